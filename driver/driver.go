@@ -1,0 +1,151 @@
+// Package driver is the port between Primacy and a store. Most users never call it: they hand a [Store] to
+// primacy.NewSession and use elections and locks. Read it to write a store, or to learn what a store must promise.
+//
+// A store keeps leases and, per name, a line of claims. It stays stupid: deadlines, retries, contexts, logs and every
+// decision about leadership are written once, above it. A store may run its own streams and watches, but it never
+// decides who leads and never reads a clock to do so.
+//
+// # Rules for every method
+//
+//   - The context is obeyed, promptly, also when the network swallows packets. What a call that was given up may still do
+//     in the store is said at each method.
+//   - [ErrGone], [ErrTaken] and [ErrRefused] are final answers. Any other error means that the outcome is unknown: the
+//     call may have happened, or may happen later. The caller repeats it with the same claim ID or place.
+//   - Methods may be called by many goroutines at once, but for Renew, of which one is in flight for each lease.
+//
+// The suite in package drivertest holds a store to every clause of this page.
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Store is where leases and claims live. It is safe for concurrent use.
+type Store interface {
+	// Caps tells what the store does by itself. It does not change and does no I/O.
+	Caps() Caps
+
+	// Grant makes a lease: the store's promise to keep the lease's claims until ttl after its last renewal, and to
+	// remove them all by itself some time after that. Owner is the identity shown to observers beside each claim.
+	// A ttl the store cannot keep exactly is rounded up; Lease.TTL tells. A Grant whose outcome is unknown may leave a
+	// lease without claims behind, which expires by itself.
+	Grant(ctx context.Context, owner string, ttl time.Duration) (Lease, error)
+
+	// Line returns the line of name as it stands at some instant between call and return (Caps.Linearizable), not before.
+	// A name never used has an empty line, which is no error.
+	Line(ctx context.Context, name string) (Line, error)
+
+	// Next blocks until the line of name differs from the one whose revision is after, then returns it. It returns at
+	// once where it differs already. States, not events: a caller that comes late finds the present state and loses only
+	// what is over. It never returns an older line than after.
+	Next(ctx context.Context, name string, after uint64) (Line, error)
+
+	// Close frees what the store opened by itself (streams, goroutines). A client handed in by the caller stays open,
+	// and leases stay in the store until they end.
+	Close() error
+}
+
+// Lease is a lease in a store, with the claims made under it.
+type Lease interface {
+	// ID names the lease in the store, as Standing.Lease shows it.
+	ID() string
+
+	// TTL is the time to live as the store granted it, which may be more than was asked for.
+	TTL() time.Duration
+
+	// Renew asks the store to start the ttl afresh. Nil means: the lease lives at least TTL, on the store's clock, from
+	// the moment Renew was CALLED. The store answers nil only if it knows that no other leader of the store's own
+	// cluster can have ended the lease meanwhile. [ErrGone] is final: a lease never comes back. Renewing covers all claims.
+	Renew(ctx context.Context) error
+
+	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID: the same ID finds its
+	// place again, which is how a lost answer is repeated. A claim under a new ID never takes up the place of an
+	// earlier ID: where one still stands, it is removed first. With Claim.Try the answer is [ErrTaken] unless the claim
+	// holds at once, and then nothing is left in the line. One lease has at most one claim for each name.
+	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
+
+	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone] as soon as the place
+	// no longer stands, whoever removed it. The store wakes one waiter for each release, never all, and never
+	// relies on one signal alone: where a push can be lost there is a timer beside it. Whether the place stands is read
+	// after the signal, so that nil is never told to a waiter whose claim went while it waited. When ctx ends the claim
+	// stays in the line; the caller releases it.
+	Wait(ctx context.Context, p Place) (Place, error)
+
+	// Update replaces the value that observers see. [ErrGone] if the place no longer stands.
+	Update(ctx context.Context, p Place, value []byte) error
+
+	// Release gives places up, held or waiting. A place with a token is removed only if it still has that token; a place
+	// without one (its Claim's outcome was unknown) by its claim ID, and once Release has returned nil, no Claim of that
+	// ID that is still under way can enter the line any more. What is gone already is no error. Never by name or
+	// identity alone: a late Release must not hurt a successor.
+	Release(ctx context.Context, places ...Place) error
+
+	// News blocks until something happened to places of this lease that its owner did not do, and returns it: a place that was
+	// removed, or a request from outside. Each piece is told at least once while the lease lives; a removed place as soon as
+	// the store can push it. [ErrGone] once the lease itself is known to be gone.
+	News(ctx context.Context) ([]News, error)
+
+	// Close ends the lease and with it every claim, at once. What is gone already is no error.
+	Close(ctx context.Context) error
+}
+
+// Claim is what a candidate asks for: a place in the line for a name.
+type Claim struct {
+	Name  string
+	ID    string // unique for ever; chosen by the caller
+	Value []byte // shown to observers
+	Try   bool   // only if it holds at once
+}
+
+// Place is a claim that was entered.
+type Place struct {
+	Name  string
+	ID    string // the claim's
+	Token uint64 // fencing token; with Caps.FIFO it is final already while waiting. 0: not known
+	Held  bool   // it is the first of the line
+}
+
+// Line is the state of a name: who holds it and who waits.
+type Line struct {
+	Name     string
+	Revision uint64     // grows with each change of the line; 0 is older than every line
+	Holder   *Standing  // nil: nobody holds the name
+	Waiters  []Standing // in order with Caps.FIFO, oldest first; nil where the store does not know
+}
+
+// Standing is one claim as others see it.
+type Standing struct {
+	Owner string // identity given to Grant; empty for a claim that another program entered
+	Lease string // the lease's ID; empty for a claim without one
+	Token uint64
+	Value []byte
+	Note  string // what is odd about it, for people: "has no lease: it never expires"
+}
+
+// News is something that happened to a place and that its owner did not do.
+type News struct {
+	Place   Place
+	Gone    bool     // the place was removed
+	Request *Request // a wish from outside; nil if Gone
+}
+
+// Request asks a holder to give its place up. The holder decides.
+type Request struct {
+	Token  uint64 `json:"token,string"` // the term it is meant for
+	By     string `json:"by"`           // who asks
+	Reason string `json:"reason,omitempty"`
+}
+
+// Lister is a store that can list its names.
+type Lister interface {
+	// Lines returns the lines of all names that begin with prefix and in which somebody stands, ordered by name.
+	Lines(ctx context.Context, prefix string) ([]Line, error)
+}
+
+// Asker is a store that can carry a request to a holder.
+type Asker interface {
+	// Ask delivers r to whoever holds name under r.Token, as News. [ErrGone] if that term is over. The request is forgotten
+	// with the term, so a late one cannot reach a successor.
+	Ask(ctx context.Context, name string, r Request) error
+}
