@@ -1,0 +1,250 @@
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// lease is a lease with its claims, at most one for each name.
+type lease struct {
+	store *Store
+	owner string
+	id    string
+	ttl   time.Duration
+
+	timer  *time.Timer
+	ends   time.Time // on the caller's clock; a timer that fires earlier was overtaken by a renewal
+	ended  bool
+	claims map[string]*claim // by name
+	spent  map[string]bool   // claim IDs that may not enter again: released, replaced or removed
+	news   []driver.News     // not told yet
+	told   chan struct{}     // closed when there is news or the lease ends
+}
+
+func (l *lease) ID() string { return l.id }
+
+func (l *lease) TTL() time.Duration { return l.ttl }
+
+// Renew starts the ttl afresh. It never revives a lease.
+func (l *lease) Renew(ctx context.Context) error {
+	return l.do(ctx, func() error {
+		l.start()
+		return nil
+	})
+}
+
+// Claim enters all claims or, with an error, none.
+func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []driver.Place, err error) {
+	if err := check(claims); err != nil {
+		return nil, err
+	}
+	err = l.do(ctx, func() error {
+		// A Claim that was under way when its ID was released arrives here. It must not enter: nobody would ever
+		// release it again.
+		for _, want := range claims {
+			if l.spent[want.ID] {
+				return fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
+			}
+		}
+		for _, want := range claims {
+			l.displace(want)
+		}
+		for _, want := range claims {
+			if want.Try && !l.free(want) {
+				l.leave(claims)
+				return driver.ErrTaken
+			}
+		}
+		for _, want := range claims {
+			if l.claims[want.Name] == nil {
+				l.store.enter(l, want)
+			}
+			places = append(places, l.claims[want.Name].place())
+		}
+		return nil
+	})
+	return places, err
+}
+
+// Wait blocks until the place is held.
+func (l *lease) Wait(ctx context.Context, p driver.Place) (held driver.Place, err error) {
+	err = l.store.until(ctx, l.owner, func() (<-chan struct{}, error) {
+		c := l.find(p)
+		if c == nil {
+			return nil, driver.ErrGone
+		}
+		if held = c.place(); !held.Held {
+			return c.moved, nil
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return driver.Place{}, err
+	}
+	return held, nil
+}
+
+// Update replaces the value that observers see.
+func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	return l.do(ctx, func() error {
+		c := l.find(p)
+		if c == nil {
+			return driver.ErrGone
+		}
+		c.value = bytes.Clone(value)
+		l.store.touch(c.line)
+		return nil
+	})
+}
+
+// Release gives places up.
+func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
+	return l.store.do(ctx, l.owner, func() error {
+		if l.ended {
+			return nil // and no Claim can enter any more
+		}
+		for _, p := range places {
+			if c := l.find(p); c != nil {
+				l.store.remove(c)
+			}
+			// Also where nothing stands yet: the Claim may still be on its way.
+			l.spent[p.ID] = true
+		}
+		return nil
+	})
+}
+
+// News returns what others did to the lease's places since the last call, or blocks until there is something.
+func (l *lease) News(ctx context.Context) (news []driver.News, err error) {
+	err = l.store.until(ctx, l.owner, func() (<-chan struct{}, error) {
+		if l.ended {
+			return nil, driver.ErrGone
+		}
+		if len(l.news) == 0 {
+			return l.told, nil
+		}
+		news, l.news = l.news, nil
+		return nil, nil
+	})
+	return news, err
+}
+
+// Close ends the lease at once.
+func (l *lease) Close(ctx context.Context) error {
+	return l.store.do(ctx, l.owner, func() error {
+		l.end()
+		return nil
+	})
+}
+
+// do runs f as one step of the store if the lease lives.
+func (l *lease) do(ctx context.Context, f func() error) error {
+	return l.store.do(ctx, l.owner, func() error {
+		if l.ended {
+			return driver.ErrGone
+		}
+		return f()
+	})
+}
+
+// start starts the ttl, afresh if it runs. The store's clock counts ttl while the caller's counts ttl / Rate.
+func (l *lease) start() {
+	d := time.Duration(float64(l.ttl) / l.store.opts.Rate)
+	// Before the timer: the timer must not find that it came too early, for it comes only once.
+	l.ends = time.Now().Add(d)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(d, l.expire)
+	} else {
+		l.timer.Reset(d)
+	}
+}
+
+// expire ends the lease if no renewal won the race against the timer.
+func (l *lease) expire() {
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	if !time.Now().Before(l.ends) {
+		l.end()
+	}
+}
+
+// end ends the lease and removes its claims, in order of names so that a run with a faked clock repeats exactly.
+func (l *lease) end() {
+	if l.ended {
+		return
+	}
+	l.ended = true
+	l.timer.Stop()
+	for _, name := range slices.Sorted(maps.Keys(l.claims)) {
+		l.store.remove(l.claims[name])
+	}
+	l.news, l.spent = nil, nil
+	close(l.told)
+}
+
+// displace removes the claim that the lease has on the name under another ID. To take its place up instead would hand
+// the new claim a term that is being resigned.
+func (l *lease) displace(want driver.Claim) {
+	if c := l.claims[want.Name]; c != nil && c.id != want.ID {
+		l.store.remove(c)
+	}
+}
+
+// free says whether the claim holds already, or would at once.
+func (l *lease) free(want driver.Claim) bool {
+	holder := l.store.line(want.Name).holder()
+	return holder == nil || holder == l.claims[want.Name]
+}
+
+// leave removes all claims on the names, for a Try that failed: its caller believes that it has none.
+func (l *lease) leave(claims []driver.Claim) {
+	for _, want := range claims {
+		if c := l.claims[want.Name]; c != nil {
+			l.store.remove(c)
+		}
+	}
+}
+
+// find returns the claim of the place if it still stands: under its claim ID, and under its token if the caller knows it.
+func (l *lease) find(p driver.Place) *claim {
+	c := l.claims[p.Name] // none once the lease has ended
+	if c == nil || c.id != p.ID || p.Token != 0 && c.token != p.Token {
+		return nil
+	}
+	return c
+}
+
+// forget drops a claim that was removed, with all requests for it: a late one must not reach the next term.
+func (l *lease) forget(c *claim) {
+	delete(l.claims, c.line.name)
+	if l.ended {
+		return
+	}
+	l.spent[c.id] = true
+	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Place.Token == c.token })
+}
+
+// tell keeps a piece of news for News and wakes it.
+func (l *lease) tell(n driver.News) {
+	l.news = append(l.news, n)
+	close(l.told)
+	l.told = make(chan struct{})
+}
+
+// check refuses what could never be told apart later.
+func check(claims []driver.Claim) error {
+	names := map[string]bool{}
+	for _, c := range claims {
+		if c.Name == "" || c.ID == "" || names[c.Name] {
+			return fmt.Errorf("claim %q on %q needs a name of its own and an ID: %w", c.ID, c.Name, driver.ErrRefused)
+		}
+		names[c.Name] = true
+	}
+	return nil
+}
