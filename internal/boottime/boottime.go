@@ -3,25 +3,7 @@
 // Go's own monotonic clock is CLOCK_MONOTONIC, which stops in suspend: a lease counted on it would outlive the store's.
 package boottime
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
-// Clock returns the time since boot.
+// Clock returns the time since boot. The library takes it as a value, since testing/synctest fakes time.Now but no system call.
 type Clock func() time.Duration
-
-type key struct{}
-
-// With returns a context that makes [From] return clock. Tests use it: testing/synctest fakes time.Now, but no system call.
-func With(ctx context.Context, clock Clock) context.Context {
-	return context.WithValue(ctx, key{}, clock)
-}
-
-// From returns the clock that ctx carries, or [Now].
-func From(ctx context.Context) Clock {
-	if c, ok := ctx.Value(key{}).(Clock); ok {
-		return c
-	}
-	return Now
-}

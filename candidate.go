@@ -1,0 +1,220 @@
+package primacy
+
+import (
+	"context"
+	"iter"
+	"sync"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Candidate is the endless loop around an election: follower → candidate → leader → follower. It stands, runs the work while it leads,
+// stops the work when the term ends, waits for it, gives the claim up, and stands again.
+type Candidate struct {
+	e *Election
+	o CandidateOptions
+
+	mu   sync.Mutex
+	core core.Candidate
+	term *Term
+	last error // why the last term ended
+	subs map[*feed]struct{}
+}
+
+// CandidateOptions of a candidate. The zero value works.
+type CandidateOptions struct {
+	Value []byte // what observers see; Term.Proclaim replaces it
+	Once  bool   // Run returns after one term, with the *EndedError if it was lost
+}
+
+// Candidate returns a candidate for name; nil options are the zero value.
+func (s *Session) Candidate(name string, o *CandidateOptions) *Candidate {
+	if o == nil {
+		o = &CandidateOptions{}
+	}
+	return &Candidate{e: s.Election(name), o: *o, subs: map[*feed]struct{}{}}
+}
+
+// Run stands for election until the work returns by itself or ctx ends, and runs work on this goroutine while leading. Work
+// gets the term's context: when that ends, it has until [Term.Deadline] to return, and what happens to work that does not is
+// Options.Overrun. Only when it has returned is the claim given up.
+//
+// Work that returns while its term lives has finished: Run resigns and returns its error. Work that returns because the term was lost is
+// run again in the next term this candidate wins, and its error is only logged. When ctx ends during a term Run returns what work
+// returned, otherwise the cause of ctx. ErrRefused and ErrInvalid end the loop.
+func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
+	o := c.step(core.Begin, nil, nil)
+	for {
+		if err := pause(ctx, o.Tries); err != nil {
+			c.step(core.NotWon, nil, nil)
+			return unreachableOr(ctx, "campaign for "+c.e.name, nil)
+		}
+		t, err := c.e.Campaign(ctx, c.o.Value)
+		if err != nil {
+			c.step(core.NotWon, nil, nil)
+			return err
+		}
+		c.step(core.Won, t, nil)
+		lost, err := c.lead(ctx, t, work)
+		if lost == nil {
+			c.step(core.Finished, nil, context.Cause(t.ctx))
+			return err
+		}
+		c.step(core.TermLost, nil, lost)
+		if c.o.Once {
+			return lost
+		}
+		c.e.s.o.Logger.Info("standing again", "election", c.e.name, "lost", lost, "work", err)
+		o = c.step(core.Begin, nil, nil)
+	}
+}
+
+// lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if it was not.
+func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
+	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
+	defer unhook()
+	defer func() { // also when the work panics: it has stopped, so the next one may lead
+		t.c.work(false)
+		lost = context.Cause(t.ctx)
+		if ctx.Err() != nil {
+			lost = nil // given up by the caller
+		}
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
+		defer cancel()
+		_ = t.Resign(limit) // unconfirmed: it goes on in the background until the lease runs out
+	}()
+	t.c.work(true)
+	return nil, work(t.ctx, t)
+}
+
+// CandidateState is where a candidate stands: follower, candidate or leader.
+type CandidateState int
+
+const (
+	StateFollower  = CandidateState(core.Follower)
+	StateCandidate = CandidateState(core.Standing)
+	StateLeader    = CandidateState(core.Leader)
+)
+
+// String returns the state as one word.
+func (s CandidateState) String() string { return [...]string{"follower", "candidate", "leader"}[s] }
+
+// State returns where the candidate stands, and its term while it leads. What counts is [Term.Check].
+func (c *Candidate) State() (CandidateState, *Term) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return CandidateState(c.core.State()), c.term
+}
+
+// Event is a change in a candidate's life, or of the leader it follows.
+type Event struct {
+	State  CandidateState
+	Term   *Term     // while it leads
+	Cause  error     // why the last term ended; nil before the first has
+	Leader *Standing // who leads now, as far as known
+	Missed int       // older events that a slow reader lost before this one
+}
+
+// Events yields the present state and then each change: elected, leader changed, deposed with the cause. A reader that is slow loses
+// the oldest events, counted in Missed, and never blocks the candidate. It ends with ctx. It uses one goroutine of its own, to
+// follow the leader.
+func (c *Candidate) Events(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		f := &feed{ready: make(chan struct{}, 1)}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		c.mu.Lock()
+		c.subs[f] = struct{}{}
+		f.push(c.eventLocked())
+		c.mu.Unlock()
+		defer c.unsubscribe(f)
+		wg.Go(func() {
+			for st, err := range c.e.Observe(ctx) {
+				if err == nil {
+					c.mu.Lock()
+					f.leader = st.Leader
+					f.push(c.eventLocked())
+					c.mu.Unlock()
+				}
+			}
+		})
+		for {
+			ev, ok := f.next(ctx)
+			if !ok || !yield(ev) {
+				return
+			}
+		}
+	}
+}
+
+func (c *Candidate) unsubscribe(f *feed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.subs, f)
+}
+
+func (c *Candidate) eventLocked() Event {
+	return Event{State: CandidateState(c.core.State()), Term: c.term, Cause: c.last}
+}
+
+// step takes one event and tells whoever listens.
+func (c *Candidate) step(e core.CandidateEvent, t *Term, cause error) core.CandidateOrder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.core.Step(c.e.s.clock(), e)
+	c.term = t
+	if cause != nil {
+		c.last = cause
+	}
+	for f := range c.subs {
+		f.push(c.eventLocked())
+	}
+	return o
+}
+
+// feed is a bounded queue of events for one reader.
+type feed struct {
+	leader *Standing // as this reader's Observe has it; guarded by the candidate's mutex
+	mu     sync.Mutex
+	queue  []Event
+	missed int
+	ready  chan struct{}
+}
+
+const feedSize = 64
+
+func (f *feed) push(ev Event) {
+	ev.Leader = f.leader
+	f.mu.Lock()
+	if len(f.queue) == feedSize {
+		f.queue = f.queue[1:]
+		f.missed++
+	}
+	f.queue = append(f.queue, ev)
+	f.mu.Unlock()
+	select {
+	case f.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (f *feed) next(ctx context.Context) (Event, bool) {
+	for {
+		f.mu.Lock()
+		if len(f.queue) > 0 {
+			ev := f.queue[0]
+			ev.Missed, f.missed = f.missed, 0
+			f.queue = f.queue[1:]
+			f.mu.Unlock()
+			return ev, true
+		}
+		f.mu.Unlock()
+		select {
+		case <-f.ready:
+		case <-ctx.Done():
+			return Event{}, false
+		}
+	}
+}

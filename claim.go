@@ -1,0 +1,254 @@
+package primacy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// claim carries out what core.Claim orders, for one claim under one lease. Calls on the store that the owner waits for run on
+// the owner's goroutine; what happens meanwhile arrives through tell, interrupts the call and leaves the next order in next.
+type claim struct {
+	l     *lease
+	name  string
+	value []byte
+	leave func()        // lets the next claim of this process stand for the name
+	free  chan struct{} // closed when nothing of this claim stands any more
+
+	mu        sync.Mutex
+	core      core.Claim
+	place     driver.Place
+	interrupt context.CancelFunc // of the call under way
+	next      *core.ClaimOrder   // set by tell during a call
+	term      *Term
+	values    context.Context // of the campaign, for the term's context
+	request   *driver.Request
+	why       error // the cause of the owner's own context, where that ended the term
+	working   bool  // a candidate's work runs under the term
+	freed     bool  // free is closed
+	overdue   bool  // the right ended while the work ran
+}
+
+// errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the next one.
+var errLeaseEnded = errors.New("the lease ended")
+
+// campaign stands in the line and returns when the claim is held, or will never be.
+func (c *claim) campaign(ctx context.Context) (*Term, error) {
+	var final error
+	o := c.step(core.ClaimEvent{Kind: core.Stand})
+	for {
+		switch o.Do {
+		case core.Enter:
+			o, final = c.call(ctx, o, c.enter)
+		case core.Await:
+			o, final = c.call(ctx, o, c.await)
+		case core.Lead:
+			return c.term, nil
+		case core.Leave:
+			go c.release(o) // the caller is not kept waiting by a store that does not answer
+			return nil, final
+		default:
+			if final == nil {
+				final = errLeaseEnded
+			}
+			return nil, final
+		}
+	}
+}
+
+// call makes one call for the order o and returns the order that follows, with the error to return if it is the last.
+func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
+	opCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.mu.Lock()
+	if o.Fresh {
+		c.place = driver.Place{Name: c.name, ID: rand.Text()}
+	}
+	asked, next := c.place, c.next
+	c.interrupt = cancel
+	c.mu.Unlock()
+	var got driver.Place
+	var err error
+	if next == nil && pause(opCtx, o.Tries) == nil {
+		got, err = do(opCtx, asked)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.interrupt = nil
+	if got.ID == asked.ID && err == nil {
+		c.place = got // also when it came too late: then it is released by its token
+	}
+	switch {
+	case c.next != nil:
+		next, c.next = c.next, nil
+		return *next, nil
+	case ctx.Err() != nil:
+		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, err)
+	case err != nil:
+		return c.stepLocked(failed(err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
+	}
+	return c.stepLocked(c.arrived(o.Do)), nil
+}
+
+func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.l.timing.Attempt)
+	defer cancel()
+	places, err := c.l.dl.Claim(ctx, driver.Claim{Name: c.name, ID: p.ID, Value: c.value})
+	if err != nil || len(places) != 1 {
+		return driver.Place{}, errors.Join(err, errIf(err == nil, "the store answered with %d places for one claim", len(places)))
+	}
+	return places[0], nil
+}
+
+func (c *claim) await(ctx context.Context, p driver.Place) (driver.Place, error) {
+	return c.l.dl.Wait(ctx, p)
+}
+
+// arrived is the event of a call that the store answered. A win under a lease that is ending becomes the lease's end: no term
+// begins in its last moments.
+func (c *claim) arrived(did core.Action) core.ClaimEvent {
+	switch {
+	case c.place.Held && !c.l.alive():
+		return core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}
+	case did == core.Await:
+		return core.ClaimEvent{Kind: core.Woken}
+	}
+	return core.ClaimEvent{Kind: core.Entered, Held: c.place.Held}
+}
+
+func failed(err error) core.ClaimEvent {
+	switch {
+	case errors.Is(err, driver.ErrGone):
+		return core.ClaimEvent{Kind: core.Lost}
+	case isFinal(err):
+		return core.ClaimEvent{Kind: core.Rejected}
+	}
+	return core.ClaimEvent{Kind: core.Failed}
+}
+
+// tell brings news from outside. With an id it is meant for the claim under that ID only.
+func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id != "" && id != c.place.ID {
+		return
+	}
+	if r != nil && c.core.Phase() == core.Leading {
+		c.request = r
+	}
+	o := c.stepLocked(e)
+	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
+		return
+	}
+	c.next = &o
+	if c.interrupt != nil {
+		c.interrupt()
+	}
+}
+
+func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stepLocked(e)
+}
+
+// stepLocked takes one event and does at once what needs no store: end contexts, end rights, free the name.
+func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
+	standing := c.core.Phase() == core.Entering || c.core.Phase() == core.Waiting
+	o := c.core.Step(e)
+	if o.Do == core.Lead {
+		c.term = newTerm(c)
+		c.l.s.stats.terms.Add(1)
+		c.l.s.o.Logger.Info("elected", "election", c.name, "token", c.place.Token, "id", c.l.s.o.ID)
+	}
+	if o.EndRight {
+		c.term.endRight(c.ended(o.Cause))
+		c.watchOverrun(o.Cause)
+	}
+	if o.Stop {
+		err := c.ended(o.Cause)
+		c.term.cancel(err)
+		c.l.s.o.Logger.Info("term ending", "election", c.name, "token", c.place.Token, "cause", err.Cause)
+	}
+	if o.Free && !c.freed {
+		c.freed = true
+		c.l.forget(c)
+		close(c.free)
+		if !standing || o.Cause == core.None {
+			c.leave() // else the campaign goes on under the next lease and keeps its turn
+		}
+	}
+	return o
+}
+
+func (c *claim) ended(cause core.Cause) *EndedError {
+	e := &EndedError{Name: c.name, Token: Token(c.place.Token), Cause: causeError(cause)}
+	if c.why != nil && cause == core.Resigned {
+		e.Cause = c.why
+	}
+	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
+		e.By, e.Reason = c.request.By, c.request.Reason
+	}
+	return e
+}
+
+// release gives the claim up and repeats it until the store has confirmed it or the lease is over.
+func (c *claim) release(o core.ClaimOrder) {
+	for o.Do == core.Leave {
+		if pause(c.l.ctx, o.Tries) != nil {
+			c.step(core.ClaimEvent{Kind: core.LeaseOver})
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.Attempt)
+		err := c.l.dl.Release(ctx, c.place)
+		cancel()
+		e := core.ClaimEvent{Kind: core.Left}
+		if err != nil && !errors.Is(err, driver.ErrGone) {
+			e.Kind = core.Failed
+			c.l.s.o.Logger.Debug("release failed", "election", c.name, "try", o.Tries, "err", err)
+		}
+		o = c.step(e)
+	}
+}
+
+// work marks that a candidate's work runs under the term, so that it is seen when it outlives its right.
+func (c *claim) work(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.working = on
+}
+
+// watchOverrun acts on work that is still running though its right is over. Where the right ended without warning the work gets the
+// grace to stop.
+func (c *claim) watchOverrun(cause core.Cause) {
+	if !c.working || c.overdue {
+		return
+	}
+	c.overdue = true
+	if cause == core.Expired {
+		go c.overrun()
+		return
+	}
+	time.AfterFunc(c.l.timing.Grace, c.overrun)
+}
+
+func (c *claim) overrun() {
+	c.mu.Lock()
+	working, cause := c.working, c.core.Cause()
+	c.mu.Unlock()
+	if !working {
+		return
+	}
+	s := c.l.s
+	s.stats.overruns.Add(1)
+	s.o.Logger.Error("work outlived its right", "election", c.name, "token", c.place.Token, "cause", cause)
+	if s.o.Overrun == OverrunExit {
+		s.exit(exitOverrun)
+	}
+}

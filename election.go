@@ -1,0 +1,201 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Election is a name that at most one candidate holds at a time. It is safe for concurrent use, and keeps nothing: what is won is a
+// [Term].
+type Election struct {
+	s    *Session
+	name string
+}
+
+// Name returns the election's name.
+func (e *Election) Name() string { return e.name }
+
+// Campaign stands in the line for the name and returns when this process leads. Value is what observers see beside the session's ID.
+// When ctx ends before that, Campaign returns its cause at once; the place in the line is given up in the background. A claim that is
+// lost while it waits, with its lease or without, is entered again, at the end of the line. Campaigns of one process for one name
+// wait for each other. A store that does not answer is asked until ctx ends; ErrRefused is returned at once.
+//
+// The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller resigns the term once its
+// work has stopped; for the loop around that see [Candidate].
+func (e *Election) Campaign(ctx context.Context, value []byte) (*Term, error) {
+	if err := errors.Join(CheckName(e.name), checkValue(value)); err != nil {
+		return nil, err
+	}
+	leave, err := e.s.enterLocal(ctx, e.name)
+	if err != nil {
+		return nil, unreachableOr(ctx, "campaign for "+e.name, nil)
+	}
+	for {
+		l, err := e.s.live(ctx)
+		if err != nil {
+			leave()
+			return nil, err
+		}
+		c := &claim{l: l, name: e.name, value: value, leave: leave, free: make(chan struct{}), values: ctx}
+		if !l.join(c) {
+			continue
+		}
+		t, err := c.campaign(ctx)
+		if !errors.Is(err, errLeaseEnded) {
+			return t, err
+		}
+	}
+}
+
+// Standing is one candidate in a line.
+type Standing struct {
+	ID    string // of its session; empty for a claim that another program entered
+	Token Token
+	Value []byte
+	Lease string // the store's name for its lease
+	Note  string // what is odd about it, in words
+}
+
+// State is an election as the store showed it.
+type State struct {
+	Name     string
+	Leader   *Standing // nil: nobody leads
+	Waiting  []Standing
+	Revision uint64
+	AsOf     time.Time // not older than this
+}
+
+// Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if nobody does. It needs no lease. It
+// asks until the store answers or ctx ends (ErrUnreachable).
+func (e *Election) Leader(ctx context.Context) (Standing, error) {
+	st, err := e.State(ctx)
+	if err != nil {
+		return Standing{}, err
+	}
+	if st.Leader == nil {
+		return Standing{}, ErrNoLeader
+	}
+	return *st.Leader, nil
+}
+
+// State returns the whole line, with the same rules as [Election.Leader].
+func (e *Election) State(ctx context.Context) (State, error) {
+	if err := CheckName(e.name); err != nil {
+		return State{}, err
+	}
+	var st State
+	err := e.s.retry(ctx, "read "+e.name, func(ctx context.Context) error {
+		asOf := time.Now()
+		line, err := e.s.store.Line(ctx, e.name)
+		st = stateOf(line, asOf)
+		return err
+	})
+	return st, err
+}
+
+// Ask asks the present leader to resign: its term's context ends for ErrResigned, and it gives the name up once its work has stopped.
+// It returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody leads.
+func (e *Election) Ask(ctx context.Context, reason string) (Token, error) {
+	asker, ok := e.s.store.(driver.Asker)
+	if !ok {
+		return 0, invalid("%s cannot carry a request to a leader; stop the leader where it runs", e.s.store.Caps().Store)
+	}
+	for {
+		leader, err := e.Leader(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if leader.ID == "" {
+			return 0, invalid("the leader of %s was entered by another program, which does not listen", e.name)
+		}
+		r := driver.Request{Token: uint64(leader.Token), By: e.s.o.ID, Reason: reason}
+		err = e.s.retry(ctx, "ask the leader of "+e.name, func(ctx context.Context) error { return asker.Ask(ctx, e.name, r) })
+		if !errors.Is(err, driver.ErrGone) {
+			return leader.Token, err
+		}
+	}
+}
+
+// freshness is how long Observe trusts that nothing has changed before it asks: a push that never comes is not a sign of peace.
+const freshness = 15 * time.Second
+
+// Observe follows who leads: first the present state, then each change of the leader or of its value, until ctx ends or the caller
+// stops. A slow caller misses what is over, never the latest. While the store does not answer it yields the last known
+// state once with an error, and goes on; after ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
+	return func(yield func(State, error) bool) {
+		if err := CheckName(e.name); err != nil {
+			yield(State{Name: e.name}, err)
+			return
+		}
+		last, known, down := State{Name: e.name}, false, false
+		for try := 1; ctx.Err() == nil; {
+			st, err := e.next(ctx, last.Revision)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				if !down && !yield(last, err) || isFinal(err) {
+					return
+				}
+				down = true
+				if pause(ctx, try) != nil {
+					return
+				}
+				try++
+				continue
+			}
+			changed := !known || down || !sameLeader(st.Leader, last.Leader)
+			last, known, down, try = st, true, false, 1
+			if changed && !yield(st, nil) {
+				return
+			}
+		}
+	}
+}
+
+// next waits for a line newer than after; where none comes for a while it reads the line, which also tells whether the store answers.
+func (e *Election) next(ctx context.Context, after uint64) (State, error) {
+	waitCtx, cancel := context.WithTimeout(ctx, freshness)
+	defer cancel()
+	asOf := time.Now()
+	line, err := e.s.store.Next(waitCtx, e.name, after)
+	if err == nil {
+		return stateOf(line, asOf), nil
+	}
+	if waitCtx.Err() == nil || ctx.Err() != nil {
+		return State{}, err
+	}
+	readCtx, cancel := context.WithTimeout(ctx, freshness/3)
+	defer cancel()
+	asOf = time.Now()
+	line, err = e.s.store.Line(readCtx, e.name)
+	return stateOf(line, asOf), err
+}
+
+func sameLeader(a, b *Standing) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Token == b.Token && a.ID == b.ID && string(a.Value) == string(b.Value)
+}
+
+func stateOf(l driver.Line, asOf time.Time) State {
+	st := State{Name: l.Name, Revision: l.Revision, AsOf: asOf}
+	if l.Holder != nil {
+		h := standingOf(*l.Holder)
+		st.Leader = &h
+	}
+	for _, w := range l.Waiters {
+		st.Waiting = append(st.Waiting, standingOf(w))
+	}
+	return st
+}
+
+func standingOf(s driver.Standing) Standing {
+	return Standing{ID: s.Owner, Token: Token(s.Token), Value: s.Value, Lease: s.Lease, Note: s.Note}
+}

@@ -1,0 +1,73 @@
+package primacy
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Why a term ended. context.Cause of a term's context, Term.Check and Candidate events carry one of these, inside an
+// [*EndedError]. Test with errors.Is.
+var (
+	ErrExpired     = errors.New("the lease ran out: the store did not renew it in time")
+	ErrDeposed     = errors.New("the claim was removed by somebody else")
+	ErrResigned    = errors.New("resigned")
+	ErrTransferred = errors.New("handed over to another candidate")
+	ErrClosed      = errors.New("the session was closed")
+)
+
+// What else a call can answer. Test with errors.Is.
+var (
+	// ErrNoLeader says that nobody holds the name.
+	ErrNoLeader = errors.New("no leader")
+	// ErrUnreachable says that the store did not answer until the context ended. The context's own error is in it too.
+	ErrUnreachable = errors.New("the store does not answer")
+	// ErrInvalid says that an argument or an option cannot work. Nothing was asked of the store.
+	ErrInvalid = errors.New("invalid")
+	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a server too old.
+	ErrRefused = driver.ErrRefused
+)
+
+// EndedError says that a term is over, or about to be, and why.
+type EndedError struct {
+	Name   string
+	Token  Token
+	Cause  error  // ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the caller's own context
+	By     string // who asked for it, if somebody did
+	Reason string // why he did, in his words
+}
+
+// Error returns one line with everything known.
+func (e *EndedError) Error() string {
+	s := fmt.Sprintf("leadership of %q under token %d ended: %v", e.Name, e.Token, e.Cause)
+	if e.By != "" {
+		s += fmt.Sprintf(", asked by %s", e.By)
+	}
+	if e.Reason != "" {
+		s += fmt.Sprintf(" (%s)", e.Reason)
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *EndedError) Unwrap() error { return e.Cause }
+
+func causeError(c core.Cause) error {
+	switch c {
+	case core.Expired:
+		return ErrExpired
+	case core.Deposed:
+		return ErrDeposed
+	case core.Transferred:
+		return ErrTransferred
+	case core.Closed:
+		return ErrClosed
+	}
+	return ErrResigned
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("primacy: %w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,76 @@
+package core
+
+import "time"
+
+// A candidate, for as long as it runs:
+//
+//	follower ── Begin, after a pause ──▶ candidate ── Won ──▶ leader
+//	   ▲                                    │ Failed            │ Lost: the term ended, the work has returned
+//	   │                                    ▼                   ▼
+//	   └──────────────────────────────── (quit) ◀─ Finished ── follower, and Begin again
+
+// CandidateState is where a candidate stands.
+type CandidateState int
+
+const (
+	Follower CandidateState = iota
+	Standing
+	Leader
+)
+
+// CandidateEvent is what happened to a candidate.
+type CandidateEvent int
+
+const (
+	Begin    CandidateEvent = iota
+	Won                     // a term began
+	NotWon                  // the campaign ended without a term: refused, or the owner gave up
+	TermLost                // the term ended before the work did; the work has returned since
+	Finished                // the work returned by itself
+)
+
+// CandidateOrder is what to do after an event.
+type CandidateOrder struct {
+	Campaign bool
+	Tries    int // > 0: pause before, longer each time
+	Quit     bool
+}
+
+// quick is a term so short that it was no use. After several in a row something is wrong with this candidate or the store, and a
+// candidate that campaigns at once would only take turns away from others.
+const quick = time.Second
+
+// Candidate decides when to campaign.
+type Candidate struct {
+	state CandidateState
+	since Time
+	short int
+}
+
+// State is where the candidate stands.
+func (c *Candidate) State() CandidateState { return c.state }
+
+// Step takes one event.
+func (c *Candidate) Step(now Time, e CandidateEvent) CandidateOrder {
+	switch {
+	case c.state == Follower && e == Begin:
+		c.state = Standing
+		return CandidateOrder{Campaign: true, Tries: c.short}
+	case c.state == Standing && e == Won:
+		c.state, c.since = Leader, now
+	case c.state == Standing && e == NotWon:
+		c.state = Follower
+		return CandidateOrder{Quit: true}
+	case c.state == Leader && e == TermLost:
+		c.state = Follower
+		if now-c.since < quick {
+			c.short++
+		} else {
+			c.short = 0
+		}
+	case c.state == Leader && e == Finished:
+		c.state = Follower
+		return CandidateOrder{Quit: true}
+	}
+	return CandidateOrder{}
+}

@@ -1,0 +1,213 @@
+package core
+
+// A claim, from standing to its end. Every word on an arrow is an event; the orders are in the code.
+//
+//	 out ── Stand ──▶ entering ── Entered ──▶ waiting ── Woken ──▶ leading ── Lost, Ask, lease ends ──▶ stopping
+//	                   ▲  │  └───── Entered, held ────────────────▲  │                                     │
+//	                   │  │                    │                     │                                     │
+//	                   └──┼──────── Lost ──────┘                     │                                     │
+//	                      │ GiveUp             │ GiveUp              │ GiveUp: the work is gone            │ GiveUp
+//	                      ▼                    ▼                     ▼                                     ▼
+//	                   leaving ◀───────────────┴─────────────────────┴──────────────────────────────── (if it stands)
+//	                      └── Left, lease over ──▶ done
+//
+// The order is always the same: the context ends, the work returns, the right ends, and only then the claim is given up.
+
+// ClaimPhase is where a claim stands.
+type ClaimPhase int
+
+const (
+	Out ClaimPhase = iota
+	Entering
+	Waiting
+	Leading
+	Stopping
+	Leaving
+	Done
+)
+
+// String returns the phase as one word.
+func (p ClaimPhase) String() string {
+	return [...]string{"out", "entering", "waiting", "leading", "stopping", "leaving", "done"}[p]
+}
+
+// ClaimEventKind is what happened to a claim.
+type ClaimEventKind int
+
+const (
+	Stand       ClaimEventKind = iota // the owner wants a place in the line
+	Entered                           // the store has the claim; Held says whether it is first
+	Woken                             // it is first now
+	Lost                              // it is no longer in the store, and we did not remove it
+	Failed                            // the outcome of the call under way is unknown
+	Rejected                          // the store will not have it: refused, or taken
+	Ask                               // somebody asks us to give it up; Cause says how
+	GiveUp                            // the owner gives it up: nothing acts under it any more
+	Left                              // the store has confirmed the release
+	LeaseEnding                       // the lease's soft end has come; Cause says why
+	LeaseOver                         // the lease is over; Cause says why
+)
+
+// ClaimEvent is something that happened to a claim.
+type ClaimEvent struct {
+	Kind  ClaimEventKind
+	Held  bool
+	Cause Cause
+}
+
+// Action is a call on the store, or the end of the story.
+type Action int
+
+const (
+	Nothing Action = iota
+	Enter          // enter the line
+	Await          // wait until held
+	Lead           // a term begins
+	Leave          // release
+	Finish         // nothing is left to do
+)
+
+// ClaimOrder is what to do after an event.
+type ClaimOrder struct {
+	Do       Action
+	Fresh    bool  // Enter under a new claim ID
+	Tries    int   // > 0: the same call failed so many times; pause before it is made again
+	Stop     bool  // end the term's context
+	EndRight bool  // from now on Check says no; before any Leave
+	Free     bool  // nothing of this claim stands any more: another claim of this process may enter
+	Cause    Cause // why, for Stop, EndRight and Finish
+}
+
+// Claim decides what becomes of one claim under one lease.
+type Claim struct {
+	phase ClaimPhase
+	cause Cause
+	tries int
+	gone  bool // the store has it no more
+}
+
+// Phase is where the claim stands.
+func (c *Claim) Phase() ClaimPhase { return c.phase }
+
+// Cause is why the claim's term is ending or has ended.
+func (c *Claim) Cause() Cause { return c.cause }
+
+// Step takes one event. An event that does not fit the phase changes nothing: answers may come late.
+func (c *Claim) Step(e ClaimEvent) ClaimOrder {
+	switch c.phase {
+	case Out:
+		if e.Kind == Stand {
+			return c.enter(true)
+		}
+	case Entering, Waiting:
+		return c.stepStanding(e)
+	case Leading:
+		return c.stepLeading(e)
+	case Stopping:
+		return c.stepStopping(e)
+	case Leaving:
+		return c.stepLeaving(e)
+	}
+	return ClaimOrder{}
+}
+
+func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
+	switch e.Kind {
+	case Entered:
+		if c.phase == Waiting {
+			break
+		}
+		if e.Held {
+			return c.lead()
+		}
+		c.phase, c.tries = Waiting, 0
+		return ClaimOrder{Do: Await}
+	case Woken:
+		if c.phase == Waiting {
+			return c.lead()
+		}
+	case Lost:
+		// Not the same claim again: a straggling release may still be under way for the old ID.
+		return c.enter(true)
+	case Failed:
+		c.tries++
+		if c.phase == Waiting {
+			return ClaimOrder{Do: Await, Tries: c.tries}
+		}
+		return ClaimOrder{Do: Enter, Tries: c.tries}
+	case Rejected:
+		return c.finish(None)
+	case GiveUp:
+		c.phase, c.cause, c.tries = Leaving, Resigned, 0
+		return ClaimOrder{Do: Leave}
+	case LeaseEnding, LeaseOver:
+		return c.finish(e.Cause) // the claim ends with its lease
+	}
+	return ClaimOrder{}
+}
+
+func (c *Claim) stepLeading(e ClaimEvent) ClaimOrder {
+	switch e.Kind {
+	case Lost:
+		return c.stop(Deposed, true)
+	case LeaseOver:
+		return c.stop(e.Cause, true)
+	case LeaseEnding, Ask:
+		return c.stop(e.Cause, false)
+	case GiveUp:
+		c.phase, c.cause, c.tries = Leaving, Resigned, 0
+		return ClaimOrder{Do: Leave, Stop: true, EndRight: true, Cause: Resigned}
+	}
+	return ClaimOrder{}
+}
+
+func (c *Claim) stepStopping(e ClaimEvent) ClaimOrder {
+	switch e.Kind {
+	case Lost:
+		c.gone = true
+		return ClaimOrder{EndRight: true, Free: true, Cause: Deposed}
+	case LeaseOver:
+		c.gone = true
+		return ClaimOrder{EndRight: true, Free: true, Cause: e.Cause}
+	case GiveUp:
+		if c.gone {
+			return c.finish(c.cause)
+		}
+		c.phase, c.tries = Leaving, 0
+		return ClaimOrder{Do: Leave, EndRight: true, Cause: c.cause}
+	}
+	return ClaimOrder{}
+}
+
+func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
+	switch e.Kind {
+	case Left, Lost, LeaseOver:
+		return c.finish(c.cause)
+	case Failed:
+		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost would block the line.
+		c.tries++
+		return ClaimOrder{Do: Leave, Tries: c.tries}
+	}
+	return ClaimOrder{}
+}
+
+func (c *Claim) enter(fresh bool) ClaimOrder {
+	c.phase, c.tries = Entering, 0
+	return ClaimOrder{Do: Enter, Fresh: fresh}
+}
+
+func (c *Claim) lead() ClaimOrder {
+	c.phase, c.tries = Leading, 0
+	return ClaimOrder{Do: Lead}
+}
+
+// stop ends the context; with gone nothing stands any more, and the right is over at once.
+func (c *Claim) stop(cause Cause, gone bool) ClaimOrder {
+	c.phase, c.cause, c.gone = Stopping, cause, gone
+	return ClaimOrder{Stop: true, EndRight: gone, Free: gone, Cause: cause}
+}
+
+func (c *Claim) finish(cause Cause) ClaimOrder {
+	c.phase, c.cause = Done, cause
+	return ClaimOrder{Do: Finish, Free: true, Cause: cause}
+}

@@ -1,0 +1,253 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// lease is one lease of a session, from grant to end. It has two goroutines however many claims it carries: beat, which owns
+// the deadline and the only timer, and watch, which hears what happened to the claims. A term keeps the pointer to its lease, so that
+// it never sees the deadline of a later one.
+type lease struct {
+	s        *Session
+	dl       driver.Lease
+	timing   core.Timing
+	deadline atomic.Int64 // on the boot clock; 0 once the right is over before its time
+	renewing atomic.Bool
+	events   chan core.LeaseEvent
+	ctx      context.Context // ends when the lease is over
+	stop     context.CancelFunc
+	core     *core.Lease // beat's alone
+
+	mu     sync.Mutex
+	ending core.Cause        // not None: takes no new claims
+	claims map[string]*claim // by name
+	moved  chan struct{}     // closed and made anew when the deadline moves or the lease is over
+}
+
+func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &lease{
+		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, stop: stop,
+		events: make(chan core.LeaseEvent, 4), claims: map[string]*claim{}, moved: make(chan struct{}),
+	}
+	l.deadline.Store(int64(c.Deadline()))
+	return l
+}
+
+func (l *lease) start() {
+	l.s.o.Logger.Debug("lease granted", "lease", l.dl.ID(), "ttl", l.timing.TTL)
+	go l.beat()
+	go l.watch()
+}
+
+// alive says whether new claims and terms may begin: the contexts under this lease have not ended.
+func (l *lease) alive() bool {
+	return l.cause() == core.None && l.s.clock() < core.Time(l.deadline.Load())-l.timing.Grace
+}
+
+// cause is why the lease is ending, None while it is not.
+func (l *lease) cause() core.Cause {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ending
+}
+
+// beat renews the lease and ends it in time, whatever the store client is doing: every call runs beside it.
+func (l *lease) beat() {
+	defer l.stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	e := core.LeaseEvent{Kind: core.Tick}
+	for {
+		now := l.s.clock()
+		o := l.core.Step(now, e)
+		l.carryOut(now, o)
+		if l.core.Phase() == core.Over {
+			return
+		}
+		timer.Reset(max(0, o.Wake-l.s.clock()))
+		select {
+		case e = <-l.events:
+		case <-timer.C:
+			e = core.LeaseEvent{Kind: core.Tick}
+		}
+	}
+}
+
+func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
+	l.mu.Lock()
+	if l.ending == core.None {
+		l.ending = o.End // before the deadline moves, so that a Check in between knows the cause
+	}
+	l.mu.Unlock()
+	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.Over {
+		l.deadline.Store(d) // first: Check must say no before anybody is told
+		l.mu.Lock()
+		close(l.moved)
+		l.moved = make(chan struct{})
+		l.mu.Unlock()
+	}
+	if o.End != core.None {
+		l.s.o.Logger.Warn("lease ending", "lease", l.dl.ID(), "cause", o.End, "misses", l.core.Misses())
+		l.end(o.End)
+	}
+	if o.Over {
+		l.tell(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
+	}
+	if o.Renew {
+		go l.renew(now)
+	}
+}
+
+// renew sends one renewal. A store client that ignores its context keeps renewing set: then no other is sent, and the lease ends.
+func (l *lease) renew(asked core.Time) {
+	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
+	if l.renewing.CompareAndSwap(false, true) {
+		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
+		err := l.dl.Renew(ctx)
+		cancel()
+		l.renewing.Store(false)
+		switch {
+		case err == nil:
+			e.Kind = core.Accepted
+		case errors.Is(err, driver.ErrGone):
+			e.Kind = core.Gone
+		default:
+			l.s.o.Logger.Debug("renewal failed", "lease", l.dl.ID(), "err", err)
+		}
+	}
+	if e.Kind == core.Accepted {
+		l.s.stats.renewals.Add(1)
+	} else {
+		l.s.stats.misses.Add(1)
+	}
+	l.post(e)
+}
+
+func (l *lease) post(e core.LeaseEvent) {
+	select {
+	case l.events <- e:
+	case <-l.ctx.Done():
+	}
+}
+
+// watch hears what happened to the claims that their owner did not do.
+func (l *lease) watch() {
+	for try := 1; ; {
+		news, err := l.dl.News(l.ctx)
+		switch {
+		case l.ctx.Err() != nil:
+			return
+		case errors.Is(err, driver.ErrGone):
+			l.post(core.LeaseEvent{Kind: core.Gone})
+			return
+		case err != nil:
+			if pause(l.ctx, try) != nil {
+				return
+			}
+			try++
+			continue
+		}
+		try = 1
+		for _, n := range news {
+			l.deliver(n)
+		}
+	}
+}
+
+func (l *lease) deliver(n driver.News) {
+	l.mu.Lock()
+	c := l.claims[n.Place.Name]
+	l.mu.Unlock()
+	if c == nil {
+		return
+	}
+	switch {
+	case n.Gone:
+		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+	case n.Request != nil:
+		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, n.Request)
+	}
+}
+
+// join takes a claim in, unless the lease is ending: each claim that joined hears of the end.
+func (l *lease) join(c *claim) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ending != core.None {
+		return false
+	}
+	l.claims[c.name] = c
+	return true
+}
+
+func (l *lease) forget(c *claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.claims[c.name] == c {
+		delete(l.claims, c.name)
+	}
+}
+
+// end refuses new claims and ends the contexts of all terms.
+func (l *lease) end(cause core.Cause) {
+	l.mu.Lock()
+	if l.ending == core.None {
+		l.ending = cause
+	}
+	l.mu.Unlock()
+	l.tell(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
+}
+
+// tell tells all claims, one after the other and without holding the lock: they lock themselves first, then the lease.
+func (l *lease) tell(e core.ClaimEvent) {
+	for _, c := range l.standing() {
+		c.tell("", e, nil)
+	}
+}
+
+func (l *lease) standing() []*claim {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]*claim, 0, len(l.claims))
+	for _, c := range l.claims {
+		all = append(all, c)
+	}
+	return all
+}
+
+// close ends the terms, waits until each is resigned, and only then ends the lease in the store.
+func (l *lease) close(ctx context.Context) error {
+	l.end(core.Closed)
+	for _, c := range l.standing() {
+		select {
+		case <-c.free:
+		case <-ctx.Done():
+			l.post(core.LeaseEvent{Kind: core.Close})
+			return unreachable(ctx, "close the session: the work under "+c.name+" has not stopped; its lease is left to run out", nil)
+		case <-l.ctx.Done():
+			return nil
+		}
+	}
+	l.post(core.LeaseEvent{Kind: core.Close})
+	err := l.s.retry(ctx, "close the lease", func(ctx context.Context) error { return l.dl.Close(ctx) })
+	if errors.Is(err, driver.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// abandon closes a lease that nobody will use.
+func (l *lease) abandon() {
+	defer l.stop()
+	ctx, cancel := context.WithTimeout(l.ctx, l.timing.TTL)
+	defer cancel()
+	_ = l.dl.Close(ctx) // if it fails the lease runs out by itself; it carries nothing
+}

@@ -1,0 +1,134 @@
+package primacy
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Limits of names and values, the same for every store.
+const (
+	MaxName  = 255  // bytes of a name or an ID
+	MaxValue = 4096 // bytes of a value announced
+	MaxTTL   = 300 * time.Second
+	// DefaultTTL is the time to live of a lease where Options say nothing: a frozen member or an election inside the store
+	// costs no term, and a crash is taken over some ten seconds later.
+	DefaultTTL = 10 * time.Second
+)
+
+// Overrun is what happens when work started by a candidate is still running although its right to run is over.
+type Overrun int
+
+const (
+	// OverrunExit ends this process with status 122. It is the default, and the only choice that keeps the promise for work that
+	// does not stop: nothing else in the process can make it.
+	OverrunExit Overrun = iota
+	// OverrunWait waits for the work, counts it (Stats.Overruns) and logs an error. Until it returns it may act beside the
+	// next leader, and only a fence refuses what it writes.
+	OverrunWait
+)
+
+// Options of a session. The zero value works.
+type Options struct {
+	// ID is this process among the candidates. Default: HOSTNAME-PID-XXXX with four random hex digits.
+	ID string
+	// TTL of the lease. Default 10 s. The store may grant more, never less.
+	TTL time.Duration
+	// Drift is by how much the rates of this machine's clock and of the store's may differ, as a part of the TTL. Default 0.10.
+	Drift float64
+	// Grace is how long before the deadline a term's context ends when renewals fail: the time the work has to stop.
+	// Default a fifth of the TTL.
+	Grace time.Duration
+	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
+	RenewEvery time.Duration
+	// RenewAttempt is the time limit of one call on the store. Default a fifth of the TTL.
+	RenewAttempt time.Duration
+	// Overrun is what happens when work outlives its right. Default: the process exits.
+	Overrun Overrun
+	// Logger gets one line for each transition. Default: none.
+	Logger *slog.Logger
+}
+
+// fill returns o with defaults, or an error that says which relation cannot work.
+func (o Options) fill(caps driver.Caps) (Options, error) {
+	if o.ID == "" {
+		o.ID = defaultID()
+	}
+	if err := checkText("id", o.ID); err != nil {
+		return o, err
+	}
+	if o.TTL == 0 {
+		o.TTL = DefaultTTL
+	}
+	if top := maxTTL(caps); o.TTL < caps.MinTTL || o.TTL > top {
+		return o, invalid("ttl %v: %s keeps leases of %v to %v", o.TTL, caps.Store, caps.MinTTL, top)
+	}
+	if err := o.timing(o.TTL).Validate(); err != nil {
+		return o, invalid("%v", err)
+	}
+	if o.Overrun != OverrunExit && o.Overrun != OverrunWait {
+		return o, invalid("overrun %d: use OverrunExit or OverrunWait", o.Overrun)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, nil
+}
+
+func (o Options) timing(granted time.Duration) core.Timing {
+	return core.Timing{Drift: o.Drift, Grace: o.Grace, Every: o.RenewEvery, Attempt: o.RenewAttempt}.Fill(granted)
+}
+
+func maxTTL(caps driver.Caps) time.Duration {
+	if caps.MaxTTL > 0 {
+		return min(caps.MaxTTL, MaxTTL)
+	}
+	return MaxTTL
+}
+
+func defaultID() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "host"
+	}
+	var b [2]byte
+	rand.Read(b[:]) // never fails: crypto/rand ends the program instead
+	tail := fmt.Sprintf("-%d-%s", os.Getpid(), hex.EncodeToString(b[:]))
+	return strings.ToValidUTF8(host[:min(len(host), MaxName-len(tail))], "") + tail
+}
+
+// CheckName returns an ErrInvalid that says what is wrong with name, or nil. A name is 1 to 255 bytes of UTF-8 without
+// control characters; slashes are allowed and mean nothing to the store ("a" and "a/b" are two names).
+func CheckName(name string) error { return checkText("name", name) }
+
+func checkText(what, s string) error {
+	switch {
+	case s == "":
+		return invalid("the %s is empty", what)
+	case len(s) > MaxName:
+		return invalid("the %s has %d bytes, more than %d", what, len(s), MaxName)
+	case !utf8.ValidString(s):
+		return invalid("the %s %q is not valid UTF-8", what, s)
+	}
+	for i, r := range s {
+		if r < 0x20 || r == 0x7f || r >= 0x80 && r <= 0x9f {
+			return invalid("the %s %q has the control character %U at byte %d", what, s, r, i)
+		}
+	}
+	return nil
+}
+
+func checkValue(v []byte) error {
+	if len(v) > MaxValue {
+		return invalid("the value has %d bytes, more than %d", len(v), MaxValue)
+	}
+	return nil
+}

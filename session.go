@@ -1,0 +1,186 @@
+package primacy
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves them all. When the lease is
+// lost every term under it ends, and the next campaign gets a new lease. It is safe for concurrent use.
+type Session struct {
+	store driver.Store
+	o     Options
+	clock boottime.Clock
+	exit  func(code int) // os.Exit
+	stats counters
+
+	mu     sync.Mutex
+	lease  *lease               // the present one; nil before the first and after a loss
+	locals map[string]*localRun // names this process stands for
+	closed bool
+	grant  chan struct{} // holds one token: who has it may grant
+}
+
+// localRun lets one claim of this process stand for a name at a time: a lease has one claim for each name.
+type localRun struct {
+	turn  chan struct{} // holds one token
+	users int
+}
+
+// Stats counts what a session has done.
+type Stats struct {
+	Leases   uint64 // granted
+	Renewals uint64 // accepted
+	Misses   uint64 // renewals refused, late or without an answer
+	Terms    uint64 // won
+	Overruns uint64 // work that outlived its right
+}
+
+type counters struct{ leases, renewals, misses, terms, overruns atomic.Uint64 }
+
+// NewSession returns a session on store, without any I/O: the lease is granted when it is first needed. Options that the store
+// cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
+func NewSession(store driver.Store, o Options) (*Session, error) {
+	return newSession(store, o, boottime.Now)
+}
+
+func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, error) {
+	if !boottime.Reliable {
+		return nil, invalid("this operating system offers no clock that goes on in suspend; Primacy runs on Linux and macOS")
+	}
+	o, err := o.fill(store.Caps())
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{store: store, o: o, clock: clock, exit: exitProcess, locals: map[string]*localRun{}, grant: make(chan struct{}, 1)}
+	s.grant <- struct{}{}
+	return s, nil
+}
+
+// ID returns this process's identity among the candidates.
+func (s *Session) ID() string { return s.o.ID }
+
+// Stats returns what has been counted so far.
+func (s *Session) Stats() Stats {
+	return Stats{s.stats.leases.Load(), s.stats.renewals.Load(), s.stats.misses.Load(), s.stats.terms.Load(), s.stats.overruns.Load()}
+}
+
+// Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.
+func (s *Session) Election(name string) *Election { return &Election{s: s, name: name} }
+
+// Ready grants the lease if there is none, and returns nil when there is a live one. It tries until ctx ends; then
+// the error is ErrUnreachable with what the store said last. An ErrRefused is returned at once.
+func (s *Session) Ready(ctx context.Context) error {
+	_, err := s.live(ctx)
+	return err
+}
+
+// Run stands for name until ctx ends or the work returns, and runs work while leading: see [Candidate.Run].
+func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Context, t *Term) error) error {
+	return s.Candidate(name, nil).Run(ctx, work)
+}
+
+// Close ends every term for ErrClosed, waits until each has been resigned (which says that its work has stopped), then ends the
+// lease, so that others lead at once. When ctx ends before that, the lease is left to run out by itself in the store, so that no
+// successor starts beside work that still runs; the error says so. No campaign is possible afterwards.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	l := s.lease
+	s.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	return l.close(ctx)
+}
+
+// live returns the lease if it is alive, or grants one.
+func (s *Session) live(ctx context.Context) (*lease, error) {
+	select {
+	case <-s.grant:
+		defer func() { s.grant <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, unreachable(ctx, "wait for a lease", nil)
+	}
+	var last error
+	for try := 1; ; try++ {
+		s.mu.Lock()
+		l, closed := s.lease, s.closed
+		s.mu.Unlock()
+		if closed {
+			return nil, fmt.Errorf("primacy: %w", ErrClosed)
+		}
+		if l != nil && l.alive() {
+			return l, nil
+		}
+		err := s.grantOne(ctx)
+		switch {
+		case err == nil:
+			continue
+		case isFinal(err):
+			return nil, fmt.Errorf("primacy: no lease: %w", err)
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err // an error of the context itself says less than the one before
+		}
+		if pause(ctx, try) != nil {
+			return nil, unreachable(ctx, "no lease", last)
+		}
+	}
+}
+
+func (s *Session) grantOne(ctx context.Context) error {
+	limit := max(s.o.timing(s.o.TTL).Attempt, 2*time.Second) // a first call may have to connect
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	asked := s.clock() // before the call: the lease is counted from here
+	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
+	if err != nil {
+		return err
+	}
+	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		go l.abandon()
+		return ErrClosed
+	}
+	s.lease = l
+	s.stats.leases.Add(1)
+	l.start()
+	return nil
+}
+
+// enterLocal waits until no other claim of this process stands for name, and returns what lets the next one in.
+func (s *Session) enterLocal(ctx context.Context, name string) (leave func(), err error) {
+	s.mu.Lock()
+	r := s.locals[name]
+	if r == nil {
+		r = &localRun{turn: make(chan struct{}, 1)}
+		r.turn <- struct{}{}
+		s.locals[name] = r
+	}
+	r.users++
+	s.mu.Unlock()
+	done := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.users--; r.users == 0 {
+			delete(s.locals, name)
+		}
+	}
+	select {
+	case <-r.turn:
+		return sync.OnceFunc(func() { r.turn <- struct{}{}; done() }), nil
+	case <-ctx.Done():
+		done()
+		return nil, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,181 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Token is a fencing token: larger than that of every earlier term of the name. Send it with each write, and let the resource refuse
+// a smaller one. In JSON it is a string, since many readers round large numbers.
+type Token uint64
+
+// String returns the token in decimal.
+func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
+
+// MarshalText returns the token in decimal.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads a token in decimal.
+func (t *Token) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil {
+		return invalid("the token %q is not a whole number", b)
+	}
+	*t = Token(n)
+	return nil
+}
+
+// Term is one reign: from winning until the right to lead is over. It never comes back; winning again is another term with a
+// larger token. It is safe for concurrent use.
+type Term struct {
+	c       *claim
+	l       *lease
+	token   Token
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	ended   atomic.Pointer[EndedError]
+	expired *EndedError
+}
+
+func newTerm(c *claim) *Term {
+	t := &Term{c: c, l: c.l, token: Token(c.place.Token), expired: c.ended(core.Expired)}
+	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(c.values))
+	return t
+}
+
+// Name returns the name led.
+func (t *Term) Name() string { return t.c.name }
+
+// Token returns the fencing token.
+func (t *Term) Token() Token { return t.token }
+
+// Context returns a context with the values of the campaign's. It ends when the work has to stop: when the term is resigned,
+// deposed or asked to end, and a grace before the deadline when renewals fail. context.Cause tells why, as an
+// [*EndedError]. It is a hint that may come late (after a pause of the process); what counts is [Term.Check].
+func (t *Term) Context() context.Context { return t.ctx }
+
+// Check returns nil if this process leads at this instant: the clock, read now, is before the deadline. Otherwise it returns why
+// not, as an [*EndedError], and never nil again. It makes no call, takes no lock and allocates nothing while it says yes. Ask
+// before each act: no check can recall a write that is already on its way, only a fence can (see [Term.Token]).
+func (t *Term) Check() error {
+	if e := t.ended.Load(); e != nil {
+		return e
+	}
+	if t.l.s.clock() >= core.Time(t.l.deadline.Load()) {
+		return t.expire()
+	}
+	return nil
+}
+
+// Deadline returns the instant after which this process must not act as leader, on the boot clock (CLOCK_BOOTTIME on Linux): the
+// reading before the last accepted renewal was sent, plus the TTL less the drift. It moves with each renewal, and is 0 once
+// the term is over.
+func (t *Term) Deadline() time.Duration {
+	if t.ended.Load() != nil {
+		return 0
+	}
+	return time.Duration(t.l.deadline.Load())
+}
+
+// Remaining returns the time left until the deadline, 0 if it has passed.
+func (t *Term) Remaining() time.Duration { return max(0, t.Deadline()-t.l.s.clock()) }
+
+// NextDeadline blocks until the deadline differs from after, and returns it: 0 once the term is over. It returns ctx's cause when ctx
+// ends first.
+func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Duration, error) {
+	for {
+		t.l.mu.Lock()
+		moved := t.l.moved
+		t.l.mu.Unlock()
+		if d := t.Deadline(); d != after {
+			return d, nil
+		}
+		select {
+		case <-moved:
+		case <-t.c.free:
+			return 0, nil
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// TTL returns the time to live of the lease, as the store granted it.
+func (t *Term) TTL() time.Duration { return t.l.timing.TTL }
+
+// Proclaim replaces the value that observers see. It repeats the call until the store answers or ctx ends (ErrUnreachable: the value
+// may or may not have changed). Once the term is over it returns why.
+func (t *Term) Proclaim(ctx context.Context, value []byte) error {
+	if err := checkValue(value); err != nil {
+		return err
+	}
+	if err := t.Check(); err != nil {
+		return err
+	}
+	err := t.l.s.retry(ctx, "proclaim "+t.c.name, func(ctx context.Context) error {
+		return t.l.dl.Update(ctx, t.c.place, value)
+	})
+	if errors.Is(err, driver.ErrGone) {
+		t.c.tell(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		return t.Check()
+	}
+	return err
+}
+
+// Resign ends the term and gives the claim up, so that the next candidate leads at once. Calling it says that the work has stopped:
+// nothing may act under the term any more. Check says no from here on. It returns nil once the store has confirmed, or if the term is
+// over already. When ctx ends before that the release goes on in the background until the store confirms it or the lease runs out,
+// and the error is ErrUnreachable.
+func (t *Term) Resign(ctx context.Context) error {
+	if o := t.c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave {
+		go t.c.release(o)
+	}
+	select {
+	case <-t.c.free:
+		return nil
+	case <-ctx.Done():
+		return unreachable(ctx, "resign "+t.c.name+" (it goes on in the background)", nil)
+	}
+}
+
+// stop ends the term's context for the owner's own reason. The right stays until Resign.
+func (t *Term) stop(why error) {
+	t.c.mu.Lock()
+	if t.c.core.Phase() == core.Leading {
+		t.c.why = why
+	}
+	t.c.mu.Unlock()
+	t.c.tell("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
+}
+
+// endRight makes Check say no, for good.
+func (t *Term) endRight(e *EndedError) { t.ended.CompareAndSwap(nil, e) }
+
+// expire latches what the clock said, so that a renewal processed at the same moment cannot make Check say yes again, and tells the
+// claim, which then ends the context and gives the place up.
+func (t *Term) expire() error {
+	e := t.expired
+	if cause := t.l.cause(); cause != core.None && cause != core.Expired {
+		e = &EndedError{Name: e.Name, Token: e.Token, Cause: causeError(cause)}
+	}
+	if t.ended.CompareAndSwap(nil, e) {
+		t.c.tell("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
+	}
+	return t.ended.Load()
+}
+
+// exitOverrun is the status of a process that ends itself because its work outlived its right: "leadership lost while it ran".
+const exitOverrun = 122
+
+func exitProcess(code int) {
+	fmt.Fprintln(os.Stderr, "primacy: work is still running although leadership is over: this process ends itself (Options.Overrun)")
+	os.Exit(code)
+}
