@@ -1,0 +1,48 @@
+// Package primacy elects a leader, and never two, by leases kept in a store you already run.
+//
+// # Nouns
+//
+//	store     where leases and claims live: etcd, or memory for tests
+//	lease     the store's promise to keep a process's claims for a TTL after each renewal
+//	session   a lease that this process keeps alive, for all its elections: one heartbeat
+//	election  a name that at most one candidate holds at a time
+//	claim     a candidate's place in the line for a name; the oldest claim leads
+//	term      one reign of one leader: a context, a deadline, a fencing token
+//	token     a number larger than that of every earlier term of the name
+//	candidate the loop that stands, leads, and stands again
+//
+// # A program
+//
+//	store, err := open.Open(ctx, "etcd://127.0.0.1:2379")
+//	if err != nil {
+//		return err
+//	}
+//	defer store.Close()
+//	session, err := primacy.NewSession(store, primacy.Options{})
+//	if err != nil {
+//		return err
+//	}
+//	defer session.Close(context.WithoutCancel(ctx))
+//	return session.Run(ctx, "billing/invoicer", func(ctx context.Context, term *primacy.Term) error {
+//		return work(ctx, term.Token()) // ctx ends before the lease can; context.Cause(ctx) says why
+//	})
+//
+// # What is promised
+//
+// At any instant [Term.Check] says yes in at most one process, under any delay, loss or partition of messages, any pause of a process, and
+// any clock offset, provided that clock rates differ by less than Options.Drift, that clocks count suspended time, and that the
+// store is linearizable. Tokens grow. The term's context ends first, the work returns, and only then is the claim given
+// up. Losing the lease always ends the term; winning again is a new one.
+//
+// What is not: no check can recall a write that is already under way when the process is paused. Only a fence can, a resource that
+// refuses a token smaller than one it has seen; it needs no clock at all.
+//
+// # How it works
+//
+//	deadline = clock read BEFORE the accepted renewal was sent + TTL as granted × (1 − drift)
+//
+//	follower ──▶ candidate ──▶ leader ──▶ follower      contexts end at deadline − grace,
+//	             in the line    a term                  the right to lead at the deadline
+//
+// To lead is a comparison of the boot clock with the deadline, made at each ask, never a flag. Contexts and timers are hints that may come late.
+package primacy

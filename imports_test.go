@@ -1,0 +1,134 @@
+package primacy_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const self = "github.com/primacy-go/primacy"
+
+type pkg struct {
+	ImportPath                         string
+	Standard                           bool
+	Imports, TestImports, XTestImports []string
+	Deps                               []string
+}
+
+// goList lists packages, tests' imports included but not followed.
+func goList(t *testing.T, args ...string) map[string]pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Imports,TestImports,XTestImports,Deps"}, args...)...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]pkg{}
+	for dec := json.NewDecoder(out); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all[p.ImportPath] = p
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func standard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+func isStore(path string) bool {
+	return strings.HasPrefix(path, self+"/") && strings.HasSuffix(path, "store") && strings.Count(path[len(self):], "/") == 1
+}
+
+// rule says why pkg must not import path, or "".
+func rule(from, path string) string {
+	inside := strings.HasPrefix(path, self)
+	switch {
+	case from == self || from == self+"/driver" || strings.HasPrefix(from, self+"/internal/core") || from == self+"/internal/boottime":
+		if !standard(path) && path != "golang.org/x/sys/unix" && !inside {
+			return "the root and the port weigh nothing: standard library and golang.org/x/sys only"
+		}
+		if isStore(path) {
+			return "the library knows no store: the caller hands one in"
+		}
+	case isStore(from):
+		if inside && path != self+"/driver" && !strings.HasPrefix(path, from) {
+			return "a store knows the port and its own client, nothing else of ours, and never another store"
+		}
+	}
+	if from == self+"/driver" && inside {
+		return "the port stands alone"
+	}
+	if strings.HasPrefix(from, self+"/internal/core") && (path == "os" || path == "net" || path == "sync" || path == "context" || inside) {
+		return "the core is pure: no I/O, no goroutine, nothing of ours"
+	}
+	if isStore(path) && from != self+"/open" && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
+		return "only open imports every store"
+	}
+	if path == self+"/drivertest" || path == self+"/internal/etcdtest" {
+		if from != self+"/drivertest" && from != self+"/internal/etcdtest" {
+			return "test helpers never reach a user's binary"
+		}
+	}
+	return ""
+}
+
+func TestImportRules(t *testing.T) {
+	seen := 0
+	for path, p := range goList(t, "./...") {
+		seen++
+		for _, i := range p.Imports {
+			if why := rule(path, i); why != "" {
+				t.Errorf("%s imports %s: %s", path, i, why)
+			}
+		}
+	}
+	if seen < 6 {
+		t.Fatalf("only %d packages were looked at", seen)
+	}
+}
+
+// What a program that uses only the root links: nothing but the standard library and x/sys.
+func TestTheRootWeighsNothing(t *testing.T) {
+	p := goList(t, ".")[self]
+	if len(p.Deps) < 20 {
+		t.Fatalf("only %d dependencies were listed", len(p.Deps))
+	}
+	for _, d := range p.Deps {
+		if !standard(d) && !strings.HasPrefix(d, "golang.org/x/sys/") && !strings.HasPrefix(d, self) || d == "testing" || isStore(d) {
+			t.Errorf("whoever imports the root links %s", d)
+		}
+	}
+}
+
+func TestTheRuleBites(t *testing.T) {
+	for _, bad := range [][2]string{
+		{self, "go.etcd.io/etcd/client/v3"},
+		{self, self + "/memstore"},
+		{self + "/driver", self},
+		{self + "/etcdstore", self + "/memstore"},
+		{self + "/etcdstore", self + "/internal/core"},
+		{self + "/internal/core", "sync"},
+		{self + "/open", self + "/drivertest"},
+		{self + "/drivertest", self + "/etcdstore"},
+	} {
+		if rule(bad[0], bad[1]) == "" {
+			t.Errorf("%s may import %s", bad[0], bad[1])
+		}
+	}
+}
