@@ -91,9 +91,11 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	case ctx.Err() != nil:
 		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, err)
 	case err != nil:
-		return c.stepLocked(failed(err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
+		return c.stepLocked(c.failed(o.Do, err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
+	case o.Do == core.Await:
+		return c.stepLocked(core.ClaimEvent{Kind: core.Woken}), nil
 	}
-	return c.stepLocked(c.arrived(o.Do)), nil
+	return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held}), nil
 }
 
 func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
@@ -110,20 +112,12 @@ func (c *claim) await(ctx context.Context, p driver.Place) (driver.Place, error)
 	return c.l.dl.Wait(ctx, p)
 }
 
-// arrived is the event of a call that the store answered. A win under a lease that is ending becomes the lease's end: no term
-// begins in its last moments.
-func (c *claim) arrived(did core.Action) core.ClaimEvent {
+func (c *claim) failed(did core.Action, err error) core.ClaimEvent {
 	switch {
-	case c.place.Held && !c.l.alive():
+	case errors.Is(err, driver.ErrGone) && did == core.Enter:
+		// What cannot be entered cannot be gone: it is the lease.
+		go c.l.post(core.LeaseEvent{Kind: core.Gone})
 		return core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}
-	case did == core.Await:
-		return core.ClaimEvent{Kind: core.Woken}
-	}
-	return core.ClaimEvent{Kind: core.Entered, Held: c.place.Held}
-}
-
-func failed(err error) core.ClaimEvent {
-	switch {
 	case errors.Is(err, driver.ErrGone):
 		return core.ClaimEvent{Kind: core.Lost}
 	case isFinal(err):
@@ -222,6 +216,9 @@ func (c *claim) work(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.working = on
+	if e := c.term.ended.Load(); on && e != nil {
+		c.watchOverrun(c.core.Cause()) // the right ended before the work began
+	}
 }
 
 // watchOverrun acts on work that is still running though its right is over. Where the right ended without warning the work gets the

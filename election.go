@@ -48,6 +48,7 @@ func (e *Election) Campaign(ctx context.Context, value []byte) (*Term, error) {
 		if !errors.Is(err, errLeaseEnded) {
 			return t, err
 		}
+		_ = pause(ctx, 1) // the session hears of the lease's end a moment later; live sees ctx
 	}
 }
 
@@ -66,7 +67,7 @@ type State struct {
 	Leader   *Standing // nil: nobody leads
 	Waiting  []Standing
 	Revision uint64
-	AsOf     time.Time // not older than this
+	AsOf     time.Time // when the store's answer came
 }
 
 // Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if nobody does. It needs no lease. It
@@ -89,9 +90,8 @@ func (e *Election) State(ctx context.Context) (State, error) {
 	}
 	var st State
 	err := e.s.retry(ctx, "read "+e.name, func(ctx context.Context) error {
-		asOf := time.Now()
 		line, err := e.s.store.Line(ctx, e.name)
-		st = stateOf(line, asOf)
+		st = stateOf(line)
 		return err
 	})
 	return st, err
@@ -162,19 +162,17 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
-	asOf := time.Now()
 	line, err := e.s.store.Next(waitCtx, e.name, after)
 	if err == nil {
-		return stateOf(line, asOf), nil
+		return stateOf(line), nil
 	}
 	if waitCtx.Err() == nil || ctx.Err() != nil {
 		return State{}, err
 	}
 	readCtx, cancel := context.WithTimeout(ctx, freshness/3)
 	defer cancel()
-	asOf = time.Now()
 	line, err = e.s.store.Line(readCtx, e.name)
-	return stateOf(line, asOf), err
+	return stateOf(line), err
 }
 
 func sameLeader(a, b *Standing) bool {
@@ -184,8 +182,8 @@ func sameLeader(a, b *Standing) bool {
 	return a.Token == b.Token && a.ID == b.ID && string(a.Value) == string(b.Value)
 }
 
-func stateOf(l driver.Line, asOf time.Time) State {
-	st := State{Name: l.Name, Revision: l.Revision, AsOf: asOf}
+func stateOf(l driver.Line) State {
+	st := State{Name: l.Name, Revision: l.Revision, AsOf: time.Now()}
 	if l.Holder != nil {
 		h := standingOf(*l.Holder)
 		st.Leader = &h
@@ -198,4 +196,23 @@ func stateOf(l driver.Line, asOf time.Time) State {
 
 func standingOf(s driver.Standing) Standing {
 	return Standing{ID: s.Owner, Token: Token(s.Token), Value: s.Value, Lease: s.Lease, Note: s.Note}
+}
+
+// List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease. A
+// store that cannot list gives an ErrInvalid.
+func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
+	lister, ok := s.store.(driver.Lister)
+	if !ok {
+		return nil, invalid("%s cannot list its elections; ask for one by name", s.store.Caps().Store)
+	}
+	var states []State
+	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
+		lines, err := lister.Lines(ctx, prefix)
+		states = nil
+		for _, l := range lines {
+			states = append(states, stateOf(l))
+		}
+		return err
+	})
+	return states, err
 }

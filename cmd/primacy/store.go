@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/open"
+)
+
+const embeddedScheme = "embedded:"
+
+// openStore opens the store that --store names and returns what closes it. It gives up after --timeout.
+func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if a.store == "" || strings.HasPrefix(a.store, embeddedScheme) {
+		return a.openEmbedded(ctx)
+	}
+	st, err := open.Open(ctx, a.store)
+	switch {
+	case errors.Is(err, open.ErrURL):
+		return nil, nil, fmt.Errorf("--store: %w, or embedded:DIR", err)
+	case err != nil:
+		return nil, nil, &exitError{exitUnreachable, a.unreachable(ctx, err)}
+	}
+	a.warn(st)
+	return st, func() { _ = st.Close() }, nil
+}
+
+// embeddedDir is the directory of the embedded store that --store names.
+func (a *app) embeddedDir() (string, error) {
+	switch dir, ok := strings.CutPrefix(a.store, embeddedScheme); {
+	case a.store == "":
+		return embedded.DefaultDir()
+	case !ok:
+		return "", fmt.Errorf("--store %q: here it must be embedded:DIR", a.store)
+	default:
+		if dir = strings.TrimPrefix(dir, "//"); dir == "" {
+			return embedded.DefaultDir()
+		}
+		return filepath.Abs(dir)
+	}
+}
+
+func (a *app) openEmbedded(ctx context.Context) (driver.Store, func(), error) {
+	dir, err := a.embeddedDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	node, err := embedded.Open(ctx, dir, embedded.Options{Logger: a.logger()})
+	if err != nil {
+		return nil, nil, &exitError{exitUnreachable, err}
+	}
+	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: node.Endpoints()})
+	if err != nil {
+		_ = node.Close()
+		return nil, nil, &exitError{exitUnreachable, a.unreachable(ctx, err)}
+	}
+	return st, func() { _ = st.Close(); _ = node.Close() }, nil
+}
+
+func (a *app) warn(st driver.Store) {
+	for _, w := range st.Caps().Warnings {
+		a.say("warning: %s", w)
+	}
+}
+
+// unreachable says how long was tried, where the time given is what ended it.
+func (a *app) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("store unreachable for %v: %w", a.timeout, err)
+	}
+	return err
+}
+
+// openSession opens the store and a session on it. With lease, it is granted now: what is wrong shows before anything starts.
+func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*primacy.Session, driver.Store, func(), error) {
+	st, closeStore, err := a.openStore(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	o.ID, o.TTL, o.Logger = a.id, a.ttl, a.logger()
+	s, err := primacy.NewSession(st, o)
+	if err != nil {
+		closeStore()
+		return nil, nil, nil, err
+	}
+	done := func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		_ = s.Close(ctx) // if it fails the lease runs out by itself
+		closeStore()
+	}
+	if !lease {
+		return s, st, done, nil
+	}
+	readyCtx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := s.Ready(readyCtx); err != nil {
+		done()
+		return nil, nil, nil, &exitError{exitUnreachable, a.unreachable(readyCtx, err)}
+	}
+	return s, st, done, nil
+}
