@@ -112,9 +112,9 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		for _, p := range places {
 			if c := l.find(p); c != nil {
 				l.store.remove(c)
+			} else if c = l.claims[p.Name]; c == nil || c.id != p.ID {
+				l.spent[p.ID] = true // nothing stands yet, but the Claim may still be on its way
 			}
-			// Also where nothing stands yet: the Claim may still be on its way.
-			l.spent[p.ID] = true
 		}
 		return nil
 	})

@@ -1,0 +1,125 @@
+package drivertest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// faulty is the store of [Faulty]. Caps does no I/O and needs no network.
+type faulty struct {
+	driver.Store
+	net *network
+}
+
+// nothing is the result of a call that returns only an error.
+type nothing struct{}
+
+func (s *faulty) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := through(ctx, s.net, changes, func(ctx context.Context) (driver.Lease, error) {
+		return s.Store.Grant(ctx, owner, ttl)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &faultyLease{Lease: l, net: s.net}, nil
+}
+
+func (s *faulty) Line(ctx context.Context, name string) (driver.Line, error) {
+	return through(ctx, s.net, changes, func(ctx context.Context) (driver.Line, error) { return s.Store.Line(ctx, name) })
+}
+
+func (s *faulty) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	return through(ctx, s.net, blocks, func(ctx context.Context) (driver.Line, error) { return s.Store.Next(ctx, name, after) })
+}
+
+// Close lets what is late come first: after it the store may be gone.
+func (s *faulty) Close() error {
+	s.Settle()
+	return s.Store.Close()
+}
+
+// faultyLister and faultyAsker are there only where the store has them.
+type faultyLister struct {
+	lister driver.Lister
+	net    *network
+}
+
+func (s faultyLister) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
+}
+
+type faultyAsker struct {
+	asker driver.Asker
+	net   *network
+}
+
+func (s faultyAsker) Ask(ctx context.Context, name string, r driver.Request) error {
+	return act(ctx, s.net, changes, func(ctx context.Context) error { return s.asker.Ask(ctx, name, r) })
+}
+
+// faultyLease is a lease behind the network. ID and TTL need none.
+type faultyLease struct {
+	driver.Lease
+	net *network
+
+	mu   sync.Mutex
+	kept []driver.News // told by the store, but their answer did not come through yet
+}
+
+// act is through for a call that returns only an error.
+func act(ctx context.Context, n *network, k kind, do func(ctx context.Context) error) error {
+	_, err := through(ctx, n, k, func(ctx context.Context) (nothing, error) { return nothing{}, do(ctx) })
+	return err
+}
+
+func (l *faultyLease) Renew(ctx context.Context) error {
+	return act(ctx, l.net, idempotent, l.Lease.Renew)
+}
+
+func (l *faultyLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	return through(ctx, l.net, changes, func(ctx context.Context) ([]driver.Place, error) { return l.Lease.Claim(ctx, claims...) })
+}
+
+func (l *faultyLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	return through(ctx, l.net, blocks, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
+}
+
+func (l *faultyLease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.Lease.Update(ctx, p, value) })
+}
+
+func (l *faultyLease) Release(ctx context.Context, places ...driver.Place) error {
+	return act(ctx, l.net, idempotent, func(ctx context.Context) error { return l.Lease.Release(ctx, places...) })
+}
+
+// News keeps what the store told until it came through, for the store tells it once and a driver is local to its caller.
+func (l *faultyLease) News(ctx context.Context) ([]driver.News, error) {
+	_, err := through(ctx, l.net, blocks, func(ctx context.Context) (nothing, error) {
+		l.mu.Lock()
+		waits := len(l.kept) == 0
+		l.mu.Unlock()
+		if !waits {
+			return nothing{}, nil
+		}
+		news, err := l.Lease.News(ctx)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.kept = append(l.kept, news...)
+		return nothing{}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news := l.kept
+	l.kept = nil
+	return news, nil
+}
+
+func (l *faultyLease) Close(ctx context.Context) error {
+	return act(ctx, l.net, idempotent, l.Lease.Close)
+}

@@ -1,0 +1,130 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// stubborn returns a store that repeats each call whose outcome is unknown until the answer is final, as the library above
+// a driver does. So the clauses, which expect answers, can run over [Faulty].
+func stubborn(s driver.Store) driver.Store {
+	out := stubbornStore{s}
+	lister, lists := s.(driver.Lister)
+	asker, asks := s.(driver.Asker)
+	switch {
+	case lists && asks:
+		return struct {
+			stubbornStore
+			stubbornLister
+			stubbornAsker
+		}{out, stubbornLister{lister}, stubbornAsker{asker}}
+	case lists:
+		return struct {
+			stubbornStore
+			stubbornLister
+		}{out, stubbornLister{lister}}
+	case asks:
+		return struct {
+			stubbornStore
+			stubbornAsker
+		}{out, stubbornAsker{asker}}
+	}
+	return out
+}
+
+// until repeats do until its answer is final or ctx ends.
+func until[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	for {
+		got, err := do()
+		if err == nil || final(err) || ctx.Err() != nil {
+			return got, err
+		}
+		pause(ctx)
+	}
+}
+
+// untilDone is until for a call that returns only an error.
+func untilDone(ctx context.Context, do func() error) error {
+	_, err := until(ctx, func() (nothing, error) { return nothing{}, do() })
+	return err
+}
+
+type stubbornStore struct{ driver.Store }
+
+func (s stubbornStore) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := until(ctx, func() (driver.Lease, error) { return s.Store.Grant(ctx, owner, ttl) })
+	if err != nil {
+		return nil, err
+	}
+	return stubbornLease{l}, nil
+}
+
+func (s stubbornStore) Line(ctx context.Context, name string) (driver.Line, error) {
+	return until(ctx, func() (driver.Line, error) { return s.Store.Line(ctx, name) })
+}
+
+func (s stubbornStore) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	return until(ctx, func() (driver.Line, error) { return s.Store.Next(ctx, name, after) })
+}
+
+type stubbornLister struct{ lister driver.Lister }
+
+func (s stubbornLister) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	return until(ctx, func() ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
+}
+
+type stubbornAsker struct{ asker driver.Asker }
+
+func (s stubbornAsker) Ask(ctx context.Context, name string, r driver.Request) error {
+	return untilDone(ctx, func() error { return s.asker.Ask(ctx, name, r) })
+}
+
+type stubbornLease struct{ driver.Lease }
+
+func (l stubbornLease) Renew(ctx context.Context) error {
+	return untilDone(ctx, func() error { return l.Lease.Renew(ctx) })
+}
+
+// Claim repeats under the same IDs. A try that is told taken after an unknown answer is released by ID: the try that got
+// lost may still be under way, and would hold the name for nobody.
+func (l stubbornLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	unsure := false
+	places, err := until(ctx, func() ([]driver.Place, error) {
+		places, err := l.Lease.Claim(ctx, claims...)
+		unsure = unsure || err != nil && !final(err)
+		return places, err
+	})
+	if errors.Is(err, driver.ErrTaken) && unsure {
+		var tried []driver.Place
+		for _, c := range claims {
+			tried = append(tried, driver.Place{Name: c.Name, ID: c.ID})
+		}
+		if failed := l.Release(ctx, tried...); failed != nil {
+			return nil, failed
+		}
+	}
+	return places, err
+}
+
+func (l stubbornLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	return until(ctx, func() (driver.Place, error) { return l.Lease.Wait(ctx, p) })
+}
+
+func (l stubbornLease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	return untilDone(ctx, func() error { return l.Lease.Update(ctx, p, value) })
+}
+
+func (l stubbornLease) Release(ctx context.Context, places ...driver.Place) error {
+	return untilDone(ctx, func() error { return l.Lease.Release(ctx, places...) })
+}
+
+func (l stubbornLease) News(ctx context.Context) ([]driver.News, error) {
+	return until(ctx, func() ([]driver.News, error) { return l.Lease.News(ctx) })
+}
+
+func (l stubbornLease) Close(ctx context.Context) error {
+	return untilDone(ctx, func() error { return l.Lease.Close(ctx) })
+}
