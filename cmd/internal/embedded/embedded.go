@@ -1,0 +1,306 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"time"
+)
+
+const (
+	poll      = 50 * time.Millisecond // how often a joiner tries for the lock, and a host looks after its directory
+	openLimit = 15 * time.Second      // how long Open waits for a host that does not answer
+	stopLimit = 5 * time.Second       // how long Close waits for etcd
+	retryWait = time.Second           // between attempts to take over that failed cleanly
+)
+
+// Options of [Open]. The zero value works.
+type Options struct {
+	Logger *slog.Logger // told of take-overs and failures; nil: nobody is
+
+	quota int64 // of the data, in bytes; 0: maxData. For tests.
+}
+
+// Node is this process's share in the store of a directory: its host, or one of those that would take over.
+// It is safe for concurrent use.
+type Node struct {
+	dir    *dir
+	lock   *lock
+	log    *slog.Logger
+	quota  int64
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when the caretaker is gone and etcd has stopped
+
+	mu      sync.Mutex
+	hosting bool
+	failed  error         // why the node ended by itself
+	stuck   error         // etcd did not stop
+	news    chan struct{} // closed and made anew whenever the fields above change
+}
+
+// Open joins the store in directory path, or starts it there, and returns once it answers. The directory and its parents
+// are made if they do not exist. When ctx ends, or after 15 s without an answer, Open gives up and leaves nothing running.
+// Its errors are one line that says what is wrong with the directory and what to do; nothing in it is changed then.
+func Open(ctx context.Context, path string, o Options) (*Node, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.quota == 0 {
+		o.quota = maxData
+	}
+	d, err := openDir(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := openLock(d.path(lockName))
+	if err != nil {
+		d.close()
+		return nil, d.unusable(err)
+	}
+	life, cancel := context.WithCancel(context.Background())
+	n := &Node{dir: d, lock: l, log: o.Logger.With("store", "embedded:"+d.name), quota: o.quota, cancel: cancel,
+		ended: make(chan struct{}), news: make(chan struct{})}
+	h, err := n.enter(ctx)
+	if err != nil {
+		cancel()
+		l.close() // with an etcd that did not stop, its own file locks still keep others out
+		d.close()
+		return nil, err
+	}
+	n.set(func() { n.hosting = h != nil })
+	go n.care(life, h)
+	return n, nil
+}
+
+// enter returns when the store answers: with the host if this process became it, or nil if another one hosts.
+func (n *Node) enter(ctx context.Context) (*host, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, errSilent)
+	defer cancel()
+	answered := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	probing, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() {
+		if awaitAnswer(probing, n.Endpoint()) {
+			close(answered)
+		}
+	})
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		// The lock first: whoever holds it need not ask anybody, and a socket without a host never answers.
+		if ok, err := n.lock.try(); err != nil {
+			return nil, n.dir.unusable(err)
+		} else if ok {
+			stop()
+			return n.host(ctx)
+		}
+		select {
+		case <-answered:
+			return nil, nil
+		case <-tick.C:
+		case <-ctx.Done():
+			if context.Cause(ctx) == errSilent {
+				return nil, fmt.Errorf("embedded store %s: process %s hosts it but has not answered for %v: is it stopped? "+
+					"Continue it (kill -CONT) or end it", n.dir.name, n.lock.holder(), openLimit)
+			}
+			return nil, fmt.Errorf("embedded store %s: waiting for process %s, which hosts it: %w",
+				n.dir.name, n.lock.holder(), context.Cause(ctx))
+		}
+	}
+}
+
+// errSilent tells our own limit from the caller's.
+var errSilent = errors.New("no answer")
+
+// host starts etcd under the lock, which it gives back on failure.
+func (n *Node) host(ctx context.Context) (*host, error) {
+	err := n.dir.claim()
+	if err == nil {
+		err = n.lock.sign()
+	}
+	if err != nil {
+		n.lock.free()
+		return nil, n.dir.unusable(err)
+	}
+	h, err := startHost(ctx, n.dir, n.quota)
+	if err != nil {
+		n.lock.free()
+		return nil, err
+	}
+	return h, nil
+}
+
+// care looks after the store until Close: hosts it, or tries to.
+func (n *Node) care(ctx context.Context, h *host) {
+	defer close(n.ended)
+	for {
+		if h == nil {
+			h = n.takeOver(ctx)
+		}
+		if h == nil {
+			return
+		}
+		err := n.watch(ctx, h)
+		if stopErr := h.stop(); stopErr != nil {
+			// etcd still has its files open. Keep the lock, so that nobody waits for them in vain.
+			n.set(func() { n.hosting, n.stuck = false, fmt.Errorf("embedded store %s: %w", n.dir.name, stopErr) })
+		} else {
+			n.lock.free()
+			n.set(func() { n.hosting = false })
+		}
+		if err != nil {
+			n.fail(err)
+		}
+		return
+	}
+}
+
+// takeOver tries for the lock until it hosts. It returns nil when ctx ends or the node failed.
+func (n *Node) takeOver(ctx context.Context) *host {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	var told string
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		ok, err := n.lock.try()
+		if err != nil {
+			n.fail(n.dir.unusable(err))
+			return nil
+		}
+		if !ok {
+			continue
+		}
+		began := time.Now() // for people; decides nothing
+		h, err := n.host(ctx)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return nil
+		case err == nil:
+			n.set(func() { n.hosting = true })
+			n.log.Info("took over as host of the embedded store", "took", time.Since(began).Round(time.Millisecond))
+			return h
+		case !errors.Is(err, errDirty):
+			// Nothing was left open: a full disk or a lack of descriptors may pass, and another process may be luckier.
+			if err.Error() != told {
+				told = err.Error()
+				n.log.Warn("cannot take over the embedded store, trying on", "err", err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryWait):
+			}
+		default:
+			n.fail(err)
+			return nil
+		}
+	}
+}
+
+// watch returns nil when ctx ends, or why the host cannot go on.
+func (n *Node) watch(ctx context.Context, h *host) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-h.failed:
+			return fmt.Errorf("embedded store %s: etcd stopped: %w; see %s", n.dir.name, err, n.dir.path(logName))
+		case <-tick.C:
+			// Somebody may have removed the directory, and others started an empty store in its place. Two
+			// stores are two leaders.
+			if err := n.lock.check(); err != nil {
+				return n.dir.unusable(err)
+			}
+		}
+	}
+}
+
+// fail ends the node's part in the store.
+func (n *Node) fail(err error) {
+	n.set(func() { n.failed = err })
+	n.log.Error("the embedded store is gone for this process", "err", err)
+}
+
+// set changes the node's state and tells those who wait for it.
+func (n *Node) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+	close(n.news)
+	n.news = make(chan struct{})
+}
+
+// Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the same from host to host. It
+// is good for this process only, while the node is open.
+func (n *Node) Endpoint() string {
+	return (&url.URL{Scheme: "unix", Path: n.dir.socket()}).String() // gRPC decodes what a URL may not hold
+}
+
+// Dir is the directory, as an absolute path.
+func (n *Node) Dir() string { return n.dir.name }
+
+// Hosting tells whether etcd runs in this process now.
+func (n *Node) Hosting() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.hosting
+}
+
+// Changed blocks until Hosting differs from was, and returns what it is then. Its error is ctx's, or says why the node
+// came to an end by itself: etcd broke, or the directory was removed. Such a node never recovers; close it.
+// After Close it returns the error ErrClosed.
+func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
+	for {
+		n.mu.Lock()
+		is, failed, news := n.hosting, n.failed, n.news
+		n.mu.Unlock()
+		switch {
+		case failed != nil:
+			return is, failed
+		case is != was:
+			return is, nil
+		}
+		select {
+		case <-news:
+		case <-n.ended:
+			// A node that failed has ended too, and says why.
+			if n.mu.Lock(); n.failed != nil {
+				failed = n.failed
+			} else {
+				failed = ErrClosed
+			}
+			n.mu.Unlock()
+			return false, failed
+		case <-ctx.Done():
+			return is, ctx.Err()
+		}
+	}
+}
+
+// ErrClosed says that the node was closed.
+var ErrClosed = errors.New("embedded store: closed")
+
+// Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over at once; clients of
+// this process must be closed before. It returns within 5 s or so, with an error if etcd did not stop: the data is then
+// free for others only when this process ends. Closing twice is no error.
+func (n *Node) Close() error {
+	n.cancel()
+	<-n.ended
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stuck == nil {
+		n.lock.close()
+	}
+	n.dir.close()
+	return n.stuck
+}

@@ -1,0 +1,235 @@
+package embedded
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"runtime/debug"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	tickMs     = 10  // see the package comment
+	electionMs = 100 // the least lease is 1.5 times this, rounded up to whole seconds
+
+	keepRevisions = 10_000    // what a watcher that was away can still be told; etcd compacts every 5 min
+	maxData       = 512 << 20 // bytes; never reached by claims, which are small and compacted
+	defragMiB     = 16        // a data file with more unused space than this is rewritten at start
+	snapshotAfter = 10_000    // raft entries; bounds what a start must read again
+)
+
+// errDirty marks a start that left goroutines and open files behind: trying again in this process would wait for itself.
+var errDirty = errors.New("see etcd.log")
+
+// host is etcd, running in this process.
+type host struct {
+	etcd   *embed.Etcd
+	grpc   *grpc.Server
+	log    *logFile
+	failed chan error // one error, when etcd stopped by itself
+	served chan struct{}
+}
+
+// startHost starts etcd on the data in d and returns once it answers on the socket. The caller holds the lock.
+func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
+	if err := checkData(ctx, d.path(dataName)); err != nil {
+		return nil, fmt.Errorf("embedded store %s: %w", d.name, err)
+	}
+	out, err := openLog(d.path(logName))
+	if err != nil {
+		return nil, d.unusable(err)
+	}
+	broken := newBreak()
+	h := &host{log: out, failed: make(chan error, 1), served: make(chan struct{})}
+	h.etcd, err = launch(ctx, config(d, quota, newLogger(out, broken)), broken)
+	if err != nil {
+		if !errors.Is(err, errDirty) {
+			out.Close() // else etcd's goroutines may still write there
+		}
+		return nil, d.unstartable(err)
+	}
+	if err := h.serve(d, broken); err != nil {
+		h.stop()
+		return nil, d.unusable(err)
+	}
+	return h, nil
+}
+
+// unstartable turns etcd's words into a line that says what to do.
+func (d *dir) unstartable(err error) error {
+	if hint := noRoom(err); hint != "" {
+		return fmt.Errorf("embedded store %s: etcd did not start: %w: %s", d.name, err, hint)
+	}
+	return fmt.Errorf("embedded store %s: etcd did not start: %w: the data may be damaged or made by another version; "+
+		"nothing was deleted: put %s back from a backup, or move it away to begin anew (tokens then start afresh)",
+		d.name, err, d.path(dataName))
+}
+
+// config is etcd as the single member of its own cluster: no peers, and no listeners of its own. Not even loopback, where
+// every user of the machine could reach it.
+func config(d *dir, quota int64, lg *zap.Logger) *embed.Config {
+	c := embed.NewConfig()
+	c.Name = "primacy"
+	c.Dir = d.path(dataName)
+	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
+	c.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:2380"}} // a name; nothing listens there
+	c.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Path: d.path(socketName)}}
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	// Each new directory is another cluster. With a constant token all would have one ID, and a token of a removed store
+	// could not be told from one of its successor.
+	c.InitialClusterToken = rand.Text()
+	c.TickMs, c.ElectionMs = tickMs, electionMs
+	c.SnapshotCount = snapshotAfter
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, fmt.Sprint(keepRevisions)
+	c.BootstrapDefragThresholdMegabytes = defragMiB
+	c.QuotaBackendBytes = quota
+	c.EnableGRPCGateway = false
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
+	return c
+}
+
+// launch starts etcd in a goroutine of its own, because etcd gives up on damaged data by ending the process; our
+// logger ends the goroutine instead, and it may be any of etcd's.
+func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd, error) {
+	type result struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r := result{err: errDirty}
+		defer func() {
+			if p := recover(); p != nil {
+				r = result{err: fmt.Errorf("%v (%w)", p, errDirty)}
+			}
+			done <- r
+		}()
+		debug.SetPanicOnFault(true) // data cut short under the memory map
+		r.etcd, r.err = embed.StartEtcd(c)
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-broken.happened:
+	case <-ctx.Done():
+		// It cannot be interrupted. Stop it when it has started, so that the next host finds the files free.
+		go func() {
+			if r := <-done; r.etcd != nil {
+				r.etcd.Close()
+			}
+		}()
+		return nil, fmt.Errorf("%w (%w)", context.Cause(ctx), errDirty)
+	}
+	if err := broken.err(); err != nil {
+		return nil, fmt.Errorf("%w (%w)", err, errDirty)
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	select {
+	case <-r.etcd.Server.ReadyNotify():
+		return r.etcd, nil
+	case <-broken.happened:
+		return nil, fmt.Errorf("%w (%w)", broken.err(), errDirty)
+	case <-ctx.Done():
+		r.etcd.Close()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// serve listens on the socket. The listener is ours and not etcd's, which would also speak HTTP there, give the socket
+// the process's umask, and wait up to 7 s for open watches when it stops.
+func (h *host) serve(d *dir, broken *breakage) error {
+	// A host that was killed leaves its socket. Nobody else listens: we hold the lock.
+	if err := os.Remove(d.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	listener, err := net.Listen("unix", d.socket())
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(d.socket(), 0o600); err != nil {
+		listener.Close()
+		return err
+	}
+	h.grpc = v3rpc.Server(h.etcd.Server, nil, nil, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+		// etcd's own limit of 5 s would cut off a client that pings often, as one with a short TTL must.
+		MinTime: 100 * time.Millisecond, PermitWithoutStream: true,
+	}))
+	go func() {
+		defer close(h.served)
+		h.grpc.Serve(listener)
+	}()
+	go h.watch(broken)
+	go h.trim()
+	return nil
+}
+
+// watch reports the end of etcd.
+func (h *host) watch(broken *breakage) {
+	select {
+	case <-broken.happened:
+		h.failed <- broken.err()
+	case <-h.etcd.Server.StopNotify():
+		err := broken.err()
+		if err == nil {
+			err = errors.New("it ended without a reason")
+		}
+		h.failed <- err
+	}
+}
+
+// trim drops old revisions at once. etcd does so every 5 min, which a host that never lives that long does not see, and
+// the data of a thousand short runs would only ever grow. A full store, too, can only be emptied from in here.
+func (h *host) trim() {
+	s := h.etcd.Server
+	ctx, cancel := context.WithTimeout(context.Background(), s.Cfg.ReqTimeout())
+	defer cancel()
+	full := len(s.Alarms()) > 0
+	keep := int64(keepRevisions)
+	if full {
+		keep = 0
+	}
+	if rev := s.KV().Rev() - keep; rev > 1 {
+		s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: full}) // compacted already: fine
+	}
+	if !full || s.Backend().Defrag() != nil {
+		return
+	}
+	for _, a := range s.Alarms() {
+		s.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm})
+	}
+}
+
+// stop ends etcd, within stopLimit. After an error it may still run, and has its files open.
+func (h *host) stop() error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if h.grpc != nil {
+			h.grpc.Stop() // at once: watches never end by themselves
+			<-h.served
+		}
+		h.etcd.Close()
+		h.log.Close()
+	}()
+	limit := time.NewTimer(stopLimit)
+	defer limit.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-limit.C:
+		return fmt.Errorf("etcd did not stop within %v: its data is free for others when this process ends", stopLimit)
+	}
+}
