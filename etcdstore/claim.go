@@ -1,0 +1,207 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+func isGone(err error) bool { return errors.Is(err, driver.ErrGone) }
+
+// verb names what is done to which name, for errors.
+func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }
+
+// Claim implements [driver.Lease]. Claims enter one after another; where one with Try is taken, those with Try that
+// entered before it in the same call are taken out again.
+func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	places := make([]driver.Place, 0, len(claims))
+	for i, c := range claims {
+		p, err := l.claim(ctx, c)
+		if err != nil {
+			if errors.Is(err, driver.ErrTaken) {
+				for j, back := range claims[:i] {
+					if !back.Try {
+						continue
+					}
+					if rerr := l.Release(ctx, places[j]); rerr != nil {
+						return nil, rerr // unknown: something may be left in the line
+					}
+				}
+			}
+			return nil, err
+		}
+		places = append(places, p)
+	}
+	return places, nil
+}
+
+// claim enters one claim, or finds its place again.
+func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
+	what := verb("claim", c.Name)
+	sl := l.open(c.Name)
+	defer l.drop(sl)
+	if err := sl.lock(ctx); err != nil {
+		return driver.Place{}, fmt.Errorf("etcd: %s: %w", what, err)
+	}
+	defer sl.unlock()
+	if l.over() {
+		return driver.Place{}, l.goneErr(what)
+	}
+	// A place that another ID has, or had and may still get, is never taken up: it may be about to be released.
+	// Nor is one that we failed to take out.
+	l.mu.Lock()
+	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
+	l.mu.Unlock()
+	if stale {
+		if err := l.retract(ctx, sl); err != nil {
+			return driver.Place{}, err
+		}
+	}
+	cctx, ok := l.begin(ctx, sl, c.ID)
+	if !ok {
+		return driver.Place{}, placeGone("claim", c.Name)
+	}
+	p, err := l.settle(cctx, sl, c)
+	l.finish(sl)
+	if err == nil || !final(err) {
+		return p, err
+	}
+	// A final answer promises that nothing is left in the line and nothing will come.
+	if rerr := l.retract(ctx, sl); rerr != nil {
+		return p, rerr
+	}
+	return p, err
+}
+
+// final reports whether err is one of the answers that a caller takes for the last word.
+func final(err error) bool {
+	return isGone(err) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused)
+}
+
+// begin notes that id is about to enter, so that a Release from now on finds it. It reports false if one came already.
+func (l *lease) begin(ctx context.Context, sl *slot, id string) (context.Context, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spent.ids[id] {
+		return nil, false
+	}
+	sl.id = id
+	ctx, sl.stop = context.WithCancel(ctx)
+	return ctx, true
+}
+
+// finish ends what begin began.
+func (l *lease) finish(sl *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sl.stop()
+	sl.stop = nil
+}
+
+// settle enters c, unless it stands already.
+func (l *lease) settle(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
+	l.mu.Lock()
+	token := sl.token
+	l.mu.Unlock()
+	if token == 0 {
+		return l.enter(ctx, sl, c)
+	}
+	st, err := l.look(ctx, verb("claim", c.Name), c.Name, token)
+	if err != nil {
+		return driver.Place{}, err
+	}
+	if !st.stands {
+		return driver.Place{}, placeGone("claim", c.Name)
+	}
+	return driver.Place{Name: c.Name, ID: c.ID, Token: token, Held: st.before == ""}, nil
+}
+
+// enter puts the claim's key. The caller has the turn and has called begin.
+func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
+	what := verb("claim", c.Name)
+	for {
+		mark := l.marked()
+		resp, doubt, err := l.s.txn(ctx, what, l.entry(sl, c, mark))
+		if doubt {
+			l.doubt(sl)
+		}
+		if err != nil {
+			if isGone(err) {
+				l.end()
+			}
+			return driver.Place{}, err
+		}
+		if resp.Succeeded {
+			p := driver.Place{Name: c.Name, ID: c.ID, Token: uint64(resp.Header.Revision), Held: one(resp, 0) == nil}
+			l.entered(sl, resp.Header.Revision, resp.Header.Revision)
+			return p, nil
+		}
+		own, rec := one(resp, 0), one(resp, 1)
+		switch {
+		case rec == nil || rec.CreateRevision != l.born:
+			return driver.Place{}, l.lost(what)
+		case own != nil:
+			if p, err, done := l.adopt(ctx, sl, c, own); done {
+				return p, err
+			}
+		case rec.ModRevision != mark:
+			// Another name's claim was retracted meanwhile. Puts of ours from before can no longer enter.
+			l.learn(rec.ModRevision)
+		case c.Try:
+			return driver.Place{}, fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken)
+		}
+	}
+}
+
+// entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try
+// only if nobody stands in the line. It learns the predecessor in the same step.
+func (l *lease) entry(sl *slot, c driver.Claim, mark int64) *pb.TxnRequest {
+	dir := l.s.lineDir(c.Name)
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(l.key, mark), ifCreate(sl.key, 0)},
+		Success: []*pb.RequestOp{doPut(sl.key, c.Value, l.id)},
+		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key)},
+	}
+	if c.Try {
+		req.Compare[1] = ifNone(dir)
+		return req
+	}
+	// In a Txn reads see what stands before them in its list, so the youngest key here is the one before ours.
+	req.Success = []*pb.RequestOp{doRange(lastBefore(dir, 0)), doPut(sl.key, c.Value, l.id)}
+	return req
+}
+
+// adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it was in doubt; otherwise
+// somebody else wrote it, and it is removed. Done says that the claim needs no further try.
+func (l *lease) adopt(ctx context.Context, sl *slot, c driver.Claim, own *mvccpb.KeyValue) (driver.Place, error, bool) {
+	l.mu.Lock()
+	ours := sl.doubt && own.Lease == l.id
+	l.mu.Unlock()
+	if !ours {
+		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision)
+		return driver.Place{}, err, err != nil
+	}
+	l.entered(sl, own.CreateRevision, own.ModRevision)
+	p, err := l.settle(ctx, sl, c)
+	return p, err, true
+}
+
+// doubt notes that a put of the slot's claim may still be under way.
+func (l *lease) doubt(sl *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sl.doubt = true
+}
+
+// entered notes that the claim stands.
+func (l *lease) entered(sl *slot, create, mod int64) {
+	l.mu.Lock()
+	sl.token, sl.mod = uint64(create), mod
+	l.mu.Unlock()
+	l.news.poke()
+}

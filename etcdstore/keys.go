@@ -1,0 +1,89 @@
+package etcdstore
+
+import (
+	"strconv"
+	"strings"
+)
+
+// The keys, all below one prefix:
+//
+//	<prefix><escaped name>/<lease>              a claim; its value is the claim's value, its create revision the token
+//	<prefix>@session/<lease>                    the session's record, who owns the lease
+//	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
+//
+// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its elections and mutexes,
+// `etcdctl elect` and `etcdctl lock` can stand in the same line.
+const sessions = "@session/"
+
+// upper holds the digits of an escape. One spelling only: two would let one name have two lines.
+const upper = "0123456789ABCDEF"
+
+// plain reports whether c stands for itself in an escaped name.
+func plain(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
+}
+
+// escape writes name so that it holds neither "/" nor "@". With etcd's own layout the election "a" counts the claims of
+// "a/b" as its own, and waits for them for ever.
+func escape(name string) string {
+	var b strings.Builder
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', upper[c>>4], upper[c&15]})
+		}
+	}
+	return b.String()
+}
+
+// unescape is the inverse of escape. It reports false for what escape never writes.
+func unescape(s string) (string, bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if plain(s[i]) {
+			b.WriteByte(s[i])
+			continue
+		}
+		if s[i] != '%' || i+2 >= len(s) {
+			return "", false
+		}
+		hi, lo := strings.IndexByte(upper, s[i+1]), strings.IndexByte(upper, s[i+2])
+		if hi < 0 || lo < 0 || plain(byte(hi<<4|lo)) {
+			return "", false
+		}
+		b.WriteByte(byte(hi<<4 | lo))
+		i += 2
+	}
+	return b.String(), true
+}
+
+// prefixEnd returns the end of the range of all keys that begin with prefix.
+func prefixEnd(prefix string) string {
+	b := []byte(prefix)
+	for i := len(b) - 1; i >= 0; i-- {
+		if b[i] < 0xff {
+			b[i]++
+			return string(b[:i+1])
+		}
+	}
+	return "\x00" // etcd's sign for "to the last key"
+}
+
+// hex writes a lease's ID as its keys end.
+func hex(lease int64) string { return strconv.FormatInt(lease, 16) }
+
+// lineDir returns what all claims on name begin with.
+func (s *Store) lineDir(name string) string { return s.prefix + escape(name) + "/" }
+
+// sessionKey returns the key of a lease's record.
+func (s *Store) sessionKey(lease int64) string { return s.prefix + sessions + hex(lease) }
+
+// sessionEnd ends the range of a session's record and its requests, and of nothing else: "0" follows "/" in the order
+// of bytes, so the range holds key, and key + "/…", but not the record of a lease whose ID begins with the same digits.
+func sessionEnd(key string) string { return key + "0" }
+
+// askKey returns the key of a request to the holder of name under lease.
+func (s *Store) askKey(lease int64, name string) string {
+	return s.sessionKey(lease) + "/ask/" + escape(name)
+}

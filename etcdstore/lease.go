@@ -1,0 +1,163 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one slot for each name claimed.
+type lease struct {
+	s      *Store
+	id     int64
+	ttl    time.Duration
+	key    string // of the session's record
+	record []byte // its value
+	born   int64  // its create revision, the same for the lease's whole life
+
+	beat beat          // renewals
+	gone chan struct{} // closed once the lease is known to have ended
+	once sync.Once
+	// closing says that the end of the record is our own doing.
+	closing atomic.Bool
+	news    news
+
+	mu    sync.Mutex
+	mark  int64            // the record's mod revision: a claim enters only if it is this one (see retract)
+	slots map[string]*slot // by name
+	spent spent
+}
+
+// record is what a session's key holds.
+type record struct {
+	Owner string `json:"owner"`
+}
+
+// Grant implements [driver.Store].
+func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if ttl > maxTTL {
+		return nil, fmt.Errorf("etcd: grant: %w: a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL)
+	}
+	seconds := max(int64((ttl+time.Second-1)/time.Second), int64(minTTL/time.Second))
+	var resp *pb.LeaseGrantResponse
+	// Repeated at another member it may leave an empty lease behind, which nobody renews.
+	_, err := s.call(ctx, "grant", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, opts...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	value, err := json.Marshal(record{Owner: owner})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: grant: %w", err)
+	}
+	l := &lease{s: s, id: resp.ID, ttl: time.Duration(resp.TTL) * time.Second, key: s.sessionKey(resp.ID), record: value,
+		gone: make(chan struct{}), slots: map[string]*slot{}}
+	l.news.init()
+	if err := l.register(ctx); err != nil {
+		s.later(l.revoke)
+		return nil, err
+	}
+	return l, nil
+}
+
+// register puts the session's record, which says who owns the lease and which every renewal reads.
+func (l *lease) register(ctx context.Context) error {
+	resp, _, err := l.s.txn(ctx, "grant", &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(l.key, 0)},
+		Success: []*pb.RequestOp{doPut(l.key, l.record, l.id)},
+		Failure: []*pb.RequestOp{doGet(l.key)},
+	})
+	if err != nil {
+		return err
+	}
+	l.born = resp.Header.Revision
+	if kv := one(resp, 0); !resp.Succeeded && kv != nil {
+		// Our own put, whose answer was lost: nobody else knows this lease.
+		l.born = kv.CreateRevision
+	}
+	l.mark = l.born
+	return nil
+}
+
+// ID implements [driver.Lease].
+func (l *lease) ID() string { return hex(l.id) }
+
+// TTL implements [driver.Lease].
+func (l *lease) TTL() time.Duration { return l.ttl }
+
+// Close implements [driver.Lease].
+func (l *lease) Close(ctx context.Context) error {
+	l.closing.Store(true)
+	_, err := l.s.call(ctx, "close lease "+l.ID(), func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
+		_, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: l.id}, opts...)
+		return err
+	})
+	if err != nil && !isGone(err) {
+		return err
+	}
+	l.end()
+	return nil
+}
+
+// revoke ends the lease as far as it can; the store does the rest when the ttl is over.
+func (l *lease) revoke(ctx context.Context) { _ = l.Close(ctx) }
+
+// end notes that the lease is over, and tells everybody who waits on it.
+func (l *lease) end() {
+	l.once.Do(func() {
+		close(l.gone)
+		l.beat.close()
+		l.mu.Lock()
+		subs := make([]*sub, 0, len(l.slots))
+		for _, sl := range l.slots {
+			subs = append(subs, sl.sub)
+		}
+		l.mu.Unlock()
+		for _, su := range subs {
+			su.stop()
+		}
+		l.news.close()
+	})
+}
+
+// lost says that the session's record no longer stands, and returns the error for it. Somebody may have deleted just
+// the record: then the claims stand on under a lease that nobody renews, so what is left is revoked.
+func (l *lease) lost(verb string) error {
+	if !l.over() {
+		l.end()
+		if !l.closing.Load() {
+			l.s.later(l.revoke)
+		}
+	}
+	return l.goneErr(verb)
+}
+
+// over reports whether the lease is known to have ended.
+func (l *lease) over() bool {
+	select {
+	case <-l.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// goneErr is the error of a verb on a lease that has ended.
+func (l *lease) goneErr(verb string) error {
+	return fmt.Errorf("etcd: %s: lease %s: %w", verb, l.ID(), driver.ErrGone)
+}
+
+// placeGone is the error of a verb on a place that no longer stands.
+func placeGone(verb string, name string) error {
+	return fmt.Errorf("etcd: %s %q: the claim: %w", verb, name, driver.ErrGone)
+}

@@ -1,0 +1,200 @@
+package etcdstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the cluster.
+func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
+	what := verb("line", name)
+	resp, err := s.readLine(ctx, what, name)
+	if err != nil {
+		return driver.Line{}, err
+	}
+	return s.line(ctx, what, name, resp)
+}
+
+// readLine reads all claims on name, oldest first.
+func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeResponse, error) {
+	dir := s.lineDir(name)
+	return s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)),
+		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+}
+
+// line makes a Line of what was read.
+func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeResponse) (driver.Line, error) {
+	owners, err := s.ownersOf(ctx, what, resp.Kvs, resp.Header.Revision)
+	if err != nil {
+		return driver.Line{}, err
+	}
+	return s.lineOf(name, resp.Kvs, resp.Header.Revision, owners), nil
+}
+
+// lineOf puts the claims in order. Whoever wrote them, they hold the line in etcd's own rules.
+func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners map[int64]owner) driver.Line {
+	line := driver.Line{Name: name, Revision: uint64(rev)}
+	dir := s.lineDir(name)
+	for i, kv := range kvs {
+		st := standingOf(strings.TrimPrefix(string(kv.Key), dir), kv, owners[kv.Lease])
+		if i == 0 {
+			line.Holder = &st
+		} else {
+			line.Waiters = append(line.Waiters, st)
+		}
+	}
+	return line
+}
+
+// standingOf describes one claim. Suffix is what its key has after the line's own part.
+func standingOf(suffix string, kv *mvccpb.KeyValue, who owner) driver.Standing {
+	st := driver.Standing{Token: uint64(kv.CreateRevision), Value: kv.Value}
+	switch {
+	case kv.Lease == 0:
+		st.Note = "has no lease: it never expires, and stands until somebody deletes it"
+		return st
+	case suffix != hex(kv.Lease):
+		st.Note = "its key does not end in its lease: another program wrote it"
+	default:
+		st.Owner, st.Note = who.name, who.note
+	}
+	st.Lease = hex(kv.Lease)
+	return st
+}
+
+// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time to time without one.
+func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	what := verb("next", name)
+	changed := make(chan struct{}, 1)
+	dir := s.lineDir(name)
+	sub := s.hub.watch(span{key: dir, end: prefixEnd(dir), puts: true}, func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	defer sub.stop()
+	base := &baseline{rev: int64(after), count: -1}
+	for {
+		resp, err := s.readLine(ctx, what, name)
+		newer := false
+		if err == nil {
+			newer, err = s.differs(ctx, what, dir, resp, base)
+		}
+		if err == nil && newer {
+			return s.line(ctx, what, name, resp)
+		}
+		if errors.Is(err, driver.ErrRefused) {
+			return driver.Line{}, err
+		}
+		pause := poll()
+		if err != nil {
+			pause = again
+		}
+		if err := s.pause(ctx, changed, pause); err != nil {
+			return driver.Line{}, fmt.Errorf("etcd: %s: %w", what, err)
+		}
+	}
+}
+
+// pause waits for a signal, at most for d. It returns an error if ctx or the store ends first.
+func (s *Store) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-changed:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ctx.Done():
+		return errClosed
+	}
+	return nil
+}
+
+// baseline is a revision at which the line is known to be as the caller of Next saw it.
+type baseline struct {
+	rev   int64
+	count int64 // how many claims stood; -1: not known yet
+}
+
+// differs reports whether the line as read differs from the one at the baseline, which otherwise moves up to it. Claims
+// that came or changed show it by their mod revision. With none of those, all that stand stood before, and the line has
+// changed only if there are fewer.
+func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
+	rev, count := now.Header.Revision, int64(len(now.Kvs))
+	if rev < base.rev {
+		return false, nil // a cluster restored from a backup; it must not show an older line
+	}
+	if rev == base.rev {
+		base.count = count
+		return false, nil
+	}
+	for _, kv := range now.Kvs {
+		if kv.ModRevision > base.rev {
+			return true, nil
+		}
+	}
+	if base.rev == 0 {
+		return true, nil
+	}
+	if base.count < 0 {
+		old, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Revision: base.rev, CountOnly: true})
+		if err != nil {
+			if errors.Is(err, rpctypes.ErrCompacted) {
+				return true, nil // nobody can tell any more; to show the line once too often is harmless
+			}
+			return false, err
+		}
+		base.count = old.Count
+	}
+	if count != base.count {
+		return true, nil
+	}
+	base.rev = rev
+	return false, nil
+}
+
+// Lines implements [driver.Lister].
+func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	what := verb("lines", prefix)
+	from := s.prefix + escape(prefix)
+	resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(prefixEnd(from)),
+		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string][]*mvccpb.KeyValue{}
+	var all []*mvccpb.KeyValue
+	for _, kv := range resp.Kvs {
+		dir, _, ok := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
+		name, plain := unescape(string(dir))
+		if !ok || !plain {
+			continue // a session's record, or no claim of any name
+		}
+		byName[name] = append(byName[name], kv)
+		all = append(all, kv)
+	}
+	owners, err := s.ownersOf(ctx, what, all, resp.Header.Revision)
+	if err != nil {
+		return nil, err
+	}
+	lines := make([]driver.Line, 0, len(byName))
+	for name, kvs := range byName {
+		lines = append(lines, s.lineOf(name, kvs, resp.Header.Revision, owners))
+	}
+	slices.SortFunc(lines, func(a, b driver.Line) int { return cmp.Compare(a.Name, b.Name) })
+	return lines, nil
+}

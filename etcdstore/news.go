@@ -1,0 +1,278 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// news is what News still has to look at. Its lock is a leaf: the hub calls in under its own.
+type news struct {
+	wake chan struct{}
+
+	mu     sync.Mutex
+	record bool            // the session's record or a request changed
+	names  map[string]bool // so did the keys of these
+	sub    *sub            // watches the record and the requests
+	closed bool
+}
+
+const (
+	// settling is how old a claim must be before its key is watched: a lock held for a millisecond need not pay for it.
+	settling = 100 * time.Millisecond
+	// chunk is how many keys are read in one Txn (etcd allows 128).
+	chunk = 100
+)
+
+func (n *news) init() { n.wake, n.names = make(chan struct{}, 1), map[string]bool{} }
+
+// poke wakes News.
+func (n *news) poke() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add notes what changed; "" stands for the session's record.
+func (n *news) add(name string) {
+	n.mu.Lock()
+	if name == "" {
+		n.record = true
+	} else {
+		n.names[name] = true
+	}
+	n.mu.Unlock()
+	n.poke()
+}
+
+// close ends the watch on the record.
+func (n *news) close() {
+	n.mu.Lock()
+	su := n.sub
+	n.sub, n.closed = nil, true
+	n.mu.Unlock()
+	su.stop()
+}
+
+// News implements [driver.Lease].
+func (l *lease) News(ctx context.Context) ([]driver.News, error) {
+	l.watchRecord()
+	for {
+		if l.over() {
+			return nil, l.goneErr("news")
+		}
+		fresh := l.watchPlaces()
+		out, err := l.collect(ctx)
+		if len(out) > 0 {
+			return out, nil // also when err is not nil: what was read already is not told again
+		}
+		pause := poll()
+		switch {
+		case final(err):
+			return nil, err
+		case err != nil:
+			pause = again
+		case fresh:
+			pause = settling
+		}
+		quiet, err := l.pause(ctx, l.news.wake, pause)
+		if err != nil {
+			return nil, fmt.Errorf("etcd: news: %w", err)
+		}
+		if quiet && pause > time.Second {
+			l.suspect()
+		}
+	}
+}
+
+// watchRecord begins to watch the session's record and the requests below it, once.
+func (l *lease) watchRecord() {
+	l.news.mu.Lock()
+	begun := l.news.sub != nil || l.news.closed
+	l.news.mu.Unlock()
+	if begun {
+		return
+	}
+	su := l.s.hub.watch(span{key: l.key, end: sessionEnd(l.key), puts: true}, func() { l.news.add("") })
+	l.news.mu.Lock()
+	l.news.sub, l.news.record = su, true
+	closed := l.news.closed
+	l.news.mu.Unlock()
+	if closed {
+		su.stop()
+	}
+}
+
+// watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether some are too young.
+func (l *lease) watchPlaces() (young bool) {
+	l.mu.Lock()
+	var old []*slot
+	for _, sl := range l.slots {
+		if sl.token == 0 || sl.sub != nil || sl.leaving {
+			continue
+		}
+		if sl.fresh++; sl.fresh > 1 {
+			old = append(old, sl)
+		} else {
+			young = true
+		}
+	}
+	l.mu.Unlock()
+	for _, sl := range old {
+		l.watchPlace(sl)
+	}
+	return young
+}
+
+// watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held while the hub is called.
+func (l *lease) watchPlace(sl *slot) {
+	name := sl.name
+	su := l.s.hub.watch(span{key: sl.key}, func() { l.news.add(name) })
+	l.mu.Lock()
+	keep := l.slots[name] == sl && sl.token != 0 && sl.sub == nil && !l.over()
+	if keep {
+		sl.sub = su
+	}
+	l.mu.Unlock()
+	if !keep {
+		su.stop()
+		return
+	}
+	// A watch that stood already tells nothing, so the key is read once in any case.
+	l.news.add(name)
+}
+
+// suspect has the record and some of the places read though nothing was told: no push is relied upon alone.
+func (l *lease) suspect() {
+	l.mu.Lock()
+	var names []string
+	for name := range l.slots { // in random order, so each has its turn
+		if names = append(names, name); len(names) == chunk {
+			break
+		}
+	}
+	l.mu.Unlock()
+	l.news.add("")
+	for _, name := range names {
+		l.news.add(name)
+	}
+}
+
+// collect reads what changed and returns what is news about it. What could not be read is kept for the next time.
+func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
+	l.news.mu.Lock()
+	rec, names := l.news.record, l.news.names
+	l.news.record, l.news.names = false, map[string]bool{}
+	l.news.mu.Unlock()
+	var out []driver.News
+	var err error
+	if rec {
+		if out, err = l.readRequests(ctx); err != nil {
+			l.news.add("")
+		}
+	}
+	var batch []*slot
+	l.mu.Lock()
+	for name := range names {
+		if sl := l.slots[name]; sl != nil && sl.token != 0 && !sl.leaving {
+			batch = append(batch, sl)
+		}
+	}
+	l.mu.Unlock()
+	for len(batch) > 0 {
+		n := min(chunk, len(batch))
+		if err == nil {
+			var gone []driver.News
+			gone, err = l.readPlaces(ctx, batch[:n])
+			out = append(out, gone...)
+		}
+		if err != nil {
+			for _, sl := range batch[:n] {
+				l.news.add(sl.name)
+			}
+		}
+		batch = batch[n:]
+	}
+	return out, err
+}
+
+// readPlaces reads the keys of slots and returns news of those that are gone.
+func (l *lease) readPlaces(ctx context.Context, slots []*slot) ([]driver.News, error) {
+	req := &pb.TxnRequest{}
+	for _, sl := range slots {
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}))
+	}
+	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for in an older state.
+	l.mu.Lock()
+	held := make([]driver.Place, len(slots))
+	for i, sl := range slots {
+		held[i] = driver.Place{Name: sl.name, ID: sl.id, Token: sl.token}
+	}
+	l.mu.Unlock()
+	resp, _, err := l.s.txn(ctx, "news", req)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []driver.News
+	for i, sl := range slots {
+		kv := one(resp, i)
+		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving || sl.token != held[i].Token {
+			continue
+		}
+		out = append(out, driver.News{Place: held[i], Gone: true})
+		// Told; there is nothing more to say about it, and its ID must not enter again.
+		sl.leaving = true
+		l.spent.add(sl.id)
+	}
+	return out, nil
+}
+
+// readRequests reads the session's record and the requests, and returns those meant for a place that stands.
+func (l *lease) readRequests(ctx context.Context) ([]driver.News, error) {
+	resp, err := l.s.get(ctx, "news", &pb.RangeRequest{Key: []byte(l.key), RangeEnd: []byte(sessionEnd(l.key))})
+	if err != nil {
+		return nil, err
+	}
+	kvs := resp.Kvs
+	if len(kvs) == 0 || string(kvs[0].Key) != l.key || kvs[0].CreateRevision != l.born {
+		return nil, l.lost("news")
+	}
+	var out []driver.News
+	for _, kv := range kvs[1:] {
+		if n, ok := l.request(kv); ok {
+			out = append(out, n)
+			// Told once; with it gone, the next term starts clean. If this fails, asked still knows it.
+			_, _, _ = l.s.txn(ctx, "news", &pb.TxnRequest{
+				Compare: []*pb.Compare{ifMod(string(kv.Key), kv.ModRevision)}, Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
+		}
+	}
+	return out, nil
+}
+
+// request reads one request. It reports false for one that is not for a place of ours as it stands, or was told.
+func (l *lease) request(kv *mvccpb.KeyValue) (driver.News, bool) {
+	name, ok := unescape(strings.TrimPrefix(string(kv.Key), l.key+"/ask/"))
+	var r driver.Request
+	if !ok || json.Unmarshal(kv.Value, &r) != nil {
+		return driver.News{}, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sl := l.slots[name]
+	if sl == nil || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
+		return driver.News{}, false
+	}
+	sl.asked = kv.ModRevision
+	return driver.News{Place: driver.Place{Name: name, ID: sl.id, Token: sl.token, Held: true}, Request: &r}, true
+}

@@ -1,0 +1,87 @@
+package etcdstore
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
+)
+
+// Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its own, which knows
+// nothing of frozen members.
+
+func ifCreate(key string, rev int64) *pb.Compare {
+	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev}}
+}
+
+func ifMod(key string, rev int64) *pb.Compare {
+	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, Key: []byte(key),
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
+}
+
+// ifNone holds if no key begins with prefix.
+func ifNone(prefix string) *pb.Compare {
+	c := ifCreate(prefix, 0)
+	c.RangeEnd = []byte(prefixEnd(prefix))
+	return c
+}
+
+func doGet(key string) *pb.RequestOp { return doRange(&pb.RangeRequest{Key: []byte(key)}) }
+
+func doRange(r *pb.RangeRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
+}
+
+func doPut(key string, value []byte, lease int64) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease}}}
+}
+
+func doDelete(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+}
+
+// lastBefore asks for the youngest key under dir that was made before rev: the one to wait for. Rev 0: the youngest of all.
+func lastBefore(dir string, rev int64) *pb.RangeRequest {
+	r := &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Limit: 1, KeysOnly: true,
+		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}
+	if rev > 0 {
+		r.MaxCreateRevision = rev - 1
+	}
+	return r
+}
+
+// found returns the keys that the i-th operation of a Txn read, none if it was no read.
+func found(r *pb.TxnResponse, i int) []*mvccpb.KeyValue {
+	if i >= len(r.Responses) {
+		return nil
+	}
+	return r.Responses[i].GetResponseRange().GetKvs()
+}
+
+// one returns the only key that the i-th operation of a Txn read, or nil.
+func one(r *pb.TxnResponse, i int) *mvccpb.KeyValue {
+	if kvs := found(r, i); len(kvs) > 0 {
+		return kvs[0]
+	}
+	return nil
+}
+
+// txn runs one Txn. It must be safe to repeat; see call for doubt.
+func (s *Store) txn(ctx context.Context, verb string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
+	doubt, err = s.call(ctx, verb, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...)
+		return err
+	})
+	return resp, doubt, err
+}
+
+// get runs one linearizable read.
+func (s *Store) get(ctx context.Context, verb string, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
+	_, err = s.call(ctx, verb, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...)
+		return err
+	})
+	return resp, err
+}

@@ -1,0 +1,132 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// owner is who made a lease, as its session's record says.
+type owner struct {
+	name string
+	note string // what is odd about the record
+}
+
+// owners remembers sessions' records. They are written before the first claim and never change, so they are read once.
+type owners struct {
+	mu   sync.Mutex
+	seen map[int64]owner
+}
+
+// ownersKept bounds the memory for leases that are long gone.
+const ownersKept = 10000
+
+// ownersOf returns the owners of the leases that kvs have. Unknown records are read as of rev, when the claims stood: read
+// any later, a lease that has expired meanwhile would look like a stranger's.
+func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64) (map[int64]owner, error) {
+	out := map[int64]owner{}
+	var miss []int64
+	s.owners.mu.Lock()
+	for _, kv := range kvs {
+		if _, dup := out[kv.Lease]; dup || kv.Lease == 0 {
+			continue
+		}
+		o, ok := s.owners.seen[kv.Lease]
+		out[kv.Lease] = o
+		if !ok {
+			miss = append(miss, kv.Lease)
+		}
+	}
+	s.owners.mu.Unlock()
+	for len(miss) > 0 {
+		n := min(chunk, len(miss))
+		if err := s.readOwners(ctx, what, miss[:n], rev, out); err != nil {
+			return nil, err
+		}
+		miss = miss[n:]
+	}
+	return out, nil
+}
+
+// readOwners reads records in one Txn and remembers them.
+func (s *Store) readOwners(ctx context.Context, what string, leases []int64, rev int64, out map[int64]owner) error {
+	req := &pb.TxnRequest{}
+	for _, id := range leases {
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.sessionKey(id)), Revision: rev}))
+	}
+	resp, _, err := s.txn(ctx, what, req)
+	if errors.Is(err, rpctypes.ErrCompacted) && rev != 0 {
+		return s.readOwners(ctx, what, leases, 0, out)
+	}
+	if err != nil {
+		return err
+	}
+	s.owners.mu.Lock()
+	defer s.owners.mu.Unlock()
+	if s.owners.seen == nil || len(s.owners.seen) > ownersKept {
+		s.owners.seen = map[int64]owner{}
+	}
+	for i, id := range leases {
+		o := ownerOf(one(resp, i))
+		out[id], s.owners.seen[id] = o, o
+	}
+	return nil
+}
+
+// ownerOf reads one record.
+func ownerOf(kv *mvccpb.KeyValue) owner {
+	if kv == nil {
+		return owner{note: "entered by another program: its lease has no session record"}
+	}
+	var r record
+	if json.Unmarshal(kv.Value, &r) != nil {
+		return owner{note: "its session record cannot be read"}
+	}
+	return owner{name: r.Owner}
+}
+
+// Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes with it.
+func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
+	what := verb("ask", name)
+	dir := s.lineDir(name)
+	resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Limit: 1,
+		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	if err != nil {
+		return err
+	}
+	if len(resp.Kvs) == 0 || uint64(resp.Kvs[0].CreateRevision) != r.Token {
+		return placeGone("ask", name)
+	}
+	holder := resp.Kvs[0]
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return s.deliver(ctx, what, name, holder, value)
+}
+
+// deliver puts a request, if the claim it is meant for still stands.
+func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.KeyValue, value []byte) error {
+	key, rec := string(holder.Key), s.sessionKey(holder.Lease)
+	there := ifCreate(rec, 0)
+	there.Result = pb.Compare_GREATER
+	resp, _, err := s.txn(ctx, what, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(key, holder.CreateRevision), there},
+		Success: []*pb.RequestOp{doPut(s.askKey(holder.Lease, name), value, holder.Lease)},
+		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
+	})
+	if err != nil || resp.Succeeded {
+		return err
+	}
+	if kv := one(resp, 0); kv == nil || kv.CreateRevision != holder.CreateRevision {
+		return placeGone("ask", name)
+	}
+	return refused(what, "the holder is another program, which cannot be asked")
+}

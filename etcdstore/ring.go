@@ -1,0 +1,240 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+const (
+	// callLimit bounds one attempt at one member. A frozen member costs every caller this much once, then the ring
+	// has moved on.
+	callLimit = 2 * time.Second
+	// patience is how long a member must have been silent before a call that ended blames it. A caller with a shorter
+	// deadline says nothing about the member.
+	patience = 200 * time.Millisecond
+)
+
+// ring is the cluster's members, one of which all calls go to. When it fails, everybody moves on: with a balancer, one
+// frozen member of three would swallow every third call.
+type ring struct {
+	client *clientv3.Client
+
+	mu      sync.Mutex
+	members []*member
+	current *member
+	closed  bool
+}
+
+// member is one endpoint with its own connection.
+type member struct {
+	endpoint string
+	conn     *grpc.ClientConn
+	failed   time.Duration // when it failed last, on the boot clock; 0 never
+	stale    bool          // it failed since it was dialled
+}
+
+// link is a member to call, with the connection as it stands.
+type link struct {
+	*member
+	conn *grpc.ClientConn
+}
+
+// name returns the endpoint as people write it.
+func (m *member) name() string {
+	_, host, ok := strings.Cut(m.endpoint, "://")
+	if !ok {
+		return m.endpoint
+	}
+	return host
+}
+
+// sync takes over the client's endpoints, which the user may change while we run.
+func (r *ring) sync() {
+	eps := r.client.Endpoints()
+	if slices.EqualFunc(r.members, eps, func(m *member, ep string) bool { return m.endpoint == ep }) || len(eps) == 0 {
+		return
+	}
+	var members []*member
+	for _, ep := range eps {
+		i := slices.IndexFunc(r.members, func(m *member) bool { return m.endpoint == ep })
+		if i >= 0 {
+			members = append(members, r.members[i])
+			continue
+		}
+		members = append(members, &member{endpoint: ep})
+	}
+	for _, m := range r.members {
+		if !slices.Contains(members, m) {
+			m.retire()
+		}
+	}
+	r.members = members
+	if !slices.Contains(members, r.current) {
+		r.current = members[0]
+	}
+}
+
+// retire closes the connection once every call on it has had its time.
+func (m *member) retire() {
+	if conn := m.conn; conn != nil {
+		time.AfterFunc(2*callLimit, func() { conn.Close() })
+	}
+	m.conn = nil
+}
+
+// use returns the member to call now. It does not block: gRPC connects in the background, the call waits.
+func (r *ring) use() (link, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return link{}, errClosed
+	}
+	r.sync()
+	m := r.current
+	if m.stale {
+		// A new connection, for the old one may hang in gRPC's backoff (up to two minutes) or in a dead TCP flow.
+		m.retire()
+	}
+	if m.conn == nil {
+		// Dial takes credentials, TLS, token interceptors and dial options from the client.
+		conn, err := r.client.Dial(m.endpoint)
+		if err != nil {
+			return link{}, fmt.Errorf("etcd %s: dial: %w", m.name(), err)
+		}
+		m.conn, m.stale = conn, false
+	}
+	return link{m, m.conn}, nil
+}
+
+// leave moves everybody on from a member that failed, to the one whose last failure is longest ago.
+func (r *ring) leave(l link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.member.conn == l.conn {
+		l.stale, l.failed = true, boottime.Now()
+	}
+	if r.current != l.member {
+		return // somebody else moved on already
+	}
+	at := slices.Index(r.members, r.current)
+	for i := 1; i < len(r.members); i++ {
+		m := r.members[(at+i)%len(r.members)]
+		if r.current == l.member || m.failed < r.current.failed {
+			r.current = m
+		}
+	}
+}
+
+// left reports whether the ring has moved on from l.
+func (r *ring) left(l link) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current != l.member
+}
+
+// endpoints names all members, for errors that no single one is to blame for.
+func (r *ring) endpoints() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	for _, m := range r.members {
+		names = append(names, m.name())
+	}
+	return strings.Join(names, ", ")
+}
+
+// size returns how many members there are.
+func (r *ring) size() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.members)
+}
+
+// close ends all connections.
+func (r *ring) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, m := range r.members {
+		if m.conn != nil {
+			m.conn.Close()
+		}
+	}
+}
+
+// rpc is one call on one connection.
+type rpc func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error
+
+// call does fn at the current member, and where that fails, once at each other one while ctx lives: fn must be safe to
+// repeat. Doubt says that some attempt may have been executed, or may be executed later, though call failed or a later
+// attempt succeeded.
+func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err error) {
+	var unsure atomic.Bool
+	// The client's interceptor repeats calls by itself; this hook sees every single one.
+	watch := grpc.OnFinish(func(err error) {
+		if err != nil && !definite(err) {
+			unsure.Store(true)
+		}
+	})
+	bad := 0 // attempts that ended in a TLS error
+	for left := s.ring.size() + 1; ; left-- {
+		l, err := s.ring.use()
+		if err != nil {
+			return unsure.Load(), fmt.Errorf("etcd: %s: %w", verb, err)
+		}
+		err = s.attempt(ctx, l, fn, watch)
+		if err == nil {
+			return unsure.Load(), nil
+		}
+		if tlsReason(err) != "" {
+			bad++
+		}
+		if ctx.Err() == nil && elsewhere(err) && left > 1 {
+			continue
+		}
+		if bad > 0 && bad >= s.ring.size() {
+			return false, fmt.Errorf("etcd %s: %s: %w: TLS: %s", s.ring.endpoints(), verb, driver.ErrRefused, tlsReason(err))
+		}
+		return unsure.Load(), wrap(ctx, l.name(), verb, err)
+	}
+}
+
+// attempt does fn at one member under the limit of one attempt, and leaves the member where it is to blame.
+func (s *Store) attempt(ctx context.Context, l link, fn rpc, opts ...grpc.CallOption) error {
+	start := boottime.Now() // says only whom to blame
+	actx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	err := fn(actx, l.conn, append(opts, bigAnswers)...)
+	if err != nil && s.blame(ctx, err, boottime.Now()-start) {
+		s.ring.leave(l)
+	}
+	return err
+}
+
+// blame reports whether err, after so much time, is the member's fault.
+func (s *Store) blame(ctx context.Context, err error, took time.Duration) bool {
+	if s.ctx.Err() != nil || ctx.Err() == context.Canceled {
+		return false
+	}
+	if ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded {
+		return took >= patience
+	}
+	return elsewhere(err)
+}
+
+// bigAnswers lifts gRPC's limit of 4 MiB on an answer: a long line with large values has more.
+var bigAnswers = grpc.MaxCallRecvMsgSize(1<<31 - 1)

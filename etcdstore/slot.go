@@ -1,0 +1,181 @@
+package etcdstore
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// slot is what a lease knows of its claim on one name. One lease has one key for each name, so verbs on a name go one
+// after another (turn); the fields are guarded by lease.mu, for News reads them at any time.
+type slot struct {
+	name string
+	key  string
+	turn chan struct{}
+	refs int // verbs that use the slot; with none, and no claim, it is forgotten
+
+	id      string             // the claim that stands or may stand; "" none
+	token   uint64             // its create revision; 0 not known
+	mod     int64              // its mod revision as last known
+	doubt   bool               // a put of it may still be under way to some member
+	leaving bool               // we are giving it up: its end is no news
+	stop    context.CancelFunc // ends the Claim under way
+	asked   int64              // mod revision of the newest request told
+	fresh   int                // rounds that News has seen it for
+	sub     *sub               // News watches the key
+}
+
+// spent remembers claim IDs that were given up, the newest of them: they must not enter again. That no put of theirs is
+// still under way is not its business; it stops a Claim that was called late.
+type spent struct {
+	ids  map[string]bool
+	ring []string
+	next int
+}
+
+// spentKept bounds what a lease remembers.
+const spentKept = 1024
+
+func (s *spent) add(id string) {
+	if s.ids[id] {
+		return
+	}
+	if s.ids == nil {
+		s.ids, s.ring = map[string]bool{}, make([]string, spentKept)
+	}
+	delete(s.ids, s.ring[s.next])
+	s.ids[id], s.ring[s.next] = true, id
+	s.next = (s.next + 1) % spentKept
+}
+
+// open returns the slot of name, made if there is none. Each open needs a drop.
+func (l *lease) open(name string) *slot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sl := l.slots[name]
+	if sl == nil {
+		sl = &slot{name: name, key: l.s.lineDir(name) + l.ID(), turn: make(chan struct{}, 1)}
+		l.slots[name] = sl
+	}
+	sl.refs++
+	return sl
+}
+
+// drop gives the slot back.
+func (l *lease) drop(sl *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if sl.refs--; sl.refs == 0 && sl.id == "" {
+		delete(l.slots, sl.name)
+	}
+}
+
+// lock waits for the slot's turn, unless ctx ends first.
+func (sl *slot) lock(ctx context.Context) error {
+	select {
+	case sl.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case sl.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (sl *slot) unlock() { <-sl.turn }
+
+// clear forgets the claim, which is known not to stand and not to come. The caller has the turn.
+func (l *lease) clear(sl *slot) {
+	l.mu.Lock()
+	su := sl.sub
+	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.asked, sl.fresh, sl.sub = "", 0, 0, false, false, 0, 0, nil
+	l.mu.Unlock()
+	su.stop()
+}
+
+// marked returns the record's mod revision as last known.
+func (l *lease) marked() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mark
+}
+
+// learn takes over a newer mod revision of the record.
+func (l *lease) learn(mod int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mark = max(l.mark, mod)
+}
+
+// retract takes the slot's claim out of the line, for good. The caller has the turn.
+//
+// Where the outcome of its put is unknown, to delete the key is not enough: the put may sit in a member that is frozen,
+// and be executed when that wakes up, long after. So the session's record is rewritten in the same Txn. That moves its mod
+// revision, which each put compares: whatever is still under way has failed from then on.
+func (l *lease) retract(ctx context.Context, sl *slot) error {
+	l.mu.Lock()
+	sl.leaving = true
+	token, doubt := int64(sl.token), sl.doubt
+	l.mu.Unlock()
+	var err error
+	switch {
+	case doubt:
+		err = l.fence(ctx, sl, token)
+	case token != 0:
+		err = l.remove(ctx, sl.name, sl.key, token)
+	}
+	if err == nil {
+		l.clear(sl)
+	}
+	return err
+}
+
+// remove deletes a claim's key if it still has that create revision.
+func (l *lease) remove(ctx context.Context, name, key string, create int64) error {
+	_, _, err := l.s.txn(ctx, verb("release", name), &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(key, create)},
+		Success: []*pb.RequestOp{doDelete(key)},
+	})
+	return err
+}
+
+// fence is retract's Txn, tried until it fits what stands.
+func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
+	for {
+		req := &pb.TxnRequest{
+			Compare: []*pb.Compare{ifCreate(l.key, l.born), ifCreate(sl.key, create)},
+			Success: []*pb.RequestOp{doPut(l.key, l.record, l.id)},
+			Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key)},
+		}
+		if create != 0 {
+			req.Success = append(req.Success, doDelete(sl.key))
+		}
+		resp, _, err := l.s.txn(ctx, verb("release", sl.name), req)
+		if isGone(err) {
+			return nil // the lease is gone, and with it every claim that stands or may come
+		}
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			l.learn(resp.Header.Revision)
+			return nil
+		}
+		own, rec := one(resp, 0), one(resp, 1)
+		if rec == nil || rec.CreateRevision != l.born {
+			// No put can enter without the record; what stands is all there will be.
+			_ = l.lost("release")
+			if own == nil {
+				return nil
+			}
+			return l.remove(ctx, sl.name, sl.key, own.CreateRevision)
+		}
+		create = 0
+		if own != nil {
+			create = own.CreateRevision
+		}
+	}
+}

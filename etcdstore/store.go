@@ -1,0 +1,192 @@
+// Package etcdstore keeps leases and claims in etcd.
+//
+// A claim is a key under an etcd lease, laid out as etcd's own concurrency package does it, so that its elections and
+// mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line (their names must be escaped as here: all but
+// letters, digits, "_", "." and "-" is written %XX). The token is the key's create revision.
+//
+// etcd's keepalive does not go through consensus: a leader that was cut off and paused still acknowledges renewals while
+// the majority revokes the lease. So a renewal counts only when a linearizable read on the same connection, in the
+// same raft term, has found the session's own key in place. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones
+// answer linearizable reads with old state after a pause.
+//
+// In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number than the create revision
+// of the claim behind it. Fence on create revisions only.
+package etcdstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// The store's limits. Above 300 s a lease checkpoint may shorten a lease that was renewed since.
+const (
+	minTTL = 2 * time.Second
+	maxTTL = 300 * time.Second
+)
+
+// Store is a [driver.Store] on etcd, and a [driver.Lister] and [driver.Asker] too.
+type Store struct {
+	prefix string
+	caps   driver.Caps
+	ring   *ring
+	hub    *hub
+	owners owners
+	owned  *clientv3.Client // made by Open, nil if the caller's
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // the hub, and clean-ups under way
+
+	unverified bool // tests only: takes etcd's keepalive at its word, to show what that costs
+}
+
+// Options is how a Store uses a client. The zero value works.
+type Options struct {
+	Prefix    string // what all keys begin with; "primacy/" if empty, ends in "/"
+	RefuseOld bool   // refuse servers whose linearizable reads can be stale after a pause, instead of a warning in Caps
+}
+
+// Config is how Open reaches etcd. Endpoints are required.
+type Config struct {
+	Endpoints   []string      // "host:port" or URLs
+	Username    string        // with Password, for clusters with authentication
+	Password    string        //
+	TLS         *tls.Config   // nil: plain, or the system's roots where an endpoint says https
+	DialTimeout time.Duration // for one try to log in, 2 s if zero
+	Options
+}
+
+// New returns a store on a client, which stays the caller's: close it after the store. Of the client only its endpoints,
+// credentials and dial options are used, not its KV, Lease and Watcher, so wrappers such as a namespace have no effect.
+//
+// It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd will not talk to us (wrong
+// password, certificate) or is too old with RefuseOld. When ctx ends, New returns its error and leaves nothing running.
+func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error) {
+	if o.Prefix == "" {
+		o.Prefix = "primacy/"
+	}
+	if !strings.HasSuffix(o.Prefix, "/") {
+		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\", or two prefixes could share keys: %w", o.Prefix, driver.ErrRefused)
+	}
+	if client == nil || len(client.Endpoints()) == 0 {
+		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
+	}
+	s := &Store{prefix: o.Prefix, ring: &ring{client: client}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.hub = newHub(s)
+	s.ring.mu.Lock()
+	s.ring.sync()
+	s.ring.mu.Unlock()
+	version, err := s.version(ctx)
+	if err == nil {
+		s.caps, err = capsOf(version, o.RefuseOld)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Open makes a client of its own and returns a store on it; Close ends both. It returns what New returns.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	if len(c.Endpoints) == 0 {
+		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
+	}
+	client, err := login(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(ctx, client, c.Options)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.owned = client
+	return s, nil
+}
+
+// login makes a client. With a password the client logs in at once, through a balancer that may choose a frozen member
+// first: hence a try for each endpoint, each with its own limit.
+func login(ctx context.Context, c Config) (*clientv3.Client, error) {
+	if c.DialTimeout == 0 {
+		c.DialTimeout = 2 * time.Second
+	}
+	var last error
+	for range len(c.Endpoints) + 1 {
+		client, err := dial(ctx, c)
+		if err == nil {
+			return client, nil
+		}
+		if last = err; ctx.Err() != nil || classify(err) != nil {
+			break
+		}
+	}
+	all := strings.Join(c.Endpoints, ", ")
+	if reason := tlsReason(last); reason != "" {
+		return nil, fmt.Errorf("etcd %s: log in: %w: TLS: %s", all, driver.ErrRefused, reason)
+	}
+	return nil, wrap(ctx, all, "log in", last)
+}
+
+// dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it while we are in here.
+func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
+	base, cancel := context.WithCancel(context.Background())
+	stop := context.AfterFunc(ctx, cancel)
+	client, err := clientv3.New(clientv3.Config{
+		Context: base, Endpoints: c.Endpoints, Username: c.Username, Password: c.Password, TLS: c.TLS,
+		DialTimeout: c.DialTimeout, Logger: zap.NewNop(),
+		// Finds dead connections that carry a stream. Servers close connections that ask more often than each 5 s.
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+	})
+	if !stop() && err == nil {
+		client.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+	}
+	return client, err
+}
+
+// Caps implements [driver.Store].
+func (s *Store) Caps() driver.Caps { return s.caps }
+
+// Close ends the store's streams and connections, and the client if Open made it. Leases stay until they end.
+func (s *Store) Close() error {
+	s.cancel()
+	s.ring.close()
+	s.work.Wait()
+	if s.owned == nil {
+		return nil
+	}
+	// The client reports its own cancelled context, which is no fault.
+	if err := s.owned.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("etcd: close: %w", err)
+	}
+	return nil
+}
+
+// later does a clean-up that no caller waits for, under a limit of its own, unless the store is being closed.
+func (s *Store) later(do func(ctx context.Context)) {
+	if s.ctx.Err() != nil {
+		return
+	}
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		ctx, cancel := context.WithTimeout(s.ctx, 2*callLimit)
+		defer cancel()
+		do(ctx)
+	}()
+}

@@ -1,0 +1,183 @@
+package etcdstore
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// tick is how often the stream is asked for a sign of life.
+	tick = 2 * time.Second
+	// silence is how long it may give none. A frozen member keeps its connection open: nothing else would tell.
+	silence = 5 * time.Second
+)
+
+// stream is one life of the hub's stream.
+type stream struct {
+	h      *hub
+	raw    pb.Watch_WatchClient
+	cancel context.CancelFunc
+	dog    *time.Timer // ends the stream after silence
+	heard  atomic.Bool // something came since the last tick
+	good   atomic.Bool // something came at all
+	done   chan struct{}
+}
+
+// serve opens a stream at the current member and keeps it until it fails or nobody watches. It reports whether the
+// stream was of use; otherwise the next try had better wait a little.
+func (h *hub) serve() bool {
+	l, err := h.s.ring.use()
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithCancel(h.s.ctx)
+	defer cancel()
+	st := &stream{h: h, cancel: cancel, dog: time.AfterFunc(silence, cancel), done: make(chan struct{})}
+	defer st.dog.Stop()
+	// The server ends the stream when its member has no leader for some time: a member that was cut off tells nothing new.
+	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
+	if err != nil {
+		h.s.ring.leave(l)
+		return false
+	}
+	go st.receive()
+	st.send(ctx, l)
+	cancel()
+	<-st.done
+	if !h.empty() && h.s.ctx.Err() == nil {
+		h.s.ring.leave(l)
+	}
+	return st.good.Load()
+}
+
+// send carries requests out until the stream ends. Send blocks when the member takes nothing in; then the dog bites.
+func (st *stream) send(ctx context.Context, l link) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	idle := 0
+	for {
+		if !st.flush() {
+			return
+		}
+		select {
+		case <-st.h.wake:
+		case <-st.done:
+			return
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if st.h.reap() == 0 {
+				if idle++; idle > 1 {
+					return
+				}
+				continue
+			}
+			idle = 0
+			// Others found the member dead, and it did not answer us either: no need to wait for the dog.
+			if !st.heard.Swap(false) && st.h.s.ring.left(l) {
+				return
+			}
+			progress := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}
+			if st.raw.Send(progress) != nil {
+				return
+			}
+		}
+	}
+}
+
+// flush sends what is to be opened and cancelled. It reports false if the stream has failed.
+func (st *stream) flush() bool {
+	for _, r := range st.h.pending() {
+		if st.raw.Send(r) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// pending returns the requests that the present stream has not seen yet.
+func (h *hub) pending() []*pb.WatchRequest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*pb.WatchRequest
+	for _, id := range h.ended {
+		out = append(out, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+	}
+	h.ended = nil
+	for _, w := range h.watches {
+		if w.id != 0 || w.refused {
+			continue
+		}
+		h.lastID++
+		w.id = h.lastID
+		h.byID[w.id] = w
+		h.opened = append(h.opened, w)
+		req := &pb.WatchCreateRequest{Key: []byte(w.key), RangeEnd: []byte(w.end), WatchId: w.id}
+		if !w.puts {
+			req.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
+		}
+		out = append(out, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: req}})
+	}
+	return out
+}
+
+// receive hands signals out until the stream ends.
+func (st *stream) receive() {
+	defer close(st.done)
+	for {
+		r, err := st.raw.Recv()
+		if err != nil {
+			return
+		}
+		st.dog.Reset(silence)
+		st.heard.Store(true)
+		st.good.Store(true)
+		if !st.h.take(r) {
+			st.good.Store(false) // a token that is refused again and again must not make a busy loop
+			st.cancel()
+			return
+		}
+	}
+}
+
+// take deals with one message. It reports false if the stream must be opened anew.
+func (h *hub) take(r *pb.WatchResponse) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := h.byID[r.WatchId]
+	if r.Created && len(h.opened) > 0 {
+		// Where etcd refuses a watch it does not say which (its ID is then -1), but it answers in order.
+		w, h.opened = h.opened[0], h.opened[1:]
+	}
+	if r.Canceled && expired(r.CancelReason) {
+		return false // the stream carries the token it was opened with; a new one gets a new token
+	}
+	if w == nil || h.watches[w.span] != w {
+		return true // a sign of life, or a watch that was given up
+	}
+	if r.Canceled {
+		delete(h.byID, w.id)
+		w.id, w.refused = 0, r.Created
+		h.rouse()
+	}
+	if r.Created || r.Canceled || len(r.Events) > 0 {
+		w.tell()
+	}
+	return true
+}
+
+// expired reports whether a watch was refused for its auth token and not for its user's rights.
+func expired(reason string) bool {
+	for _, e := range []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserEmpty} {
+		if strings.Contains(reason, e.Error()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,64 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// version asks a member that answers for its version.
+func (s *Store) version(ctx context.Context) (string, error) {
+	var resp *pb.StatusResponse
+	_, err := s.call(ctx, "status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}, opts...)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("no member of %s answers: %w", s.ring.endpoints(), err)
+	}
+	return resp.Version, nil
+}
+
+// fixed holds, for each minor version of etcd 3, the first patch whose linearizable reads are never stale.
+var fixed = map[int]int{4: 42, 5: 28, 6: 9}
+
+// stale reports whether linearizable reads of a server can show old state after its process was paused (etcd issue 20418).
+// A version that cannot be read counts as old.
+func stale(version string) bool {
+	core, _, _ := strings.Cut(version, "-")
+	part := strings.Split(core, ".")
+	if len(part) != 3 {
+		return true
+	}
+	major, err1 := strconv.Atoi(part[0])
+	minor, err2 := strconv.Atoi(part[1])
+	patch, err3 := strconv.Atoi(part[2])
+	if err1 != nil || err2 != nil || err3 != nil || major < 3 || major == 3 && minor < 4 {
+		return true
+	}
+	return major == 3 && minor < 7 && patch < fixed[minor]
+}
+
+// capsOf says what a server of this version can do.
+func capsOf(version string, refuseOld bool) (driver.Caps, error) {
+	c := driver.Caps{
+		Store: "etcd " + version, FIFO: true, Token: driver.TokenDurable, Push: true, ExpiryPush: true,
+		SharedRenewal: true, Linearizable: true, MinTTL: minTTL, MaxTTL: maxTTL,
+	}
+	if !stale(version) {
+		return c, nil
+	}
+	why := "etcd " + version + " can show old state after a pause of a server process (etcd issue 20418), and then two may lead:" +
+		" use 3.4.42, 3.5.28, 3.6.9, 3.7.0 or newer"
+	if refuseOld {
+		return c, fmt.Errorf("%w: %s", driver.ErrRefused, why)
+	}
+	c.Warnings = append(c.Warnings, why)
+	return c, nil
+}

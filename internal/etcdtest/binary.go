@@ -1,0 +1,94 @@
+// Package etcdtest runs real etcd servers for tests: it builds them from the Go module proxy, starts them on loopback, and
+// does to them what networks and machines do. It is for tests only and imports nothing of etcd.
+package etcdtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// The versions tests run against: the newest patch of each minor version that is still maintained.
+const (
+	V35    = "3.5.35"
+	V36    = "3.6.16"
+	V37    = "3.7.3"
+	Newest = V37
+)
+
+// Binary returns the path of an etcd server of that version, built once on this machine and kept in the user's cache.
+func Binary(tb testing.TB, version string) string {
+	tb.Helper()
+	return built(tb, "go.etcd.io/etcd/server/v3", "etcd", version)
+}
+
+// Etcdctl returns the path of etcd's command line client, of the newest version.
+func Etcdctl(tb testing.TB) string {
+	tb.Helper()
+	return built(tb, "go.etcd.io/etcd/etcdctl/v3", "etcdctl", Newest)
+}
+
+var builds sync.Mutex // one build at a time in this process; others are held off by a file lock
+
+// built returns the cached program, after building it if it is not there.
+func built(tb testing.TB, module, name, version string) string {
+	tb.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		tb.Fatalf("etcdtest: no cache folder: %v", err)
+	}
+	dir := filepath.Join(cache, "primacy-test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		tb.Fatalf("etcdtest: %v", err)
+	}
+	out := filepath.Join(dir, name+"-"+version)
+	builds.Lock()
+	defer builds.Unlock()
+	unlock, err := lockFile(filepath.Join(dir, "lock"))
+	if err != nil {
+		tb.Fatalf("etcdtest: %v", err)
+	}
+	defer unlock()
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
+	if err := build(dir, module, version, out); err != nil {
+		tb.Fatalf("etcdtest: build %s %s: %v", name, version, err)
+	}
+	return out
+}
+
+// build compiles module at version in a module of its own, so that its dependencies stay out of ours.
+func build(dir, module, version, out string) error {
+	tmp, err := os.MkdirTemp(dir, "build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	files := map[string]string{
+		"go.mod":   "module build\n\ngo 1.26\n\nrequire " + module + " v" + version + "\n",
+		"tools.go": "//go:build tools\n\npackage build\n\nimport _ \"" + module + "\"\n",
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(tmp, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	steps := [][]string{
+		{"get", module + "@v" + version},
+		{"build", "-trimpath", "-o", out + ".new", module},
+	}
+	for _, args := range steps {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = tmp
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go %v: %w\n%s", args, err, text)
+		}
+	}
+	// Renamed into place, so that a build that was interrupted leaves no half program.
+	return os.Rename(out+".new", out)
+}

@@ -1,0 +1,283 @@
+package etcdtest
+
+import (
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Options say what kind of server to start. The zero value is a plain one of the newest version.
+type Options struct {
+	Version string   // Newest if empty
+	TLS     *Cert    // the server's certificate; nil: plain
+	Args    []string // further flags
+	// Hosts are the addresses of the members, loopback if empty; Wrap makes the command that starts one, for example
+	// in a network namespace. With either, the caller makes sure that the test can reach the members.
+	Hosts []string
+	Wrap  func(member int, cmd []string) []string
+}
+
+// Server is one etcd process.
+type Server struct {
+	tb     testing.TB
+	name   string
+	bin    string
+	dir    string
+	client string // host:port
+	peer   string
+	cert   *Cert
+	args   []string
+	wrap   func([]string) []string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Cluster is several of them.
+type Cluster struct {
+	tb      testing.TB
+	Members []*Server
+}
+
+// Start runs one server until the test ends, and returns when it serves.
+func Start(tb testing.TB, o Options) *Server {
+	tb.Helper()
+	return StartCluster(tb, 1, o).Members[0]
+}
+
+// StartCluster runs n servers that are one cluster, and returns when they have a leader.
+func StartCluster(tb testing.TB, n int, o Options) *Cluster {
+	tb.Helper()
+	if o.Version == "" {
+		o.Version = Newest
+	}
+	bin := Binary(tb, o.Version)
+	var last error
+	for range 3 {
+		// Between choosing a port and using it, another process may take it: hence another try.
+		c := plan(tb, n, bin, o)
+		if last = c.up(); last == nil {
+			tb.Cleanup(c.down)
+			return c
+		}
+		c.down()
+	}
+	tb.Fatalf("etcdtest: %v", last)
+	return nil
+}
+
+// plan chooses ports and flags.
+func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
+	tb.Helper()
+	c := &Cluster{tb: tb}
+	var initial []string
+	for i := range n {
+		host := "127.0.0.1"
+		if len(o.Hosts) > 0 {
+			host = o.Hosts[i]
+		}
+		s := &Server{tb: tb, name: "m" + strconv.Itoa(i), bin: bin, dir: tb.TempDir(), cert: o.TLS,
+			client: net.JoinHostPort(host, freePort(tb)), peer: net.JoinHostPort(host, freePort(tb)),
+			wrap: func(cmd []string) []string { return cmd }}
+		if o.Wrap != nil {
+			s.wrap = func(cmd []string) []string { return o.Wrap(i, cmd) }
+		}
+		c.Members = append(c.Members, s)
+		initial = append(initial, s.name+"=http://"+s.peer)
+	}
+	for _, s := range c.Members {
+		s.args = append([]string{
+			"--name", s.name, "--data-dir", filepath.Join(s.dir, "data"), "--log-level", "warn",
+			"--listen-client-urls", s.Endpoint(), "--advertise-client-urls", s.Endpoint(),
+			"--listen-peer-urls", "http://" + s.peer, "--initial-advertise-peer-urls", "http://" + s.peer,
+			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", s.peer,
+		}, o.Args...)
+		if s.cert != nil {
+			s.args = append(s.args, "--cert-file", s.cert.certFile, "--key-file", s.cert.keyFile)
+		}
+	}
+	return c
+}
+
+// freePort returns a port nobody listens on. It is below the range from which the kernel takes ports for outgoing
+// connections: one of those would keep a restarted server from its port.
+func freePort(tb testing.TB) string {
+	tb.Helper()
+	for range 100 {
+		port := strconv.Itoa(12000 + rand.IntN(18000))
+		ln, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			continue
+		}
+		ln.Close()
+		return port
+	}
+	tb.Fatal("etcdtest: no free port")
+	return ""
+}
+
+// up starts all members and waits until they have a leader.
+func (c *Cluster) up() error {
+	for _, s := range c.Members {
+		if err := s.start(); err != nil {
+			return err
+		}
+	}
+	for _, s := range c.Members {
+		if err := s.ready(30 * time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// down kills all members, and shows their logs if the test failed.
+func (c *Cluster) down() {
+	for _, s := range c.Members {
+		s.Cont()
+		s.Kill()
+		if c.tb.Failed() {
+			c.tb.Logf("the end of %s's log:\n%s", s.name, s.logTail())
+		}
+	}
+}
+
+// Endpoints returns the client URLs of all members.
+func (c *Cluster) Endpoints() []string {
+	var eps []string
+	for _, s := range c.Members {
+		eps = append(eps, s.Endpoint())
+	}
+	return eps
+}
+
+// Endpoint returns the server's client URL.
+func (s *Server) Endpoint() string {
+	if s.cert != nil {
+		return "https://" + s.client
+	}
+	return "http://" + s.client
+}
+
+// Addr returns the server's client address, host:port.
+func (s *Server) Addr() string { return s.client }
+
+// start runs the process.
+func (s *Server) start() error {
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	line := s.wrap(append([]string{s.bin}, s.args...))
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	dieWithUs(cmd)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	s.mu.Lock()
+	s.cmd, s.exited = cmd, exited
+	s.mu.Unlock()
+	return nil
+}
+
+// ready waits until the server knows a leader.
+func (s *Server) ready(limit time.Duration) error {
+	end := time.After(limit)
+	for {
+		if st, err := s.status(); err == nil && st.Leader != "" && st.Leader != "0" {
+			return nil
+		}
+		select {
+		case <-s.exited:
+			return fmt.Errorf("%s exited:\n%s", s.name, s.logTail())
+		case <-end:
+			return fmt.Errorf("%s does not serve after %v:\n%s", s.name, limit, s.logTail())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Kill ends the process with SIGKILL and waits for it.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	cmd, exited := s.cmd, s.exited
+	s.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	_ = cmd.Process.Kill()
+	<-exited
+}
+
+// Restart starts a killed server again, with its data and ports, and returns when it knows a leader.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	s.Kill()
+	if err := s.start(); err != nil {
+		s.tb.Fatalf("etcdtest: %v", err)
+	}
+	if err := s.ready(30 * time.Second); err != nil {
+		s.tb.Fatalf("etcdtest: %v", err)
+	}
+}
+
+// Stop freezes the process (SIGSTOP). Its connections stay open and silent.
+func (s *Server) Stop() {
+	s.tb.Helper()
+	if err := freeze(s.process()); err != nil {
+		s.tb.Fatalf("etcdtest: stop %s: %v", s.name, err)
+	}
+}
+
+// Cont lets a frozen process go on. On one that runs or has ended it does nothing.
+func (s *Server) Cont() {
+	if p := s.process(); p != nil {
+		_ = thaw(p)
+	}
+}
+
+func (s *Server) process() *os.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return nil
+	}
+	return s.cmd.Process
+}
+
+// logTail returns the last lines of the server's log.
+func (s *Server) logTail() string {
+	b, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	if len(b) > 3000 {
+		b = b[len(b)-3000:]
+	}
+	return string(b)
+}
+
+// clientTLS returns how to talk to the server, nil where it is plain.
+func (s *Server) clientTLS() *tls.Config {
+	if s.cert == nil {
+		return nil
+	}
+	return &tls.Config{InsecureSkipVerify: true} // the helper's own questions only, over loopback
+}

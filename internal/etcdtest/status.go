@@ -1,0 +1,93 @@
+package etcdtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// status is what etcd's HTTP gateway says about a member. It writes 64-bit numbers as strings.
+type status struct {
+	Header struct {
+		MemberID string `json:"member_id"`
+	} `json:"header"`
+	Leader string `json:"leader"`
+}
+
+// Post calls etcd's HTTP gateway at path ("/v3/…") with a JSON request, and decodes the answer into out unless nil.
+func (s *Server) Post(path string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: s.clientTLS(), DisableKeepAlives: true}}
+	resp, err := client.Post(s.Endpoint()+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var why bytes.Buffer
+		_, _ = why.ReadFrom(resp.Body)
+		return fmt.Errorf("%s: %s: %s", path, resp.Status, why.String())
+	}
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+func (s *Server) status() (st status, err error) {
+	err = s.Post("/v3/maintenance/status", struct{}{}, &st)
+	return st, err
+}
+
+// Leader returns the member that leads as the others see it, or nil while none does.
+func (c *Cluster) Leader() *Server {
+	votes := map[string]int{}
+	byID := map[string]*Server{}
+	for _, s := range c.Members {
+		if st, err := s.status(); err == nil {
+			byID[st.Header.MemberID] = s
+			votes[st.Leader]++
+		}
+	}
+	for id, n := range votes {
+		if n > len(c.Members)/2 {
+			return byID[id]
+		}
+	}
+	return nil
+}
+
+// WaitLeader returns the member that leads, once there is one.
+func (c *Cluster) WaitLeader() *Server {
+	c.tb.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if s := c.Leader(); s != nil {
+			return s
+		}
+	}
+	c.tb.Fatal("etcdtest: no leader after 30 s")
+	return nil
+}
+
+// MoveLeader makes to the leader, and returns when the others see it so.
+func (c *Cluster) MoveLeader(to *Server) {
+	c.tb.Helper()
+	var last error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		from := c.Leader()
+		if from == to {
+			return
+		}
+		st, err := to.status()
+		if from == nil || err != nil {
+			continue
+		}
+		last = from.Post("/v3/maintenance/transfer-leadership", map[string]string{"targetID": st.Header.MemberID}, nil)
+	}
+	c.tb.Fatalf("etcdtest: %s did not become leader: %v", to.name, last)
+}

@@ -1,0 +1,25 @@
+//go:build unix
+
+package etcdtest
+
+import (
+	"os"
+	"syscall"
+)
+
+// lockFile takes an exclusive lock that ends with the process, and returns what frees it.
+func lockFile(path string) (func(), error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// freeze and thaw stop and continue a process.
+func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }
