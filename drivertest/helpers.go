@@ -49,11 +49,13 @@ func soon(t *testing.T) context.Context {
 // grant makes a lease that lives as long as the clause and is closed with it.
 func grant(t *testing.T, s driver.Store, owner string) driver.Lease {
 	t.Helper()
-	ttl := max(steady, s.Caps().MinTTL)
-	if most := s.Caps().MaxTTL; most > 0 {
-		ttl = min(ttl, most)
-	}
-	return grantFor(t, s, owner, ttl)
+	return grantFor(t, s, owner, longTTL(s))
+}
+
+// longTTL returns the ttl of leases that are not meant to end.
+func longTTL(s driver.Store) time.Duration {
+	caps := s.Caps()
+	return min(max(steady, caps.MinTTL), caps.MaxTTL)
 }
 
 // grantFor is grant with a ttl.
