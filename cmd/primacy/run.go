@@ -58,10 +58,11 @@ type runner struct {
 	args              []string
 	wait, stopTimeout time.Duration
 
-	signals chan os.Signal
-	session *primacy.Session
-	status  supervise.Status // of the command, once it has ended
-	started bool
+	supervisor *supervise.Supervisor
+	signals    chan os.Signal
+	session    *primacy.Session
+	status     supervise.Status // of the command, once it has ended
+	started    bool
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -74,8 +75,12 @@ func (r *runner) run(ctx context.Context) error {
 	if r.wait < 0 || r.stopTimeout < 0 {
 		return fmt.Errorf("--wait and --stop-timeout must not be negative")
 	}
+	var err error
+	if r.supervisor, err = supervise.New(); err != nil { // before Notify, which forgets what was ignored
+		return err
+	}
 	r.signals = make(chan os.Signal, 16)
-	signal.Notify(r.signals, supervise.Signals...)
+	signal.Notify(r.signals, supervise.Signals()...)
 	defer signal.Stop(r.signals)
 
 	ctx, stop := context.WithCancelCause(ctx)
@@ -139,8 +144,6 @@ func (r *runner) answerWhileWaiting(stop context.CancelCauseFunc, leading <-chan
 			case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
 				stop(signalled{n})
 				return
-			case syscall.SIGTSTP:
-				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // ^Z does what it always does
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func (a *app) openEmbedded(ctx context.Context) (driver.Store, func(), error) {
 	if err != nil {
 		return nil, nil, &exitError{exitUnreachable, err}
 	}
-	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: node.Endpoints()})
+	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{node.Endpoint()}})
 	if err != nil {
 		_ = node.Close()
 		return nil, nil, &exitError{exitUnreachable, a.unreachable(ctx, err)}

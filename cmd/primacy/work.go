@@ -28,7 +28,7 @@ func (r *runner) work(term *primacy.Term) error {
 		grace = term.TTL() / 5
 	}
 	r.say("%s leads %s under token %d", r.session.ID(), r.name, term.Token())
-	p, err := supervise.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace})
+	p, err := r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace})
 	if err != nil {
 		return startError(err)
 	}

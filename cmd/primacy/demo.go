@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/primacy-go/primacy"
+)
+
+const (
+	demoName  = "demo"
+	demoTTL   = 3 * time.Second
+	demoLimit = 55 * time.Second
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var keep bool
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "See it work: three candidates, one is killed, one is frozen",
+		Long: `Run three real candidate processes on an embedded store in a temporary folder. The leader is killed with SIGKILL, the next one frozen
+with SIGSTOP and thawed, the third asked to resign. What is shown at the end is counted from what the workers themselves wrote: a line every
+5 ms while they act. Exit 0 if there was never more than one.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), keep) },
+	}
+	c.Flags().BoolVar(&keep, "keep", false, "leave it running at the end, to play with")
+	return c
+}
+
+// demo holds what the script needs.
+type demo struct {
+	*app
+	view  *view
+	nodes []*node
+	e     *primacy.Election
+	acts  string // the file the workers write
+	token primacy.Token
+}
+
+func (a *app) demo(ctx context.Context, keep bool) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	dir, err := os.MkdirTemp("", "primacy-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	a.store, a.id, a.ttl = embeddedScheme+filepath.Join(dir, "store"), "demo", demoTTL
+	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
+	if err != nil {
+		return err
+	}
+	defer done()
+	d := &demo{app: a, e: s.Election(demoName), acts: filepath.Join(dir, "acts")}
+	do, end := starter()
+	defer end()
+	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
+		return err
+	}
+	for i := 1; i <= 3; i++ {
+		d.nodes = append(d.nodes, newNode(do, self, fmt.Sprintf("node-%d", i), dir, a.store, demoTTL, d.acts))
+	}
+	defer func() {
+		for _, n := range d.nodes {
+			n.down()
+		}
+	}()
+	d.view = newView(a.stdout, demoTTL, d.nodes)
+	err = d.script(ctx)
+	d.view.close()
+	if err != nil {
+		return d.failed(ctx, err)
+	}
+	if err := d.verdict(); err != nil {
+		return err
+	}
+	if keep {
+		fmt.Fprintf(a.stdout, "\nStill running. In another terminal:\n  export PRIMACY_STORE=%s\n  primacy status; primacy observe %s; primacy resign %s\nStop with ^C.\n",
+			a.store, demoName, demoName)
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func (d *demo) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &exitError{code: 130, err: errors.New("the demo was interrupted")}
+	}
+	return err
+}
+
+// script is the story.
+func (d *demo) script(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit, fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
+	defer cancel()
+	d.view.line("an embedded store is running; three candidates stand for %q, ttl %v", demoName, demoTTL)
+	for _, n := range d.nodes {
+		if err := n.up(); err != nil {
+			return err
+		}
+	}
+	leader, err := d.next(ctx)
+	if err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context, *node) error{d.kill, d.freeze, d.resign} {
+		if err := sleep(ctx, 2*time.Second); err != nil {
+			return err
+		}
+		if err := step(ctx, leader); err != nil {
+			return err
+		}
+		if leader, err = d.next(ctx); err != nil {
+			return err
+		}
+		if err := d.restore(ctx); err != nil {
+			return err
+		}
+	}
+	return sleep(ctx, time.Second)
+}
+
+// next waits for a term newer than the last one and until its worker acts, and returns its node.
+func (d *demo) next(ctx context.Context) (*node, error) {
+	for st, err := range d.e.Observe(ctx) {
+		if err != nil || st.Leader == nil || st.Leader.Token <= d.token {
+			continue
+		}
+		d.token = st.Leader.Token
+		for _, n := range d.nodes {
+			if n.id == st.Leader.ID {
+				return n, d.told(ctx, n)
+			}
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// told says how long nobody acted before n did, once the worker has written its first line.
+func (d *demo) told(ctx context.Context, n *node) error {
+	for {
+		reigns, err := readReigns(d.acts)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if i := len(reigns) - 1; i >= 0 && reigns[i].token == uint64(d.token) {
+			if i == 0 {
+				d.view.line("%s leads under token %d", n.id, d.token)
+			} else {
+				d.view.line("%s leads under token %d; nobody acted for %v", n.id, d.token, gap(reigns[i-1], reigns[i]))
+			}
+			return nil
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func gap(before, after reign) time.Duration {
+	return (after.first - before.last).Round(time.Millisecond)
+}
+
+func (d *demo) kill(_ context.Context, n *node) error {
+	d.view.line("SIGKILL to %s: its guardian must stop the work, its lease must run out", n.id)
+	if err := n.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	n.awaitExit(time.Second)
+	return nil
+}
+
+func (d *demo) freeze(_ context.Context, n *node) error {
+	d.view.line("SIGSTOP to %s: it cannot stop anything itself, and knows of nothing", n.id)
+	n.set("frozen")
+	return n.signal(syscall.SIGSTOP)
+}
+
+func (d *demo) resign(ctx context.Context, n *node) error {
+	d.view.line("%s is asked to resign: it stops its work, then the next one leads", n.id)
+	_, err := d.e.Ask(ctx, "the demo asks")
+	return err
+}
+
+// restore thaws what is frozen and starts what has ended, so that three stand again.
+func (d *demo) restore(ctx context.Context) error {
+	for _, n := range d.nodes {
+		if n.say() == "frozen" {
+			d.view.line("SIGCONT to %s: it wakes up and must see that it leads no more", n.id)
+			n.set("thawed")
+			if err := n.signal(syscall.SIGCONT); err != nil {
+				return err
+			}
+			if !n.awaitExit(5 * time.Second) {
+				return fmt.Errorf("%s has not ended after it was thawed", n.id)
+			}
+			d.view.line("%s has seen it: %s (122: leadership lost)", n.id, n.say())
+		}
+		if n.awaitExit(0) || n.say() == "thawed" {
+			if err := n.up(); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// verdict counts what the workers wrote.
+func (d *demo) verdict() error {
+	reigns, err := readReigns(d.acts)
+	if err != nil {
+		return err
+	}
+	instants, backwards := twoLeaders(reigns)
+	rows := [][]string{{"TOKEN", "LEADER", "ACTED FOR", "ACTS", "NOBODY BEFORE"}}
+	for i, r := range reigns {
+		before := "-"
+		if i > 0 {
+			before = gap(reigns[i-1], r).String()
+		}
+		rows = append(rows, []string{fmt.Sprint(r.token), r.id, (r.last - r.first).Round(time.Millisecond).String(), fmt.Sprint(r.acts), before})
+	}
+	fmt.Fprintln(d.stdout)
+	if err := table(d.stdout, rows...); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.stdout, "\ntokens that did not grow: %d\ninstants with two leaders: %d\n", backwards, instants)
+	if instants > 0 || backwards > 0 {
+		return fail(exitNo, "the promise was broken; please report it with the lines above")
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// node is one candidate of the demo: a real `primacy run` process.
+type node struct {
+	id    string
+	start func() (*exec.Cmd, error)
+	dir   string // of its state file
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	doing  string // for the picture
+	exited chan struct{}
+}
+
+// starter runs functions on one locked thread that lives as long as the demo: PDEATHSIG, by which the candidates end with the demo
+// even if that is killed, means the thread that started them.
+func starter() (do func(func()), stop func()) {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return func(f func()) {
+		done := make(chan struct{})
+		work <- func() { defer close(done); f() }
+		<-done
+	}, func() { close(work) }
+}
+
+func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, acts string) *node {
+	n := &node{id: id, dir: filepath.Join(dir, "run")}
+	n.start = func() (*exec.Cmd, error) {
+		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self, "worker", acts)
+		c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+n.dir)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+		log, err := os.OpenFile(filepath.Join(dir, id+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer log.Close()
+		c.Stdout, c.Stderr = log, log
+		do(func() { err = c.Start() })
+		return c, err
+	}
+	return n
+}
+
+// up starts the node's process.
+func (n *node) up() error {
+	c, err := n.start()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", n.id, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cmd, n.doing, n.exited = c, "stands", make(chan struct{})
+	exited := n.exited
+	go func() {
+		_ = c.Wait()
+		n.set(fmt.Sprintf("ended, exit %d", exitCode(c.ProcessState)))
+		close(exited)
+	}()
+	return nil
+}
+
+func exitCode(s *os.ProcessState) int {
+	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return 128 + int(w.Signal())
+	}
+	return s.ExitCode()
+}
+
+func (n *node) set(doing string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.doing = doing
+}
+
+func (n *node) say() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.doing
+}
+
+func (n *node) pid() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cmd.Process.Pid
+}
+
+func (n *node) signal(sig syscall.Signal) error { return n.cmd.Process.Signal(sig) }
+
+// awaitExit waits until the process has ended, or for the limit.
+func (n *node) awaitExit(limit time.Duration) bool {
+	select {
+	case <-n.exited: // also with a limit of 0
+		return true
+	default:
+	}
+	select {
+	case <-n.exited:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// down ends the process, thawed if it was frozen, by force if it takes too long.
+func (n *node) down() {
+	if n.cmd == nil {
+		return
+	}
+	_ = n.signal(syscall.SIGCONT)
+	_ = n.signal(syscall.SIGTERM)
+	if !n.awaitExit(5 * time.Second) {
+		_ = n.signal(syscall.SIGKILL)
+		<-n.exited
+	}
+}
+
+// lease reads what is left of the node's term from the file it writes for its command: the same that `leader --valid` reads.
+func (n *node) lease() (token uint64, left time.Duration) {
+	b, err := os.ReadFile(filepath.Join(n.dir, "primacy", fmt.Sprintf("%d.state", n.pid())))
+	if err != nil {
+		return 0, 0
+	}
+	var t termState
+	if json.Unmarshal(b, &t) != nil {
+		return 0, 0
+	}
+	return uint64(t.Token), max(0, t.Deadline-boottime.Now())
+}
