@@ -1,0 +1,235 @@
+//go:build linux
+
+package supervise
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain makes the test binary every process of these tests: guardian, supervisor, and commands that sh cannot be.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case GuardianArg:
+			GuardianMain()
+		case "__supervisor":
+			supervisorMain(os.Args[2])
+		case "__stamp":
+			stampMain(os.Args[2], os.Args[3], os.Args[4:])
+		case "__daemon":
+			daemonMain(os.Args[2], os.Args[3])
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// setup is what a supervisor process is told, as JSON in its argument.
+type setup struct {
+	Command Command
+	Report  string // file for "started GUARDIAN COMMAND" and "ended STATUS"
+}
+
+// supervisorMain does what the primacy program does around a command, but for the election.
+func supervisorMain(text string) {
+	var s setup
+	check(json.Unmarshal([]byte(text), &s))
+	sup, err := New()
+	check(err)
+	sigs := make(chan os.Signal, 16)
+	signal.Notify(sigs, Signals()...)
+	out, err := os.OpenFile(s.Report, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	check(err)
+	p, err := sup.Start(s.Command)
+	check(err)
+	fmt.Fprintf(out, "started %d %d\n", p.guardian.Process.Pid, p.PID())
+	for {
+		select {
+		case sig := <-sigs:
+			p.Signal(sig.(syscall.Signal))
+		case <-p.Done():
+			st, _ := json.Marshal(p.Wait())
+			fmt.Fprintf(out, "ended %s\n", st)
+			os.Exit(p.Wait().Code)
+		}
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "helper:", err)
+		os.Exit(99)
+	}
+}
+
+// stampMain writes "ID TIME" to file every millisecond, deaf to SIGTERM. "tree": it first starts a child and, by a
+// double fork with setsid, a great-grandchild that do the same.
+func stampMain(file, id string, args []string) {
+	signal.Ignore(unix.SIGTERM, unix.SIGHUP)
+	if slices.Contains(args, "tree") {
+		check(exec.Command(self(), "__stamp", file, "child").Start())
+		daemon := exec.Command(self(), "__daemon", file, "daemon")
+		daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		check(daemon.Start())
+		go daemon.Wait()
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	check(err)
+	for {
+		fmt.Fprintf(f, "%s %d\n", id, boottime.Now())
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// daemonMain leaves a stamping process behind in a session of its own.
+func daemonMain(file, id string) {
+	cmd := exec.Command(self(), "__stamp", file, id)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	check(cmd.Start())
+	os.Exit(0)
+}
+
+func self() string {
+	exe, err := os.Executable()
+	check(err)
+	return exe
+}
+
+// newSupervisor returns a Supervisor in the test's own process, and at the end of the test checks that it left neither
+// a process nor a descriptor behind.
+func newSupervisor(t *testing.T) *Supervisor {
+	t.Helper()
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds := len(openFDs())
+	t.Cleanup(func() {
+		eventually(t, "no child left", func() bool { return len(snapshot()(os.Getpid())) == 0 })
+		eventually(t, "no descriptor left", func() bool { return len(openFDs()) <= fds })
+	})
+	return s
+}
+
+// eventually polls for a condition. Nothing in these tests sleeps in the hope that something has happened.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited 10 s for: %s", what)
+}
+
+// command is a shell script that may run for a while.
+func command(script string) Command {
+	return Command{
+		Args: []string{"sh", "-c", script}, Env: os.Environ(),
+		Deadline: boottime.Now() + 30*time.Second, Grace: 10 * time.Second,
+	}
+}
+
+func start(t *testing.T, s *Supervisor, c Command) *Process {
+	t.Helper()
+	p, err := s.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // also after a failure: nothing may run on
+		p.Stop(0)
+		p.Wait()
+	})
+	return p
+}
+
+// output gives c a pipe for its standard output; the returned function reads it to the end.
+func output(t *testing.T, c *Command) func() string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stdout = w
+	got := make(chan string, 1)
+	t.Cleanup(func() { w.Close(); r.Close() })
+	return func() string {
+		w.Close() // ours
+		go func() {
+			var b strings.Builder
+			buf := make([]byte, 4096)
+			for {
+				n, err := r.Read(buf)
+				b.Write(buf[:n])
+				if err != nil {
+					got <- b.String()
+					return
+				}
+			}
+		}()
+		select {
+		case s := <-got:
+			return s
+		case <-time.After(10 * time.Second):
+			t.Fatal("the output does not end")
+			return ""
+		}
+	}
+}
+
+// stamps returns the last stamp of each process that writes to file.
+func stamps(t *testing.T, file string) map[string]time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	last := map[string]time.Duration{}
+	for line := range strings.Lines(string(text)) {
+		id, ns, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if n, err := strconv.ParseInt(ns, 10, 64); ok && err == nil {
+			last[id] = time.Duration(n)
+		}
+	}
+	return last
+}
+
+// tree is a running command with a child and a great-grandchild that has escaped into a session of its own; all three
+// write stamps and are deaf to SIGTERM.
+func tree(t *testing.T, left time.Duration) (Command, string) {
+	file := filepath.Join(t.TempDir(), "stamps")
+	return Command{
+		Args: []string{self(), "__stamp", file, "command", "tree"}, Env: os.Environ(),
+		Deadline: boottime.Now() + left, Grace: left / 4, Margin: left / 8,
+	}, file
+}
+
+func waitTree(t *testing.T, file string) {
+	t.Helper()
+	eventually(t, "three processes that stamp", func() bool { return len(stamps(t, file)) == 3 })
+}
+
+// wantDeadBy fails unless every process of the tree stopped stamping before the deadline, and has stopped for good.
+func wantDeadBy(t *testing.T, file string, deadline time.Duration) {
+	t.Helper()
+	eventually(t, "the deadline", func() bool { return boottime.Now() > deadline+50*time.Millisecond })
+	for id, last := range stamps(t, file) {
+		if last >= deadline {
+			t.Errorf("%s still ran %v after the deadline", id, last-deadline)
+		}
+		t.Logf("%s: last stamp %v before the deadline", id, deadline-last)
+	}
+}
