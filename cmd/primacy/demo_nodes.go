@@ -44,7 +44,7 @@ func starter() (do func(func()), stop func()) {
 }
 
 func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, acts string) *node {
-	n := &node{id: id, dir: filepath.Join(dir, "run")}
+	n := &node{id: id, dir: filepath.Join(dir, "run"), doing: "not started"}
 	n.start = func() (*exec.Cmd, error) {
 		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self, "worker", acts)
 		c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+n.dir)
@@ -98,9 +98,13 @@ func (n *node) say() string {
 	return n.doing
 }
 
+// pid is the process's number, 0 before the first start.
 func (n *node) pid() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.cmd == nil {
+		return 0
+	}
 	return n.cmd.Process.Pid
 }
 
