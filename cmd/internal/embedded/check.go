@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,9 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // busyLimit is how long the files of a host that was killed may stay locked after its lock is free: the kernel closes the
@@ -19,9 +23,11 @@ import (
 const busyLimit = 3 * time.Second
 
 // checkData looks at the data before etcd opens it for writing. Most of what is wrong with a file makes etcd panic in a
-// goroutine of its own, where nobody can catch it and the user is left with a stack trace.
+// goroutine of its own, where nobody can catch it and the user is left with a stack trace; or worse, it starts and
+// waits for ever, or begins at revision 1 again, and old tokens come back.
 func checkData(ctx context.Context, data string) error {
-	logs, err := filepath.Glob(filepath.Join(data, "member", "wal", "*.wal"))
+	logDir := filepath.Join(data, "member", "wal")
+	logs, err := filepath.Glob(filepath.Join(logDir, "*.wal"))
 	if err != nil {
 		return err
 	}
@@ -31,21 +37,41 @@ func checkData(ctx context.Context, data string) error {
 		}
 	}
 	db := filepath.Join(data, "member", "snap", "db")
-	info, err := os.Stat(db)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return nil // new, or killed before the first write
+	if info, err := os.Stat(db); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil // new
+	}
+	var applied, logged uint64
+	err = caught(func() error { return readThrough(db, &applied) })
+	if errors.Is(err, bolt.ErrTimeout) {
+		return inUse(db)
 	}
 	if err != nil {
-		return err
+		return damaged(data, db, err)
 	}
-	if err := readThrough(db, info.Size()); err != nil {
-		if errors.Is(err, bolt.ErrTimeout) {
-			return inUse(db)
-		}
-		return fmt.Errorf("%s is damaged: %w; nothing was changed: put it back from a backup, or move %s away to begin "+
-			"anew (tokens then start afresh)", db, err, data)
+	if err := caught(func() error { return readLog(logDir, &logged) }); err != nil {
+		return damaged(data, logDir, err)
+	}
+	if logged < applied {
+		return damaged(data, logDir, fmt.Errorf("it ends at entry %d, and the data has already taken up entry %d", logged, applied))
 	}
 	return nil
+}
+
+// damaged says what is, and what to do.
+func damaged(data, what string, err error) error {
+	return fmt.Errorf("%s is damaged: %w; nothing was changed: put %s back from a backup, or move it away to begin anew "+
+		"(tokens then start afresh)", what, err, data)
+}
+
+// caught runs f, whose panics and bad memory become errors.
+func caught(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // data cut short under the memory map
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	return f()
 }
 
 func inUse(path string) error {
@@ -77,14 +103,9 @@ func awaitUnlocked(ctx context.Context, path string) error {
 	}
 }
 
-// readThrough reads every key of the data file. bbolt panics on what it cannot make sense of.
-func readThrough(path string, size int64) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%v", p)
-		}
-	}()
+// readThrough reads every key of the data file, and the index of the last log entry that is in it. bbolt panics on what it
+// cannot make sense of.
+func readThrough(path string, applied *uint64) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: busyLimit})
 	if err != nil {
 		return err
@@ -95,10 +116,46 @@ func readThrough(path string, size int64) (err error) {
 		return err
 	}
 	defer tx.Rollback()
-	if tx.Size() > size {
+	info, err := os.Stat(path) // under bbolt's lock: an etcd that was just ending may have grown it
+	if err != nil {
+		return err
+	}
+	if size := info.Size(); tx.Size() > size {
 		return fmt.Errorf("it has %d bytes and should have %d", size, tx.Size())
 	}
+	if meta := tx.Bucket([]byte("meta")); meta != nil {
+		if index := meta.Get([]byte("consistent_index")); len(index) == 8 {
+			*applied = binary.BigEndian.Uint64(index)
+		}
+	}
 	return tx.ForEach(func(_ []byte, b *bolt.Bucket) error { return readBucket(b) })
+}
+
+// readLog reads etcd's log from its last snapshot on, and the index of its last entry.
+func readLog(dir string, last *uint64) error {
+	lg := zap.NewNop().WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic))
+	if !wal.Exist(dir) {
+		return errors.New("the log is missing")
+	}
+	snaps, err := wal.ValidSnapshotEntries(lg, dir)
+	if err != nil {
+		return err
+	}
+	if len(snaps) == 0 {
+		return errors.New("the log has no beginning")
+	}
+	from := snaps[len(snaps)-1]
+	log, err := wal.OpenForRead(lg, dir, from)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	_, _, entries, err := log.ReadAll()
+	*last = from.GetIndex()
+	if len(entries) > 0 {
+		*last = entries[len(entries)-1].GetIndex()
+	}
+	return err
 }
 
 func readBucket(b *bolt.Bucket) error {

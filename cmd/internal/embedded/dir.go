@@ -16,6 +16,7 @@ const (
 	socketName = "etcd.sock"
 	logName    = "etcd.log"
 	dataName   = "etcd"
+	newName    = "etcd.new"
 
 	storeText = "primacy embedded store, format 1\n"
 )

@@ -11,7 +11,7 @@
 //	DIR/primacy.lock    locked by the host, and holds its process ID
 //	DIR/etcd.sock       where the host listens
 //	DIR/etcd.log        etcd's own warnings, at most 1 MiB and one older file
-//	DIR/etcd/           etcd's data
+//	DIR/etcd/           etcd's data; DIR/etcd.new/ while it is made
 //
 // # What it does not do
 //
@@ -27,7 +27,7 @@
 //
 // # Short ticks
 //
-// etcd runs with 10 ms ticks and an election timeout of 100 ms, a tenth of its defaults. Among several members that
+// etcd runs with 20 ms ticks and an election timeout of 100 ms, where its defaults are 100 ms and 1 s. Among several members that
 // would depose leaders on a busy machine. Here the one member is its own majority: a stall delays answers, but no
 // rival can win. It is ready a tenth of a second after its data is read, and leases may be as short as 1 s.
 package embedded

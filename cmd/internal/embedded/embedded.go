@@ -15,6 +15,8 @@ const (
 	openLimit = 15 * time.Second      // how long Open waits for a host that does not answer
 	stopLimit = 5 * time.Second       // how long Close waits for etcd
 	retryWait = time.Second           // between attempts to take over that failed cleanly
+
+	brokenLimit = 500 * time.Millisecond // how long for an etcd that broke, which seldom ends
 )
 
 // Options of [Open]. The zero value works.
@@ -138,26 +140,21 @@ func (n *Node) host(ctx context.Context) (*host, error) {
 // care looks after the store until Close: hosts it, or tries to.
 func (n *Node) care(ctx context.Context, h *host) {
 	defer close(n.ended)
-	for {
-		if h == nil {
-			h = n.takeOver(ctx)
-		}
-		if h == nil {
+	if h == nil {
+		if h = n.takeOver(ctx); h == nil {
 			return
 		}
-		err := n.watch(ctx, h)
-		if stopErr := h.stop(); stopErr != nil {
-			// etcd still has its files open. Keep the lock, so that nobody waits for them in vain.
-			n.set(func() { n.hosting, n.stuck = false, fmt.Errorf("embedded store %s: %w", n.dir.name, stopErr) })
-		} else {
-			n.lock.free()
-			n.set(func() { n.hosting = false })
-		}
-		if err != nil {
-			n.fail(err)
-		}
+	}
+	if err := n.watch(ctx, h); err != nil {
+		n.fail(err) // before stop, which may take long
+	}
+	if err := h.stop(); err != nil {
+		// etcd still has its files open. Keep the lock, so that nobody waits for them in vain.
+		n.set(func() { n.hosting, n.stuck = false, fmt.Errorf("embedded store %s: %w", n.dir.name, err) })
 		return
 	}
+	n.lock.free()
+	n.set(func() { n.hosting = false })
 }
 
 // takeOver tries for the lock until it hosts. It returns nil when ctx ends or the node failed.
@@ -227,7 +224,7 @@ func (n *Node) watch(ctx context.Context, h *host) error {
 
 // fail ends the node's part in the store.
 func (n *Node) fail(err error) {
-	n.set(func() { n.failed = err })
+	n.set(func() { n.hosting, n.failed = false, err })
 	n.log.Error("the embedded store is gone for this process", "err", err)
 }
 

@@ -5,29 +5,39 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"sync"
+	"syscall"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 )
 
 const (
-	tickMs     = 10  // see the package comment
+	tickMs     = 20  // see the package comment; half of this would burn twice the 0.8 % of a core that an idle host takes
 	electionMs = 100 // the least lease is 1.5 times this, rounded up to whole seconds
 
 	keepRevisions = 10_000    // what a watcher that was away can still be told; etcd compacts every 5 min
 	maxData       = 512 << 20 // bytes; never reached by claims, which are small and compacted
 	defragMiB     = 16        // a data file with more unused space than this is rewritten at start
 	snapshotAfter = 10_000    // raft entries; bounds what a start must read again
+	segmentBytes  = 4 << 20   // of etcd's log
 )
+
+// smallSegments makes etcd's log grow in small steps. It allocates two segments ahead, of 64 MB each: 128 MB of a home
+// directory for a handful of locks. The size is a variable of etcd's package, so it is set once, before the first start.
+var smallSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes })
 
 // errDirty marks a start that left goroutines and open files behind: trying again in this process would wait for itself.
 var errDirty = errors.New("see etcd.log")
@@ -35,6 +45,7 @@ var errDirty = errors.New("see etcd.log")
 // host is etcd, running in this process.
 type host struct {
 	etcd   *embed.Etcd
+	broken *breakage
 	grpc   *grpc.Server
 	log    *logFile
 	failed chan error // one error, when etcd stopped by itself
@@ -51,25 +62,59 @@ func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
 		return nil, d.unusable(err)
 	}
 	broken := newBreak()
-	h := &host{log: out, failed: make(chan error, 1), served: make(chan struct{})}
-	h.etcd, err = launch(ctx, config(d, quota, newLogger(out, broken)), broken)
+	h := &host{broken: broken, log: out, failed: make(chan error, 1), served: make(chan struct{})}
+	lg := newLogger(out, broken)
+	if err = create(ctx, d, lg, broken); err == nil {
+		h.etcd, err = launch(ctx, config(d, dataName, quota, lg), broken)
+	}
 	if err != nil {
 		if !errors.Is(err, errDirty) {
 			out.Close() // else etcd's goroutines may still write there
 		}
 		return nil, d.unstartable(err)
 	}
-	if err := h.serve(d, broken); err != nil {
+	if err := h.serve(d); err != nil {
 		h.stop()
 		return nil, d.unusable(err)
 	}
 	return h, nil
 }
 
+// create makes the data of a store that has none, under another name until it is whole. An etcd that is killed before it
+// has written its first entry leaves a log that names no member, and from that none ever starts again.
+func create(ctx context.Context, d *dir, lg *zap.Logger, broken *breakage) error {
+	whole, unborn := d.path(dataName), d.path(newName)
+	if _, err := os.Stat(filepath.Join(whole, "member")); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.RemoveAll(unborn); err != nil { // nobody was ever answered from it
+		return err
+	}
+	etcd, err := launch(ctx, config(d, newName, 0, lg), broken)
+	if err != nil {
+		return err
+	}
+	etcd.Close()
+	if err := os.Rename(unborn, whole); err != nil {
+		return err
+	}
+	f, err := os.Open(d.name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 // unstartable turns etcd's words into a line that says what to do.
 func (d *dir) unstartable(err error) error {
-	if hint := noRoom(err); hint != "" {
-		return fmt.Errorf("embedded store %s: etcd did not start: %w: %s", d.name, err, hint)
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errSilent) {
+		return fmt.Errorf("embedded store %s: etcd was not ready in time: %w; is the disk very slow? See %s",
+			d.name, err, d.path(logName))
+	}
+	for _, of := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, fs.ErrPermission} {
+		if errors.Is(err, of) {
+			return d.unusable(fmt.Errorf("etcd did not start: %w", err))
+		}
 	}
 	return fmt.Errorf("embedded store %s: etcd did not start: %w: the data may be damaged or made by another version; "+
 		"nothing was deleted: put %s back from a backup, or move it away to begin anew (tokens then start afresh)",
@@ -78,10 +123,10 @@ func (d *dir) unstartable(err error) error {
 
 // config is etcd as the single member of its own cluster: no peers, and no listeners of its own. Not even loopback, where
 // every user of the machine could reach it.
-func config(d *dir, quota int64, lg *zap.Logger) *embed.Config {
+func config(d *dir, data string, quota int64, lg *zap.Logger) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "primacy"
-	c.Dir = d.path(dataName)
+	c.Dir = d.path(data)
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:2380"}} // a name; nothing listens there
 	c.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Path: d.path(socketName)}}
@@ -102,6 +147,7 @@ func config(d *dir, quota int64, lg *zap.Logger) *embed.Config {
 // launch starts etcd in a goroutine of its own, because etcd gives up on damaged data by ending the process; our
 // logger ends the goroutine instead, and it may be any of etcd's.
 func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd, error) {
+	smallSegments()
 	type result struct {
 		etcd *embed.Etcd
 		err  error
@@ -123,13 +169,14 @@ func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd
 	case r = <-done:
 	case <-broken.happened:
 	case <-ctx.Done():
-		// It cannot be interrupted. Stop it when it has started, so that the next host finds the files free.
-		go func() {
-			if r := <-done; r.etcd != nil {
-				r.etcd.Close()
-			}
-		}()
-		return nil, fmt.Errorf("%w (%w)", context.Cause(ctx), errDirty)
+		// A start cannot be interrupted, and takes a tenth of a second. To return now would let the next host, which
+		// gets the lock, meet an etcd that is just beginning.
+		select {
+		case r = <-done:
+		case <-broken.happened:
+		case <-time.After(stopLimit):
+			return nil, fmt.Errorf("%w, and etcd has not come up to be stopped (%w)", context.Cause(ctx), errDirty)
+		}
 	}
 	if err := broken.err(); err != nil {
 		return nil, fmt.Errorf("%w (%w)", err, errDirty)
@@ -150,15 +197,17 @@ func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd
 
 // serve listens on the socket. The listener is ours and not etcd's, which would also speak HTTP there, give the socket
 // the process's umask, and wait up to 7 s for open watches when it stops.
-func (h *host) serve(d *dir, broken *breakage) error {
+func (h *host) serve(d *dir) error {
 	// A host that was killed leaves its socket. Nobody else listens: we hold the lock.
 	if err := os.Remove(d.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	listener, err := net.Listen("unix", d.socket())
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: d.socket()})
 	if err != nil {
 		return err
 	}
+	// If the directory was replaced, another store's socket has the name by the time we close ours.
+	listener.SetUnlinkOnClose(false)
 	if err := os.Chmod(d.socket(), 0o600); err != nil {
 		listener.Close()
 		return err
@@ -171,18 +220,18 @@ func (h *host) serve(d *dir, broken *breakage) error {
 		defer close(h.served)
 		h.grpc.Serve(listener)
 	}()
-	go h.watch(broken)
+	go h.watch()
 	go h.trim()
 	return nil
 }
 
 // watch reports the end of etcd.
-func (h *host) watch(broken *breakage) {
+func (h *host) watch() {
 	select {
-	case <-broken.happened:
-		h.failed <- broken.err()
+	case <-h.broken.happened:
+		h.failed <- h.broken.err()
 	case <-h.etcd.Server.StopNotify():
-		err := broken.err()
+		err := h.broken.err()
 		if err == nil {
 			err = errors.New("it ended without a reason")
 		}
@@ -224,12 +273,16 @@ func (h *host) stop() error {
 		h.etcd.Close()
 		h.log.Close()
 	}()
-	limit := time.NewTimer(stopLimit)
+	wait := stopLimit
+	if h.broken.err() != nil {
+		wait = brokenLimit
+	}
+	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	select {
 	case <-done:
 		return nil
 	case <-limit.C:
-		return fmt.Errorf("etcd did not stop within %v: its data is free for others when this process ends", stopLimit)
+		return fmt.Errorf("etcd did not stop within %v: its data is free for others when this process ends", wait)
 	}
 }

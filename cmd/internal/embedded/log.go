@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"syscall"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -97,12 +96,4 @@ func (b *breakage) err() error {
 	default:
 		return nil
 	}
-}
-
-// noRoom is what to do about a full disk, or empty where that is not what err says.
-func noRoom(err error) string {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return "make room, or choose a directory on another disk"
-	}
-	return ""
 }

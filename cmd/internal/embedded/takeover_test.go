@@ -111,3 +111,19 @@ func TestManyStartAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestKilledWhileStarting kills the first process of a directory at every stage of its start.
+func TestKilledWhileStarting(t *testing.T) {
+	t.Parallel()
+	dir := privateDir(t)
+	for wait := time.Duration(0); wait < 250*time.Millisecond; wait += 15 * time.Millisecond {
+		c := startChild(t, dir)
+		time.Sleep(wait) // chooses the stage; nothing is awaited
+		c.kill()
+	}
+	c := startChild(t, dir)
+	if !c.opened() {
+		t.Error("nobody is left, and it does not host")
+	}
+	c.put("k", "v")
+}
