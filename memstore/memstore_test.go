@@ -134,3 +134,25 @@ func TestNewRefusesOptionsThatContradictEachOther(t *testing.T) {
 		t.Errorf("Grant below MinTTL: %v, want a lease of MinTTL", err)
 	}
 }
+
+func TestARenewalWinsAgainstATimerThatFiredAlready(t *testing.T) {
+	l, _ := grant(t, New(Options{}), "a", "n")
+	l.(*lease).expire() // as if it had waited for the mutex while Renew had it
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew after the timer of an earlier renewal = %v, want nil", err)
+	}
+}
+
+func TestATryOfAClaimThatWaitsTakesItOutOfTheLine(t *testing.T) {
+	s := New(Options{})
+	grant(t, s, "a", "n")
+	l, p := grant(t, s, "b", "n")
+	_, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: p.ID, Try: true})
+	if !errors.Is(err, driver.ErrTaken) {
+		t.Errorf("Claim = %v, want ErrTaken", err)
+	}
+	ln, err := s.Line(t.Context(), "n")
+	if err != nil || len(ln.Waiters) != 0 {
+		t.Errorf("line = %+v, %v, want nobody waiting: the one who tried believes that he does not", ln, err)
+	}
+}
