@@ -13,9 +13,9 @@ import (
 
 const (
 	// tick is how often the stream is asked for a sign of life.
-	tick = 2 * time.Second
+	tick = time.Second
 	// silence is how long it may give none. A frozen member keeps its connection open: nothing else would tell.
-	silence = 5 * time.Second
+	silence = 3 * time.Second
 )
 
 // stream is one life of the hub's stream.

@@ -100,7 +100,7 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 			"--name", s.name, "--data-dir", filepath.Join(s.dir, "data"), "--log-level", "warn",
 			"--listen-client-urls", s.Endpoint(), "--advertise-client-urls", s.Endpoint(),
 			"--listen-peer-urls", "http://" + s.peer, "--initial-advertise-peer-urls", "http://" + s.peer,
-			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", s.peer,
+			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", c.Members[0].peer,
 		}, o.Args...)
 		if s.cert != nil {
 			s.args = append(s.args, "--cert-file", s.cert.certFile, "--key-file", s.cert.keyFile)

@@ -1,0 +1,4 @@
+package etcdstore
+
+// Unverified makes s take etcd's keepalive at its word, as other libraries do: the positive control of the verified renewal.
+func Unverified(s *Store) { s.unverified = true }

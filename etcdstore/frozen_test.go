@@ -1,0 +1,183 @@
+package etcdstore_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// renewer renews a lease as a session does, and notes how long it went without success.
+type renewer struct {
+	lease   driver.Lease
+	stop    context.CancelFunc
+	done    chan struct{}
+	worst   time.Duration // from the first call that failed to the next success
+	gap     time.Duration // from the call of one success to the call of the next
+	renewed atomic.Int64
+	last    error
+}
+
+// renewEvery renews each interval with a limit for each attempt, until halt.
+func renewEvery(l driver.Lease, every, attempt time.Duration) *renewer {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &renewer{lease: l, stop: cancel, done: make(chan struct{})}
+	go r.run(ctx, every, attempt)
+	return r
+}
+
+func (r *renewer) run(ctx context.Context, every, attempt time.Duration) {
+	defer close(r.done)
+	good, failing := time.Now(), time.Time{}
+	for ctx.Err() == nil {
+		sent := time.Now()
+		actx, cancel := context.WithTimeout(ctx, attempt)
+		err := r.lease.Renew(actx)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			r.gap, good = max(r.gap, sent.Sub(good)), sent
+			if !failing.IsZero() {
+				r.worst = max(r.worst, time.Since(failing))
+			}
+			failing = time.Time{}
+			r.renewed.Add(1)
+		default:
+			if r.last = err; failing.IsZero() {
+				failing = sent
+			}
+		}
+		pause := every
+		if !failing.IsZero() {
+			pause = 50 * time.Millisecond
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (r *renewer) halt() {
+	r.stop()
+	<-r.done
+}
+
+// TestAFrozenMemberEndsNoLease freezes each member in turn, the leader among them, while a lease of 5 s is renewed and a
+// waiter stands in the line.
+func TestAFrozenMemberEndsNoLease(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	s := openAt(t, etcdstore.Config{Endpoints: c.Endpoints()})
+	defer s.Close()
+	l := grant(t, s, "holder", 5*time.Second)
+	p := claim(t, l, "frozen")
+	r := renewEvery(l, time.Second, time.Second)
+	for i, m := range c.Members {
+		leads := c.WaitLeader() == m
+		m.Stop()
+		time.Sleep(8 * time.Second) // the length of the fault, not a wait for something
+		m.Cont()
+		c.WaitLeader()
+		t.Logf("member %d was frozen (it led: %v)", i, leads)
+	}
+	r.halt()
+	t.Logf("%d renewals, longest failure %v, longest gap %v, last error: %v", r.renewed.Load(), r.worst, r.gap, r.last)
+	if err := l.Renew(soon(t)); err != nil {
+		t.Fatalf("Renew after all: %v (last: %v)", err, r.last)
+	}
+	if got := line(t, s, "frozen").Holder; got == nil || got.Token != p.Token {
+		t.Errorf("holder = %+v, want token %d", got, p.Token)
+	}
+	// A deadline is 4.5 s after the last good call.
+	if r.gap > 4*time.Second {
+		t.Errorf("%v from one renewal to the next, want at most 4 s of the ttl's 5", r.gap)
+	}
+}
+
+// TestAWaiterIsNotFrozenWithItsMember: the member that serves the watch freezes, and the turn comes all the same.
+func TestAWaiterIsNotFrozenWithItsMember(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	lead := c.WaitLeader()
+	var eps []string // a follower first: the ring begins there
+	for _, m := range c.Members {
+		if m != lead {
+			eps = append(eps, m.Endpoint())
+		}
+	}
+	eps = append(eps, lead.Endpoint())
+	var served *etcdtest.Server
+	for _, m := range c.Members {
+		if m.Endpoint() == eps[0] {
+			served = m
+		}
+	}
+	waiter, holder := open(t, eps...), open(t, lead.Endpoint())
+	first, second := grant(t, holder, "first", time.Minute), grant(t, waiter, "second", time.Minute)
+	p := claim(t, first, "turn")
+	turn := waiting(t, second, claim(t, second, "turn"))
+	now := line(t, holder, "turn").Revision
+	next := make(chan error, 1)
+	go func() {
+		_, err := waiter.Next(soon(t), "turn", now)
+		next <- err
+	}()
+	select {
+	case err := <-turn:
+		t.Fatalf("Wait returned while another holds: %v", err)
+	case <-time.After(300 * time.Millisecond): // the watches stand by now; if not, the test only becomes easier
+	}
+	served.Stop()
+	defer served.Cont()
+	release(t, first, p)
+	begun := time.Now()
+	if err := receive(t, "Wait", turn, 12*time.Second); err != nil {
+		t.Error(err)
+	}
+	t.Logf("the turn came %v after the release", time.Since(begun))
+	if err := receive(t, "Next", next, 12*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAChangeOfEtcdsLeaderIsNoEvent: while the leader moves about, waiters and holders notice nothing but delay.
+func TestAChangeOfEtcdsLeaderIsNoEvent(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	s := open(t, c.Endpoints()...)
+	l, other := grant(t, s, "a", 10*time.Second), grant(t, s, "b", time.Minute)
+	p := claim(t, l, "leader")
+	turn := waiting(t, other, claim(t, other, "leader"))
+	r := renewEvery(l, 50*time.Millisecond, 2*time.Second)
+	for range 2 {
+		for _, m := range c.Members {
+			c.MoveLeader(m)
+		}
+	}
+	killed := c.WaitLeader()
+	killed.Kill()
+	c.WaitLeader()
+	before := r.renewed.Load()
+	eventually(t, "a renewal after the leader was killed", 10*time.Second, func() bool { return r.renewed.Load() > before })
+	killed.Restart()
+	r.halt()
+	t.Logf("%d renewals, longest failure %v, last error: %v", r.renewed.Load(), r.worst, r.last)
+	select {
+	case err := <-turn:
+		t.Fatalf("Wait returned while another holds: %v", err)
+	default:
+	}
+	if err := l.Update(soon(t), p, []byte("still mine")); err != nil {
+		t.Errorf("Update: %v", err)
+	}
+	release(t, l, p)
+	if err := receive(t, "Wait", turn, 5*time.Second); err != nil {
+		t.Error(err)
+	}
+}
