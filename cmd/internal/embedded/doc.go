@@ -13,6 +13,9 @@
 //	DIR/etcd.log        etcd's own warnings, at most 1 MiB and one older file
 //	DIR/etcd/           etcd's data; DIR/etcd.new/ while it is made
 //
+// The directory has mode 0700 and what is in it 0600, but for etcd's snapshots of its own bookkeeping (*.snap), which
+// etcd makes as the umask has it.
+//
 // # What it does not do
 //
 //   - It is for one machine. A lock does not keep two machines apart on every network file system, and the socket does

@@ -31,7 +31,7 @@ const (
 	keepRevisions = 10_000    // what a watcher that was away can still be told; etcd compacts every 5 min
 	maxData       = 512 << 20 // bytes; never reached by claims, which are small and compacted
 	defragMiB     = 16        // a data file with more unused space than this is rewritten at start
-	snapshotAfter = 10_000    // raft entries; bounds what a start must read again
+	snapshotAfter = 4_000     // raft entries, which a start must read again; above 5,000 etcd calls itself overloaded then
 	segmentBytes  = 4 << 20   // of etcd's log
 )
 
