@@ -40,6 +40,8 @@ var breaks = []broken{
 		lease: func(l driver.Lease) driver.Lease { return &byName{Lease: l, places: map[string]driver.Place{}} }},
 	{name: "lets stragglers in", clause: "a claim ID that was released does not enter afterwards",
 		lease: func(l driver.Lease) driver.Lease { return stragglers{l} }},
+	{name: "lets stragglers push", clause: "a claim ID that was released does not push out the claim that stands now",
+		lease: func(l driver.Lease) driver.Lease { return pushes{&byName{Lease: l, places: map[string]driver.Place{}}} }},
 	{name: "leaves ghosts", clause: "what is repeated under one claim ID until it is final leaves nothing behind",
 		lease: func(l driver.Lease) driver.Lease { return stragglers{l} }},
 	{name: "calls what is gone an error", clause: "releasing what is gone is no error",
@@ -211,6 +213,20 @@ func (l stragglers) Claim(ctx context.Context, claims ...driver.Claim) ([]driver
 	}
 	claims[0].ID += "again"
 	return l.Lease.Claim(ctx, claims...)
+}
+
+type pushes struct{ *byName }
+
+func (l pushes) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	places, err := l.byName.Claim(ctx, claims...)
+	if errors.Is(err, driver.ErrGone) {
+		_ = l.byName.Release(ctx, driver.Place{Name: claims[0].Name}) // whatever stands there now
+	}
+	return places, err
+}
+
+func (l pushes) Release(ctx context.Context, places ...driver.Place) error {
+	return l.Lease.Release(ctx, places...)
 }
 
 type strict struct {

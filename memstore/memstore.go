@@ -8,8 +8,9 @@
 //	  └─────► lease a (timer) ───────┴───────────────────│───────────────────┘
 //	  └─────► lease b (timer) ───────────────────────────┘
 //
-// Leases end by time.AfterFunc, so testing/synctest moves them (call New inside the bubble). [Options.Rate] makes the store's clock run fast or slow
-// against the caller's, [Store.Partition], [Store.Expire] and [Store.Remove] do what networks and operators do.
+// Leases end by time.AfterFunc, so testing/synctest moves them (call New inside the bubble). [Options.Rate] makes the
+// store's clock run fast or slow against the caller's, [Store.Partition], [Store.Expire] and [Store.Remove] do what
+// networks and operators do.
 package memstore
 
 import (
