@@ -1,5 +1,6 @@
-// Package drivertest holds a store to the port: every clause of package driver is a test here, named as a sentence. A
-// store that passes needs no tests of its own for what the port says.
+// Package drivertest holds a store to the port: the clauses of package driver are tests here, each named as a sentence.
+// What it cannot see from outside stays with the store's own tests: a Renew answered by a leader of the store's cluster
+// that was deposed, claims that other programs entered, clients that Store.Close must leave open, and [driver.ErrRefused].
 //
 //	func TestConformance(t *testing.T) {
 //		addr := startServer(t)
