@@ -5,15 +5,19 @@
 //	etcds://…                                                  with TLS
 //
 // Options follow as a query: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's certificate), server-name=NAME,
-// password-file=FILE (instead of a password in the URL). PREFIX is put before every key, default "primacy".
+// password-file=FILE (instead of a password in the URL). PREFIX is put before every key, default "primacy". Write %XX for characters
+// that mean something in a URL, in passwords above all: / is %2F, ? is %3F, @ is %40, % is %25.
 package open
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/primacy-go/primacy/driver"
@@ -38,6 +42,9 @@ func Open(ctx context.Context, rawURL string) (driver.Store, error) {
 		}
 		return etcdstore.Open(ctx, c)
 	}
+	if strings.ContainsAny(scheme, ":/@ ") { // no scheme at all, and perhaps half a password
+		return nil, bad("it has no scheme: use etcd://HOST:2379")
+	}
 	return nil, bad("unknown scheme %q: use etcd:// or etcds://", scheme)
 }
 
@@ -50,6 +57,10 @@ func etcdConfig(secure bool, rest string) (etcdstore.Config, error) {
 	var c etcdstore.Config
 	rest, rawQuery, _ := strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
+	// The part of a password before an unescaped / or ? would be taken for a host, and hosts are named in errors.
+	if strings.Contains(path+rawQuery, "@") {
+		return c, bad("there is an @ after the first / or ?: in user and password write / as %%2F and ? as %%3F, elsewhere @ as %%40")
+	}
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
 		user, password, _ := strings.Cut(authority[:i], ":")
 		authority = authority[i+1:]
@@ -61,29 +72,51 @@ func etcdConfig(secure bool, rest string) (etcdstore.Config, error) {
 		}
 	}
 	for _, h := range strings.Split(authority, ",") {
-		if h == "" {
-			return c, bad("it names no host: use etcd://HOST:2379")
+		e, err := endpoint(secure, h)
+		if err != nil {
+			return c, err
 		}
-		c.Endpoints = append(c.Endpoints, endpoint(secure, h))
+		c.Endpoints = append(c.Endpoints, e)
 	}
-	if path = strings.Trim(path, "/"); path != "" {
+	path, err1 := url.PathUnescape(strings.Trim(path, "/"))
+	query, err2 := url.ParseQuery(rawQuery)
+	if err1 != nil || err2 != nil {
+		return c, bad("the prefix or the options after ? have a %% that is not followed by two hex digits, or a semicolon")
+	}
+	if path != "" {
 		c.Prefix = path + "/"
 	}
-	query, err := url.ParseQuery(rawQuery)
-	if err != nil {
-		return c, bad("the options after ? cannot be read")
+	if err := options(&c, secure, query); err != nil {
+		return c, err
 	}
-	return c, options(&c, secure, query)
+	if (c.Username == "") != (c.Password == "") { // etcd's client would go in as nobody, and say nothing
+		return c, bad("user and password go together: use etcd://USER:PASSWORD@HOST:2379, or password-file=FILE for the password")
+	}
+	return c, nil
 }
 
-func endpoint(secure bool, host string) string {
-	if !strings.Contains(host[strings.LastIndex(host, "]")+1:], ":") {
-		host += ":2379"
+// endpoint makes etcd's URL of HOST[:PORT]. Errors do not quote it: where the @ was forgotten it is user and password.
+func endpoint(secure bool, host string) (string, error) {
+	name, port := host, "2379"
+	if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") {
+		name, port = host[:i], host[i+1:]
+	}
+	if name == "" {
+		return "", bad("it names no host: use etcd://HOST:2379")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", bad("what follows the colon after a host is not a port: use etcd://HOST:2379")
+	}
+	ip6, bracket := strings.CutPrefix(name, "[")
+	_, err := netip.ParseAddr(strings.TrimSuffix(ip6, "]"))
+	odd := strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`"#%:;<>@[\]^{|}`, r) || r == 0x7f })
+	if bracket && (err != nil || !strings.HasSuffix(name, "]")) || !bracket && odd {
+		return "", bad("a host is not a name or an address: use etcd://HOST:2379, with [brackets] around IPv6")
 	}
 	if secure {
-		return "https://" + host
+		return "https://" + net.JoinHostPort(strings.Trim(name, "[]"), port), nil
 	}
-	return "http://" + host
+	return "http://" + net.JoinHostPort(strings.Trim(name, "[]"), port), nil
 }
 
 func options(c *etcdstore.Config, secure bool, query url.Values) error {
