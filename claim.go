@@ -91,7 +91,7 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	case ctx.Err() != nil:
 		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, err)
 	case err != nil:
-		return c.stepLocked(c.failed(o.Do, err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
+		return c.stepLocked(failed(err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
 	case o.Do == core.Await:
 		return c.stepLocked(core.ClaimEvent{Kind: core.Woken}), nil
 	}
@@ -112,12 +112,8 @@ func (c *claim) await(ctx context.Context, p driver.Place) (driver.Place, error)
 	return c.l.dl.Wait(ctx, p)
 }
 
-func (c *claim) failed(did core.Action, err error) core.ClaimEvent {
+func failed(err error) core.ClaimEvent {
 	switch {
-	case errors.Is(err, driver.ErrGone) && did == core.Enter:
-		// What cannot be entered cannot be gone: it is the lease.
-		go c.l.post(core.LeaseEvent{Kind: core.Gone})
-		return core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}
 	case errors.Is(err, driver.ErrGone):
 		return core.ClaimEvent{Kind: core.Lost}
 	case isFinal(err):

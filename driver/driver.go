@@ -62,7 +62,9 @@ type Lease interface {
 	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID: the same ID finds its
 	// place again, which is how a lost answer is repeated. A claim under a new ID never takes up the place of an
 	// earlier ID: where one still stands, it is removed first. With Claim.Try the answer is [ErrTaken] unless the claim
-	// holds at once, and then nothing is left in the line. One lease has at most one claim for each name.
+	// holds at once, and then nothing of this call is left in the line; where an earlier call of the same ID had an unknown outcome
+	// the caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no more. One lease has at most one claim
+	// for each name.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
 	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone] as soon as the place

@@ -127,8 +127,15 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 			return c.lead()
 		}
 	case Lost:
-		// Not the same claim again: a straggling release may still be under way for the old ID.
-		return c.enter(true)
+		// Not the same claim again: a straggling release may still be under way for the old ID. Lost while entering, again and
+		// again, it is rather the lease that is gone; until the session hears of that the store is not to be hammered.
+		tries := 0
+		if c.phase == Entering {
+			tries = c.tries + 1
+		}
+		o := c.enter(true)
+		o.Tries, c.tries = tries, tries
+		return o
 	case Failed:
 		c.tries++
 		if c.phase == Waiting {

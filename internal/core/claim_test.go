@@ -67,6 +67,8 @@ func TestClaimStories(t *testing.T) {
 			"enter+fresh enter+1 enter+2 await"},
 		{"a claim lost while waiting stands again under a fresh ID", []ClaimEvent{stand, entered, lost, entered, woken},
 			"enter+fresh await enter+fresh await lead"},
+		{"lost while entering pauses before each next try", []ClaimEvent{stand, lost, lost, entered, lost},
+			"enter+fresh enter+fresh+1 enter+fresh+2 await enter+fresh"},
 		{"asked to resign: the context ends, the work returns, only then the right and the claim", []ClaimEvent{stand, held, ask, giveUp, left},
 			"enter+fresh lead -+stop(resigned) leave+right(resigned) finish+free(resigned)"},
 		{"handed over", []ClaimEvent{stand, held, handed, giveUp, left},
