@@ -16,6 +16,9 @@ import (
 // errClosed answers calls on a Store that was closed.
 var errClosed = errors.New("the store was closed")
 
+// errTLS says that no member's certificate, or ours, was accepted.
+var errTLS = errors.New("TLS")
+
 // classify says what etcd's answer means for the caller: [driver.ErrGone] or [driver.ErrRefused] where it is final,
 // nil where the outcome is unknown. It is the only place that knows etcd's errors.
 func classify(err error) error {

@@ -206,7 +206,7 @@ func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err 
 			continue
 		}
 		if bad > 0 && bad >= s.ring.size() {
-			return false, fmt.Errorf("etcd %s: %s: %w: TLS: %s", s.ring.endpoints(), verb, driver.ErrRefused, tlsReason(err))
+			return false, fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(err))
 		}
 		return unsure.Load(), wrap(ctx, l.name(), verb, err)
 	}

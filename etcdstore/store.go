@@ -81,12 +81,7 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 	if client == nil || len(client.Endpoints()) == 0 {
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
 	}
-	s := &Store{prefix: o.Prefix, ring: &ring{client: client}}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.hub = newHub(s)
-	s.ring.mu.Lock()
-	s.ring.sync()
-	s.ring.mu.Unlock()
+	s := build(client, o)
 	version, err := s.version(ctx)
 	if err == nil {
 		s.caps, err = capsOf(version, o.RefuseOld)
@@ -96,6 +91,17 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 		return nil, err
 	}
 	return s, nil
+}
+
+// build puts a Store together. Nothing runs yet.
+func build(client *clientv3.Client, o Options) *Store {
+	s := &Store{prefix: o.Prefix, ring: &ring{client: client}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.hub = newHub(s)
+	s.ring.mu.Lock()
+	defer s.ring.mu.Unlock()
+	s.ring.sync()
+	return s
 }
 
 // Open makes a client of its own and returns a store on it; Close ends both. It returns what New returns.
@@ -122,6 +128,11 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
 	}
+	if c.Username != "" {
+		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err, errTLS)) {
+			return nil, err
+		}
+	}
 	var last error
 	for range len(c.Endpoints) + 1 {
 		client, err := dial(ctx, c)
@@ -132,11 +143,22 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 			break
 		}
 	}
-	all := strings.Join(c.Endpoints, ", ")
-	if reason := tlsReason(last); reason != "" {
-		return nil, fmt.Errorf("etcd %s: log in: %w: TLS: %s", all, driver.ErrRefused, reason)
+	return nil, wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
+}
+
+// handshake asks the members for their version without logging in, which a server with authentication may refuse. The
+// client tries to log in until its time is over, so a certificate that is never accepted would look like silence there.
+func handshake(ctx context.Context, c Config) error {
+	c.Username, c.Password = "", ""
+	client, err := dial(ctx, c)
+	if err != nil {
+		return wrap(ctx, strings.Join(c.Endpoints, ", "), "dial", err)
 	}
-	return nil, wrap(ctx, all, "log in", last)
+	defer client.Close()
+	s := build(client, c.Options)
+	defer s.Close()
+	_, err = s.version(ctx)
+	return err
 }
 
 // dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it while we are in here.

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,6 +20,9 @@ func (s *Store) version(ctx context.Context) (string, error) {
 		resp, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}, opts...)
 		return err
 	})
+	if errors.Is(err, driver.ErrRefused) {
+		return "", err
+	}
 	if err != nil {
 		return "", fmt.Errorf("no member of %s answers: %w", s.ring.endpoints(), err)
 	}

@@ -1,0 +1,157 @@
+package etcdstore_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// guarded starts a server with authentication, whose tokens live for two seconds. User "runner" may use the prefix
+// "primacy/", user "stranger" another one.
+func guarded(t *testing.T) *etcdtest.Server {
+	t.Helper()
+	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--auth-token-ttl", "2"}})
+	c := plainClient(t, srv.Endpoint())
+	step := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := clientv3.PermissionType(clientv3.PermReadWrite)
+	for user, prefix := range map[string]string{"runner": "primacy/", "stranger": "elsewhere/"} {
+		step(c.RoleAdd(soon(t), user))
+		step(c.RoleGrantPermission(soon(t), user, prefix, clientv3.GetPrefixRangeEnd(prefix), full))
+		step(c.UserAdd(soon(t), user, "secret"))
+		step(c.UserGrantRole(soon(t), user, user))
+	}
+	step(c.UserAdd(soon(t), "root", "secret"))
+	step(c.UserGrantRole(soon(t), "root", "root"))
+	step(c.AuthEnable(soon(t)))
+	return srv
+}
+
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	srv := guarded(t)
+	config := func(user, password string) etcdstore.Config {
+		return etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: password}
+	}
+	refused := func(what string, err error, text string) {
+		t.Helper()
+		if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s = %v, want one line with ErrRefused and %q", what, err, text)
+		}
+	}
+	_, err := etcdstore.Open(soon(t), config("runner", "wrong"))
+	refused("Open with a wrong password", err, "invalid user ID or password")
+	_, err = etcdstore.Open(soon(t), config("nobody", "secret"))
+	refused("Open as nobody", err, "invalid user ID or password")
+
+	stranger := openAt(t, config("stranger", "secret"))
+	defer stranger.Close()
+	_, err = stranger.Grant(soon(t), "x", time.Minute)
+	refused("Grant without permission", err, "permission denied")
+	_, err = stranger.Line(soon(t), "x")
+	refused("Line without permission", err, "permission denied")
+	_, err = stranger.Next(soon(t), "x", 1)
+	refused("Next without permission", err, "permission denied")
+
+	s := openAt(t, config("runner", "secret"))
+	defer s.Close()
+	outlivesTokens(t, s)
+}
+
+// outlivesTokens waits in line, with all watches standing, for much longer than an auth token lives.
+func outlivesTokens(t *testing.T, s *etcdstore.Store) {
+	t.Helper()
+	first, second := grant(t, s, "a", 10*time.Second), grant(t, s, "b", time.Minute)
+	p := claim(t, first, "guarded")
+	turn := waiting(t, second, claim(t, second, "guarded"))
+	news := make(chan error, 1)
+	go func() {
+		_, err := first.News(within(t, 30*time.Second))
+		news <- err
+	}()
+	r := renewEvery(first, time.Second, 2*time.Second)
+	time.Sleep(6 * time.Second) // three lives of a token; nothing can be polled for
+	// A watch that is opened now is opened on a stream whose token has expired.
+	other := claim(t, second, "guarded too")
+	if _, err := second.Wait(soon(t), other); err != nil {
+		t.Errorf("Wait: %v", err)
+	}
+	r.halt()
+	if r.last != nil {
+		t.Errorf("a renewal failed: %v", r.last)
+	}
+	release(t, first, p)
+	begun := time.Now()
+	if err := receive(t, "Wait", turn, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("the turn came %v after the release: the watch was dead", took)
+	}
+	select {
+	case err := <-news:
+		t.Errorf("News returned %v, but there was none", err)
+	default:
+	}
+	if err := first.Close(soon(t)); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if err := receive(t, "News", news, 5*time.Second); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("News after Close = %v, want ErrGone", err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	good, expired := etcdtest.NewCert(t, time.Now().Add(time.Hour)), etcdtest.NewCert(t, time.Now().Add(-time.Hour))
+	srv := etcdtest.Start(t, etcdtest.Options{TLS: good})
+	old := etcdtest.Start(t, etcdtest.Options{TLS: expired})
+
+	s := openAt(t, etcdstore.Config{Endpoints: []string{srv.Endpoint()}, TLS: good.Client()})
+	defer s.Close()
+	l := grant(t, s, "a", time.Minute)
+	if err := l.Renew(soon(t)); err != nil {
+		t.Errorf("Renew over TLS: %v", err)
+	}
+	if p := claim(t, l, "tls"); !p.Held {
+		t.Errorf("claim = %+v, want it held", p)
+	}
+
+	for what, c := range map[string]etcdstore.Config{
+		"certificate has expired": {Endpoints: []string{old.Endpoint()}, TLS: expired.Client()},
+		"unknown authority":       {Endpoints: []string{srv.Endpoint()}},
+	} {
+		for _, user := range []string{"", "u"} {
+			c.Username, c.Password = user, user
+			begun := time.Now()
+			_, err := etcdstore.Open(soon(t), c)
+			if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("Open (user %q) = %v, want one line with ErrRefused and %q", user, err, what)
+			} else if host := strings.TrimPrefix(c.Endpoints[0], "https://"); !strings.Contains(err.Error(), host) {
+				t.Errorf("Open = %v, want %s in it", err, host)
+			}
+			t.Logf("%v: %v", time.Since(begun), err)
+		}
+	}
+	// One bad member among good ones is no reason to refuse.
+	mixed := etcdstore.Config{Endpoints: []string{old.Endpoint(), srv.Endpoint()}, TLS: good.Client()}
+	m, err := etcdstore.Open(soon(t), mixed)
+	if err != nil {
+		t.Fatalf("Open with one member whose certificate has expired: %v", err)
+	}
+	defer m.Close()
+	if _, err := m.Line(soon(t), "tls"); err != nil {
+		t.Errorf("Line: %v", err)
+	}
+}
