@@ -31,7 +31,7 @@ const (
 	keepRevisions = 10_000    // what a watcher that was away can still be told; etcd compacts every 5 min
 	maxData       = 512 << 20 // bytes; never reached by claims, which are small and compacted
 	defragMiB     = 16        // a data file with more unused space than this is rewritten at start
-	snapshotAfter = 4_000     // raft entries, which a start must read again; above 5,000 etcd calls itself overloaded then
+	snapshotAfter = 2_000     // raft entries, which a start must read again; above 5,000 etcd calls itself overloaded then
 	segmentBytes  = 4 << 20   // of etcd's log
 )
 
@@ -64,7 +64,7 @@ func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
 	broken := newBreak()
 	h := &host{broken: broken, log: out, failed: make(chan error, 1), served: make(chan struct{})}
 	lg := newLogger(out, broken)
-	if err = create(ctx, d, lg, broken); err == nil {
+	if err = create(ctx, d, quota, lg, broken); err == nil {
 		h.etcd, err = launch(ctx, config(d, dataName, quota, lg), broken)
 	}
 	if err != nil {
@@ -82,7 +82,7 @@ func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
 
 // create makes the data of a store that has none, under another name until it is whole. An etcd that is killed before it
 // has written its first entry leaves a log that names no member, and from that none ever starts again.
-func create(ctx context.Context, d *dir, lg *zap.Logger, broken *breakage) error {
+func create(ctx context.Context, d *dir, quota int64, lg *zap.Logger, broken *breakage) error {
 	whole, unborn := d.path(dataName), d.path(newName)
 	if _, err := os.Stat(filepath.Join(whole, "member")); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -90,7 +90,7 @@ func create(ctx context.Context, d *dir, lg *zap.Logger, broken *breakage) error
 	if err := os.RemoveAll(unborn); err != nil { // nobody was ever answered from it
 		return err
 	}
-	etcd, err := launch(ctx, config(d, newName, 0, lg), broken)
+	etcd, err := launch(ctx, config(d, newName, quota, lg), broken)
 	if err != nil {
 		return err
 	}
