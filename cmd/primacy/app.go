@@ -142,6 +142,9 @@ func (a *app) prepare(flags *pflag.FlagSet) error {
 	default:
 		return fmt.Errorf("--output %q: use table, json or ndjson", a.output)
 	}
+	if a.ttl <= 0 { // 0 would be the library's default: not what was asked for
+		return fmt.Errorf("--ttl %v: use a positive duration, such as %v", a.ttl, primacy.DefaultTTL)
+	}
 	if a.timeout <= 0 {
 		return fmt.Errorf("--timeout %v: use a positive duration, such as 10s", a.timeout)
 	}

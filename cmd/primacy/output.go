@@ -83,16 +83,23 @@ func orDash(s string) string {
 
 // clean makes somebody else's text safe for a terminal: no control characters, not too long.
 func clean(s string) string {
-	s = strings.Map(func(r rune) rune {
+	const limit = 60
+	if len(s) > 8*limit { // a value may have megabytes
+		s = s[:8*limit]
+	}
+	if r := []rune(printable(s)); len(r) > limit {
+		return string(r[:limit-1]) + "…"
+	}
+	return printable(s)
+}
+
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '·'
 		}
 		return r
 	}, s)
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:59]) + "…"
-	}
-	return s
 }
 
 // table prints rows in columns.

@@ -115,7 +115,10 @@ func (r *runner) lead(ctx context.Context, leading func()) error {
 		return err
 	}
 	leading()
-	workErr := r.work(term)
+	workErr := r.stoppedMeanwhile(ctx)
+	if workErr == nil {
+		workErr = r.work(term)
+	}
 	lost := context.Cause(term.Context())
 	limit, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -126,6 +129,15 @@ func (r *runner) lead(ctx context.Context, leading func()) error {
 		return workErr
 	}
 	return lost
+}
+
+// stoppedMeanwhile returns the signal that ended the wait in the very moment of the win: nobody would forward it to the command.
+func (r *runner) stoppedMeanwhile(ctx context.Context) error {
+	var sig signalled
+	if errors.As(context.Cause(ctx), &sig) {
+		return sig
+	}
+	return nil
 }
 
 // signalled says that a signal ended the wait.

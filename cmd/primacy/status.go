@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -115,7 +116,7 @@ func (a *app) writeStates(states []primacy.State) error {
 func (a *app) printLine(st primacy.State, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
 	row := func(place string, s primacy.Standing) {
-		rows = append(rows, []string{place, who(&s), s.Token.String(), orDash(s.Lease), orDash(string(s.Value)), orDash(s.Note)})
+		rows = append(rows, []string{place, who(&s), s.Token.String(), orDash(s.Lease), orDash(string(s.Value)), cmp.Or(printable(s.Note), "-")})
 	}
 	if st.Leader == nil {
 		fmt.Fprintf(a.stdout, "nobody leads %s\n", clean(st.Name))

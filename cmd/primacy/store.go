@@ -26,8 +26,10 @@ func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	}
 	st, err := open.Open(ctx, a.store)
 	switch {
-	case errors.Is(err, open.ErrURL):
+	case errors.Is(err, open.ErrURL) && !strings.HasPrefix(a.store, "etcd"):
 		return nil, nil, fmt.Errorf("--store: %w, or embedded:DIR", err)
+	case errors.Is(err, open.ErrURL):
+		return nil, nil, fmt.Errorf("--store: %w", err)
 	case err != nil:
 		return nil, nil, &exitError{exitUnreachable, a.unreachable(ctx, err)}
 	}

@@ -1,0 +1,236 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// Each of these is refused before anything is asked of a store: the URL leads nowhere.
+func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
+	w := newWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1")
+	long := strings.Repeat("x", 10_000)
+	for _, c := range []struct {
+		args []string
+		env  string
+		want string
+	}{
+		{[]string{"--store", "redis://x", "status"}, "", `--store: not a store URL: unknown scheme "redis": use etcd://`},
+		{[]string{"--store", "redis://x", "status"}, "", "or embedded:DIR"},
+		{[]string{"--store", "nonsense", "status"}, "", "it has no scheme: use etcd://HOST:2379"},
+		{[]string{"status"}, "PRIMACY_STORE=nonsense", "it has no scheme: use etcd://HOST:2379"},
+		{[]string{"--store", "etcd://", "status"}, "", "it names no host: use etcd://HOST:2379"},
+		{[]string{"--store", "etcd:///prefix", "run", "n", "true"}, "", "it names no host"},
+		{[]string{"--store", "etcd://h:port", "run", "n", "true"}, "", "is not a port"},
+		{[]string{"--store", "etcds://h?ca=/nosuch", "status"}, "", "ca: open /nosuch: no such file"},
+
+		{[]string{"run", "--ttl", "0", "n", "true"}, "", "--ttl 0s: use a positive duration"},
+		{[]string{"run", "--ttl", "-3s", "n", "true"}, "", "--ttl -3s: use a positive duration"},
+		{[]string{"run", "--ttl", "garbage", "n", "true"}, "", `"garbage" for "--ttl"`},
+		{[]string{"run", "--ttl", "10", "n", "true"}, "", `missing unit in duration "10"`},
+		{[]string{"run", "n", "true"}, "PRIMACY_TTL=garbage", `PRIMACY_TTL="garbage"`},
+		{[]string{"run", "n", "true"}, "PRIMACY_WAIT=soon", `PRIMACY_WAIT="soon"`},
+		{[]string{"status"}, "PRIMACY_QUIET=perhaps", `PRIMACY_QUIET="perhaps"`},
+		{[]string{"--timeout", "0", "status"}, "", "--timeout 0s: use a positive duration"},
+		{[]string{"-o", "xml", "status"}, "", `--output "xml": use table, json or ndjson`},
+		{[]string{"run", "--wait", "-1s", "n", "true"}, "", "must not be negative"},
+		{[]string{"run", "--nosuch", "n", "true"}, "", "unknown flag: --nosuch"},
+
+		{[]string{"run", "", "true"}, "", "the name is empty"},
+		{[]string{"leader", ""}, "", "the name is empty"},
+		{[]string{"resign", ""}, "", "the name is empty"},
+		{[]string{"observe", "n", ""}, "", "the name is empty"},
+		{[]string{"status", ""}, "", "the name is empty"},
+		{[]string{"run", long, "true"}, "", "the name has 10000 bytes, more than 255"},
+		{[]string{"status", long}, "", "the name has 10000 bytes, more than 255"},
+		{[]string{"run", "a\nb", "true"}, "", `"a\nb" has the control character U+000A at byte 1`},
+		{[]string{"leader", "a\x1b[31mb"}, "", `has the control character U+001B at byte 1`},
+		{[]string{"run", "a\xffb", "true"}, "", `the name "a\xffb" is not valid UTF-8`},
+		{[]string{"resign", "a\xffb"}, "", `is not valid UTF-8`},
+		{[]string{"resign", "--reason", long, "n"}, "", "--reason has 10000 bytes"},
+
+		{[]string{"run"}, "", "give a NAME and a COMMAND"},
+		{[]string{"run", "n"}, "", "give a COMMAND"},
+		{[]string{"run", "n", "--"}, "", "give a COMMAND"},
+		{[]string{"leader"}, "", "give one NAME, not 0"},
+		{[]string{"leader", "a", "b"}, "", "give one NAME, not 2"},
+		{[]string{"leader", "--is-me", "n"}, "", "--is-me needs --id or PRIMACY_ID"},
+		{[]string{"leader", "--is-me", "--is", "x", "n"}, "", "is-me"},
+		{[]string{"leader", "--valid", "n"}, "", "PRIMACY_STATE_FILE is not set"},
+		{[]string{"observe"}, "", "give at least one NAME"},
+		{[]string{"status", "a", "b"}, "", "at most 1"},
+		{[]string{"nosuch"}, "", `unknown command "nosuch"`},
+		{[]string{"dev", "--store", "etcd://h"}, "", "it must be embedded:DIR"},
+	} {
+		p := w.with(c.env).start(c.args...).ends(exitUsage).inOneLineBut(len(long)).complains(c.want)
+		if p.took > 10*time.Second {
+			t.Errorf("%v took %v", p, p.took)
+		}
+	}
+}
+
+// inOneLineBut is inOneLine, and what was given must not come back at length.
+func (p *prog) inOneLineBut(n int) *prog {
+	p.Helper()
+	if len(p.err.String()) >= n {
+		p.Errorf("%v: stderr has %d bytes", p, len(p.err.String()))
+	}
+	return p.inOneLine()
+}
+
+// These the store must say, so it must be reached.
+func TestWhatTheStoreCannotKeepIsOneLineAndExit125(t *testing.T) {
+	w := newWorld(t)
+	for ttl, want := range map[string]string{"1ms": "ttl 1ms: etcd 3.7.3 keeps leases of 2s to 5m0s", "8760h": "ttl 8760h0m0s: etcd"} {
+		w.start("run", "--ttl", ttl, "n", "true").ends(exitUsage).inOneLine().complains(want)
+		w.with("PRIMACY_TTL="+ttl).start("run", "n", "true").ends(exitUsage).inOneLine().complains(want)
+	}
+	w.start("run", "--id", "a\x1bb", "n", "true").ends(exitUsage).inOneLine().complains("the id", "control character U+001B")
+	w.start("run", "--id", strings.Repeat("x", 300), "n", "true").ends(exitUsage).complains("the id has 300 bytes, more than 255")
+	w.start("run", "--value", strings.Repeat("x", 100_000), "n", "true").ends(exitUsage).inOneLine().
+		complains("the value has 100000 bytes, more than 4096")
+	w.start("run", "--stop-timeout", "1h", "n", "true").ends(exitUsage).inOneLine().complains("grace")
+	if got := w.line("n"); len(got) > 0 {
+		t.Errorf("%q stands in the line", got[0].Key)
+	}
+}
+
+// What cannot go through argv or an environment goes to run itself: 2 MB, and a NUL.
+func TestWhatNoShellCanPassOn(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--value", strings.Repeat("x", 2<<20), "n", "true"}, "the value has 2097152 bytes, more than 4096"},
+		{[]string{"run", "a\x00b", "true"}, `"a\x00b" has the control character U+0000 at byte 1`},
+		{[]string{"run", "--id", "a\x00b", "n", "true"}, `the id "a\x00b" has the control character U+0000`},
+		{[]string{"run", "n", "tr\x00ue"}, "command not found"},
+	} {
+		var stderr bytes.Buffer
+		code := run(context.Background(), append([]string{"--store", w.store}, c.args...), strings.NewReader(""), io.Discard, &stderr)
+		if want := map[bool]int{true: 127, false: exitUsage}[strings.HasPrefix(c.want, "command")]; code != want ||
+			strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), c.want) || stderr.Len() > 300 {
+			t.Errorf("exit %d with %q, want %d with %q", code, clip(stderr.String()), want, c.want)
+		}
+	}
+}
+
+func TestOddNamesThatAreNames(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"..", ".", "/", "a/b", "a//b/", "/etc/passwd", "a b", "ü–🙂", "%2F", "-", "'\"$HOME`", strings.Repeat("x", 255)} {
+		p := w.start("run", "--", name, "sh", "-c", `printf %s "$PRIMACY_NAME"`).ends(0)
+		if p.out.String() != name {
+			t.Errorf("got the name %q, want %q", p.out.String(), name)
+		}
+	}
+}
+
+func TestAClosedPortIs121AndNamed(t *testing.T) {
+	w := newWorld(t)
+	for _, args := range [][]string{{"run", "n", "true"}, {"status"}, {"leader", "n"}, {"observe", "n"}, {"resign", "n"}} {
+		args = append([]string{"--store", "etcd://127.0.0.1:1", "--timeout", "2s"}, args...)
+		if p := w.start(args...).ends(exitUnreachable).inOneLine().complains("127.0.0.1:1", "refused"); p.took > 12*time.Second {
+			t.Errorf("%v took %v", p, p.took)
+		}
+	}
+}
+
+func TestASilentStoreIsGivenUpWithinTheTimeout(t *testing.T) {
+	w := newWorld(t)
+	hole := etcdtest.NewProxy(t, w.server.Addr())
+	hole.Hold()
+	for _, user := range []string{"", "root:secret@"} {
+		for _, args := range [][]string{{"run", "n", "true"}, {"leader", "n"}} {
+			p := w.start(append([]string{"--store", "etcd://" + user + hole.Addr(), "--timeout", "1500ms"}, args...)...)
+			p.ends(exitUnreachable).inOneLine().complains(hole.Addr(), "1.5s")
+			if p.took < 1500*time.Millisecond || p.took > 11*time.Second {
+				t.Errorf("%v took %v, want 1.5 s", p, p.took)
+			}
+			if strings.Contains(p.err.String(), "secret") {
+				t.Errorf("the password is in %q", p.err.String())
+			}
+		}
+	}
+}
+
+func TestAStoreThatFallsSilentIsGivenUpWithinTheTimeout(t *testing.T) {
+	w := newWorld(t)
+	proxy := etcdtest.NewProxy(t, w.server.Addr())
+	w.start("run", "--id", "me", "n", "sleep", "1000").tells("leads n")
+	o := w.start("observe", "-o", "ndjson", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n").prints(`"id":"me"`)
+	proxy.Hold()
+	o.prints(`"error":"`) // and the last that was known with it
+	lines := strings.Split(strings.TrimSpace(o.out.String()), "\n")
+	if last := decode[stateJSON](w, lines[len(lines)-1]); last.Leader == nil || last.Leader.ID != "me" {
+		t.Errorf("while the store is silent: %+v", last)
+	}
+}
+
+func TestExpiredCertificateIs121AndSaysSo(t *testing.T) {
+	t.Parallel()
+	w := plainWorld(t)
+	cert := etcdtest.NewCert(t, time.Now().Add(-time.Hour))
+	// The test's own questions do not look at the certificate, so it starts.
+	server := etcdtest.Start(t, etcdtest.Options{TLS: cert})
+	ca := certOf(w, server)
+	for _, user := range []string{"", "root:SWORDFISH@"} {
+		p := w.start("--timeout", "5s", "--store", "etcds://"+user+server.Addr()+"?ca="+ca, "run", "n", "true").ends(exitUnreachable).inOneLine().
+			complains(server.Addr(), "certificate has expired")
+		if strings.Contains(p.err.String(), "SWORDFISH") {
+			t.Errorf("the password is in %q", p.err.String())
+		}
+	}
+	w.start("--timeout", "5s", "--store", "etcds://"+server.Addr(), "status").ends(exitUnreachable).inOneLine().complains(server.Addr(), "certificate")
+	w.start("--timeout", "5s", "--store", "etcd://"+server.Addr(), "status").ends(exitUnreachable).inOneLine().complains(server.Addr())
+}
+
+func TestEmbeddedStoresThatCannotBeAreOneLine(t *testing.T) {
+	t.Parallel()
+	w := plainWorld(t)
+	file := filepath.Join(w.dir, "file")
+	full := filepath.Join(w.dir, "full")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(full, "etcd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(full, "letter"), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"/proc/nosuch", file, full, filepath.Join(file, "below")} {
+		p := w.start("--store", "embedded:"+dir, "run", "n", "true")
+		p.ends(exitUnreachable).inOneLine().complains("embedded store", dir)
+	}
+	if b, err := os.ReadFile(filepath.Join(full, "letter")); err != nil || string(b) != "mine" {
+		t.Errorf("somebody's file: %q, %v", b, err)
+	}
+}
+
+// certOf returns a file with the server's certificate, as it shows it.
+func certOf(w *world, server *etcdtest.Server) string {
+	w.Helper()
+	conn, err := tls.Dial("tcp", server.Addr(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer conn.Close()
+	file := filepath.Join(w.dir, "ca.pem")
+	b := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: conn.ConnectionState().PeerCertificates[0].Raw})
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		w.Fatal(err)
+	}
+	return file
+}
