@@ -13,12 +13,12 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// guarded starts a server with authentication, whose tokens live for two seconds. User "runner" may use the prefix
+// guarded starts servers with authentication, whose tokens live for two seconds. User "runner" may use the prefix
 // "primacy/", user "stranger" another one.
-func guarded(t *testing.T) *etcdtest.Server {
+func guarded(t *testing.T, n int) *etcdtest.Cluster {
 	t.Helper()
-	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--auth-token-ttl", "2"}})
-	c := plainClient(t, srv.Endpoint())
+	cluster := etcdtest.StartCluster(t, n, etcdtest.Options{Args: []string{"--auth-token-ttl", "2"}})
+	c := plainClient(t, cluster.Endpoints()...)
 	step := func(_ any, err error) {
 		t.Helper()
 		if err != nil {
@@ -35,12 +35,13 @@ func guarded(t *testing.T) *etcdtest.Server {
 	step(c.UserAdd(soon(t), "root", "secret"))
 	step(c.UserGrantRole(soon(t), "root", "root"))
 	step(c.AuthEnable(soon(t)))
-	return srv
+	cluster.Login("root", "secret")
+	return cluster
 }
 
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	srv := guarded(t)
+	srv := guarded(t, 1).Members[0]
 	config := func(user, password string) etcdstore.Config {
 		return etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: password}
 	}

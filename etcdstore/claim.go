@@ -52,6 +52,9 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	if l.over() {
 		return driver.Place{}, l.goneErr(what)
 	}
+	if l.wasSpent(c.ID) {
+		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
+	}
 	// A place that another ID has, or had and may still get, is never taken up: it may be about to be released.
 	// Nor is one that we failed to take out.
 	l.mu.Lock()
@@ -76,6 +79,13 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 		return p, rerr
 	}
 	return p, err
+}
+
+// wasSpent reports whether the claim ID was given up.
+func (l *lease) wasSpent(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spent.ids[id]
 }
 
 // final reports whether err is one of the answers that a caller takes for the last word.

@@ -57,7 +57,7 @@ func elsewhere(err error) bool {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown:
 		return true
 	}
-	return false
+	return strings.Contains(text(err), "not supported for learner")
 }
 
 // tlsReason returns why the TLS handshake failed, or "" where it was not TLS. gRPC hides it in the text of an

@@ -73,7 +73,21 @@ func (r *renewer) halt() {
 func TestAFrozenMemberEndsNoLease(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	s := openAt(t, etcdstore.Config{Endpoints: c.Endpoints()})
+	freezeEach(t, c, etcdstore.Config{Endpoints: c.Endpoints()})
+}
+
+// TestAFrozenMemberKeepsNoTokenBack is the same with authentication, where opening a stream asks for a token, which
+// the client does through a balancer that knows nothing of the frozen member.
+func TestAFrozenMemberKeepsNoTokenBack(t *testing.T) {
+	t.Parallel()
+	c := guarded(t, 3)
+	freezeEach(t, c, etcdstore.Config{Endpoints: c.Endpoints(), Username: "runner", Password: "secret"})
+}
+
+// freezeEach freezes one member after the other while a lease is renewed.
+func freezeEach(t *testing.T, c *etcdtest.Cluster, config etcdstore.Config) {
+	t.Helper()
+	s := openAt(t, config)
 	defer s.Close()
 	l := grant(t, s, "holder", 5*time.Second)
 	p := claim(t, l, "frozen")

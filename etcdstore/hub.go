@@ -62,10 +62,9 @@ func (h *hub) watch(sp span, notify func()) *sub {
 	w.unused = 0
 	su := &sub{h, w, notify}
 	w.subs[su] = struct{}{}
-	if !h.started && h.s.ctx.Err() == nil {
+	if !h.started {
 		h.started = true
-		h.s.work.Add(1)
-		go h.run()
+		h.s.spawn(h.run)
 	}
 	return su
 }
@@ -113,7 +112,7 @@ func (w *watch) tell() {
 	}
 }
 
-// reap drops watches that nobody has used for some ticks, lets refused ones try again, and returns how many are left.
+// reap drops watches that nobody has used for some ticks, and returns how many are left.
 func (h *hub) reap() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +148,6 @@ func (h *hub) reset() {
 
 // run keeps a stream as long as there is something to watch.
 func (h *hub) run() {
-	defer h.s.work.Done()
 	pause := firstPause
 	for h.s.ctx.Err() == nil {
 		if h.empty() {

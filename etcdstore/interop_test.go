@@ -3,7 +3,9 @@ package etcdstore_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -163,5 +165,37 @@ func TestStrangeKeysAreShown(t *testing.T) {
 	}
 	if err := s.Ask(soon(t), "odd", driver.Request{Token: ln.Holder.Token}); err == nil {
 		t.Error("Ask of a holder that is no session = nil, want an error")
+	}
+}
+
+// TestOddNamesAndValues: any bytes make a name, and a value that is too large is refused without a trace.
+func TestOddNamesAndValues(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	s := open(t, srv.Addr())
+	l := grant(t, s, "me", time.Minute)
+	for _, name := range []string{"", "\x00", "a\nb", "@session", "%2F", "ünicode", strings.Repeat("long", 1000)} {
+		p := claim(t, l, name)
+		if got := line(t, s, name); !p.Held || got.Holder == nil || got.Holder.Owner != "me" || got.Name != name {
+			t.Errorf("name %q: place %+v, line %+v", name, p, got)
+		}
+	}
+	for _, size := range []int{1600 << 10, 4 << 20} { // above etcd's own limit, and above gRPC's
+		big := driver.Claim{Name: "big", ID: "big" + strconv.Itoa(size), Value: make([]byte, size)}
+		_, err := l.Claim(soon(t), big)
+		if !errors.Is(err, driver.ErrRefused) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("Claim with %d bytes = %v, want ErrRefused", size, err)
+		}
+	}
+	if p := claim(t, l, "big"); !p.Held {
+		t.Errorf("claim after one that was refused = %+v, want it held", p)
+	}
+	if _, err := s.Grant(soon(t), "x", 301*time.Second); !errors.Is(err, driver.ErrRefused) {
+		t.Errorf("Grant of 301 s = %v, want ErrRefused", err)
+	}
+	for ttl, want := range map[time.Duration]time.Duration{time.Millisecond: 2 * time.Second, 2500 * time.Millisecond: 3 * time.Second} {
+		if got := grant(t, s, "x", ttl).TTL(); got != want {
+			t.Errorf("Grant of %v has %v, want %v", ttl, got, want)
+		}
 	}
 }

@@ -50,8 +50,10 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	var resp *pb.LeaseGrantResponse
 	// Repeated at another member it may leave an empty lease behind, which nobody renews.
 	_, err := s.call(ctx, "grant", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, opts...)
-		return err
+		if resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, opts...); err != nil {
+			return err
+		}
+		return s.same(resp.Header)
 	})
 	if err != nil {
 		return nil, err
@@ -99,8 +101,11 @@ func (l *lease) TTL() time.Duration { return l.ttl }
 func (l *lease) Close(ctx context.Context) error {
 	l.closing.Store(true)
 	_, err := l.s.call(ctx, "close lease "+l.ID(), func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
-		_, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: l.id}, opts...)
-		return err
+		resp, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: l.id}, opts...)
+		if err != nil {
+			return err
+		}
+		return l.s.same(resp.Header)
 	})
 	if err != nil && !isGone(err) {
 		return err

@@ -71,8 +71,10 @@ func one(r *pb.TxnResponse, i int) *mvccpb.KeyValue {
 // txn runs one Txn. It must be safe to repeat; see call for doubt.
 func (s *Store) txn(ctx context.Context, verb string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
 	doubt, err = s.call(ctx, verb, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...)
-		return err
+		if resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...); err != nil {
+			return err
+		}
+		return s.same(resp.Header)
 	})
 	return resp, doubt, err
 }
@@ -80,8 +82,10 @@ func (s *Store) txn(ctx context.Context, verb string, req *pb.TxnRequest) (resp 
 // get runs one linearizable read.
 func (s *Store) get(ctx context.Context, verb string, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
 	_, err = s.call(ctx, verb, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...)
-		return err
+		if resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...); err != nil {
+			return err
+		}
+		return s.same(resp.Header)
 	})
 	return resp, err
 }

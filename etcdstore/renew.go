@@ -49,7 +49,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	if errors.Is(err, errRecord) {
 		return l.lost("renew")
 	}
-	if l.s.blame(ctx, err, boottime.Now()-start) {
+	if !errors.Is(err, errTerm) && l.s.blame(ctx, err, boottime.Now()-start) {
 		l.s.ring.leave(at)
 	}
 	return wrap(ctx, at.name(), "renew", err)
@@ -70,6 +70,9 @@ func (l *lease) renew(ctx context.Context, at link) error {
 	if err != nil {
 		return err
 	}
+	if err := l.s.same(ka.Header); err != nil {
+		return err
+	}
 	if l.s.unverified {
 		if ka.TTL <= 0 {
 			return errRecord
@@ -80,6 +83,8 @@ func (l *lease) renew(ctx context.Context, at link) error {
 	switch {
 	case err != nil:
 		return err
+	case resp.Header.ClusterId != ka.Header.ClusterId:
+		return l.s.same(resp.Header)
 	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != l.born || resp.Kvs[0].Lease != l.id:
 		return errRecord
 	case ka.TTL <= 0:

@@ -249,3 +249,28 @@ func TestManyWaitsAreTakenOver(t *testing.T) {
 	}
 	t.Logf("%d waits taken over in %v", n, time.Since(begun))
 }
+
+// TestMembersOfAnotherClusterAreNotBelieved: endpoints of two clusters in one list would make two leaders.
+func TestMembersOfAnotherClusterAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	one, other := etcdtest.Start(t, etcdtest.Options{}), etcdtest.Start(t, etcdtest.Options{})
+	s := open(t, one.Addr(), other.Addr())
+	l := grant(t, s, "a", time.Minute)
+	one.Kill()
+	for what, err := range map[string]error{
+		"Claim": func() error {
+			_, err := l.Claim(soon(t), driver.Claim{Name: "x", ID: rand.Text()})
+			return err
+		}(),
+		"Grant": func() error { _, err := s.Grant(soon(t), "b", time.Minute); return err }(),
+		"Line":  func() error { _, err := s.Line(soon(t), "x"); return err }(),
+		"Renew": func() error { return l.Renew(soon(t)) }(),
+	} {
+		if err == nil || errors.Is(err, driver.ErrGone) {
+			t.Errorf("%s at another cluster = %v, want an error that is not final", what, err)
+		}
+	}
+	if ln := line(t, open(t, other.Addr()), "x"); ln.Holder != nil {
+		t.Errorf("a claim entered another cluster: %+v", ln)
+	}
+}

@@ -24,6 +24,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -43,8 +44,13 @@ type Store struct {
 	owners owners
 	owned  *clientv3.Client // made by Open, nil if the caller's
 
+	cluster uint64 // etcd's ID of the cluster
+
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool
 	work   sync.WaitGroup // the hub, and clean-ups under way
 
 	unverified bool // tests only: takes etcd's keepalive at its word, to show what that costs
@@ -170,6 +176,7 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 		DialTimeout: c.DialTimeout, Logger: zap.NewNop(),
 		// Finds dead connections that carry a stream. Servers close connections that ask more often than each 5 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(logins)},
 	})
 	if !stop() && err == nil {
 		client.Close()
@@ -181,11 +188,31 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return client, err
 }
 
+// logins gives a request for an auth token several tries. The client makes it whenever a stream is opened, through its own
+// balancer: with one of three members frozen, every third renewal stream would hang in it.
+func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if method != "/etcdserverpb.Auth/Authenticate" {
+		return do(ctx, method, req, reply, cc, opts...)
+	}
+	for limit := 500 * time.Millisecond; ; limit *= 2 {
+		tctx, cancel := context.WithTimeout(ctx, limit)
+		err := do(tctx, method, req, reply, cc, opts...)
+		late := tctx.Err() != nil && ctx.Err() == nil
+		cancel()
+		if !late || err == nil || limit > callLimit {
+			return err
+		}
+	}
+}
+
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps { return s.caps }
 
 // Close ends the store's streams and connections, and the client if Open made it. Leases stay until they end.
 func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	s.cancel()
 	s.ring.close()
 	s.work.Wait()
@@ -199,16 +226,20 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// later does a clean-up that no caller waits for, under a limit of its own, unless the store is being closed.
-func (s *Store) later(do func(ctx context.Context)) {
-	if s.ctx.Err() != nil {
-		return
+// spawn runs do in a goroutine that Close waits for, unless the store is closed already.
+func (s *Store) spawn(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Go(do)
 	}
-	s.work.Add(1)
-	go func() {
-		defer s.work.Done()
+}
+
+// later does a clean-up that no caller waits for, under a limit of its own.
+func (s *Store) later(do func(ctx context.Context)) {
+	s.spawn(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, 2*callLimit)
 		defer cancel()
 		do(ctx)
-	}()
+	})
 }

@@ -26,7 +26,18 @@ func (s *Store) version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("no member of %s answers: %w", s.ring.endpoints(), err)
 	}
+	s.cluster = resp.Header.ClusterId
 	return resp.Version, nil
+}
+
+// same returns an error if an answer comes from another cluster than the one the store began with: endpoints of two
+// clusters were mixed up, or the cluster was restored from a backup under us. Each of the two could have a leader.
+func (s *Store) same(h *pb.ResponseHeader) error {
+	if h.GetClusterId() == s.cluster {
+		return nil
+	}
+	return fmt.Errorf("answers for cluster %x, but the store was opened on cluster %x: mend the endpoints, or start again after a restore",
+		h.GetClusterId(), s.cluster)
 }
 
 // fixed holds, for each minor version of etcd 3, the first patch whose linearizable reads are never stale.

@@ -41,6 +41,8 @@ type Server struct {
 	mu     sync.Mutex
 	cmd    *exec.Cmd
 	exited chan struct{}
+
+	user, password string // see Cluster.Login
 }
 
 // Cluster is several of them.

@@ -18,12 +18,44 @@ type status struct {
 
 // Post calls etcd's HTTP gateway at path ("/v3/…") with a JSON request, and decodes the answer into out unless nil.
 func (s *Server) Post(path string, in, out any) error {
+	s.mu.Lock()
+	user, password := s.user, s.password
+	s.mu.Unlock()
+	var auth struct {
+		Token string `json:"token"`
+	}
+	if user != "" {
+		if err := s.post("/v3/auth/authenticate", "", map[string]string{"name": user, "password": password}, &auth); err != nil {
+			return err
+		}
+	}
+	return s.post(path, auth.Token, in, out)
+}
+
+// Login has the helper's own questions asked as this user, once the cluster has authentication.
+func (c *Cluster) Login(user, password string) {
+	for _, s := range c.Members {
+		s.mu.Lock()
+		s.user, s.password = user, password
+		s.mu.Unlock()
+	}
+}
+
+func (s *Server) post(path, token string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
+	req, err := http.NewRequest(http.MethodPost, s.Endpoint()+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", token)
+	}
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: s.clientTLS(), DisableKeepAlives: true}}
-	resp, err := client.Post(s.Endpoint()+path, "application/json", bytes.NewReader(body))
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
