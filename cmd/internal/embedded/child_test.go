@@ -185,3 +185,13 @@ func (c *child) kill() {
 	c.cmd.Process.Signal(syscall.SIGKILL)
 	c.cmd.Wait()
 }
+
+// stop freezes it, and returns when its last thread stands still: the signal alone still lets it answer a call or two.
+func (c *child) stop() {
+	c.t.Helper()
+	c.cmd.Process.Signal(syscall.SIGSTOP)
+	var ws syscall.WaitStatus
+	if _, err := syscall.Wait4(c.cmd.Process.Pid, &ws, syscall.WUNTRACED, nil); err != nil || !ws.Stopped() {
+		c.t.Fatalf("waiting for the stop: %v, %v", ws, err)
+	}
+}

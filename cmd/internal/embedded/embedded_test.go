@@ -184,7 +184,7 @@ func TestFrozenHost(t *testing.T) {
 	host.opened()
 	joined := openNode(t, dir)
 	put(t, joined, "k", "v")
-	host.cmd.Process.Signal(syscall.SIGSTOP)
+	host.stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := Open(ctx, dir, Options{})
