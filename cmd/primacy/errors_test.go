@@ -149,8 +149,7 @@ func TestAClosedPortIs121AndNamed(t *testing.T) {
 
 func TestASilentStoreIsGivenUpWithinTheTimeout(t *testing.T) {
 	w := newWorld(t)
-	hole := etcdtest.NewProxy(t, w.server.Addr())
-	hole.Hold()
+	hole := newHole(w)
 	for _, user := range []string{"", "root:secret@"} {
 		for _, args := range [][]string{{"run", "n", "true"}, {"leader", "n"}} {
 			p := w.start(append([]string{"--store", "etcd://" + user + hole.Addr(), "--timeout", "1500ms"}, args...)...)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"strconv"
+
+	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 // What stands in etcd, read and written past the program, over etcd's HTTP gateway.
@@ -81,4 +83,12 @@ func (w *world) grant(seconds int) string {
 func (w *world) revoke(lease string) {
 	w.Helper()
 	w.post("/v3/lease/revoke", map[string]any{"ID": lease}, nil)
+}
+
+// newHole returns a way to the server that accepts connections and says nothing.
+func newHole(w *world) *etcdtest.Proxy {
+	w.Helper()
+	hole := etcdtest.NewProxy(w, w.server.Addr())
+	hole.Hold()
+	return hole
 }
