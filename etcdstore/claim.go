@@ -78,6 +78,11 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	if rerr := l.retract(ctx, sl); rerr != nil {
 		return p, rerr
 	}
+	if isGone(err) {
+		l.mu.Lock()
+		l.spent.add(c.ID) // what is gone never exists again
+		l.mu.Unlock()
+	}
 	return p, err
 }
 

@@ -52,30 +52,43 @@ func removeByHand(t testing.TB, c *clientv3.Client, token uint64) {
 	}
 }
 
+// harness tells the suite about a server of its own.
+func harness(t *testing.T, version string) drivertest.Harness {
+	t.Helper()
+	srv := etcdtest.Start(t, etcdtest.Options{Version: version})
+	c := plainClient(t, srv.Endpoint())
+	return drivertest.Harness{
+		Open: func(t testing.TB) driver.Store {
+			return openAt(t, etcdstore.Config{Endpoints: []string{srv.Endpoint()}})
+		},
+		TTL:    2 * time.Second,
+		Remove: func(t testing.TB, _ string, token uint64) { removeByHand(t, c, token) },
+		Cut: func(t testing.TB) (driver.Store, func(bool)) {
+			p := etcdtest.NewProxy(t, srv.Addr())
+			return openAt(t, etcdstore.Config{Endpoints: []string{p.Addr()}}), func(on bool) {
+				if on {
+					p.Hold()
+				} else {
+					p.Heal()
+				}
+			}
+		},
+		Restart: func(testing.TB) { srv.Restart() },
+	}
+}
+
 func TestConformance(t *testing.T) {
 	for _, version := range []string{etcdtest.V35, etcdtest.V36, etcdtest.V37} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			srv := etcdtest.Start(t, etcdtest.Options{Version: version})
-			c := plainClient(t, srv.Endpoint())
-			drivertest.Run(t, drivertest.Harness{
-				Open: func(t testing.TB) driver.Store {
-					return openAt(t, etcdstore.Config{Endpoints: []string{srv.Endpoint()}})
-				},
-				TTL:    2 * time.Second,
-				Remove: func(t testing.TB, _ string, token uint64) { removeByHand(t, c, token) },
-				Cut: func(t testing.TB) (driver.Store, func(bool)) {
-					p := etcdtest.NewProxy(t, srv.Addr())
-					return openAt(t, etcdstore.Config{Endpoints: []string{p.Addr()}}), func(on bool) {
-						if on {
-							p.Hold()
-						} else {
-							p.Heal()
-						}
-					}
-				},
-				Restart: func(testing.TB) { srv.Restart() },
-			})
+			drivertest.Run(t, harness(t, version))
 		})
 	}
+}
+
+func TestConformanceOverABadNetwork(t *testing.T) {
+	t.Parallel()
+	h := harness(t, etcdtest.Newest)
+	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}
+	drivertest.Run(t, h)
 }

@@ -9,6 +9,9 @@
 // same raft term, has found the session's own key in place. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones
 // answer linearizable reads with old state after a pause.
 //
+// Endpoints are members, or load balancers that pass connections through; not etcd's own grpc-proxy, which acknowledges
+// renewals out of its cache.
+//
 // In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number than the create revision
 // of the claim behind it. Fence on create revisions only.
 package etcdstore
