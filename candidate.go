@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"iter"
+	"log/slog"
 	"sync"
 
 	"github.com/primacy-go/primacy/internal/core"
@@ -14,11 +15,12 @@ type Candidate struct {
 	e *Election
 	o CandidateOptions
 
-	mu   sync.Mutex
-	core core.Candidate
-	term *Term
-	last error // why the last term ended
-	subs map[*feed]struct{}
+	mu      sync.Mutex
+	running bool
+	core    core.Candidate
+	term    *Term
+	last    error // why the last term ended
+	subs    map[*feed]struct{}
 }
 
 // CandidateOptions of a candidate. The zero value works.
@@ -41,8 +43,12 @@ func (s *Session) Candidate(name string, o *CandidateOptions) *Candidate {
 //
 // Work that returns while its term lives has finished: Run resigns and returns its error. Work that returns because the term was lost is
 // run again in the next term this candidate wins, and its error is only logged. When ctx ends during a term Run returns what work
-// returned, otherwise the cause of ctx. ErrRefused and ErrInvalid end the loop.
+// returned, otherwise the cause of ctx. ErrRefused and ErrInvalid end the loop. A candidate runs once at a time.
 func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	defer c.end()
 	o := c.step(core.Begin, nil, nil)
 	for {
 		if err := pause(ctx, o.Tries); err != nil {
@@ -64,18 +70,41 @@ func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *T
 		if c.o.Once {
 			return lost
 		}
-		c.e.s.o.Logger.Info("standing again", "election", c.e.name, "lost", lost, "work", err)
+		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", lost, "work", err)
 		o = c.step(core.Begin, nil, nil)
 	}
+}
+
+func (c *Candidate) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running {
+		return invalid("this candidate for %s runs already; make another one", c.e.name)
+	}
+	c.running = true
+	return nil
+}
+
+// end leaves no leader behind, also when the work panicked.
+func (c *Candidate) end() {
+	if state, _ := c.State(); state == StateLeader {
+		c.step(core.Finished, nil, nil)
+	}
+	c.mu.Lock()
+	c.running = false
+	c.mu.Unlock()
 }
 
 // lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if it was not.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
 	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
 	defer unhook()
+	over := t.c.beginWork(t)
 	defer func() { // also when the work panics: it has stopped, so the next one may lead
-		t.c.work(false)
-		lost = context.Cause(t.ctx)
+		t.c.endWork()
+		if lost = context.Cause(t.ctx); lost == nil {
+			lost = over // it was paused between winning and working
+		}
 		if ctx.Err() != nil {
 			lost = nil // given up by the caller
 		}
@@ -83,7 +112,9 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 		defer cancel()
 		_ = t.Resign(limit) // unconfirmed: it goes on in the background until the lease runs out
 	}()
-	t.c.work(true)
+	if over != nil {
+		return nil, context.Cause(ctx)
+	}
 	return nil, work(t.ctx, t)
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -18,8 +19,10 @@ type claim struct {
 	l     *lease
 	name  string
 	value []byte
-	leave func()        // lets the next claim of this process stand for the name
-	free  chan struct{} // closed when nothing of this claim stands any more
+	leave func()          // lets the next claim of this process stand for the name
+	first core.ClaimOrder // what to begin with
+	free  chan struct{}   // closed when nothing of this claim stands any more
+	quiet chan struct{}   // closed when, besides, no work of a candidate runs under it
 
 	mu        sync.Mutex
 	core      core.Claim
@@ -32,7 +35,15 @@ type claim struct {
 	why       error // the cause of the owner's own context, where that ended the term
 	working   bool  // a candidate's work runs under the term
 	freed     bool  // free is closed
+	last      error // what the store said to the last call that failed
 	overdue   bool  // the right ended while the work ran
+}
+
+// newClaim returns a claim that stands from now on: events that come before campaign are heard.
+func newClaim(ctx context.Context, l *lease, name string, value []byte, leave func()) *claim {
+	c := &claim{l: l, name: name, value: value, leave: leave, values: ctx, free: make(chan struct{}), quiet: make(chan struct{})}
+	c.first = c.core.Step(core.ClaimEvent{Kind: core.Stand})
+	return c
 }
 
 // errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the next one.
@@ -41,8 +52,7 @@ var errLeaseEnded = errors.New("the lease ended")
 // campaign stands in the line and returns when the claim is held, or will never be.
 func (c *claim) campaign(ctx context.Context) (*Term, error) {
 	var final error
-	o := c.step(core.ClaimEvent{Kind: core.Stand})
-	for {
+	for o := c.first; ; {
 		switch o.Do {
 		case core.Enter:
 			o, final = c.call(ctx, o, c.enter)
@@ -75,27 +85,49 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	c.mu.Unlock()
 	var got driver.Place
 	var err error
+	var began time.Time
 	if next == nil && pause(opCtx, o.Tries) == nil {
+		began = time.Now()
 		got, err = do(opCtx, asked)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.interrupt = nil
-	if got.ID == asked.ID && err == nil {
+	if err == nil && !c.fits(o.Do, asked, got) {
+		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
+	}
+	if err == nil {
 		c.place = got // also when it came too late: then it is released by its token
 	}
+	c.note(ctx, o.Do, err, began)
 	switch {
 	case c.next != nil:
 		next, c.next = c.next, nil
 		return *next, nil
 	case ctx.Err() != nil:
-		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, err)
+		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, c.last)
 	case err != nil:
 		return c.stepLocked(failed(err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
 	case o.Do == core.Await:
 		return c.stepLocked(core.ClaimEvent{Kind: core.Woken}), nil
 	}
 	return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held}), nil
+}
+
+// fits says whether a place is what was asked for. A store that answers a Wait too early would make two leaders.
+func (c *claim) fits(did core.Action, asked, got driver.Place) bool {
+	return got.ID == asked.ID && got.Name == asked.Name && (did != core.Await || got.Held) &&
+		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone)
+}
+
+// note keeps what the store said last, for the error of a campaign that is given up. A wait that has lasted is a sign of health.
+func (c *claim) note(ctx context.Context, did core.Action, err error, began time.Time) {
+	switch {
+	case err != nil && ctx.Err() == nil:
+		c.last = err
+	case err == nil || did == core.Await && !began.IsZero() && time.Since(began) > c.l.timing.Attempt:
+		c.last = nil
+	}
 }
 
 func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
@@ -129,7 +161,7 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 	if id != "" && id != c.place.ID {
 		return
 	}
-	if r != nil && c.core.Phase() == core.Leading {
+	if r != nil && c.core.Phase() <= core.Leading {
 		c.request = r
 	}
 	o := c.stepLocked(e)
@@ -155,21 +187,21 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	if o.Do == core.Lead {
 		c.term = newTerm(c)
 		c.l.s.stats.terms.Add(1)
-		c.l.s.o.Logger.Info("elected", "election", c.name, "token", c.place.Token, "id", c.l.s.o.ID)
+		c.l.s.log.log(slog.LevelInfo, "elected", "election", c.name, "token", c.place.Token, "id", c.l.s.o.ID)
 	}
 	if o.EndRight {
 		c.term.endRight(c.ended(o.Cause))
-		c.watchOverrun(o.Cause)
+		c.watchOverrun()
 	}
 	if o.Stop {
 		err := c.ended(o.Cause)
 		c.term.cancel(err)
-		c.l.s.o.Logger.Info("term ending", "election", c.name, "token", c.place.Token, "cause", err.Cause)
+		c.l.s.log.log(slog.LevelInfo, "term ending", "election", c.name, "token", c.place.Token, "cause", err.Cause)
 	}
 	if o.Free && !c.freed {
 		c.freed = true
-		c.l.forget(c)
 		close(c.free)
+		c.settle()
 		if !standing || o.Cause == core.None {
 			c.leave() // else the campaign goes on under the next lease and keeps its turn
 		}
@@ -201,34 +233,70 @@ func (c *claim) release(o core.ClaimOrder) {
 		e := core.ClaimEvent{Kind: core.Left}
 		if err != nil && !errors.Is(err, driver.ErrGone) {
 			e.Kind = core.Failed
-			c.l.s.o.Logger.Debug("release failed", "election", c.name, "try", o.Tries, "err", err)
+			c.l.s.log.log(slog.LevelDebug, "release failed", "election", c.name, "try", o.Tries, "err", err)
 		}
 		o = c.step(e)
 	}
 }
 
-// work marks that a candidate's work runs under the term, so that it is seen when it outlives its right.
-func (c *claim) work(on bool) {
+// settle says that nothing of the claim stands, and that it is quiet if no work runs either.
+func (c *claim) settle() {
+	if c.freed && !c.working {
+		close(c.quiet)
+	}
+	c.l.forget(c, c.freed && !c.working)
+}
+
+// pendingWhat says what a Close still waits for.
+func (c *claim) pendingWhat() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.working = on
-	if e := c.term.ended.Load(); on && e != nil {
-		c.watchOverrun(c.core.Cause()) // the right ended before the work began
+	if c.core.Phase() == core.Leaving {
+		return "the store has not confirmed the release of " + c.name
+	}
+	return "the work under " + c.name + " has not stopped"
+}
+
+// beginWork marks that a candidate's work runs under the term, so that it is seen when it outlives its right. It returns why
+// not if the term is over already.
+func (c *claim) beginWork(t *Term) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := t.ended.Load(); e != nil {
+		return e
+	}
+	c.working = true
+	return nil
+}
+
+// endWork marks that the work has returned.
+func (c *claim) endWork() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.working {
+		c.working = false
+		if c.freed {
+			c.settle()
+		}
 	}
 }
 
 // watchOverrun acts on work that is still running though its right is over. Where the right ended without warning the work gets the
-// grace to stop.
-func (c *claim) watchOverrun(cause core.Cause) {
+// grace to stop, but never more than the time for which the store keeps others out.
+func (c *claim) watchOverrun() {
 	if !c.working || c.overdue {
 		return
 	}
 	c.overdue = true
-	if cause == core.Expired {
+	left := min(c.l.timing.Grace, core.Time(c.l.trusted.Load())-c.l.s.clock())
+	if left <= 0 {
 		go c.overrun()
 		return
 	}
-	time.AfterFunc(c.l.timing.Grace, c.overrun)
+	time.AfterFunc(left, c.overrun)
 }
 
 func (c *claim) overrun() {
@@ -240,8 +308,9 @@ func (c *claim) overrun() {
 	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
-	s.o.Logger.Error("work outlived its right", "election", c.name, "token", c.place.Token, "cause", cause)
+	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", c.place.Token, "cause", cause.String())
 	if s.o.Overrun == OverrunExit {
+		s.log.close()
 		s.exit(exitOverrun)
 	}
 }

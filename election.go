@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -40,8 +41,9 @@ func (e *Election) Campaign(ctx context.Context, value []byte) (*Term, error) {
 			leave()
 			return nil, err
 		}
-		c := &claim{l: l, name: e.name, value: value, leave: leave, free: make(chan struct{}), values: ctx}
+		c := newClaim(ctx, l, e.name, value, leave)
 		if !l.join(c) {
+			_ = pause(ctx, 1) // the lease is ending: live sees it in a moment
 			continue
 		}
 		t, err := c.campaign(ctx)
@@ -104,7 +106,10 @@ func (e *Election) Ask(ctx context.Context, reason string) (Token, error) {
 	if !ok {
 		return 0, invalid("%s cannot carry a request to a leader; stop the leader where it runs", e.s.store.Caps().Store)
 	}
-	for {
+	for try := 0; ; try++ {
+		if err := pause(ctx, try); err != nil {
+			return 0, unreachable(ctx, "ask the leader of "+e.name, errors.New("its term ended each time"))
+		}
 		leader, err := e.Leader(ctx)
 		if err != nil {
 			return 0, err
@@ -139,7 +144,10 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				if !down && !yield(last, err) || isFinal(err) {
+				if !isFinal(err) {
+					err = fmt.Errorf("primacy: observe %s: %w: %w", e.name, ErrUnreachable, err)
+				}
+				if (!down || isFinal(err)) && !yield(last, err) || isFinal(err) {
 					return
 				}
 				down = true
@@ -148,6 +156,9 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 				}
 				try++
 				continue
+			}
+			if known && st.Revision < last.Revision {
+				continue // a read that came from the past, on a store that is not linearizable
 			}
 			changed := !known || down || !sameLeader(st.Leader, last.Leader)
 			last, known, down, try = st, true, false, 1

@@ -3,6 +3,10 @@ package primacy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +23,7 @@ type lease struct {
 	dl       driver.Lease
 	timing   core.Timing
 	deadline atomic.Int64 // on the boot clock; 0 once the right is over before its time
+	trusted  atomic.Int64 // the last deadline that was not 0: the store keeps the lease at least so long
 	renewing atomic.Bool
 	events   chan core.LeaseEvent
 	ctx      context.Context // ends when the lease is over
@@ -26,23 +31,25 @@ type lease struct {
 	core     *core.Lease // beat's alone
 
 	mu     sync.Mutex
-	ending core.Cause        // not None: takes no new claims
-	claims map[string]*claim // by name
-	moved  chan struct{}     // closed and made anew when the deadline moves or the lease is over
+	ending core.Cause          // not None: takes no new claims
+	claims map[string]*claim   // that stand, by name
+	busy   map[*claim]struct{} // that stand, or whose work runs
+	moved  chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
 func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &lease{
 		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, stop: stop,
-		events: make(chan core.LeaseEvent, 4), claims: map[string]*claim{}, moved: make(chan struct{}),
+		events: make(chan core.LeaseEvent, 4), claims: map[string]*claim{}, busy: map[*claim]struct{}{}, moved: make(chan struct{}),
 	}
 	l.deadline.Store(int64(c.Deadline()))
+	l.trusted.Store(int64(c.Deadline()))
 	return l
 }
 
 func (l *lease) start() {
-	l.s.o.Logger.Debug("lease granted", "lease", l.dl.ID(), "ttl", l.timing.TTL)
+	l.s.log.log(slog.LevelDebug, "lease granted", "lease", l.dl.ID(), "ttl", l.timing.TTL)
 	go l.beat()
 	go l.watch()
 }
@@ -60,8 +67,10 @@ func (l *lease) cause() core.Cause {
 }
 
 // beat renews the lease and ends it in time, whatever the store client is doing: every call runs beside it.
+//
+// It looks at the clock once a second at least: timers stand still in suspend, and would be late by as much after it.
 func (l *lease) beat() {
-	defer l.stop()
+	defer l.over()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	e := core.LeaseEvent{Kind: core.Tick}
@@ -72,7 +81,7 @@ func (l *lease) beat() {
 		if l.core.Phase() == core.Over {
 			return
 		}
-		timer.Reset(max(0, o.Wake-l.s.clock()))
+		timer.Reset(min(time.Second, max(0, o.Wake-l.s.clock())))
 		select {
 		case e = <-l.events:
 		case <-timer.C:
@@ -89,14 +98,17 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	l.mu.Unlock()
 	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.Over {
 		l.deadline.Store(d) // first: Check must say no before anybody is told
+		if d != 0 {
+			l.trusted.Store(d)
+		}
 		l.mu.Lock()
 		close(l.moved)
 		l.moved = make(chan struct{})
 		l.mu.Unlock()
 	}
 	if o.End != core.None {
-		l.s.o.Logger.Warn("lease ending", "lease", l.dl.ID(), "cause", o.End, "misses", l.core.Misses())
 		l.end(o.End)
+		l.s.log.log(slog.LevelWarn, "lease ending", "lease", l.dl.ID(), "cause", o.End.String(), "misses", l.core.Misses())
 	}
 	if o.Over {
 		l.tell(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
@@ -120,7 +132,7 @@ func (l *lease) renew(asked core.Time) {
 		case errors.Is(err, driver.ErrGone):
 			e.Kind = core.Gone
 		default:
-			l.s.o.Logger.Debug("renewal failed", "lease", l.dl.ID(), "err", err)
+			l.s.log.log(slog.LevelDebug, "renewal failed", "lease", l.dl.ID(), "err", err)
 		}
 	}
 	if e.Kind == core.Accepted {
@@ -185,14 +197,38 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	l.claims[c.name] = c
+	l.busy[c] = struct{}{}
 	return true
 }
 
-func (l *lease) forget(c *claim) {
+// forget drops a claim of which nothing stands any more, and with quiet none of whose work runs either.
+func (l *lease) forget(c *claim, quiet bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.claims[c.name] == c {
 		delete(l.claims, c.name)
+	}
+	if quiet {
+		delete(l.busy, c)
+	}
+	l.mu.Unlock()
+	l.drop()
+}
+
+// over ends what belongs to the lease.
+func (l *lease) over() {
+	l.stop()
+	l.drop()
+}
+
+// drop lets the session forget a lease that is over and under which nothing runs.
+func (l *lease) drop() {
+	l.mu.Lock()
+	idle := len(l.busy) == 0
+	l.mu.Unlock()
+	if idle && l.ctx.Err() != nil {
+		l.s.mu.Lock()
+		delete(l.s.leases, l)
+		l.s.mu.Unlock()
 	}
 }
 
@@ -223,18 +259,21 @@ func (l *lease) standing() []*claim {
 	return all
 }
 
-// close ends the terms, waits until each is resigned, and only then ends the lease in the store.
+// close waits until no claim stands and no work runs, and only then ends the lease in the store.
 func (l *lease) close(ctx context.Context) error {
-	l.end(core.Closed)
-	for _, c := range l.standing() {
+	l.mu.Lock()
+	busy := slices.Collect(maps.Keys(l.busy))
+	l.mu.Unlock()
+	for _, c := range busy {
 		select {
-		case <-c.free:
+		case <-c.quiet:
 		case <-ctx.Done():
 			l.post(core.LeaseEvent{Kind: core.Close})
-			return unreachable(ctx, "close the session: the work under "+c.name+" has not stopped; its lease is left to run out", nil)
-		case <-l.ctx.Done():
-			return nil
+			return fmt.Errorf("primacy: close: %s (%w); its lease is left to run out", c.pendingWhat(), context.Cause(ctx))
 		}
+	}
+	if l.ctx.Err() != nil || l.s.clock() >= core.Time(l.deadline.Load()) {
+		return nil // over by itself: the store ends it in its own time
 	}
 	l.post(core.LeaseEvent{Kind: core.Close})
 	err := l.s.retry(ctx, "close the lease", func(ctx context.Context) error { return l.dl.Close(ctx) })

@@ -77,9 +77,6 @@ func (o Options) fill(caps driver.Caps) (Options, error) {
 	if o.Overrun != OverrunExit && o.Overrun != OverrunWait {
 		return o, invalid("overrun %d: use OverrunExit or OverrunWait", o.Overrun)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
 	return o, nil
 }
 

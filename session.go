@@ -2,7 +2,10 @@ package primacy
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +21,13 @@ type Session struct {
 	store driver.Store
 	o     Options
 	clock boottime.Clock
+	log   *journal
 	exit  func(code int) // os.Exit
 	stats counters
 
 	mu     sync.Mutex
-	lease  *lease               // the present one; nil before the first and after a loss
+	lease  *lease               // the present one; nil before the first
+	leases map[*lease]struct{}  // that are not over yet, or whose work runs on: an earlier one may still be ending
 	locals map[string]*localRun // names this process stands for
 	closed bool
 	grant  chan struct{} // holds one token: who has it may grant
@@ -59,7 +64,8 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{store: store, o: o, clock: clock, exit: exitProcess, locals: map[string]*localRun{}, grant: make(chan struct{}, 1)}
+	s := &Session{store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
+		leases: map[*lease]struct{}{}, locals: map[string]*localRun{}, grant: make(chan struct{}, 1)}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -88,17 +94,22 @@ func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Co
 }
 
 // Close ends every term for ErrClosed, waits until each has been resigned (which says that its work has stopped), then ends the
-// lease, so that others lead at once. When ctx ends before that, the lease is left to run out by itself in the store, so that no
+// lease, so that others lead at once. Work that a candidate runs is waited for also when its term is over. When ctx ends before that, the lease is left to run out by itself in the store, so that no
 // successor starts beside work that still runs; the error says so. No campaign is possible afterwards.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
-	l := s.lease
+	leases := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
-	if l == nil {
-		return nil
+	defer s.log.close()
+	for _, l := range leases {
+		l.end(core.Closed)
 	}
-	return l.close(ctx)
+	var errs []error
+	for _, l := range leases {
+		errs = append(errs, l.close(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // live returns the lease if it is alive, or grants one.
@@ -146,6 +157,10 @@ func (s *Session) grantOne(ctx context.Context) error {
 		return err
 	}
 	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))
+	if dl.TTL() < s.o.TTL {
+		go l.abandon()
+		return fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for", ErrRefused, dl.TTL(), s.o.TTL)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -153,6 +168,7 @@ func (s *Session) grantOne(ctx context.Context) error {
 		return ErrClosed
 	}
 	s.lease = l
+	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
 	l.start()
 	return nil

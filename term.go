@@ -43,11 +43,14 @@ type Term struct {
 	cancel  context.CancelCauseFunc
 	ended   atomic.Pointer[EndedError]
 	expired *EndedError
+	right   context.Context // ends when the right is over
+	endNow  context.CancelFunc
 }
 
 func newTerm(c *claim) *Term {
 	t := &Term{c: c, l: c.l, token: Token(c.place.Token), expired: c.ended(core.Expired)}
 	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(c.values))
+	t.right, t.endNow = context.WithCancel(context.Background())
 	return t
 }
 
@@ -100,7 +103,7 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 		}
 		select {
 		case <-moved:
-		case <-t.c.free:
+		case <-t.right.Done():
 			return 0, nil
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
@@ -120,12 +123,17 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	if err := t.Check(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.right, cancel)()
 	err := t.l.s.retry(ctx, "proclaim "+t.c.name, func(ctx context.Context) error {
 		return t.l.dl.Update(ctx, t.c.place, value)
 	})
 	if errors.Is(err, driver.ErrGone) {
 		t.c.tell(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
-		return t.Check()
+	}
+	if over := t.Check(); err != nil && over != nil {
+		return over
 	}
 	return err
 }
@@ -137,6 +145,11 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 func (t *Term) Resign(ctx context.Context) error {
 	if o := t.c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave {
 		go t.c.release(o)
+	}
+	select {
+	case <-t.c.free: // whatever ctx says
+		return nil
+	default:
 	}
 	select {
 	case <-t.c.free:
@@ -157,7 +170,10 @@ func (t *Term) stop(why error) {
 }
 
 // endRight makes Check say no, for good.
-func (t *Term) endRight(e *EndedError) { t.ended.CompareAndSwap(nil, e) }
+func (t *Term) endRight(e *EndedError) {
+	t.ended.CompareAndSwap(nil, e)
+	t.endNow()
+}
 
 // expire latches what the clock said, so that a renewal processed at the same moment cannot make Check say yes again, and tells the
 // claim, which then ends the context and gives the place up.
@@ -176,6 +192,7 @@ func (t *Term) expire() error {
 const exitOverrun = 122
 
 func exitProcess(code int) {
+	time.AfterFunc(100*time.Millisecond, func() { os.Exit(code) }) // a stderr that takes nothing must not keep it alive
 	fmt.Fprintln(os.Stderr, "primacy: work is still running although leadership is over: this process ends itself (Options.Overrun)")
 	os.Exit(code)
 }

@@ -78,7 +78,7 @@ type Lease interface {
 	Update(ctx context.Context, p Place, value []byte) error
 
 	// Release gives places up, held or waiting. A place with a token is removed only if it still has that token; a place
-	// without one (its Claim's outcome was unknown) by its claim ID, and once Release has returned nil, no Claim of that
+	// without one (its Claim's outcome was unknown) by its claim ID. Once Release has returned nil, no call of Claim with that
 	// ID that is still under way can enter the line any more. What is gone already is no error. Never by name or
 	// identity alone: a late Release must not hurt a successor.
 	Release(ctx context.Context, places ...Place) error

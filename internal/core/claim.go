@@ -83,7 +83,8 @@ type Claim struct {
 	phase ClaimPhase
 	cause Cause
 	tries int
-	gone  bool // the store has it no more
+	asked Cause // asked for before it was known to be held
+	gone  bool  // the store has it no more
 }
 
 // Phase is where the claim stands.
@@ -143,10 +144,14 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 		}
 		return ClaimOrder{Do: Enter, Tries: c.tries}
 	case Rejected:
+		if c.phase == Waiting || c.tries > 0 {
+			return c.leave() // it stands, or an earlier try may have entered it: left there, it would block the line
+		}
 		return c.finish(None)
+	case Ask:
+		c.asked = e.Cause // it overtook the news that the claim is held
 	case GiveUp:
-		c.phase, c.cause, c.tries = Leaving, Resigned, 0
-		return ClaimOrder{Do: Leave}
+		return c.leave()
 	case LeaseEnding, LeaseOver:
 		return c.finish(e.Cause) // the claim ends with its lease
 	}
@@ -198,14 +203,25 @@ func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
 	return ClaimOrder{}
 }
 
+// leave gives up a claim that never led.
+func (c *Claim) leave() ClaimOrder {
+	c.phase, c.cause, c.tries = Leaving, Resigned, 0
+	return ClaimOrder{Do: Leave}
+}
+
 func (c *Claim) enter(fresh bool) ClaimOrder {
-	c.phase, c.tries = Entering, 0
+	c.phase, c.tries, c.asked = Entering, 0, None
 	return ClaimOrder{Do: Enter, Fresh: fresh}
 }
 
 func (c *Claim) lead() ClaimOrder {
 	c.phase, c.tries = Leading, 0
-	return ClaimOrder{Do: Lead}
+	o := ClaimOrder{Do: Lead}
+	if c.asked != None {
+		o.Stop, o.Cause = true, c.asked
+		c.phase, c.cause = Stopping, c.asked
+	}
+	return o
 }
 
 // stop ends the context; with gone nothing stands any more, and the right is over at once.

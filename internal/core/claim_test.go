@@ -88,6 +88,12 @@ func TestClaimStories(t *testing.T) {
 		{"the lease is over before a release is confirmed", []ClaimEvent{stand, held, giveUp, failed, over, left},
 			"enter+fresh lead leave+stop+right(resigned) leave+1 finish+free(resigned) -"},
 		{"refused", []ClaimEvent{stand, refused}, "enter+fresh finish+free"},
+		{"refused while it stands: it must not stay", []ClaimEvent{stand, entered, refused, left}, "enter+fresh await leave finish+free(resigned)"},
+		{"refused after an unknown outcome: it may stand", []ClaimEvent{stand, failed, refused, left},
+			"enter+fresh enter+1 leave finish+free(resigned)"},
+		{"asked before the win is known: the term stops as it begins", []ClaimEvent{stand, entered, ask, woken, giveUp},
+			"enter+fresh await - lead+stop(resigned) leave+right(resigned)"},
+		{"asked for a place that was lost since", []ClaimEvent{stand, entered, ask, lost, held}, "enter+fresh await - enter+fresh lead"},
 		{"a wake-up that comes after giving up leads nobody", []ClaimEvent{stand, entered, giveUp, woken, left},
 			"enter+fresh await leave - finish+free(resigned)"},
 	} {

@@ -49,7 +49,7 @@ func (t Timing) spanOf(ttl time.Duration) time.Duration {
 // after it, must fit in before the contexts end: otherwise a single slow answer costs every term.
 func (t Timing) Validate() error {
 	switch {
-	case t.Drift < 0.005 || t.Drift > 0.5:
+	case !(t.Drift >= 0.005 && t.Drift <= 0.5): // also when it is not a number
 		return fmt.Errorf("drift %v is outside 0.005 … 0.5 (a part of the ttl; 0.10 suits clocks kept by NTP)", t.Drift)
 	case t.Grace < 0 || t.Every <= 0 || t.Attempt <= 0:
 		return fmt.Errorf("grace %v, renew interval %v and attempt limit %v must be positive", t.Grace, t.Every, t.Attempt)

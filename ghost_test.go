@@ -1,0 +1,222 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// hooked is a store whose lease calls can be replaced one by one; nil fields pass through.
+type hooked struct {
+	driver.Store
+	claim func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error)
+	wait  func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error)
+	news  func(l driver.Lease, ctx context.Context) ([]driver.News, error)
+}
+
+type hookedLease struct {
+	driver.Lease
+	h *hooked
+}
+
+func (h *hooked) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := h.Store.Grant(ctx, owner, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &hookedLease{l, h}, nil
+}
+
+func (l *hookedLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+	if l.h.claim != nil {
+		return l.h.claim(l.Lease, ctx, c...)
+	}
+	return l.Lease.Claim(ctx, c...)
+}
+
+func (l *hookedLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	if l.h.wait != nil {
+		return l.h.wait(l.Lease, ctx, p)
+	}
+	return l.Lease.Wait(ctx, p)
+}
+
+func (l *hookedLease) News(ctx context.Context) ([]driver.News, error) {
+	if l.h.news != nil {
+		return l.h.news(l.Lease, ctx)
+	}
+	return l.Lease.News(ctx)
+}
+
+// noNews hears nothing until its context ends: the push is slow, as after a reconnect.
+func noNews(_ driver.Lease, ctx context.Context) ([]driver.News, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestACampaignThatFindsItsLeaseGoneStandsUnderTheNext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", &hooked{Store: b.store, news: noNews}, Options{})
+		b.lead(s, "other")
+		b.store.Expire("other") // the lease is gone, and the session has not heard of it yet
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		term, err := s.Election("n").Campaign(ctx, nil)
+		if err != nil {
+			t.Errorf("Campaign: %v, want a term under a new lease", err)
+			term, err = s.Election("n").Campaign(ctx, nil)
+			t.Errorf("and again a minute long: %v %v", term, err)
+		}
+	})
+}
+
+func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		h := &hooked{Store: b.store, wait: func(driver.Lease, context.Context, driver.Place) (driver.Place, error) {
+			return driver.Place{}, driver.ErrRefused
+		}}
+		s1, s2, s3 := b.session("a", b.store, Options{}), b.session("b", h, Options{}), b.session("c", b.store, Options{})
+		t1 := b.lead(s1, "n")
+		if _, err := s2.Election("n").Campaign(context.Background(), nil); !errors.Is(err, ErrRefused) {
+			t.Fatal(err)
+		}
+		if err := t1.Resign(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		if _, err := s3.Election("n").Campaign(ctx, nil); err != nil {
+			line, _ := b.store.Line(context.Background(), "n")
+			t.Errorf("an hour later: %v; holder %+v, behind which nobody is", err, line.Holder)
+		}
+	})
+}
+
+func TestAClaimOfUnknownOutcomeThatIsThenRefusedLeavesNothingBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var calls atomic.Int32
+		h := &hooked{Store: b.store, claim: func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+			if calls.Add(1) == 1 {
+				_, _ = l.Claim(ctx, c...)
+				return nil, errors.New("the answer was lost")
+			}
+			return nil, driver.ErrRefused
+		}}
+		s := b.session("a", h, Options{})
+		if _, err := s.Election("n").Campaign(context.Background(), nil); !errors.Is(err, ErrRefused) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if line, _ := b.store.Line(context.Background(), "n"); line.Holder != nil {
+			t.Errorf("an hour later a claim stands with nobody behind it: %+v", line.Holder)
+		}
+	})
+}
+
+func TestAnAskThatOvertakesTheAnswerOfWaitIsHeard(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		h := &hooked{Store: b.store, wait: func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error) {
+			p, err := l.Wait(ctx, p)
+			time.Sleep(100 * time.Millisecond) // the answer's way
+			return p, err
+		}}
+		s1, s2 := b.session("a", b.store, Options{}), b.session("b", h, Options{})
+		t1 := b.lead(s1, "n")
+		won := make(chan *Term, 1)
+		go func() { won <- b.lead(s2, "n") }()
+		synctest.Wait()
+		_ = t1.Resign(context.Background())
+		tok, err := s1.Election("n").Ask(context.Background(), "please")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t2 := <-won
+		select {
+		case <-t2.Context().Done():
+		case <-time.After(time.Minute):
+			t.Errorf("term %d was asked to resign (token %d) and leads on", t2.Token(), tok)
+		}
+	})
+}
+
+// claim removed by hand while its first answer was lost: the whole lease is given up.
+func TestAClaimRemovedWhileItsAnswerWasLostCostsNoOtherTerm(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var calls atomic.Int32
+		h := &hooked{Store: b.store}
+		h.news = func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
+			n, err := l.News(ctx)
+			time.Sleep(200 * time.Millisecond) // the push comes a moment late
+			return n, err
+		}
+		h.claim = func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+			p, err := l.Claim(ctx, c...)
+			if c[0].Name == "n" && calls.Add(1) == 1 {
+				b.store.Remove("n", p[0].Token)
+				return nil, errors.New("the answer was lost")
+			}
+			return p, err
+		}
+		s := b.session("a", h, Options{})
+		other := b.lead(s, "other")
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := s.Election("n").Campaign(ctx, nil)
+		if err != nil {
+			t.Errorf("Campaign: %v", err)
+		}
+		if err := other.Check(); err != nil {
+			t.Errorf("a claim on n was removed by hand, and the term on another name ended: %v", err)
+		}
+	})
+}
+
+func TestErrorsSayWhatTheStoreSaid(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		refused := errors.New("dial tcp: connection refused")
+		h := &hooked{Store: b.store, claim: func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) {
+			return nil, refused
+		}}
+		s := b.session("a", h, Options{})
+		bad := 0
+		for range 10 {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			_, err := s.Election("n").Campaign(ctx, nil)
+			cancel()
+			if !errors.Is(err, ErrUnreachable) || !errors.Is(err, refused) {
+				bad++
+				t.Log(err)
+			}
+		}
+		if bad > 0 {
+			t.Errorf("%d of 10 answers do not say that the store refused connections", bad)
+		}
+	})
+}
+
+// early is a driver that is wrong: Wait comes back before the place is held.
+func TestAWaitThatReturnsEarlyMakesNoLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		h := &hooked{Store: b.store, wait: func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error) {
+			select {
+			case <-time.After(time.Second):
+				return p, nil
+			case <-ctx.Done():
+				return p, ctx.Err()
+			}
+		}}
+		s1, s2 := b.session("a", b.store, Options{}), b.session("b", h, Options{})
+		t1 := b.lead(s1, "n")
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		t2, err := s2.Election("n").Campaign(ctx, nil)
+		if err == nil && t2.Check() == nil && t1.Check() == nil {
+			t.Error("two leaders")
+		}
+	})
+}
