@@ -37,6 +37,9 @@ func (a *app) dev(ctx context.Context, args []string) error {
 	openCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	node, err := embedded.Open(openCtx, dir, embedded.Options{Logger: a.logger()})
+	if err != nil && ctx.Err() != nil {
+		return nil // stopped by a signal while it waited for the store
+	}
 	if err != nil {
 		return &exitError{exitUnreachable, err}
 	}
@@ -61,6 +64,8 @@ func (a *app) devCommandRun(ctx context.Context, store string, args []string) er
 	err := c.Run()
 	var exit *exec.ExitError
 	switch {
+	case c.ProcessState != nil && c.ProcessState.Success():
+		return nil // also when it was asked to stop: err is the context's then
 	case errors.As(err, &exit):
 		if s := exit.Sys().(syscall.WaitStatus); s.Signaled() {
 			return &exitError{code: 128 + int(s.Signal())}

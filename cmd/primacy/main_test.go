@@ -164,6 +164,7 @@ type prog struct {
 	out, err buffer
 	exited   chan struct{}
 	took     time.Duration
+	patience time.Duration
 	waitErr  error
 }
 
@@ -200,7 +201,7 @@ func (w *world) start(args ...string) *prog {
 
 func (w *world) startWith(stdin io.Reader, args ...string) *prog {
 	w.Helper()
-	p := &prog{world: w, args: args, exited: make(chan struct{})}
+	p := &prog{world: w, args: args, exited: make(chan struct{}), patience: limit}
 	p.cmd = exec.Command(filepath.Join(shared.dir, "primacy"), args...)
 	p.cmd.Env, p.cmd.Dir = w.env, w.dir
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, &p.out, &p.err
@@ -225,13 +226,6 @@ func (w *world) startWith(stdin io.Reader, args ...string) *prog {
 	return p
 }
 
-func clip(s string) string {
-	if len(s) > 2000 {
-		return fmt.Sprintf("%s… (%d bytes)", s[:2000], len(s))
-	}
-	return s
-}
-
 func (p *prog) String() string { return clip("primacy " + strings.Join(p.args, " ")) }
 
 // wait waits for its end and returns the exit code as a shell tells it.
@@ -239,8 +233,8 @@ func (p *prog) wait() int {
 	p.Helper()
 	select {
 	case <-p.exited:
-	case <-time.After(limit):
-		p.Fatalf("%v still runs", p)
+	case <-time.After(p.patience):
+		p.Fatalf("%v still runs after %v", p, p.patience)
 	}
 	var exit *exec.ExitError
 	if p.waitErr != nil && !errors.As(p.waitErr, &exit) {
@@ -250,6 +244,12 @@ func (p *prog) wait() int {
 		p.Errorf("%v: stderr has a stack trace:\n%s", p, s)
 	}
 	return exitCode(p.cmd.ProcessState)
+}
+
+// within says how long it may take at most.
+func (p *prog) within(d time.Duration) *prog {
+	p.patience = d
+	return p
 }
 
 // ends waits for its end and checks the exit code.

@@ -38,6 +38,12 @@ func (a *app) observe(ctx context.Context, names []string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
+	if ctx.Err() != nil {
+		if err == nil {
+			done()
+		}
+		return nil // stopped by a signal: that is how it ends
+	}
 	if err != nil {
 		return err
 	}
@@ -66,7 +72,7 @@ func (a *app) observe(ctx context.Context, names []string) error {
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return nil // stopped by a signal: that is how it ends
+	return nil
 }
 
 // printChange prints one line: when it was read, who leads, under which token, with which value.

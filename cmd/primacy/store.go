@@ -77,7 +77,7 @@ func (a *app) warn(st driver.Store) {
 
 // unreachable says how long was tried, where the time given is what ended it.
 func (a *app) unreachable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("store unreachable for %v: %w", a.timeout, err)
 	}
 	return err

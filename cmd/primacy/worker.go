@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -64,24 +63,23 @@ type reign struct {
 	acts        int
 }
 
-// readReigns reads what workers wrote, in order of their first act.
+// readReigns reads what workers wrote, in order of their first act. A last line without its end is being written just now.
 func readReigns(path string) ([]reign, error) {
-	f, err := os.Open(path)
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	byToken := map[uint64]*reign{}
-	sc := bufio.NewScanner(f)
-	for line := 1; sc.Scan(); line++ {
-		fields := strings.Fields(sc.Text())
+	lines := strings.Split(string(b), "\n")
+	for i, line := range lines[:len(lines)-1] {
+		fields := strings.Fields(line)
 		if len(fields) != 3 {
-			return nil, fmt.Errorf("%s:%d: %q is not what a worker writes", path, line, sc.Text())
+			return nil, fmt.Errorf("%s:%d: %q is not what a worker writes", path, i+1, line)
 		}
 		ns, err1 := strconv.ParseInt(fields[0], 10, 64)
 		token, err2 := strconv.ParseUint(fields[1], 10, 64)
 		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("%s:%d: %q is not what a worker writes", path, line, sc.Text())
+			return nil, fmt.Errorf("%s:%d: %q is not what a worker writes", path, i+1, line)
 		}
 		at := time.Duration(ns)
 		r := byToken[token]
@@ -96,7 +94,7 @@ func readReigns(path string) ([]reign, error) {
 		reigns = append(reigns, *r)
 	}
 	slices.SortFunc(reigns, func(a, b reign) int { return int(a.first - b.first) })
-	return reigns, sc.Err()
+	return reigns, nil
 }
 
 // twoLeaders counts the ticks during which workers of two tokens acted, and the tokens that did not grow.

@@ -1,0 +1,115 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	// What a user has set for his own runs is not the candidates' business, nor the store he has.
+	w := plainWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1", "PRIMACY_ID=x", "PRIMACY_TTL=20s")
+	p := w.start("demo").within(75 * time.Second).ends(0)
+	p.says("SIGKILL to node-", "SIGSTOP to node-", "is asked to resign", "ended, exit 122",
+		"\ntokens that did not grow: 0\n", "\ninstants with two leaders: 0\n")
+	if p.took > time.Minute {
+		t.Errorf("it took %v", p.took)
+	}
+	if s := p.out.String(); strings.ContainsAny(s, "\x1b\r█") {
+		t.Errorf("no terminal, and yet: %q", s)
+	}
+	// Four reigns, each of which has acted.
+	if rows := regexp.MustCompile(`(?m)^\d+ +node-\d +\d[0-9.ms]* +[1-9]\d* +\S+$`).FindAllString(p.out.String(), -1); len(rows) != 4 {
+		t.Errorf("the table has %d rows:\n%s", len(rows), p.out.String())
+	}
+	noDemoIn(w)
+}
+
+// noDemoIn checks that a demo left nothing in the folder for temporary files.
+func noDemoIn(w *world) {
+	w.Helper()
+	if found, _ := filepath.Glob(filepath.Join(w.dir, "primacy-demo-*")); len(found) > 0 {
+		w.Errorf("left behind: %q", found)
+	}
+	if n := w.processes(); len(n) > 0 {
+		for _, link := range n {
+			cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
+			w.Errorf("still runs: %s %q", link, cmdline)
+		}
+	}
+}
+
+func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := plainWorld(t)
+	w.start("demo").prints("SIGKILL to node-").signal(syscall.SIGTERM).ends(130)
+	noDemoIn(w)
+	w.start("demo", "surplus").ends(exitUsage).inOneLine()
+}
+
+func TestDevIsAStoreForOthers(t *testing.T) {
+	t.Parallel()
+	w := plainWorld(t)
+	dir := filepath.Join(w.dir, "store")
+	dev := w.start("dev", "--store", "embedded:"+dir).prints("\n")
+	line := strings.TrimSpace(dev.out.String())
+	if line != "PRIMACY_STORE=embedded:"+dir {
+		t.Fatalf("dev prints %q", line)
+	}
+	w.with(line).start("run", "-q", "n", "true").ends(0)
+	dev.signal(syscall.SIGINT).ends(0)
+
+	// With a command: its status is ours, and the store is in its environment.
+	store := []string{"dev", "--store", "embedded:" + dir, "--"}
+	p := w.start(append(store, "sh", "-c", `primacy run -q n sh -c 'echo $PRIMACY_STORE'; primacy leader n; exit 5`)...).ends(5)
+	if p.out.String() != "embedded:"+dir+"\n" {
+		t.Errorf("got %q", p.out.String())
+	}
+	p.complains("nobody leads n")
+	w.start(append(store, "ls", "-d", "/")...).ends(0).says("/\n")
+	w.start(append(store, "sh", "-c", "kill -KILL $$")...).ends(128 + 9)
+	w.start(append(store, "nosuchcommand")...).ends(127).inOneLine().complains("nosuchcommand")
+	w.start(append(store, "/etc")...).ends(126).inOneLine().complains("/etc")
+	for script, code := range map[string]int{"trap 'exit 0' TERM": 0, "trap 'exit 4' TERM": 4, ":": 128 + 15} {
+		p := w.start(append(store, "sh", "-c", script+"; echo up; while :; do sleep 0.05; done")...).prints("up")
+		if p.signal(syscall.SIGTERM).ends(code); p.err.String() != "" {
+			t.Errorf("%s: stderr %q", script, p.err.String())
+		}
+	}
+}
+
+func TestHelpNamesTheVerbsButNotTheWorker(t *testing.T) {
+	w := newWorld(t)
+	p := w.start("--help").ends(0).says("run ", "leader ", "observe ", "resign ", "status ", "dev ", "demo ", "121")
+	if strings.Contains(p.out.String(), "worker") {
+		t.Error("the worker is not hidden")
+	}
+	for _, verb := range []string{"run", "leader", "observe", "resign", "status", "dev", "demo"} {
+		w.start(verb, "--help").ends(0).says("Usage:\n  primacy "+verb, "--store")
+	}
+	if p := w.start().ends(0); !strings.Contains(p.out.String(), "primacy demo") {
+		t.Errorf("without arguments: %q", p.out.String())
+	}
+	// By hand, the guardian's argument leads nowhere.
+	w.start("__guardian").ends(exitUsage).inOneLine().complains("not by hand")
+}
+
+func TestTheWorkerWritesUntilItIsTold(t *testing.T) {
+	w := newWorld(t).with("PRIMACY_TOKEN=7", "PRIMACY_ID=me")
+	file := filepath.Join(w.dir, "acts")
+	p := w.start("worker", file)
+	w.eventually("ten acts", func() bool { r, err := readReigns(file); return err == nil && len(r) == 1 && r[0].acts >= 10 })
+	p.signal(syscall.SIGTERM).ends(0)
+	r, err := readReigns(file)
+	if err != nil || len(r) != 1 || r[0].token != 7 || r[0].id != "me" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	w.start("worker", w.dir).ends(exitUsage).inOneLine().complains(w.dir)
+}
