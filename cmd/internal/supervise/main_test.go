@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 			daemonMain(os.Args[2], os.Args[3])
 		}
 	}
+	// Whatever any test leaves behind falls to us, where wantNobodyLeft meets it.
+	check(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	os.Exit(m.Run())
 }
 
@@ -116,12 +118,28 @@ func newSupervisor(t *testing.T) *Supervisor {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if left := snapshot()(os.Getpid()); len(left) != 0 {
+		t.Fatalf("an earlier test left processes: %v", left)
+	}
 	fds := len(openFDs())
 	t.Cleanup(func() {
 		eventually(t, "no child left", func() bool { return len(snapshot()(os.Getpid())) == 0 })
 		eventually(t, "no descriptor left", func() bool { return len(openFDs()) <= fds })
 	})
 	return s
+}
+
+// wantNobodyLeft reaps orphans until this process has no child at all.
+func wantNobodyLeft(t *testing.T) {
+	t.Helper()
+	eventually(t, "nobody left of the family", func() bool {
+		for {
+			pid, err := syscall.Wait4(-1, nil, unix.WNOHANG, nil)
+			if err != nil || pid == 0 {
+				return err == unix.ECHILD
+			}
+		}
+	})
 }
 
 // eventually polls for a condition. Nothing in these tests sleeps in the hope that something has happened.
@@ -132,7 +150,20 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			return
 		}
 	}
-	t.Fatalf("waited 10 s for: %s", what)
+	t.Fatalf("waited 10 s for: %s%s", what, whoIsThere(os.Getpid()))
+}
+
+// whoIsThere describes every process below pid, for a test that failed.
+func whoIsThere(pid int) string {
+	var b strings.Builder
+	for _, m := range descendants(pid, snapshot(), func(int) bool { return false }) {
+		s, _ := readStat(m.pid)
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", m.pid))
+		where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", m.pid))
+		group, _ := unix.Getpgid(m.pid)
+		fmt.Fprintf(&b, "\n%d parent %d group %d state %c in %s: %.80q", m.pid, s.parent, group, max(s.state, ' '), where, args)
+	}
+	return b.String()
 }
 
 // command is a shell script that may run for a while.
@@ -212,7 +243,9 @@ func stamps(t *testing.T, file string) map[string]time.Duration {
 func tree(t *testing.T, left time.Duration) (Command, string) {
 	file := filepath.Join(t.TempDir(), "stamps")
 	return Command{
-		Args: []string{self(), "__stamp", file, "command", "tree"}, Env: os.Environ(),
+		Args: []string{self(), "__stamp", file, "command", "tree"},
+		// The race detector lingers for a second at exit otherwise.
+		Env:      append(os.Environ(), "GORACE=atexit_sleep_ms=0"),
 		Deadline: boottime.Now() + left, Grace: left / 4, Margin: left / 8,
 	}, file
 }

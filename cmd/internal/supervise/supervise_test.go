@@ -88,7 +88,7 @@ func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 		p.Extend(last)
 		time.Sleep(10 * time.Millisecond) // the pace of renewals
 	}
-	got := p.Wait()
+	got := withoutOverrun(p.Wait())
 	if want := (Status{Code: 137, By: Deadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -106,6 +106,19 @@ func TestToldBeforeTheDeadline(t *testing.T) {
 	c.Deadline, c.Grace = boottime.Now()+600*time.Millisecond, 400*time.Millisecond
 	got := start(t, s, c).Wait()
 	if want := (Status{Code: 5, By: Deadline}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if left := c.Deadline - boottime.Now(); left <= 0 {
+		t.Errorf("ended %v after the deadline", -left)
+	}
+}
+
+func TestDeaf(t *testing.T) {
+	s := newSupervisor(t)
+	c := command("trap '' TERM; while :; do sleep 0.01; done")
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+500*time.Millisecond, 300*time.Millisecond, 200*time.Millisecond
+	got := start(t, s, c).Wait()
+	if want := (Status{Code: 137, By: Deadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if left := c.Deadline - boottime.Now(); left <= 0 {

@@ -33,11 +33,34 @@ func (p *Process) watch(t *bootTimer) {
 		for _, line := range p.inbox.read() {
 			p.take(line, stops)
 		}
-		late = p.gone == nil && boottime.Now() >= p.killAt()
+		if late = p.gone == nil && boottime.Now() >= p.killAt(); late {
+			p.stepIn(stops)
+		}
 	}
 	signal.Stop(stops)
 	t.close()
 	p.finish()
+}
+
+// patience is how long a guardian that runs, but is late, may take to report what it has done.
+const patience = time.Second
+
+// stepIn kills everything below a guardian that did not do it in time. The guardian itself is left alone for the
+// moment: if it is only late, as after a freeze of the whole machine, it still has the command's true status to tell.
+func (p *Process) stepIn(stops <-chan os.Signal) {
+	guardian := p.guardian.Process.Pid
+	for since := boottime.Now(); p.gone == nil && !p.inbox.closed; time.Sleep(time.Millisecond) {
+		for _, m := range descendants(guardian, snapshot(), func(int) bool { return false }) {
+			m.kill(guardian, unix.SIGKILL)
+		}
+		s, ok := readStat(guardian)
+		if !ok || s.state == 'T' || s.state == 't' || boottime.Now() > since+patience {
+			return // frozen: finish kills it
+		}
+		for _, line := range p.inbox.read() {
+			p.take(line, stops)
+		}
+	}
 }
 
 func (p *Process) killAt() time.Duration {
@@ -105,8 +128,8 @@ func (p *Process) overrun() time.Duration {
 // pause makes ^Z work: the command has stopped, now its supervisor stops too, or the shell would never get control.
 // It returns when somebody has continued us (fg, bg), and continues the command.
 func (p *Process) pause(stops <-chan os.Signal) {
-	if p.terminal == nil {
-		return // stopped by hand, with kill -STOP: no shell waits for it
+	if p.terminal == nil || boottime.Now() >= p.killAt() {
+		return // stopped by hand, with kill -STOP: no shell waits for it. Or too late: we must kill, and not stand still
 	}
 	p.terminal.take(p.pid)
 	if !orphaned() {

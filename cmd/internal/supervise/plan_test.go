@@ -1,0 +1,32 @@
+package supervise
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPlan(t *testing.T) {
+	const s = time.Second
+	start := plan{deadline: 100 * s, grace: 5 * s, margin: s}
+	for _, test := range []struct {
+		name         string
+		do           func(p *plan)
+		next, killAt time.Duration
+	}{
+		{"untouched", func(p *plan) {}, 95 * s, 99 * s},
+		{"extended", func(p *plan) { p.extend(110 * s) }, 105 * s, 109 * s},
+		{"never back", func(p *plan) { p.extend(110 * s); p.extend(50 * s) }, 105 * s, 109 * s},
+		{"stopped early", func(p *plan) { p.tell(10*s, 5*s) }, 15 * s, 15 * s},
+		{"grace beyond the deadline", func(p *plan) { p.tell(97*s, 5*s) }, 99 * s, 99 * s},
+		{"a second telling shortens", func(p *plan) { p.tell(10*s, 30*s); p.tell(11*s, 2*s) }, 13 * s, 13 * s},
+		{"but does not lengthen", func(p *plan) { p.tell(10*s, 5*s); p.tell(11*s, 60*s) }, 15 * s, 15 * s},
+		{"a later deadline does not revive", func(p *plan) { p.tell(95*s, 5*s); p.extend(200 * s) }, 100 * s, 100 * s},
+		{"grace within the margin", func(p *plan) { p.grace = 0 }, 99 * s, 99 * s},
+	} {
+		p := start
+		test.do(&p)
+		if p.next() != test.next || p.killAt() != test.killAt {
+			t.Errorf("%s: got next %v, kill %v, want %v, %v", test.name, p.next(), p.killAt(), test.next, test.killAt)
+		}
+	}
+}

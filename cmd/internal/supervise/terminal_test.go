@@ -1,0 +1,256 @@
+//go:build linux
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"golang.org/x/sys/unix"
+)
+
+// screen is a pseudo-terminal with a session on it: what a person at a terminal has before him.
+type screen struct {
+	keys   *os.File // the master side
+	leader *exec.Cmd
+	report string // of the supervisor
+
+	mu   sync.Mutex
+	text strings.Builder
+	read int // how far see has looked
+}
+
+// newScreen starts a session whose leader is args. In its environment "$RUN" holds the command line of a supervisor
+// for c, to be eval'ed.
+func newScreen(t *testing.T, c Command, args ...string) *screen {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{keys: os.NewFile(uintptr(fd), "ptmx")}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	sup := supervisorCommand(t, c)
+	s.report = strings.TrimPrefix(sup.Env[len(sup.Env)-1], "REPORT=")
+	s.leader = exec.Command(args[0], args[1:]...)
+	s.leader.Stdin, s.leader.Stdout, s.leader.Stderr = slave, slave, slave
+	s.leader.Env = append(os.Environ(), `RUN="$SUP" __supervisor "$CONF"`, "SUP="+self(), "CONF="+sup.Args[2], "PS1=ready> ", "ENV=")
+	s.leader.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	if err := s.leader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.end(t) })
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := s.keys.Read(buf)
+			s.mu.Lock()
+			s.text.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// end ends the session as a closed window does, and sees everybody gone.
+func (s *screen) end(t *testing.T) {
+	s.leader.Process.Kill()
+	s.leader.Wait()
+	s.keys.Close() // hangs up: whoever is left of the session gets SIGHUP
+	wantNobodyLeft(t)
+}
+
+func (s *screen) press(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := s.keys.WriteString(keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// see waits until want comes up on the screen, after what was seen before.
+func (s *screen) see(t *testing.T, want string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		text := s.text.String()
+		i := strings.Index(text[s.read:], want)
+		if i >= 0 {
+			s.read += i + len(want)
+		}
+		s.mu.Unlock()
+		if i >= 0 {
+			return
+		}
+	}
+	t.Fatalf("waited 10 s for %q on the screen:\n%s%s", want, s.text.String(), whoIsThere(os.Getpid()))
+}
+
+// pids returns those of the guardian and the command.
+func (s *screen) pids(t *testing.T) (guardian, command int) {
+	t.Helper()
+	eventually(t, "the start", func() bool {
+		text, _ := os.ReadFile(s.report)
+		n, _ := fmt.Sscanf(string(text), "started %d %d\n", &guardian, &command)
+		return n == 2
+	})
+	return guardian, command
+}
+
+// front returns the group in the foreground.
+func (s *screen) front(t *testing.T) int {
+	t.Helper()
+	raw, err := s.keys.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := 0
+	_ = raw.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
+
+// reads is a command that needs its terminal: it repeats lines, and says when ^C reaches it.
+const reads = `trap 'echo int-$((40+2)); exit 3' INT; echo up-$((40+2)); while :; do read line && echo "line:$line"; done`
+
+func inState(pid int, state byte) func() bool {
+	return func() bool { s, ok := readStat(pid); return ok && s.state == state }
+}
+
+// A script without job control: it depends on the terminal being given back.
+func TestTerminalIsLentAndGivenBack(t *testing.T) {
+	s := newScreen(t, command(reads), "sh", "-c", `eval "$RUN"; echo "status:$?"; read x; echo "read:$x"`)
+	_, pid := s.pids(t)
+	s.see(t, "up-42")
+	if got := s.front(t); got != pid {
+		t.Errorf("in front: got group %d, want the command's %d", got, pid)
+	}
+	s.press(t, "hello\n")
+	s.see(t, "line:hello")
+	// Nobody could continue a script without a shell above it: ^Z must pass without harm.
+	s.press(t, "\x1a")
+	s.press(t, "there\n")
+	s.see(t, "line:there")
+	s.press(t, "\x03")
+	s.see(t, "int-42")
+	s.see(t, "status:3")
+	s.press(t, "back\n")
+	s.see(t, "read:back")
+}
+
+func TestTerminalAfterKills(t *testing.T) {
+	for _, who := range []string{"supervisor", "command"} {
+		t.Run(who, func(t *testing.T) {
+			c := command(`stty -echo; echo up-$((40+2)); while :; do sleep 1; done`)
+			s := newScreen(t, c, "sh", "-c", `eval "$RUN"; echo "status:$?"; sleep 60`)
+			s.see(t, "up-42")
+			guardian, victim := s.pids(t)
+			if who == "supervisor" {
+				st, _ := readStat(guardian)
+				victim = st.parent
+			}
+			send(t, unix.SIGKILL, victim)
+			s.see(t, "status:137")
+			eventually(t, "the script in front again", func() bool { return s.front(t) == s.leader.Process.Pid })
+			eventually(t, "echo on again", func() bool {
+				raw, _ := s.keys.SyscallConn()
+				on := false
+				_ = raw.Control(func(fd uintptr) {
+					modes, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
+					on = err == nil && modes.Lflag&unix.ECHO != 0
+				})
+				return on
+			})
+		})
+	}
+}
+
+// A person at a shell: ^Z, fg, ^Z, bg, fg, ^C. Once typed directly, once with a script in between.
+func TestJobControl(t *testing.T) {
+	for _, line := range []string{`eval "$RUN"`, `sh -c 'eval "$RUN"; exit $?'`} {
+		t.Run(line, func(t *testing.T) {
+			s := newScreen(t, command(reads), "sh", "-i")
+			s.see(t, "ready> ")
+			s.press(t, line+"\n")
+			s.see(t, "up-42")
+			guardian, pid := s.pids(t)
+			supervisor, _ := readStat(guardian)
+			for range 3 {
+				s.press(t, "\x1a")
+				s.see(t, "ready> ")
+				eventually(t, "a stopped command", inState(pid, 'T'))
+				eventually(t, "a stopped supervisor", inState(supervisor.parent, 'T'))
+				s.press(t, "fg\n")
+				eventually(t, "the command in front", func() bool { return s.front(t) == pid })
+				s.press(t, "again\n")
+				s.see(t, "line:again")
+			}
+			s.press(t, "\x03")
+			s.see(t, "int-42")
+			s.see(t, "ready> ")
+			s.press(t, "echo status:$?\n")
+			s.see(t, "status:3")
+		})
+	}
+}
+
+// bg: it runs on behind the shell, and fg hands it the terminal although it never stopped.
+func TestBackground(t *testing.T) {
+	// No loop of sleeps here: dash starts them with vfork, and if ^Z meets the child before its exec, the shell hangs in
+	// the kernel, neither stopped nor running. (It does so under any shell.)
+	c := command(`trap 'echo int-$((40+2)); exit 3' INT; sleep 60 & echo up-$((40+2)); while :; do wait; done`)
+	s := newScreen(t, c, "sh", "-i")
+	s.see(t, "ready> ")
+	s.press(t, "eval \"$RUN\"\n")
+	s.see(t, "up-42")
+	_, pid := s.pids(t)
+	s.press(t, "\x1a")
+	s.see(t, "ready> ")
+	s.press(t, "bg\n")
+	eventually(t, "a running command", func() bool { return !inState(pid, 'T')() })
+	if s.front(t) == pid {
+		t.Error("the command took the terminal from the shell")
+	}
+	s.press(t, "fg\n")
+	eventually(t, "the command in front", func() bool { return s.front(t) == pid })
+	s.press(t, "\x03")
+	s.see(t, "int-42")
+}
+
+// Stopped with ^Z and forgotten: the right ends all the same.
+func TestDeadlineWhileStopped(t *testing.T) {
+	c := command(reads)
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+800*time.Millisecond, 100*time.Millisecond, 50*time.Millisecond
+	s := newScreen(t, c, "sh", "-i")
+	s.see(t, "ready> ")
+	s.press(t, "eval \"$RUN\"\n")
+	s.see(t, "up-42")
+	_, pid := s.pids(t)
+	s.press(t, "\x1a")
+	eventually(t, "a dead command", func() bool { return dead(pid) })
+	if now := boottime.Now(); now >= c.Deadline {
+		t.Errorf("died %v after the deadline", now-c.Deadline)
+	}
+}
