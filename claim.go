@@ -42,7 +42,7 @@ type claim struct {
 // newClaim returns a claim that stands from now on: events that come before campaign are heard.
 func newClaim(ctx context.Context, l *lease, name string, value []byte, leave func()) *claim {
 	c := &claim{l: l, name: name, value: value, leave: leave, values: ctx, free: make(chan struct{}), quiet: make(chan struct{})}
-	c.first = c.core.Step(core.ClaimEvent{Kind: core.Stand})
+	c.first = c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
 
@@ -77,9 +77,6 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	opCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.mu.Lock()
-	if o.Fresh {
-		c.place = driver.Place{Name: c.name, ID: rand.Text()}
-	}
 	asked, next := c.place, c.next
 	c.interrupt = cancel
 	c.mu.Unlock()
@@ -96,7 +93,7 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	if err == nil && !c.fits(o.Do, asked, got) {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
 	}
-	if err == nil {
+	if err == nil && c.place.ID == asked.ID {
 		c.place = got // also when it came too late: then it is released by its token
 	}
 	c.note(ctx, o.Do, err, began)
@@ -184,6 +181,10 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	standing := c.core.Phase() == core.Entering || c.core.Phase() == core.Waiting
 	o := c.core.Step(e)
+	if o.Fresh {
+		c.place = driver.Place{Name: c.name, ID: rand.Text()} // now: news of the old ID is not for the new one
+		c.request = nil
+	}
 	if o.Do == core.Lead {
 		c.term = newTerm(c)
 		c.l.s.stats.terms.Add(1)
