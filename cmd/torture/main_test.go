@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	case "act":
 		check(actMain())
 	case "pause":
-		check(nil)
+		check(pauseMain())
 	case "":
 		code := m.Run()
 		if dir := os.Getenv(binDirEnv); dir != "" {

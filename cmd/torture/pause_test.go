@@ -1,0 +1,182 @@
+//go:build linux
+
+package torture
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// What the helper is told: where etcd is.
+const endpointEnv = "TORTURE_ENDPOINT"
+
+const pauseTTL = 2 * time.Second // etcd's least
+
+// pauseMain leads and asks all the time whether it leads. It writes lines:
+//
+//	leads TOKEN
+//	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before it had ended at BEFORE
+//	over LAST FLAGS DONE         the last question that was answered with yes was begun at LAST; so many later ones were
+//	                             asked while the context had not ended; and when that did
+func pauseMain() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{os.Getenv(endpointEnv)}})
+	if err != nil {
+		return err
+	}
+	s, err := primacy.NewSession(store, primacy.Options{TTL: pauseTTL})
+	if err != nil {
+		return err
+	}
+	term, err := s.Election("pause/"+s.ID()).Campaign(ctx, nil)
+	if err != nil {
+		return err
+	}
+	fmt.Println("leads", term.Token())
+	var done atomic.Int64
+	context.AfterFunc(term.Context(), func() { done.Store(int64(boottime.Now())) })
+	var last, before, since time.Duration
+	flags := 0
+	for since == 0 || boottime.Now() < since+time.Second {
+		begun := boottime.Now()
+		yes := term.Check() == nil
+		flag := done.Load() == 0
+		if before != 0 && begun-before > pauseTTL/2 {
+			fmt.Println("gap", before.Nanoseconds(), begun.Nanoseconds(), map[bool]string{true: "yes", false: "no"}[yes])
+		}
+		before = boottime.Now()
+		switch {
+		case yes:
+			last = begun
+		case flag:
+			flags++
+		}
+		if !yes && since == 0 {
+			since = before
+		}
+		time.Sleep(50 * time.Microsecond) // the others of this machine want to live, too
+	}
+	fmt.Println("over", last.Nanoseconds(), flags, done.Load())
+	return nil
+}
+
+// paused is one helper process and what it has written.
+type paused struct {
+	proc
+	lines  chan string
+	frozen time.Duration
+}
+
+func startPaused(t *testing.T, addr string) *paused {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), helperEnv+"=pause", endpointEnv+"="+addr)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	onOneThread()(func() { err = cmd.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	p := &paused{proc: find(t, cmd.Process.Pid, "helper"), lines: make(chan string, 1000)}
+	go func() {
+		defer close(p.lines)
+		for sc := bufio.NewScanner(out); sc.Scan(); {
+			p.lines <- sc.Text()
+		}
+	}()
+	return p
+}
+
+// line returns the next line that begins with word, or the last word on it.
+func (p *paused) line(t *testing.T, word string) string {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		select {
+		case l, ok := <-p.lines:
+			if !ok {
+				t.Fatalf("the helper ended without a line %q", word)
+			}
+			if rest, found := strings.CutPrefix(l, word+" "); found {
+				return rest
+			}
+		case <-limit:
+			t.Fatalf("no line %q after 30 s", word)
+		}
+	}
+}
+
+// TestPause freezes processes that lead for longer than their lease lives. For half of them the network is slow, so that
+// the reply to a renewal is often on its way when the process freezes, and there when it wakes.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	etcd := etcdtest.Start(t, etcdtest.Options{})
+	var helpers []*paused
+	for i := range rounds(t, 6) {
+		proxy := etcdtest.NewProxy(t, etcd.Addr())
+		if i%2 == 1 {
+			proxy.Delay(80*time.Millisecond, etcdtest.Down) // twice in a renewal, whose limit is 400 ms
+		}
+		helpers = append(helpers, startPaused(t, proxy.Addr()))
+	}
+	for _, p := range helpers {
+		p.line(t, "leads")
+	}
+	for _, p := range helpers {
+		time.Sleep(time.Duration(rand.Int64N(int64(pauseTTL / 5)))) // at any moment of a renewal
+		freeze(t, p.proc)
+		p.frozen = boottime.Now()
+	}
+	for _, p := range helpers {
+		p.afterThaw(t)
+	}
+}
+
+func (p *paused) afterThaw(t *testing.T) {
+	waitUntil(p.frozen + 2*pauseTTL)
+	thaw := boottime.Now()
+	p.signal(t, syscall.SIGCONT)
+	var before, first, last, done time.Duration
+	var answer string
+	var flags int
+	for first < thaw { // a busy machine may have made a gap before
+		if _, err := fmt.Sscanf(p.line(t, "gap"), "%d %d %s", &before, &first, &answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if before > p.frozen || answer != "no" {
+		t.Errorf("the first Check after the thaw said %q, want no (begun %v after it; the one before had ended %v before the freeze)",
+			answer, first-thaw, p.frozen-before)
+	}
+	if _, err := fmt.Sscanf(p.line(t, "over"), "%d %d %d", &last, &flags, &done); err != nil {
+		t.Fatal(err)
+	}
+	if last >= p.frozen {
+		t.Errorf("a Check begun %v after the thaw said yes", last-thaw)
+	}
+	t.Logf("first Check %v after the thaw: %s; context ended %v after the thaw; a flag would have said yes %d times", first-thaw, answer, done-thaw, flags)
+}
