@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -78,17 +79,15 @@ func inUse(path string) error {
 	return fmt.Errorf("%s is in use by another process: end that one, or choose another directory", path)
 }
 
-// awaitUnlocked returns once nobody has the file of etcd's log open.
+// awaitUnlocked returns once nobody has the file of etcd's log open: neither a host that is dying, nor a child of ours that
+// was forked while we had it open and has not come to its exec.
 func awaitUnlocked(ctx context.Context, path string) error {
 	limit := time.NewTimer(busyLimit)
 	defer limit.Stop()
 	for {
-		f, err := fileutil.TryLockFile(path, os.O_RDWR, 0o600)
-		if err == nil {
-			return f.Close()
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // purged by the dying host
+		err := tryUnlocked(path)
+		if err == nil || errors.Is(err, fs.ErrNotExist) { // purged by the dying host
+			return nil
 		}
 		if !errors.Is(err, fileutil.ErrLocked) {
 			return err
@@ -101,6 +100,17 @@ func awaitUnlocked(ctx context.Context, path string) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// tryUnlocked takes the lock and lets go of it, which it does by closing the file. A fork in between would keep the lock.
+func tryUnlocked(path string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	f, err := fileutil.TryLockFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // readThrough reads every key of the data file, and the index of the last log entry that is in it. bbolt panics on what it

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -216,6 +218,26 @@ func TestCancelledOpen(t *testing.T) {
 		}
 	}
 	put(t, openNode(t, dir), "k", "v")
+}
+
+// TestForksWhileStarting: a child has its parent's open files until its exec, and with them the locks that etcd
+// believed to have given up.
+func TestForksWhileStarting(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				exec.Command("/bin/true").Run()
+			}
+		})
+	}
+	for range 4 {
+		dir := privateDir(t)
+		put(t, openNode(t, dir), "k", "v")
+	}
 }
 
 // TestFullStoreHeals: etcd refuses every write to a store that was once full until somebody cleans it up.

@@ -54,30 +54,38 @@ type host struct {
 
 // startHost starts etcd on the data in d and returns once it answers on the socket. The caller holds the lock.
 func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
-	if err := checkData(ctx, d.path(dataName)); err != nil {
-		return nil, fmt.Errorf("embedded store %s: %w", d.name, err)
-	}
 	out, err := openLog(d.path(logName))
 	if err != nil {
 		return nil, d.unusable(err)
 	}
 	broken := newBreak()
 	h := &host{broken: broken, log: out, failed: make(chan error, 1), served: make(chan struct{})}
-	lg := newLogger(out, broken)
-	if err = create(ctx, d, quota, lg, broken); err == nil {
-		h.etcd, err = launch(ctx, config(d, dataName, quota, lg), broken)
-	}
-	if err != nil {
+	if h.etcd, err = start(ctx, d, quota, newLogger(out, broken), broken); err != nil {
 		if !errors.Is(err, errDirty) {
 			out.Close() // else etcd's goroutines may still write there
 		}
-		return nil, d.unstartable(err)
+		return nil, err
 	}
 	if err := h.serve(d); err != nil {
 		h.stop()
 		return nil, d.unusable(err)
 	}
 	return h, nil
+}
+
+// start makes the data where there is none, checks it, and starts etcd on it.
+func start(ctx context.Context, d *dir, quota int64, lg *zap.Logger, broken *breakage) (*embed.Etcd, error) {
+	if err := create(ctx, d, quota, lg, broken); err != nil {
+		return nil, d.unstartable(err)
+	}
+	if err := checkData(ctx, d.path(dataName)); err != nil {
+		return nil, fmt.Errorf("embedded store %s: %w", d.name, err)
+	}
+	etcd, err := launch(ctx, config(d, dataName, quota, lg), broken)
+	if err != nil {
+		return nil, d.unstartable(err)
+	}
+	return etcd, nil
 }
 
 // create makes the data of a store that has none, under another name until it is whole. An etcd that is killed before it
