@@ -42,7 +42,9 @@ func TestMain(m *testing.M) {
 // setup is what a supervisor process is told, as JSON in its argument.
 type setup struct {
 	Command Command
-	Report  string // file for "started GUARDIAN COMMAND" and "ended STATUS"
+	Report  string        // file for "started GUARDIAN COMMAND", "deadline NS" and "ended STATUS"
+	TTL     time.Duration // if set, the deadline: so long after now, again and again until the file Hold exists
+	Hold    string
 }
 
 // supervisorMain does what the primacy program does around a command, but for the election.
@@ -55,11 +57,24 @@ func supervisorMain(text string) {
 	signal.Notify(sigs, Signals()...)
 	out, err := os.OpenFile(s.Report, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	check(err)
+	deadline := &s.Command.Deadline
+	if s.TTL != 0 {
+		*deadline = boottime.Now() + s.TTL
+	}
 	p, err := sup.Start(s.Command)
 	check(err)
 	fmt.Fprintf(out, "started %d %d\n", p.guardian.Process.Pid, p.PID())
+	renewals := time.NewTicker(10 * time.Millisecond)
 	for {
 		select {
+		case <-renewals.C:
+			if _, err := os.Stat(s.Hold); s.TTL == 0 || err == nil {
+				renewals.Stop()
+				fmt.Fprintf(out, "deadline %d\n", *deadline)
+				continue
+			}
+			*deadline = boottime.Now() + s.TTL
+			p.Extend(*deadline)
 		case sig := <-sigs:
 			p.Signal(sig.(syscall.Signal))
 		case <-p.Done():

@@ -78,13 +78,12 @@ func TestStartErrors(t *testing.T) {
 
 func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 	s := newSupervisor(t)
-	c, file := tree(t, 600*time.Millisecond)
+	c, file := tree(t, ttl)
 	first := c.Deadline
 	p := start(t, s, c)
-	waitTree(t, file)
 	last := first
-	for boottime.Now() < first+200*time.Millisecond {
-		last = boottime.Now() + 600*time.Millisecond
+	for len(stamps(t, file)) < 3 || boottime.Now() < first+100*time.Millisecond {
+		last = boottime.Now() + ttl
 		p.Extend(last)
 		time.Sleep(10 * time.Millisecond) // the pace of renewals
 	}
@@ -103,7 +102,7 @@ func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 func TestToldBeforeTheDeadline(t *testing.T) {
 	s := newSupervisor(t)
 	c := command("trap 'exit 5' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace = boottime.Now()+600*time.Millisecond, 400*time.Millisecond
+	c.Deadline, c.Grace = boottime.Now()+1200*time.Millisecond, 500*time.Millisecond
 	got := start(t, s, c).Wait()
 	if want := (Status{Code: 5, By: Deadline}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -116,7 +115,7 @@ func TestToldBeforeTheDeadline(t *testing.T) {
 func TestDeaf(t *testing.T) {
 	s := newSupervisor(t)
 	c := command("trap '' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+500*time.Millisecond, 300*time.Millisecond, 200*time.Millisecond
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+1200*time.Millisecond, 600*time.Millisecond, 300*time.Millisecond
 	got := start(t, s, c).Wait()
 	if want := (Status{Code: 137, By: Deadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -298,7 +297,7 @@ func TestSignalDispositions(t *testing.T) {
 		c := command("grep -E '^Sig(Blk|Ign)' /proc/self/status")
 		read := output(t, &c)
 		args := []string{"-c", `for s in $1; do trap '' $s; done; shift; exec "$@"`, "sh", ignore}
-		sup := supervisorCommand(t, c)
+		sup := supervisorCommand(t, setup{Command: c, Report: filepath.Join(t.TempDir(), "report")})
 		sup.Args = append(append([]string{"sh"}, args...), sup.Args...)
 		sup.Path = "/bin/sh"
 		if err := sup.Run(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,11 +32,17 @@ type screen struct {
 // for c, to be eval'ed.
 func newScreen(t *testing.T, c Command, args ...string) *screen {
 	t.Helper()
+	return openScreen(t, setup{Command: c}, args...)
+}
+
+func openScreen(t *testing.T, run setup, args ...string) *screen {
+	t.Helper()
+	run.Report = filepath.Join(t.TempDir(), "report")
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &screen{keys: os.NewFile(uintptr(fd), "ptmx")}
+	s := &screen{keys: os.NewFile(uintptr(fd), "ptmx"), report: run.Report}
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
 		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
@@ -48,8 +55,7 @@ func newScreen(t *testing.T, c Command, args ...string) *screen {
 		t.Fatal(err)
 	}
 	defer slave.Close()
-	sup := supervisorCommand(t, c)
-	s.report = strings.TrimPrefix(sup.Env[len(sup.Env)-1], "REPORT=")
+	sup := supervisorCommand(t, run)
 	s.leader = exec.Command(args[0], args[1:]...)
 	s.leader.Stdin, s.leader.Stdout, s.leader.Stderr = slave, slave, slave
 	s.leader.Env = append(os.Environ(), `RUN="$SUP" __supervisor "$CONF"`, "SUP="+self(), "CONF="+sup.Args[2], "PS1=ready> ", "ENV=")
@@ -106,17 +112,6 @@ func (s *screen) see(t *testing.T, want string) {
 	t.Fatalf("waited 10 s for %q on the screen:\n%s%s", want, s.text.String(), whoIsThere(os.Getpid()))
 }
 
-// pids returns those of the guardian and the command.
-func (s *screen) pids(t *testing.T) (guardian, command int) {
-	t.Helper()
-	eventually(t, "the start", func() bool {
-		text, _ := os.ReadFile(s.report)
-		n, _ := fmt.Sscanf(string(text), "started %d %d\n", &guardian, &command)
-		return n == 2
-	})
-	return guardian, command
-}
-
 // front returns the group in the foreground.
 func (s *screen) front(t *testing.T) int {
 	t.Helper()
@@ -142,7 +137,7 @@ func inState(pid int, state byte) func() bool {
 // A script without job control: it depends on the terminal being given back.
 func TestTerminalIsLentAndGivenBack(t *testing.T) {
 	s := newScreen(t, command(reads), "sh", "-c", `eval "$RUN"; echo "status:$?"; read x; echo "read:$x"`)
-	_, pid := s.pids(t)
+	_, pid := awaitStart(t, s.report)
 	s.see(t, "up-42")
 	if got := s.front(t); got != pid {
 		t.Errorf("in front: got group %d, want the command's %d", got, pid)
@@ -166,7 +161,7 @@ func TestTerminalAfterKills(t *testing.T) {
 			c := command(`stty -echo; echo up-$((40+2)); while :; do sleep 1; done`)
 			s := newScreen(t, c, "sh", "-c", `eval "$RUN"; echo "status:$?"; sleep 60`)
 			s.see(t, "up-42")
-			guardian, victim := s.pids(t)
+			guardian, victim := awaitStart(t, s.report)
 			if who == "supervisor" {
 				st, _ := readStat(guardian)
 				victim = st.parent
@@ -195,7 +190,7 @@ func TestJobControl(t *testing.T) {
 			s.see(t, "ready> ")
 			s.press(t, line+"\n")
 			s.see(t, "up-42")
-			guardian, pid := s.pids(t)
+			guardian, pid := awaitStart(t, s.report)
 			supervisor, _ := readStat(guardian)
 			for range 3 {
 				s.press(t, "\x1a")
@@ -225,7 +220,7 @@ func TestBackground(t *testing.T) {
 	s.see(t, "ready> ")
 	s.press(t, "eval \"$RUN\"\n")
 	s.see(t, "up-42")
-	_, pid := s.pids(t)
+	_, pid := awaitStart(t, s.report)
 	s.press(t, "\x1a")
 	s.see(t, "ready> ")
 	s.press(t, "bg\n")
@@ -242,15 +237,17 @@ func TestBackground(t *testing.T) {
 // Stopped with ^Z and forgotten: the right ends all the same.
 func TestDeadlineWhileStopped(t *testing.T) {
 	c := command(reads)
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+800*time.Millisecond, 100*time.Millisecond, 50*time.Millisecond
-	s := newScreen(t, c, "sh", "-i")
+	c.Grace, c.Margin = 500*time.Millisecond, 300*time.Millisecond
+	dir := t.TempDir() // always there: no renewal
+	s := openScreen(t, setup{Command: c, TTL: 1500 * time.Millisecond, Hold: dir}, "sh", "-i")
 	s.see(t, "ready> ")
 	s.press(t, "eval \"$RUN\"\n")
 	s.see(t, "up-42")
-	_, pid := s.pids(t)
+	_, pid := awaitStart(t, s.report)
+	deadline := awaitDeadline(t, s.report)
 	s.press(t, "\x1a")
 	eventually(t, "a dead command", func() bool { return dead(pid) })
-	if now := boottime.Now(); now >= c.Deadline {
-		t.Errorf("died %v after the deadline", now-c.Deadline)
+	if now := boottime.Now(); now >= deadline {
+		t.Errorf("died %v after the deadline", now-deadline)
 	}
 }
