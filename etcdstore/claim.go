@@ -69,7 +69,7 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	if !ok {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
-	p, err := l.settle(cctx, sl, c)
+	p, err := l.stand(cctx, sl, c)
 	l.finish(sl)
 	if err == nil || !final(err) {
 		return p, err
@@ -118,8 +118,8 @@ func (l *lease) finish(sl *slot) {
 	sl.stop = nil
 }
 
-// settle enters c, unless it stands already.
-func (l *lease) settle(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
+// stand enters c, unless it stands already.
+func (l *lease) stand(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
 	l.mu.Lock()
 	token := sl.token
 	l.mu.Unlock()
@@ -140,8 +140,8 @@ func (l *lease) settle(ctx context.Context, sl *slot, c driver.Claim) (driver.Pl
 func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
 	what := verb("claim", c.Name)
 	for {
-		mark := l.marked()
-		resp, doubt, err := l.s.txn(ctx, what, l.entry(sl, c, mark))
+		at := l.anchored()
+		resp, doubt, err := l.s.txn(ctx, what, l.entry(sl, c, at))
 		if doubt {
 			l.doubt(sl)
 		}
@@ -164,9 +164,9 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			if p, err, done := l.adopt(ctx, sl, c, own); done {
 				return p, err
 			}
-		case rec.ModRevision != mark:
-			// Another name's claim was retracted meanwhile. Puts of ours from before can no longer enter.
-			l.learn(rec.ModRevision)
+		case rec.ModRevision != at.mark:
+			// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from before can no longer enter.
+			l.learn(rec.ModRevision, rec.Lease)
 		case c.Try:
 			return driver.Place{}, fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken)
 		}
@@ -175,11 +175,11 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try
 // only if nobody stands in the line. It learns the predecessor in the same step.
-func (l *lease) entry(sl *slot, c driver.Claim, mark int64) *pb.TxnRequest {
+func (l *lease) entry(sl *slot, c driver.Claim, at anchor) *pb.TxnRequest {
 	dir := l.s.lineDir(c.Name)
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifMod(l.key, mark), ifCreate(sl.key, 0)},
-		Success: []*pb.RequestOp{doPut(sl.key, c.Value, l.id)},
+		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0)},
+		Success: []*pb.RequestOp{doPut(sl.key, c.Value, at.id)},
 		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key)},
 	}
 	if c.Try {
@@ -187,7 +187,7 @@ func (l *lease) entry(sl *slot, c driver.Claim, mark int64) *pb.TxnRequest {
 		return req
 	}
 	// In a Txn reads see what stands before them in its list, so the youngest key here is the one before ours.
-	req.Success = []*pb.RequestOp{doRange(lastBefore(dir, 0)), doPut(sl.key, c.Value, l.id)}
+	req.Success = []*pb.RequestOp{doRange(lastBefore(dir, 0)), doPut(sl.key, c.Value, at.id)}
 	return req
 }
 
@@ -195,14 +195,14 @@ func (l *lease) entry(sl *slot, c driver.Claim, mark int64) *pb.TxnRequest {
 // somebody else wrote it, and it is removed. Done says that the claim needs no further try.
 func (l *lease) adopt(ctx context.Context, sl *slot, c driver.Claim, own *mvccpb.KeyValue) (driver.Place, error, bool) {
 	l.mu.Lock()
-	ours := sl.doubt && own.Lease == l.id
+	ours := sl.doubt && own.Lease != 0
 	l.mu.Unlock()
 	if !ours {
 		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision)
 		return driver.Place{}, err, err != nil
 	}
 	l.entered(sl, own.CreateRevision, own.ModRevision)
-	p, err := l.settle(ctx, sl, c)
+	p, err := l.stand(ctx, sl, c)
 	return p, err, true
 }
 

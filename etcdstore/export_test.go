@@ -2,3 +2,6 @@ package etcdstore
 
 // Unverified makes s take etcd's keepalive at its word, as other libraries do: the positive control of the verified renewal.
 func Unverified(s *Store) { s.unverified = true }
+
+// Escape is how a name is written in keys.
+func Escape(name string) string { return escape(name) }

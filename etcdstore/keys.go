@@ -12,7 +12,8 @@ import (
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //
 // <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its elections and mutexes,
-// `etcdctl elect` and `etcdctl lock` can stand in the same line.
+// `etcdctl elect` and `etcdctl lock` can stand in the same line. A session keeps the ID of its first lease in its keys, also
+// when it has been moved to another one.
 const sessions = "@session/"
 
 // upper holds the digits of an escape. One spelling only: two would let one name have two lines.
@@ -83,7 +84,5 @@ func (s *Store) sessionKey(lease int64) string { return s.prefix + sessions + he
 // of bytes, so the range holds key, and key + "/…", but not the record of a lease whose ID begins with the same digits.
 func sessionEnd(key string) string { return key + "0" }
 
-// askKey returns the key of a request to the holder of name under lease.
-func (s *Store) askKey(lease int64, name string) string {
-	return s.sessionKey(lease) + "/ask/" + escape(name)
-}
+// askKey returns the key of a request to the holder of name, whose session's record is record.
+func askKey(record, name string) string { return record + "/ask/" + escape(name) }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -17,7 +16,7 @@ import (
 // lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one slot for each name claimed.
 type lease struct {
 	s      *Store
-	id     int64
+	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
 	ttl    time.Duration
 	key    string // of the session's record
 	record []byte // its value
@@ -31,7 +30,7 @@ type lease struct {
 	news    news
 
 	mu    sync.Mutex
-	mark  int64            // the record's mod revision: a claim enters only if it is this one (see retract)
+	at    anchor
 	slots map[string]*slot // by name
 	spent spent
 }
@@ -47,14 +46,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("etcd: grant: %w: a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL)
 	}
 	seconds := max(int64((ttl+time.Second-1)/time.Second), int64(minTTL/time.Second))
-	var resp *pb.LeaseGrantResponse
-	// Repeated at another member it may leave an empty lease behind, which nobody renews.
-	_, err := s.call(ctx, "grant", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, opts...); err != nil {
-			return err
-		}
-		return s.same(resp.Header)
-	})
+	resp, err := s.grantIn(ctx, "grant", seconds)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +55,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("etcd: grant: %w", err)
 	}
 	l := &lease{s: s, id: resp.ID, ttl: time.Duration(resp.TTL) * time.Second, key: s.sessionKey(resp.ID), record: value,
-		gone: make(chan struct{}), slots: map[string]*slot{}}
+		gone: make(chan struct{}), slots: map[string]*slot{}, at: anchor{id: resp.ID, term: resp.Header.RaftTerm, settled: true}}
 	l.news.init()
 	if err := l.register(ctx); err != nil {
 		s.later(l.revoke)
@@ -87,7 +79,7 @@ func (l *lease) register(ctx context.Context) error {
 		// Our own put, whose answer was lost: nobody else knows this lease.
 		l.born = kv.CreateRevision
 	}
-	l.mark = l.born
+	l.at.mark = l.born
 	return nil
 }
 
@@ -100,15 +92,11 @@ func (l *lease) TTL() time.Duration { return l.ttl }
 // Close implements [driver.Lease].
 func (l *lease) Close(ctx context.Context) error {
 	l.closing.Store(true)
-	_, err := l.s.call(ctx, "close lease "+l.ID(), func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
-		resp, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: l.id}, opts...)
-		if err != nil {
+	at := l.anchored()
+	for _, id := range append(at.old, at.id) {
+		if err := l.s.revoke(ctx, "close lease "+l.ID(), id); err != nil {
 			return err
 		}
-		return l.s.same(resp.Header)
-	})
-	if err != nil && !isGone(err) {
-		return err
 	}
 	l.end()
 	return nil

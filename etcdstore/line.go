@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -44,11 +43,10 @@ func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeRespo
 }
 
 // lineOf puts the claims in order. Whoever wrote them, they hold the line in etcd's own rules.
-func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners map[int64]owner) driver.Line {
+func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners map[string]owner) driver.Line {
 	line := driver.Line{Name: name, Revision: uint64(rev)}
-	dir := s.lineDir(name)
 	for i, kv := range kvs {
-		st := standingOf(strings.TrimPrefix(string(kv.Key), dir), kv, owners[kv.Lease])
+		st := standingOf(suffix(kv), kv, owners[suffix(kv)])
 		if i == 0 {
 			line.Holder = &st
 		} else {
@@ -58,19 +56,20 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	return line
 }
 
-// standingOf describes one claim. Suffix is what its key has after the line's own part.
-func standingOf(suffix string, kv *mvccpb.KeyValue, who owner) driver.Standing {
+// standingOf describes one claim. ID is what its key ends in.
+func standingOf(id string, kv *mvccpb.KeyValue, who owner) driver.Standing {
 	st := driver.Standing{Token: uint64(kv.CreateRevision), Value: kv.Value}
 	switch {
 	case kv.Lease == 0:
 		st.Note = "has no lease: it never expires, and stands until somebody deletes it"
-		return st
-	case suffix != hex(kv.Lease):
-		st.Note = "its key does not end in its lease: another program wrote it"
+	case who.known && id != "":
+		st.Owner, st.Note, st.Lease = who.name, who.note, id
 	default:
-		st.Owner, st.Note = who.name, who.note
+		st.Lease, st.Note = hex(kv.Lease), who.note
+		if id != st.Lease {
+			st.Note = "its key does not end in its lease: another program wrote it"
+		}
 	}
-	st.Lease = hex(kv.Lease)
 	return st
 }
 

@@ -38,6 +38,11 @@ func doPut(key string, value []byte, lease int64) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease}}}
 }
 
+// doReplace puts a key that stands and leaves it under its lease, whichever that is now.
+func doReplace(key string, value []byte) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true}}}
+}
+
 func doDelete(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
 }

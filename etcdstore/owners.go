@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,33 +16,38 @@ import (
 
 // owner is who made a lease, as its session's record says.
 type owner struct {
-	name string
-	note string // what is odd about the record
+	name  string
+	note  string // what is odd about the record
+	known bool   // there is one
 }
 
 // owners remembers sessions' records. They are written before the first claim and never change, so they are read once.
 type owners struct {
 	mu   sync.Mutex
-	seen map[int64]owner
+	seen map[string]owner // by the lease's ID as keys have it
 }
 
 // ownersKept bounds the memory for leases that are long gone.
 const ownersKept = 10000
 
-// ownersOf returns the owners of the leases that kvs have. Unknown records are read as of rev, when the claims stood: read
+// suffix returns what a claim's key has after its line's part: the session's ID, where the claim is a session's.
+func suffix(kv *mvccpb.KeyValue) string { return string(kv.Key[bytes.LastIndexByte(kv.Key, '/')+1:]) }
+
+// ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as of rev, when the claims stood: read
 // any later, a lease that has expired meanwhile would look like a stranger's.
-func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64) (map[int64]owner, error) {
-	out := map[int64]owner{}
-	var miss []int64
+func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64) (map[string]owner, error) {
+	out := map[string]owner{}
+	var miss []string
 	s.owners.mu.Lock()
 	for _, kv := range kvs {
-		if _, dup := out[kv.Lease]; dup || kv.Lease == 0 {
+		id := suffix(kv)
+		if _, dup := out[id]; dup || id == "" {
 			continue
 		}
-		o, ok := s.owners.seen[kv.Lease]
-		out[kv.Lease] = o
+		o, ok := s.owners.seen[id]
+		out[id] = o
 		if !ok {
-			miss = append(miss, kv.Lease)
+			miss = append(miss, id)
 		}
 	}
 	s.owners.mu.Unlock()
@@ -56,14 +62,14 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 }
 
 // readOwners reads records in one Txn and remembers them.
-func (s *Store) readOwners(ctx context.Context, what string, leases []int64, rev int64, out map[int64]owner) error {
+func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev int64, out map[string]owner) error {
 	req := &pb.TxnRequest{}
-	for _, id := range leases {
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.sessionKey(id)), Revision: rev}))
+	for _, id := range ids {
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id), Revision: rev}))
 	}
 	resp, _, err := s.txn(ctx, what, req)
 	if errors.Is(err, rpctypes.ErrCompacted) && rev != 0 {
-		return s.readOwners(ctx, what, leases, 0, out)
+		return s.readOwners(ctx, what, ids, 0, out)
 	}
 	if err != nil {
 		return err
@@ -71,9 +77,9 @@ func (s *Store) readOwners(ctx context.Context, what string, leases []int64, rev
 	s.owners.mu.Lock()
 	defer s.owners.mu.Unlock()
 	if s.owners.seen == nil || len(s.owners.seen) > ownersKept {
-		s.owners.seen = map[int64]owner{}
+		s.owners.seen = map[string]owner{}
 	}
-	for i, id := range leases {
+	for i, id := range ids {
 		o := ownerOf(one(resp, i))
 		out[id], s.owners.seen[id] = o, o
 	}
@@ -87,9 +93,9 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 	}
 	var r record
 	if json.Unmarshal(kv.Value, &r) != nil {
-		return owner{note: "its session record cannot be read"}
+		return owner{known: true, note: "its session record cannot be read"}
 	}
-	return owner{name: r.Owner}
+	return owner{known: true, name: r.Owner}
 }
 
 // Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes with it.
@@ -114,12 +120,12 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 
 // deliver puts a request, if the claim it is meant for still stands.
 func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.KeyValue, value []byte) error {
-	key, rec := string(holder.Key), s.sessionKey(holder.Lease)
+	key, rec := string(holder.Key), s.prefix+sessions+suffix(holder)
 	there := ifCreate(rec, 0)
 	there.Result = pb.Compare_GREATER
 	resp, _, err := s.txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, holder.CreateRevision), there},
-		Success: []*pb.RequestOp{doPut(s.askKey(holder.Lease, name), value, holder.Lease)},
+		Success: []*pb.RequestOp{doPut(askKey(rec, name), value, holder.Lease)},
 		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
 	})
 	if err != nil || resp.Succeeded {

@@ -138,7 +138,7 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 	for {
 		resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(key, int64(token)), ifMod(key, mod)},
-			Success: []*pb.RequestOp{doPut(key, value, l.id)},
+			Success: []*pb.RequestOp{doReplace(key, value)},
 			Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
 		})
 		if err != nil {

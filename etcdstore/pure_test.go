@@ -60,10 +60,10 @@ func TestSessionRangeEndsBeforeTheNextLease(t *testing.T) {
 	key := s.sessionKey(0x12)
 	end := sessionEnd(key)
 	in := func(k string) bool { return k >= key && k < end }
-	if !in(key) || !in(s.askKey(0x12, "a")) {
+	if !in(key) || !in(askKey(key, "a")) {
 		t.Error("the range misses the record or a request")
 	}
-	if other := s.sessionKey(0x123); in(other) || in(s.askKey(0x123, "a")) {
+	if other := s.sessionKey(0x123); in(other) || in(askKey(other, "a")) {
 		t.Errorf("the range holds %q, which is another lease's", other)
 	}
 }

@@ -33,8 +33,8 @@ func (l *lease) Renew(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("etcd: renew: %w", err)
 	}
-	// A third of the ttl: two more attempts fit in, at other members.
-	actx, cancel := context.WithTimeout(ctx, min(l.ttl/3, callLimit))
+	// For callers without a limit of their own: half of the ttl, so that another attempt fits in, at another member.
+	actx, cancel := context.WithTimeout(ctx, min(l.ttl/2, callLimit))
 	defer cancel()
 	defer context.AfterFunc(l.s.ctx, cancel)()
 	start := boottime.Now()
@@ -64,9 +64,11 @@ var (
 // renew is the verified renewal: a keepalive, then a linearizable read of the session's record on the same connection.
 // etcd's leader acknowledges a keepalive by itself, also when it was deposed and does not know it yet. Equal raft
 // terms before the one and after the other mean that a majority confirmed that very leader after it had renewed, so
-// whoever leads next knows of the renewal.
+// whoever leads next knows of the renewal. If it is the term that the lease was granted in, whoever led before never
+// knew of the lease; otherwise see move.
 func (l *lease) renew(ctx context.Context, at link) error {
-	ka, err := l.beat.send(ctx, l.s.ctx, at, l.id)
+	now := l.anchored()
+	ka, err := l.beat.send(ctx, l.s.ctx, at, now.id)
 	if err != nil {
 		return err
 	}
@@ -85,12 +87,24 @@ func (l *lease) renew(ctx context.Context, at link) error {
 		return err
 	case resp.Header.ClusterId != ka.Header.ClusterId:
 		return l.s.same(resp.Header)
-	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != l.born || resp.Kvs[0].Lease != l.id:
+	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != l.born || resp.Kvs[0].Lease == 0:
 		return errRecord
+	}
+	rec, term := resp.Kvs[0], resp.Header.RaftTerm
+	l.s.saw(term)
+	switch {
+	case rec.Lease != now.id:
+		// An earlier move was carried out and its answer lost, or somebody else did this.
+		l.learn(rec.ModRevision, rec.Lease)
+		return l.move(ctx, term)
+	case term != now.term:
+		return l.move(ctx, term) // the grant in it takes the keepalive's place
 	case ka.TTL <= 0:
 		return errUnknown
-	case resp.Header.RaftTerm != ka.Header.RaftTerm:
+	case term != ka.Header.RaftTerm:
 		return errTerm
+	case !now.settled:
+		return l.settle(ctx)
 	}
 	return nil
 }

@@ -96,20 +96,6 @@ func (l *lease) clear(sl *slot) {
 	su.stop()
 }
 
-// marked returns the record's mod revision as last known.
-func (l *lease) marked() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mark
-}
-
-// learn takes over a newer mod revision of the record.
-func (l *lease) learn(mod int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mark = max(l.mark, mod)
-}
-
 // retract takes the slot's claim out of the line, for good. The caller has the turn.
 //
 // Where the outcome of its put is unknown, to delete the key is not enough: the put may sit in a member that is frozen,
@@ -147,7 +133,7 @@ func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
 	for {
 		req := &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.key, l.born), ifCreate(sl.key, create)},
-			Success: []*pb.RequestOp{doPut(l.key, l.record, l.id)},
+			Success: []*pb.RequestOp{doReplace(l.key, l.record)},
 			Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key)},
 		}
 		if create != 0 {
@@ -161,7 +147,7 @@ func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
 			return err
 		}
 		if resp.Succeeded {
-			l.learn(resp.Header.Revision)
+			l.learn(resp.Header.Revision, l.anchored().id)
 			return nil
 		}
 		own, rec := one(resp, 0), one(resp, 1)

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -47,7 +48,8 @@ type Store struct {
 	owners owners
 	owned  *clientv3.Client // made by Open, nil if the caller's
 
-	cluster uint64 // etcd's ID of the cluster
+	cluster uint64        // etcd's ID of the cluster
+	term    atomic.Uint64 // the newest raft term seen
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc

@@ -27,13 +27,15 @@ func (s *Store) version(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("no member of %s answers: %w", s.ring.endpoints(), err)
 	}
 	s.cluster = resp.Header.ClusterId
+	s.term.Store(resp.Header.RaftTerm)
 	return resp.Version, nil
 }
 
-// same returns an error if an answer comes from another cluster than the one the store began with: endpoints of two
+// same notes an answer's raft term. It returns an error if an answer comes from another cluster than the one the store began with: endpoints of two
 // clusters were mixed up, or the cluster was restored from a backup under us. Each of the two could have a leader.
 func (s *Store) same(h *pb.ResponseHeader) error {
 	if h.GetClusterId() == s.cluster {
+		s.saw(h.GetRaftTerm())
 		return nil
 	}
 	return fmt.Errorf("answers for cluster %x, but the store was opened on cluster %x: mend the endpoints, or start again after a restore",
@@ -76,4 +78,14 @@ func capsOf(version string, refuseOld bool) (driver.Caps, error) {
 	}
 	c.Warnings = append(c.Warnings, why)
 	return c, nil
+}
+
+// saw notes the raft term of an answer.
+func (s *Store) saw(term uint64) {
+	for {
+		known := s.term.Load()
+		if term <= known || s.term.CompareAndSwap(known, term) {
+			return
+		}
+	}
 }
