@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -229,7 +228,7 @@ func (h *host) serve(d *dir) error {
 		h.grpc.Serve(listener)
 	}()
 	go h.watch()
-	go h.trim()
+	go keepSmall(h.etcd.Server)
 	return nil
 }
 
@@ -244,28 +243,6 @@ func (h *host) watch() {
 			err = errors.New("it ended without a reason")
 		}
 		h.failed <- err
-	}
-}
-
-// trim drops old revisions at once. etcd does so every 5 min, which a host that never lives that long does not see, and
-// the data of a thousand short runs would only ever grow. A full store, too, can only be emptied from in here.
-func (h *host) trim() {
-	s := h.etcd.Server
-	ctx, cancel := context.WithTimeout(context.Background(), s.Cfg.ReqTimeout())
-	defer cancel()
-	full := len(s.Alarms()) > 0
-	keep := int64(keepRevisions)
-	if full {
-		keep = 0
-	}
-	if rev := s.KV().Rev() - keep; rev > 1 {
-		s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: full}) // compacted already: fine
-	}
-	if !full || s.Backend().Defrag() != nil {
-		return
-	}
-	for _, a := range s.Alarms() {
-		s.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm})
 	}
 }
 
