@@ -45,11 +45,11 @@ type Options struct {
 	// Drift is by how much the rates of this machine's clock and of the store's may differ, as a part of the TTL. Default 0.10.
 	Drift float64
 	// Grace is how long before the deadline a term's context ends when renewals fail: the time the work has to stop.
-	// Default a fifth of the TTL.
+	// Default a tenth of the TTL.
 	Grace time.Duration
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
-	// RenewAttempt is the time limit of one call on the store. Default a fifth of the TTL.
+	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun

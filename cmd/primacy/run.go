@@ -46,7 +46,7 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows NAME belongs to the command
 	f.DurationVar(&r.wait, "wait", 0, "give up (exit 124) when not leading after so long; 0: wait for ever")
-	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when leadership ends (default a fifth of the ttl)")
+	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when leadership ends (default a tenth of the ttl)")
 	f.StringVar(&r.value, "value", "", "what observers see beside the ID")
 	return c
 }
@@ -119,7 +119,7 @@ func (r *runner) lead(ctx context.Context, leading func()) error {
 	if workErr == nil {
 		workErr = r.work(term)
 	}
-	lost := context.Cause(term.Context())
+	lost := r.lost(term)
 	limit, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if err := term.Resign(limit); err != nil { // nothing runs any more
@@ -127,6 +127,18 @@ func (r *runner) lead(ctx context.Context, leading func()) error {
 	}
 	if workErr != nil {
 		return workErr
+	}
+	return lost
+}
+
+// lost returns why the command was stopped, nil if it ended by itself: then its own status counts, whatever came after.
+func (r *runner) lost(term *primacy.Term) error {
+	lost := context.Cause(term.Context())
+	switch {
+	case r.started && r.status.By == supervise.Exited:
+		return nil
+	case lost == nil && r.status.By == supervise.Deadline: // the guardian saw it come before our own timer did
+		return &primacy.EndedError{Name: r.name, Token: term.Token(), Cause: primacy.ErrExpired}
 	}
 	return lost
 }

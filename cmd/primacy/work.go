@@ -25,7 +25,7 @@ func (r *runner) work(term *primacy.Term) error {
 	defer state.remove()
 	grace := r.stopTimeout
 	if grace == 0 {
-		grace = term.TTL() / 5
+		grace = term.TTL() / 10
 	}
 	r.say("%s leads %s under token %d", r.session.ID(), r.name, term.Token())
 	p, err := r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace})

@@ -9,7 +9,7 @@ const sec = time.Second
 
 func at(s float64) Time { return Time(s * float64(time.Second)) }
 
-// A lease of 10 s, granted in answer to a call made at 100 s: trusted until 109 s, contexts until 107 s, renewed every 2 s.
+// A lease of 10 s, granted in answer to a call made at 100 s: trusted until 109 s, contexts until 108 s, renewed every 2 s.
 func lease10() *Lease { return NewLease(Timing{}.Fill(10*sec), at(100)) }
 
 func TestDeadlineCountsFromBeforeTheCall(t *testing.T) {
@@ -27,10 +27,10 @@ func TestDeadlineCountsFromBeforeTheCall(t *testing.T) {
 }
 
 func TestAReplyAfterTheSoftEndRevivesNothing(t *testing.T) {
-	for _, now := range []Time{at(107), at(108.9), at(109), at(120)} {
+	for _, now := range []Time{at(108), at(108.9), at(109), at(120)} {
 		l := lease10()
 		l.Step(at(102), LeaseEvent{})
-		o := l.Step(now, LeaseEvent{Kind: Accepted, Asked: at(106.9)})
+		o := l.Step(now, LeaseEvent{Kind: Accepted, Asked: at(107.9)})
 		if o.End != Expired || l.Phase() == Alive || l.Deadline() != at(109) {
 			t.Errorf("reply at %v: got %+v, phase %d, deadline %v", now, o, l.Phase(), l.Deadline())
 		}
@@ -72,8 +72,8 @@ func TestAStoreClientThatNeverReturnsIsGivenUpAndTheLeaseEndsInTime(t *testing.T
 		}
 		now = o.Wake
 	}
-	if renewals < 3 || ended != at(107) || over != at(109) {
-		t.Fatalf("got %d renewals, contexts ended at %v, over at %v; want ≥ 3, 107s, 109s", renewals, ended, over)
+	if renewals < 3 || ended != at(108) || over != at(109) {
+		t.Fatalf("got %d renewals, contexts ended at %v, over at %v; want ≥ 3, 108s, 109s", renewals, ended, over)
 	}
 }
 

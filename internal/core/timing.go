@@ -20,20 +20,21 @@ type Timing struct {
 	Attempt time.Duration // time limit of one renewal
 }
 
-// Fill returns t for a granted ttl, with what is zero derived from it.
+// Fill returns t for a granted ttl, with what is zero derived from it. With these a store that needs three tenths of the ttl to elect
+// a leader of its own costs no term: at 5 s etcd, whose frozen leader is replaced after one to two seconds.
 func (t Timing) Fill(ttl time.Duration) Timing {
 	t.TTL = ttl
 	if t.Drift == 0 {
 		t.Drift = 0.10
 	}
 	if t.Grace == 0 {
-		t.Grace = ttl / 5
+		t.Grace = ttl / 10
 	}
 	if t.Every == 0 {
 		t.Every = ttl / 5
 	}
 	if t.Attempt == 0 {
-		t.Attempt = ttl / 5
+		t.Attempt = ttl / 10
 	}
 	return t
 }
