@@ -34,6 +34,9 @@ stress: ## the tests in fake time and on memstore, 50 times
 conformance: tools ## the conformance suite on real etcd, COUNT times (default 50)
 	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore
 
+torture: tools ## real processes under real faults, TORTURE_ROUNDS of them (default 100)
+	cd cmd && TORTURE_ROUNDS=$${TORTURE_ROUNDS:-100} TORTURE_LONG=$${TORTURE_LONG:-10} go test $(RACE) -timeout 60m -v ./torture
+
 lint: ## golangci-lint with .golangci.yml
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run ./...
 
@@ -43,4 +46,4 @@ tools: # installs what is missing of PACKAGES
 		echo "installing$$missing"; apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance lint tools
+.PHONY: help build demo test check oldest stress conformance torture lint tools
