@@ -26,6 +26,10 @@
 //	              ▼
 //	            gone (nothing left, everything reaped): only now does [Process.Wait] return
 //
+// SIGKILL goes out a margin before the deadline, because the guardian must first get a processor. As root it runs
+// before all ordinary work and needs less than a millisecond; without that right, on a machine with ten times too much
+// to do, it was up to 130 ms late: give a larger [Command].Margin there.
+//
 // What it cannot do: kill a process that somebody else started on the command's behalf (a container daemon, cron,
 // systemd-run), one it has no permission to kill (set-user-ID, when we are not root), or one that hangs in the kernel
 // (state D); [Status].Overrun tells of the last two. If supervisor and guardian are killed at the same instant, the
