@@ -99,7 +99,8 @@ func TestARunInARunSeesItsOwnTerm(t *testing.T) {
 func TestThePasswordIsNowhere(t *testing.T) {
 	t.Parallel()
 	shared.start(t)
-	server := etcdtest.Start(t, etcdtest.Options{})
+	// Each log-in costs a tenth of a second of computing otherwise, and seconds on a busy machine.
+	server := etcdtest.Start(t, etcdtest.Options{Args: []string{"--bcrypt-cost", "4"}})
 	w := newWorldOn(t, server)
 	const canary = "SWORDFISH/?@:%"
 	const written = "SWORDFISH%2F%3F%40%3A%25"

@@ -18,7 +18,7 @@ import (
 type tmux struct {
 	*world
 	bin, socket string
-	n           int // of commands whose end was waited for
+	prompts     int // that have been waited for
 }
 
 func newTmux(w *world) *tmux {
@@ -30,7 +30,7 @@ func newTmux(w *world) *tmux {
 		}
 		w.Skip("tmux is not installed: apt-get install tmux")
 	}
-	m := &tmux{world: w.with("PS1=$ ", "TERM=xterm-256color", "LC_ALL=C.UTF-8"), bin: bin, socket: filepath.Join(w.dir, "tmux")}
+	m := &tmux{world: w.with("PS1=$ ", "PROMPT_COMMAND=echo $? >>prompts", "TERM=xterm-256color", "LC_ALL=C.UTF-8"), bin: bin, socket: filepath.Join(w.dir, "tmux")}
 	m.do("-f", "/dev/null", "new-session", "-d", "-x", "110", "-y", "40", "-c", w.dir, "bash", "--norc", "--noprofile")
 	w.Cleanup(func() {
 		if w.Failed() {
@@ -38,7 +38,7 @@ func newTmux(w *world) *tmux {
 		}
 		_ = m.command("kill-server").Run()
 	})
-	m.shows("$")
+	m.status()
 	return m
 }
 
@@ -76,7 +76,7 @@ func (m *tmux) types(text string, keys ...string) {
 	}
 }
 
-// shell runs a line in the shell and returns what it writes to out, and its status, once the prompt is back.
+// shell runs a line in the shell and returns what it writes to out.
 func (m *tmux) shell(line string) string {
 	m.Helper()
 	m.types(line+" >out", "Enter")
@@ -88,29 +88,28 @@ func (m *tmux) shell(line string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// status returns the shell's $? once it takes commands again.
+// status waits until the shell prompts again, and returns $? then. Nothing is typed ahead: who would read it is not sure.
 func (m *tmux) status() int {
 	m.Helper()
-	m.n++
-	file := filepath.Join(m.dir, fmt.Sprintf("status-%d", m.n))
-	m.types(fmt.Sprintf("echo $? >%s.new; mv %[1]s.new %[1]s", filepath.Base(file)), "Enter")
-	var code int
-	m.eventually("the shell takes commands", func() bool {
-		b, err := os.ReadFile(file)
-		return err == nil && fmt.Sprint(strings.TrimSpace(string(b))) != "" && scan(string(b), &code)
+	var codes []string
+	m.eventually("the shell prompts again", func() bool {
+		b, _ := os.ReadFile(filepath.Join(m.dir, "prompts"))
+		codes = strings.Fields(string(b))
+		return strings.HasSuffix(string(b), "\n") && len(codes) > m.prompts
 	})
+	m.prompts++
+	code, err := strconv.Atoi(codes[m.prompts-1])
+	if err != nil {
+		m.Fatal(err)
+	}
 	return code
-}
-
-func scan(s string, n *int) bool {
-	_, err := fmt.Sscan(s, n)
-	return err == nil
 }
 
 // clears empties the screen, so that what is awaited is not what was there.
 func (m *tmux) clears() {
 	m.Helper()
 	m.types("clear", "Enter")
+	m.status()
 	m.eventually("the screen is empty", func() bool { return strings.TrimSpace(m.screen()) == "$" })
 }
 
@@ -158,7 +157,7 @@ func TestJobControl(t *testing.T) {
 	m.types("before", "Enter")
 	m.shows("before\nbefore")
 	for range 2 {
-		m.clearsStopped()
+		m.stops()
 		if got := m.shell("jobs -s | wc -l"); got != "1" {
 			t.Errorf("%s jobs are stopped", got)
 		}
@@ -176,10 +175,13 @@ func TestJobControl(t *testing.T) {
 	}
 }
 
-// clearsStopped presses ^Z, waits until the shell says so, and clears the screen.
-func (m *tmux) clearsStopped() {
+// stops presses ^Z, and clears the screen.
+func (m *tmux) stops() {
 	m.Helper()
 	m.types("", "C-z")
+	if got := m.status(); got != 128+int(syscall.SIGTSTP) && got != 128+int(syscall.SIGSTOP) {
+		m.Errorf("status %d after ^Z", got)
+	}
 	m.shows("Stopped")
 	m.clears()
 }
@@ -195,6 +197,7 @@ func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 		[ "$(readlink $p/cwd)" = "$PWD" ] && tr '\0' ' ' <$p/cmdline && echo; done; true`)
 	m.awaitLine("n", 2)
 	m.stopJob("primacy\x00run\x00-q\x00--ttl\x003s\x00")
+	m.status()
 	m.shows("Stopped")
 	next.ends(0).says("primacy run -q --ttl 3s")
 	if s := next.out.String(); strings.Contains(s, "\nsleep") || strings.Contains(s, "\nsh -c stty") {
@@ -270,7 +273,7 @@ func TestDemoIsAPictureOnATerminal(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("stores: %q", found)
 	}
-	out := w.with("PRIMACY_STORE=embedded:"+found[0]).start("status", "demo").ends(0).says("leads", "waits 2").out.String()
+	out := w.with("PRIMACY_STORE=embedded:"+found[0]).start("status", "demo").ends(0).says("leads", "waits 1").out.String()
 	w.with("PRIMACY_STORE=embedded:"+found[0]).start("resign", "demo").ends(0)
 	if again := w.with("PRIMACY_STORE=embedded:"+found[0]).start("status", "demo").ends(0).out.String(); again == out {
 		t.Errorf("the same leader after a resign: %s", again)
