@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -25,8 +24,6 @@ type lease struct {
 	beat beat          // renewals
 	gone chan struct{} // closed once the lease is known to have ended
 	once sync.Once
-	// closing says that the end of the record is our own doing.
-	closing atomic.Bool
 	news    news
 
 	mu    sync.Mutex
@@ -91,7 +88,6 @@ func (l *lease) TTL() time.Duration { return l.ttl }
 
 // Close implements [driver.Lease].
 func (l *lease) Close(ctx context.Context) error {
-	l.closing.Store(true)
 	at := l.anchored()
 	for _, id := range append(at.old, at.id) {
 		if err := l.s.revoke(ctx, "close lease "+l.ID(), id); err != nil {
@@ -124,14 +120,10 @@ func (l *lease) end() {
 }
 
 // lost says that the session's record no longer stands, and returns the error for it. Somebody may have deleted just
-// the record: then the claims stand on under a lease that nobody renews, so what is left is revoked.
+// the record: then the claims stand on, under a lease that nobody renews any more. They are left to run out: revoked here
+// they would let the next one lead before the caller has heard of it and stopped.
 func (l *lease) lost(verb string) error {
-	if !l.over() {
-		l.end()
-		if !l.closing.Load() {
-			l.s.later(l.revoke)
-		}
-	}
+	l.end()
 	return l.goneErr(verb)
 }
 

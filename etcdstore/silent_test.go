@@ -69,21 +69,33 @@ func TestEveryCallEndsWithItsContext(t *testing.T) {
 		// The first is on a connection that has served, the second on what the ring has dialled meanwhile.
 		proxy.Hold()
 		for range 2 {
-			const limit = 300 * time.Millisecond
-			ctx, cancel := context.WithTimeout(context.Background(), limit)
-			begun := time.Now()
-			err := c.do(ctx, l, p)
-			if took := time.Since(begun); took > limit+200*time.Millisecond {
-				t.Errorf("%s returned after %v, its context ended after %v", c.name, took, limit)
-			}
+			err := promptly(t, c.name, 300*time.Millisecond, func(ctx context.Context) error { return c.do(ctx, l, p) })
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s = %v, want the end of its context", c.name, err)
 			}
-			cancel()
 		}
 		proxy.Heal()
 		eventually(t, "the lease to be closed", 10*time.Second, func() bool { return l.Close(within(t, time.Second)) == nil })
 	}
+}
+
+// promptly runs do under a context that ends after limit and wants it back within 200 ms of that. A busy machine may delay
+// it once or twice; a call that waits for something else is late each time.
+func promptly(t *testing.T, what string, limit time.Duration, do func(context.Context) error) (err error) {
+	t.Helper()
+	var took time.Duration
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		begun := time.Now()
+		err = do(ctx)
+		took = time.Since(begun)
+		cancel()
+		if took < limit+200*time.Millisecond {
+			return err
+		}
+	}
+	t.Errorf("%s returned after %v, its context ended after %v", what, took, limit)
+	return err
 }
 
 // TestOpenObeysItsContext: nobody answers, in each of the ways one can be silent.
@@ -105,11 +117,10 @@ func TestOpenObeysItsContext(t *testing.T) {
 		{Endpoints: []string{ln.Addr().String()}, Username: "u", Password: "p"},
 		{Endpoints: []string{closed.Addr().String()}, Username: "u", Password: "p"},
 	} {
-		begun := time.Now()
-		_, err := etcdstore.Open(within(t, 500*time.Millisecond), c)
-		if took := time.Since(begun); took > 700*time.Millisecond {
-			t.Errorf("Open returned after %v, its context ended after 500ms", took)
-		}
+		err := promptly(t, "Open", 500*time.Millisecond, func(ctx context.Context) error {
+			_, err := etcdstore.Open(ctx, c)
+			return err
+		})
 		if err == nil || errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), c.Endpoints[0]) {
 			t.Errorf("Open = %v, want an error that names %s", err, c.Endpoints[0])
 		}
