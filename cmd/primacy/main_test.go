@@ -31,6 +31,9 @@ const limit = 40 * time.Second
 const beProgram = "TEST_BE_PRIMACY"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
+		beSlow()
+	}
 	if os.Getenv(beProgram) != "" || len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
 		main()
 	}
@@ -41,6 +44,22 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	shared.close()
 	os.Exit(code)
+}
+
+// slowGuardian is a file in the working folder that makes the next guardian, and no other, start as late as it says.
+const slowGuardian = "slow-guardian"
+
+func beSlow() {
+	b, err := os.ReadFile(slowGuardian)
+	if err != nil {
+		return
+	}
+	_ = os.Remove(slowGuardian)
+	d, err := time.ParseDuration(string(b))
+	if err != nil {
+		panic(err)
+	}
+	time.Sleep(d)
 }
 
 // shared is what all tests use: one etcd server, and a folder with the program under its name.

@@ -181,6 +181,18 @@ func TestWaitGivesUpWith124(t *testing.T) {
 	w.start("run", "-q", "--wait", "3s", "other", "sleep", "3.5").ends(0)
 }
 
+// On a busy machine the guardian may come too late for the deadline it was given. The term was renewed meanwhile: it is not lost.
+func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
+	w := newWorld(t)
+	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("7s"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := w.start("run", "--ttl", "10s", "--stop-timeout", "3s", "n", "sh", "-c", "primacy leader n --valid && echo up").ends(0).says("up\n")
+	if p.took < 7*time.Second {
+		t.Errorf("the guardian was not slow: it took %v", p.took)
+	}
+}
+
 func TestALeaseRevokedByHandEndsTheCommandWith122(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
