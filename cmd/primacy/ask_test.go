@@ -288,3 +288,13 @@ func TestOneEmbeddedStoreForAllOnTheMachine(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestObserveEndsWith0AlsoBeforeTheStoreHasAnswered(t *testing.T) {
+	w := newWorld(t)
+	hole := newHole(w)
+	p := w.start("observe", "--timeout", "1h", "--store", "etcd://"+hole.Addr(), "n")
+	w.eventually("it talks to the store", func() bool { return hole.Holds(etcdtest.Up, []byte("PRI * HTTP/2")) })
+	if p.signal(syscall.SIGINT).ends(0); p.out.String()+p.err.String() != "" {
+		t.Errorf("stdout %q, stderr %q", p.out.String(), p.err.String())
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,9 +15,19 @@ import (
 
 func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 	t.Parallel()
+	oneDemo(t)
 	// What a user has set for his own runs is not the candidates' business, nor the store he has.
 	w := plainWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1", "PRIMACY_ID=x", "PRIMACY_TTL=20s")
-	p := w.start("demo").within(75 * time.Second).ends(0)
+	p := w.start("demo").within(75 * time.Second)
+	// It gives up where a leader loses its term before its work has begun: on a machine with ten times the work it can do.
+	for range 2 {
+		if p.wait() == 0 || !strings.Contains(p.err.String(), "is the machine very busy?") {
+			break
+		}
+		t.Log("again: ", p.err.String())
+		p = w.start("demo").within(75 * time.Second)
+	}
+	p.ends(0)
 	p.says("SIGKILL to node-", "SIGSTOP to node-", "is asked to resign", "ended, exit 122",
 		"\ntokens that did not grow: 0\n", "\ninstants with two leaders: 0\n")
 	if p.took > time.Minute {
@@ -30,6 +41,14 @@ func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 		t.Errorf("the table has %d rows:\n%s", len(rows), p.out.String())
 	}
 	noDemoIn(w)
+}
+
+var demos sync.Mutex
+
+// oneDemo lets one demo run at a time: each is a dozen processes with short leases.
+func oneDemo(t *testing.T) {
+	demos.Lock()
+	t.Cleanup(demos.Unlock)
 }
 
 // noDemoIn checks that a demo left nothing in the folder for temporary files.
@@ -48,6 +67,7 @@ func noDemoIn(w *world) {
 
 func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 	t.Parallel()
+	oneDemo(t)
 	w := plainWorld(t)
 	w.start("demo").prints("SIGKILL to node-").signal(syscall.SIGTERM).ends(130)
 	noDemoIn(w)

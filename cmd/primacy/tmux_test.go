@@ -248,6 +248,7 @@ func TestTheTerminalIsSaneAfterALoss(t *testing.T) {
 
 func TestDemoIsAPictureOnATerminal(t *testing.T) {
 	t.Parallel()
+	oneDemo(t)
 	w := plainWorld(t)
 	m := newTmux(w)
 	modes := m.shell("stty -g")
