@@ -1,0 +1,47 @@
+package primacy_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Every test that the documents name exists: an invariant without its test is a wish.
+func TestTheDocumentsNameTestsThatExist(t *testing.T) {
+	exists := map[string]bool{}
+	fn := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range fn.FindAllSubmatch(b, -1) {
+			exists[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range []string{"ARCHITECTURE.md", "docs/track-record.md"} {
+		b, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(b, -1)
+		if len(names) < 10 {
+			t.Errorf("%s names only %d tests", doc, len(names))
+		}
+		for _, m := range names {
+			if !exists[string(m[1])] {
+				t.Errorf("%s names %s, which does not exist", doc, m[1])
+			}
+		}
+	}
+	if b, _ := os.ReadFile("ARCHITECTURE.md"); strings.Count(string(b), "\n") > 200 {
+		t.Error("ARCHITECTURE.md has more than 200 lines")
+	}
+}
