@@ -26,9 +26,10 @@
 //	              ▼
 //	            gone (nothing left, everything reaped): only now does [Process.Wait] return
 //
-// SIGKILL goes out a margin before the deadline, because the guardian must first get a processor. As root it runs
-// before all ordinary work and needs less than a millisecond; without that right, on a machine with ten times too much
-// to do, it was up to 130 ms late: give a larger [Command].Margin there.
+// SIGKILL goes out a margin before the deadline, because guardian and supervisor must first get a processor. With ten
+// times more to do than processors to do it, that has taken 130 ms: give a larger [Command].Margin on such machines.
+// (Real-time priority is no way out: the Go runtime's locks spin, and a thread that goes before all others spins until
+// the kernel throttles it while the thread that holds the lock waits. Tried: up to a second late.)
 //
 // What it cannot do: kill a process that somebody else started on the command's behalf (a container daemon, cron,
 // systemd-run), one it has no permission to kill (set-user-ID, when we are not root), or one that hangs in the kernel

@@ -102,7 +102,7 @@ func awaitDeadline(t *testing.T, report string) (deadline time.Duration) {
 // pids returns the tree, guardian and supervisor excluded.
 func (f *family) pids() []int {
 	var pids []int
-	for _, m := range descendants(f.guardian, snapshot(), func(int) bool { return false }) {
+	for _, m := range descendants(f.guardian, snapshot(), nobody) {
 		pids = append(pids, m.pid)
 	}
 	return pids

@@ -82,14 +82,14 @@ func newGuardian() (*guardian, error) {
 	if g.timer, err = newTimer(); err != nil {
 		return nil, err
 	}
-	if g.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
+	if g.wake, err = newBell(); err != nil {
+		return nil, err
 	}
 	children := make(chan os.Signal, 1) // one is enough: it says "look", not how often
 	signal.Notify(children, unix.SIGCHLD)
 	go func() {
 		for range children {
-			_, _ = unix.Write(g.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			ring(g.wake)
 		}
 	}()
 	return g, nil
@@ -117,14 +117,11 @@ func (g *guardian) sleep() {
 	case g.pid != 0:
 		_ = setTimer(g.timer, g.plan.next())
 	}
-	fds := []unix.PollFd{{Fd: int32(g.timer), Events: unix.POLLIN}, {Fd: int32(g.wake), Events: unix.POLLIN}, {Fd: ordersFD, Events: unix.POLLIN}}
 	if g.alone { // its end of file would wake us for ever
-		fds = fds[:2]
+		await(timeout, g.timer, g.wake)
+	} else {
+		await(timeout, g.timer, g.wake, ordersFD)
 	}
-	_, _ = unix.Poll(fds, timeout) // EINTR is a wake-up like any other
-	var buf [8]byte
-	_, _ = unix.Read(g.timer, buf[:])
-	_, _ = unix.Read(g.wake, buf[:])
 }
 
 // read returns every order that has arrived. One that makes no sense counts as the supervisor's end.
@@ -196,16 +193,8 @@ func (g *guardian) start(c startOrder) {
 		return
 	}
 	g.pid = pid
-	hurry()
 	g.letGo()
 	g.report(report{Started: pid})
-}
-
-// hurry puts this thread before all ordinary work, where we may (root, CAP_SYS_NICE or RLIMIT_RTPRIO): on a machine with
-// ten times too much to do the guardian was 130 ms late otherwise, held up by the very work it guards. It sleeps except
-// for the moments of a kill. After the fork, and not inherited: the command must not have it.
-func hurry() {
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 }
 
 // letGo closes what belongs to the command alone: a pipeline ends when the last writer is gone, and we are none.
@@ -257,6 +246,9 @@ func (g *guardian) reapOthers() int {
 
 // act does what is due at now.
 func (g *guardian) act(now time.Duration) {
+	if now >= g.plan.killAt() { // before the command can be found dead: the supervisor kills too if we are late
+		g.because(Deadline)
+	}
 	if g.gone() {
 		g.finish(now)
 		return
@@ -271,7 +263,6 @@ func (g *guardian) act(now time.Duration) {
 		g.tell(Deadline, g.command.Grace)
 	}
 	if now >= g.plan.killAt() {
-		g.because(Deadline)
 		g.killAll()
 	}
 }
@@ -313,7 +304,7 @@ func (g *guardian) signal(sig unix.Signal) {
 // each signals every descendant.
 func (g *guardian) each(sig unix.Signal) {
 	self := os.Getpid()
-	for _, m := range descendants(self, newCensus(), func(int) bool { return false }) {
+	for _, m := range descendants(self, newCensus(), nobody) {
 		m.kill(self, sig)
 	}
 }
@@ -351,7 +342,7 @@ func (g *guardian) gone() bool {
 
 func (g *guardian) finish(now time.Duration) {
 	g.because(Exited)
-	killed := g.passes > 0 && g.wait.Signaled() && g.wait.Signal() == syscall.SIGKILL
+	killed := g.by != Exited && g.wait.Signaled() && g.wait.Signal() == syscall.SIGKILL
 	if g.alone && g.terminal != nil { // else the supervisor does it
 		g.terminal.take(g.pid)
 		g.terminal.restore()

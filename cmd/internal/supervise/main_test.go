@@ -171,7 +171,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // whoIsThere describes every process below pid, for a test that failed.
 func whoIsThere(pid int) string {
 	var b strings.Builder
-	for _, m := range descendants(pid, snapshot(), func(int) bool { return false }) {
+	for _, m := range descendants(pid, snapshot(), nobody) {
 		s, _ := readStat(m.pid)
 		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", m.pid))
 		where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", m.pid))
@@ -261,7 +261,7 @@ func tree(t *testing.T, left time.Duration) (Command, string) {
 		Args: []string{self(), "__stamp", file, "command", "tree"},
 		// The race detector lingers for a second at exit otherwise.
 		Env:      append(os.Environ(), "GORACE=atexit_sleep_ms=0"),
-		Deadline: boottime.Now() + left, Grace: left / 4, Margin: left / 8,
+		Deadline: boottime.Now() + left, Grace: left / 8 * 3, Margin: left / 4,
 	}, file
 }
 

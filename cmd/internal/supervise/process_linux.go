@@ -23,8 +23,6 @@ type Process struct {
 	pid      int       // the command's; known when Start returns
 
 	socket  *os.File
-	mail    chan struct{} // reports have arrived
-	changed chan struct{} // the plan has changed
 	unsent  chan struct{} // there are orders to send
 	started chan error    // what Start waits for
 
@@ -35,6 +33,9 @@ type Process struct {
 
 	mu     sync.Mutex
 	plan   plan    // the supervisor's own: a little later than the guardian's, for when that one fails
+	stop   bool    // SIGTSTP came
+	cont   bool    // SIGCONT came
+	bell   int     // eventfd that wakes watch; -1 when that has ended
 	orders []order // not yet sent; deadlines wait in the plan, for only the newest counts
 	sent   time.Duration
 
@@ -51,8 +52,8 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	}
 	p := &Process{
 		sup: s, started: make(chan error, 1), done: make(chan struct{}),
-		mail: make(chan struct{}, 1), changed: make(chan struct{}, 1), unsent: make(chan struct{}, 1),
-		sent: c.Deadline, plan: plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin / 2},
+		unsent: make(chan struct{}, 1), bell: -1,
+		sent: c.Deadline, plan: plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin / 4 * 3},
 	}
 	p.orders = []order{{Start: &startOrder{
 		Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir,
@@ -61,16 +62,20 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	}}}
 	in, out, errs := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
 	p.terminal, p.orders[0].Start.Foreground = openTerminal(int(in.Fd()), unix.Getpgrp())
-	timer, err := newBootTimer()
+	timer, err := newTimer()
 	if err != nil {
 		return nil, err
 	}
+	if p.bell, err = newBell(); err != nil {
+		unix.Close(timer)
+		return nil, err
+	}
 	if err := p.startGuardian(in, out, errs); err != nil {
-		timer.close()
+		unix.Close(timer)
+		unix.Close(p.bell)
 		return nil, err
 	}
 	go p.send()
-	go p.listen()
 	go p.watch(timer)
 	if err := <-p.started; err != nil {
 		<-p.done
@@ -118,14 +123,8 @@ func (p *Process) Extend(deadline time.Duration) {
 	p.poke()
 }
 
-// Signal sends sig to the command's process group. SIGCONT also hands it the terminal again, if that is ours to give
-// (fg). Never blocks, and does nothing when the command is gone.
-func (p *Process) Signal(sig syscall.Signal) {
-	if sig == unix.SIGCONT && p.terminal != nil {
-		p.terminal.give(p.pid)
-	}
-	p.order(order{Signal: sig})
-}
+// Signal sends sig to the command's process group. Never blocks, and does nothing when the command is gone.
+func (p *Process) Signal(sig syscall.Signal) { p.order(order{Signal: sig}) }
 
 // Stop sends the stop signal now and SIGKILL after grace, or shortly before the deadline if that is earlier. It does
 // not wait: [Process.Wait] does. Calling it again can only shorten the grace; 0 kills at once.
@@ -155,8 +154,15 @@ func (p *Process) order(o order) {
 
 // poke wakes whoever watches and whoever sends.
 func (p *Process) poke() {
-	wake(p.changed)
-	wake(p.unsent)
+	p.mu.Lock()
+	if p.bell >= 0 {
+		ring(p.bell)
+	}
+	p.mu.Unlock()
+	select {
+	case p.unsent <- struct{}{}:
+	default: // there is one already
+	}
 }
 
 // send writes orders to the guardian. A frozen guardian makes the write hang and nobody else: the socket is closed
@@ -187,18 +193,6 @@ func (p *Process) takeOrders() []order {
 		orders = append(orders, order{Deadline: p.sent})
 	}
 	return orders
-}
-
-// listen says when reports have arrived, until the socket is closed.
-func (p *Process) listen() {
-	raw, err := p.socket.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Read(func(uintptr) bool {
-		wake(p.mail)
-		return false // wait for more
-	})
 }
 
 // startError turns a failed start into one of the errors of this package.

@@ -291,24 +291,27 @@ func TestSignalsGoToTheGroup(t *testing.T) {
 	}
 }
 
-// SIGTSTP is passed on by the package itself; without a terminal the supervisor does not stop with its command.
-func TestStopSignalIsPassedOn(t *testing.T) {
+// These are passed on by the package itself; without a terminal the supervisor does not stop with its command.
+func TestJobControlSignalsArePassedOn(t *testing.T) {
 	s := newSupervisor(t)
-	c := command(`trap 'exit 3' TSTP; echo ready; while :; do sleep 0.01; done`)
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	c.Stdout = w
-	p := start(t, s, c)
-	w.Close()
-	if _, err := r.Read(make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
-	send(t, unix.SIGTSTP, os.Getpid())
-	if got, want := p.Wait(), (Status{Code: 3, By: Exited}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	for _, sig := range []syscall.Signal{unix.SIGTSTP, unix.SIGCONT} {
+		// See TestBackground for why no loop of sleeps.
+		c := command("trap 'exit 3' " + strings.TrimPrefix(unix.SignalName(sig), "SIG") + "; sleep 60 & echo ready; while :; do wait; done")
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Stdout = w
+		p := start(t, s, c)
+		w.Close()
+		if _, err := r.Read(make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		send(t, sig, os.Getpid())
+		if got, want := p.Wait(), (Status{Code: 3, By: Exited}); got != want {
+			t.Errorf("%v: got %+v, want %+v", sig, got, want)
+		}
 	}
 }
 

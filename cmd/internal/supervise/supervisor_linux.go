@@ -37,11 +37,11 @@ func New() (*Supervisor, error) {
 	return s, nil
 }
 
-// Signals returns what to pass on with [Process.Signal] while a command runs. SIGTSTP is not among them: the package
-// itself passes it on, because ^Z must stop the command first and then this process, so that the shell gets control.
+// Signals returns what to pass on with [Process.Signal] while a command runs. SIGTSTP and SIGCONT are not among them:
+// the package passes them on itself, because their order with our own stopping matters (^Z, fg).
 func Signals() []os.Signal {
 	return []os.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH,
 	}
 }
 

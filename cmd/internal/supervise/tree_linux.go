@@ -96,6 +96,9 @@ func descendants(root int, children census, skip func(pid int) bool) []member {
 	return found
 }
 
+// nobody is what descendants skips if nothing is to be skipped.
+func nobody(int) bool { return false }
+
 // kill sends sig to m, unless its pid belongs to another process by now. A descendant may be reaped by its own parent
 // at any time and its number given away; a pidfd holds on to one process, and the parent tells whether it is the right one.
 func (m member) kill(reaper int, sig unix.Signal) {
