@@ -83,6 +83,7 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	var got driver.Place
 	var err error
 	var began time.Time
+	err = context.Canceled // no answer of the store, unless it is asked
 	if next == nil && pause(opCtx, o.Tries) == nil {
 		began = time.Now()
 		got, err = do(opCtx, asked)
@@ -292,12 +293,18 @@ func (c *claim) watchOverrun() {
 		return
 	}
 	c.overdue = true
-	left := min(c.l.timing.Grace, core.Time(c.l.trusted.Load())-c.l.s.clock())
+	clock := c.l.s.clock
+	c.waitOverrun(min(clock()+c.l.timing.Grace, core.Time(c.l.trusted.Load())))
+}
+
+// waitOverrun looks at the clock once a second at least: timers stand still in suspend.
+func (c *claim) waitOverrun(until core.Time) {
+	left := until - c.l.s.clock()
 	if left <= 0 {
 		go c.overrun()
 		return
 	}
-	time.AfterFunc(left, c.overrun)
+	time.AfterFunc(min(left, time.Second), func() { c.waitOverrun(until) })
 }
 
 func (c *claim) overrun() {
@@ -311,7 +318,7 @@ func (c *claim) overrun() {
 	s.stats.overruns.Add(1)
 	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", c.place.Token, "cause", cause.String())
 	if s.o.Overrun == OverrunExit {
-		s.log.close()
+		s.log.flush()
 		s.exit(exitOverrun)
 	}
 }

@@ -10,62 +10,64 @@ import (
 // journal writes log lines on a goroutine of its own. A logger that blocks (its pipe is full) must hold up neither the end of a term
 // nor the end of work that outlived it, and a handler may ask Term.Check, which no lock of ours may be waiting for.
 type journal struct {
-	handler slog.Handler
-	lines   chan slog.Record
-	stop    chan struct{}
-	once    sync.Once
-	done    chan struct{}
+	logger *slog.Logger
+	mu     sync.Mutex
+	lines  []slog.Record
+	busy   chan struct{} // closed when all lines are written; nil while no goroutine runs
 }
 
 // journalSize is how many lines may wait. What is beyond that is lost: transitions, not renewals, so nobody waits long.
 const journalSize = 256
 
-func newJournal(l *slog.Logger) *journal {
-	j := &journal{lines: make(chan slog.Record, journalSize), stop: make(chan struct{}), done: make(chan struct{})}
-	if l == nil {
-		close(j.done)
-		return j
-	}
-	j.handler = l.Handler()
-	go j.run()
-	return j
-}
+func newJournal(l *slog.Logger) *journal { return &journal{logger: l} }
 
+// log leaves a line to be written. It runs nothing of the user's: the handler's Enabled may block, or ask Term.Check, as well as its Handle.
 func (j *journal) log(level slog.Level, msg string, args ...any) {
-	if j.handler == nil || !j.handler.Enabled(context.Background(), level) {
+	if j.logger == nil {
 		return
 	}
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.Add(args...)
-	select {
-	case j.lines <- r:
-	default:
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.lines) < journalSize {
+		j.lines = append(j.lines, r)
+	}
+	if j.busy == nil {
+		j.busy = make(chan struct{})
+		go j.run(j.busy)
 	}
 }
 
-func (j *journal) run() {
-	defer close(j.done)
+func (j *journal) run(busy chan struct{}) {
+	defer close(busy)
+	h := j.logger.Handler()
 	for {
-		select {
-		case r := <-j.lines:
-			_ = j.handler.Handle(context.Background(), r)
-			continue
-		default:
-		}
-		select {
-		case r := <-j.lines:
-			_ = j.handler.Handle(context.Background(), r)
-		case <-j.stop:
+		j.mu.Lock()
+		if len(j.lines) == 0 {
+			j.busy = nil
+			j.mu.Unlock()
 			return
 		}
+		r := j.lines[0]
+		j.lines = j.lines[1:]
+		j.mu.Unlock()
+		if h.Enabled(context.Background(), r.Level) {
+			_ = h.Handle(context.Background(), r)
+		}
 	}
 }
 
-// close writes what is waiting, for a moment at most, and ends the goroutine.
-func (j *journal) close() {
-	j.once.Do(func() { close(j.stop) })
+// flush waits until what is waiting was written, for a moment at most.
+func (j *journal) flush() {
+	j.mu.Lock()
+	busy := j.busy
+	j.mu.Unlock()
+	if busy == nil {
+		return
+	}
 	select {
-	case <-j.done:
+	case <-busy:
 	case <-time.After(100 * time.Millisecond):
 	}
 }

@@ -266,6 +266,11 @@ func (l *lease) close(ctx context.Context) error {
 	l.mu.Unlock()
 	for _, c := range busy {
 		select {
+		case <-c.quiet: // whatever ctx says
+			continue
+		default:
+		}
+		select {
 		case <-c.quiet:
 		case <-ctx.Done():
 			l.post(core.LeaseEvent{Kind: core.Close})

@@ -94,21 +94,24 @@ func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Co
 }
 
 // Close ends every term for ErrClosed, waits until each has been resigned (which says that its work has stopped), then ends the
-// lease, so that others lead at once. Work that a candidate runs is waited for also when its term is over. When ctx ends before that, the lease is left to run out by itself in the store, so that no
-// successor starts beside work that still runs; the error says so. No campaign is possible afterwards.
+// lease, so that others lead at once. Work that a candidate runs is waited for also when its term is over. When ctx ends before
+// that, the lease is left to run out by itself in the store, so that no successor starts beside work that still runs; the error
+// says so. No campaign is possible afterwards.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	leases := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
-	defer s.log.close()
+	defer s.log.flush()
 	for _, l := range leases {
 		l.end(core.Closed)
 	}
-	var errs []error
-	for _, l := range leases {
-		errs = append(errs, l.close(ctx))
+	errs := make([]error, len(leases)) // each in its own time: one that cannot end must not keep another
+	var wg sync.WaitGroup
+	for i, l := range leases {
+		wg.Go(func() { errs[i] = l.close(ctx) })
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 
@@ -131,14 +134,15 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 		if l != nil && l.alive() {
 			return l, nil
 		}
-		err := s.grantOne(ctx)
+		l, err := s.grantOne(ctx)
 		switch {
-		case err == nil:
-			continue
+		case err == nil && l.alive():
+			return l, nil
+		case err == nil: // it took so long that the lease is as good as over: not again without a pause
 		case isFinal(err):
 			return nil, fmt.Errorf("primacy: no lease: %w", err)
 		}
-		if last == nil || ctx.Err() == nil {
+		if err != nil && (last == nil || ctx.Err() == nil) {
 			last = err // an error of the context itself says less than the one before
 		}
 		if pause(ctx, try) != nil {
@@ -147,31 +151,31 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 	}
 }
 
-func (s *Session) grantOne(ctx context.Context) error {
+func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	limit := max(s.o.timing(s.o.TTL).Attempt, 2*time.Second) // a first call may have to connect
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	asked := s.clock() // before the call: the lease is counted from here
 	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))
 	if dl.TTL() < s.o.TTL {
 		go l.abandon()
-		return fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for", ErrRefused, dl.TTL(), s.o.TTL)
+		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for", ErrRefused, dl.TTL(), s.o.TTL)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		go l.abandon()
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	s.lease = l
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
 	l.start()
-	return nil
+	return l, nil
 }
 
 // enterLocal waits until no other claim of this process stands for name, and returns what lets the next one in.

@@ -127,7 +127,14 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	defer cancel()
 	defer context.AfterFunc(t.right, cancel)()
 	err := t.l.s.retry(ctx, "proclaim "+t.c.name, func(ctx context.Context) error {
-		return t.l.dl.Update(ctx, t.c.place, value)
+		answer := make(chan error, 1)
+		go func() { answer <- t.l.dl.Update(ctx, t.c.place, value) }()
+		select { // a store client that ignores its context must not keep the work from stopping
+		case err := <-answer:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	})
 	if errors.Is(err, driver.ErrGone) {
 		t.c.tell(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
@@ -183,6 +190,7 @@ func (t *Term) expire() error {
 		e = &EndedError{Name: e.Name, Token: e.Token, Cause: causeError(cause)}
 	}
 	if t.ended.CompareAndSwap(nil, e) {
+		t.endNow()
 		t.c.tell("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
 	}
 	return t.ended.Load()
