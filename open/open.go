@@ -27,7 +27,8 @@ import (
 // ErrURL says that a store URL cannot be used. Passwords are not in its text.
 var ErrURL = errors.New("not a store URL")
 
-// Open connects to the store that rawURL names. It tries until ctx ends; then the error names the endpoints. A URL that cannot work
+// Open connects to the store that rawURL names. A store that does not answer is waited for until ctx ends, one that
+// refuses connections is an error at once; both name the endpoints. A URL that cannot work
 // is an ErrURL, a store that refuses us a driver.ErrRefused. Close the store after the sessions on it.
 func Open(ctx context.Context, rawURL string) (driver.Store, error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")

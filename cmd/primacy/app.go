@@ -113,7 +113,7 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	f.StringVarP(&a.store, "store", "S", "", "where leases live: etcd://host:2379[,host…][/prefix] or embedded:DIR (default: embedded, in your state folder)")
 	f.StringVar(&a.id, "id", "", "this candidate's identity (default HOSTNAME-PID-XXXX)")
 	f.DurationVar(&a.ttl, "ttl", primacy.DefaultTTL, "time to live of the lease")
-	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to try to reach the store at first")
+	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long a store that does not answer is waited for at first")
 	f.StringVarP(&a.output, "output", "o", "table", "table, json or ndjson")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
@@ -126,8 +126,8 @@ func (a *app) prepare(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
 		key := "PRIMACY_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		v, ok := os.LookupEnv(key)
-		if !ok || f.Changed || f.Name == "help" || err != nil {
+		v := os.Getenv(key) // empty is not set, as a unit file or a Dockerfile leaves it
+		if v == "" || f.Changed || f.Name == "help" || err != nil {
 			return
 		}
 		if e := flags.Set(f.Name, v); e != nil {

@@ -141,20 +141,24 @@ func (d *demo) next(ctx context.Context) (*node, error) {
 		}
 		d.token = st.Leader.Token
 		for _, n := range d.nodes {
-			if n.id == st.Leader.ID {
-				return n, d.told(ctx, n)
+			if n.id != st.Leader.ID {
+				continue
+			}
+			if acted, err := d.told(ctx, n); acted || err != nil {
+				return n, err
 			}
 		}
 	}
 	return nil, context.Cause(ctx)
 }
 
-// told says how long nobody acted before n did, once the worker has written its first line.
-func (d *demo) told(ctx context.Context, n *node) error {
-	for {
+// told says how long nobody acted before n did, once the worker has written its first line. It reports false if the term was over
+// before that: on a busy machine a worker may start too late.
+func (d *demo) told(ctx context.Context, n *node) (acted bool, err error) {
+	for try := 1; ; try++ {
 		reigns, err := readReigns(d.acts)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+			return false, err
 		}
 		if i := len(reigns) - 1; i >= 0 && reigns[i].token == uint64(d.token) {
 			if i == 0 {
@@ -162,10 +166,16 @@ func (d *demo) told(ctx context.Context, n *node) error {
 			} else {
 				d.view.line("%s leads under token %d; nobody acted for %v", n.id, d.token, gap(reigns[i-1], reigns[i]))
 			}
-			return nil
+			return true, nil
+		}
+		if try%20 == 0 {
+			if l, err := d.e.Leader(ctx); err == nil && l.Token != d.token || errors.Is(err, primacy.ErrNoLeader) {
+				d.view.line("%s lost its term under token %d before its worker had begun", n.id, d.token)
+				return false, nil
+			}
 		}
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return err
+			return false, err
 		}
 	}
 }
@@ -191,6 +201,7 @@ func (d *demo) freeze(_ context.Context, n *node) error {
 
 func (d *demo) resign(ctx context.Context, n *node) error {
 	d.view.line("%s is asked to resign: it stops its work, then the next one leads", n.id)
+	n.set("resigning")
 	_, err := d.e.Ask(ctx, "the demo asks")
 	return err
 }
@@ -208,6 +219,9 @@ func (d *demo) restore(ctx context.Context) error {
 				return fmt.Errorf("%s has not ended after it was thawed", n.id)
 			}
 			d.view.line("%s has seen it: %s (122: leadership lost)", n.id, n.say())
+		}
+		if n.say() == "resigning" && !n.awaitExit(5*time.Second) {
+			return fmt.Errorf("%s has not ended after it was asked to resign", n.id)
 		}
 		if n.awaitExit(0) || n.say() == "thawed" {
 			if err := n.up(); err != nil {

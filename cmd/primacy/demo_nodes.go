@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -47,7 +49,8 @@ func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, ac
 	n := &node{id: id, dir: filepath.Join(dir, "run"), doing: "not started"}
 	n.start = func() (*exec.Cmd, error) {
 		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self, "worker", acts)
-		c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+n.dir)
+		c.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PRIMACY_") })
+		c.Env = append(c.Env, "XDG_RUNTIME_DIR="+n.dir)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 		log, err := os.OpenFile(filepath.Join(dir, id+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {

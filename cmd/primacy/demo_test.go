@@ -19,14 +19,6 @@ func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 	// What a user has set for his own runs is not the candidates' business, nor the store he has.
 	w := plainWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1", "PRIMACY_ID=x", "PRIMACY_TTL=20s")
 	p := w.start("demo").within(75 * time.Second)
-	// It gives up where a leader loses its term before its work has begun: on a machine with ten times the work it can do.
-	for range 2 {
-		if p.wait() == 0 || !strings.Contains(p.err.String(), "is the machine very busy?") {
-			break
-		}
-		t.Log("again: ", p.err.String())
-		p = w.start("demo").within(75 * time.Second)
-	}
 	p.ends(0)
 	p.says("SIGKILL to node-", "SIGSTOP to node-", "is asked to resign", "ended, exit 122",
 		"\ntokens that did not grow: 0\n", "\ninstants with two leaders: 0\n")
