@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	tickMs     = 20  // see the package comment; half of this would burn twice the 0.8 % of a core that an idle host takes
+	tickMs     = 20  // see the package comment; an idle host takes 0.5 % of a core with this, and 1.5 % with half of it
 	electionMs = 100 // the least lease is 1.5 times this, rounded up to whole seconds
 
 	keepRevisions = 10_000    // what a watcher that was away can still be told; etcd compacts every 5 min
