@@ -24,7 +24,7 @@ type lease struct {
 	beat beat          // renewals
 	gone chan struct{} // closed once the lease is known to have ended
 	once sync.Once
-	news    news
+	news news
 
 	mu    sync.Mutex
 	at    anchor
