@@ -84,6 +84,13 @@ func (su *sub) stop() {
 	}
 }
 
+// stands reports whether the watch was requested before: then what happened since the last look may have been told already.
+func (h *hub) stands(su *sub) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return su.w.id != 0 || su.w.refused
+}
+
 // remove forgets a watch. The caller holds h.mu.
 func (h *hub) remove(w *watch) {
 	if h.watches[w.span] != w {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,10 +27,11 @@ type lease struct {
 	once sync.Once
 	news news
 
-	mu    sync.Mutex
-	at    anchor
-	slots map[string]*slot // by name
-	spent spent
+	mu      sync.Mutex
+	at      anchor
+	slots   map[string]*slot // by name
+	spent   spent
+	closing bool // a move gives up from now on
 }
 
 // record is what a session's key holds.
@@ -88,8 +90,11 @@ func (l *lease) TTL() time.Duration { return l.ttl }
 
 // Close implements [driver.Lease].
 func (l *lease) Close(ctx context.Context) error {
-	at := l.anchored()
-	for _, id := range append(at.old, at.id) {
+	l.mu.Lock()
+	l.closing = true // a move from now on gives up; one before this is seen in old
+	ids := append(slices.Clone(l.at.old), l.at.id)
+	l.mu.Unlock()
+	for _, id := range ids {
 		if err := l.s.revoke(ctx, "close lease "+l.ID(), id); err != nil {
 			return err
 		}

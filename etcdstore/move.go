@@ -109,6 +109,11 @@ func (l *lease) moveRecord(ctx context.Context) error {
 		return err
 	}
 	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		l.s.later(func(ctx context.Context) { _ = l.s.revoke(ctx, "renew", resp.ID) })
+		return l.goneErr("renew")
+	}
 	l.at.old = append(l.at.old, resp.ID) // until it is known to be the one, for Close to revoke
 	l.mu.Unlock()
 	for {

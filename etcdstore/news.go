@@ -44,14 +44,19 @@ func (n *news) poke() {
 
 // add notes what changed; "" stands for the session's record.
 func (n *news) add(name string) {
+	n.keep(name)
+	n.poke()
+}
+
+// keep is add without waking News: what could not be read waits for the pause to be over.
+func (n *news) keep(name string) {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	if name == "" {
 		n.record = true
 	} else {
 		n.names[name] = true
 	}
-	n.mu.Unlock()
-	n.poke()
 }
 
 // close ends the watch on the record.
@@ -177,7 +182,7 @@ func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 	var err error
 	if rec {
 		if out, err = l.readRequests(ctx); err != nil {
-			l.news.add("")
+			l.news.keep("")
 		}
 	}
 	var batch []*slot
@@ -197,7 +202,7 @@ func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 		}
 		if err != nil {
 			for _, sl := range batch[:n] {
-				l.news.add(sl.name)
+				l.news.keep(sl.name)
 			}
 		}
 		batch = batch[n:]

@@ -99,6 +99,9 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			// The watch tells when it stands, and then we look again: what goes before that is not missed.
 			ahead.stop()
 			ahead = l.s.hub.watch(span{key: st.before}, notify)
+			if l.s.hub.stands(ahead) {
+				continue // it tells nothing at first: look again
+			}
 		}
 		if _, err := l.pause(ctx, changed, pause); err != nil {
 			return p, fmt.Errorf("etcd: %s: %w", what, err)

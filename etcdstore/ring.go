@@ -189,8 +189,9 @@ func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err 
 			unsure.Store(true)
 		}
 	})
-	bad := 0 // attempts that ended in a TLS error
+	bad, tries := 0, 0 // attempts that ended in a TLS error, and all
 	for left := s.ring.size() + 1; ; left-- {
+		tries++
 		l, err := s.ring.use()
 		if err != nil {
 			return unsure.Load(), fmt.Errorf("etcd: %s: %w", verb, err)
@@ -205,8 +206,8 @@ func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err 
 		if ctx.Err() == nil && elsewhere(err) && left > 1 {
 			continue
 		}
-		if bad > 0 && bad >= s.ring.size() {
-			return false, fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(err))
+		if bad == tries && bad >= s.ring.size() { // not after an attempt whose outcome is unknown
+			return unsure.Load(), fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(err))
 		}
 		return unsure.Load(), wrap(ctx, l.name(), verb, err)
 	}

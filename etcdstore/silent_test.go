@@ -222,8 +222,10 @@ func TestADeletedKeyIsNewsAtOnce(t *testing.T) {
 	if err := l.Renew(soon(t)); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("Renew = %v, want ErrGone", err)
 	}
-	// The other claim must not stand on under a lease that nobody renews any more.
-	eventually(t, "the lease to be revoked", 5*time.Second, func() bool { return line(t, s, kept.Name).Holder == nil })
+	// The other claim stands on until the lease has run out: its holder may not have heard of it yet.
+	if line(t, s, kept.Name).Holder == nil {
+		t.Error("the other claim went before its lease had run out")
+	}
 }
 
 // TestManyWaitsAreTakenOver: a lease with many claims ends, and whoever stood second in each line holds it soon after.

@@ -139,6 +139,7 @@ func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
 		if create != 0 {
 			req.Success = append(req.Success, doDelete(sl.key))
 		}
+		req.Success = append(req.Success, doGet(l.key)) // mark and lease of one instant: a move may have come between
 		resp, _, err := l.s.txn(ctx, verb("release", sl.name), req)
 		if isGone(err) {
 			return nil // the lease is gone, and with it every claim that stands or may come
@@ -147,7 +148,8 @@ func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
 			return err
 		}
 		if resp.Succeeded {
-			l.learn(resp.Header.Revision, l.anchored().id)
+			rec := one(resp, len(req.Success)-1)
+			l.learn(rec.ModRevision, rec.Lease)
 			return nil
 		}
 		own, rec := one(resp, 0), one(resp, 1)

@@ -79,6 +79,7 @@ type Config struct {
 
 // New returns a store on a client, which stays the caller's: close it after the store. Of the client only its endpoints,
 // credentials and dial options are used, not its KV, Lease and Watcher, so wrappers such as a namespace have no effect.
+// Do not give it grpc.WithBlock: with client 3.6 and older every call would wait for a dial, past its context.
 //
 // It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd will not talk to us (wrong
 // password, certificate) or is too old with RefuseOld. When ctx ends, New returns its error and leaves nothing running.

@@ -28,7 +28,8 @@ func (r *runner) work(term *primacy.Term) error {
 		grace = term.TTL() / 10
 	}
 	r.say("%s leads %s under token %d", r.session.ID(), r.name, term.Token())
-	p, err := r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace})
+	p, err := r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
+			Margin: margin(term.TTL())})
 	for tries := 0; tries < 3 && errors.Is(err, supervise.ErrTooLate); tries++ {
 		// The machine was busy. If the term was renewed meanwhile it is not lost, and there is time again.
 		if deadline, _ = term.NextDeadline(term.Context(), deadline); deadline == 0 {
@@ -37,7 +38,8 @@ func (r *runner) work(term *primacy.Term) error {
 		if err := state.write(deadline); err != nil {
 			return err
 		}
-		p, err = r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace})
+		p, err = r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
+			Margin: margin(term.TTL())})
 	}
 	if err != nil {
 		return startError(err)
@@ -124,3 +126,6 @@ func hasPassword(store string) bool {
 	i := strings.LastIndex(rest, "@")
 	return i >= 0 && strings.Contains(rest[:i], ":")
 }
+
+// margin is how long before the deadline SIGKILL goes out: a busy machine may wake the guardian 130 ms late.
+func margin(ttl time.Duration) time.Duration { return min(250*time.Millisecond, ttl/20) }
