@@ -28,8 +28,11 @@ func (r *runner) work(term *primacy.Term) error {
 		grace = term.TTL() / 10
 	}
 	r.say("%s leads %s under token %d", r.session.ID(), r.name, term.Token())
-	p, err := r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
+	start := func() (*supervise.Process, error) {
+		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
 			Margin: margin(term.TTL())})
+	}
+	p, err := start()
 	for tries := 0; tries < 3 && errors.Is(err, supervise.ErrTooLate); tries++ {
 		// The machine was busy. If the term was renewed meanwhile it is not lost, and there is time again.
 		if deadline, _ = term.NextDeadline(term.Context(), deadline); deadline == 0 {
@@ -38,8 +41,7 @@ func (r *runner) work(term *primacy.Term) error {
 		if err := state.write(deadline); err != nil {
 			return err
 		}
-		p, err = r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
-			Margin: margin(term.TTL())})
+		p, err = start()
 	}
 	if err != nil {
 		return startError(err)
