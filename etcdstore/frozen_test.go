@@ -68,8 +68,8 @@ func (r *renewer) halt() {
 	<-r.done
 }
 
-// TestAFrozenMemberEndsNoLease freezes each member in turn, the leader among them, while a lease of 5 s is renewed and a
-// waiter stands in the line.
+// TestAFrozenMemberEndsNoLease freezes each member in turn, the leader among them, while a lease of the default ttl is renewed
+// as a session does it. (With 5 s it is kept too unless etcd needs more than three for its election: a split vote.)
 func TestAFrozenMemberEndsNoLease(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -89,9 +89,9 @@ func freezeEach(t *testing.T, c *etcdtest.Cluster, config etcdstore.Config) {
 	t.Helper()
 	s := openAt(t, config)
 	defer s.Close()
-	l := grant(t, s, "holder", 5*time.Second)
+	l := grant(t, s, "holder", 10*time.Second)
 	p := claim(t, l, "frozen")
-	r := renewEvery(l, time.Second, time.Second)
+	r := renewEvery(l, 2*time.Second, time.Second)
 	for i, m := range c.Members {
 		leads := c.WaitLeader() == m
 		m.Stop()
@@ -108,9 +108,9 @@ func freezeEach(t *testing.T, c *etcdtest.Cluster, config etcdstore.Config) {
 	if got := line(t, s, "frozen").Holder; got == nil || got.Token != p.Token {
 		t.Errorf("holder = %+v, want token %d", got, p.Token)
 	}
-	// A deadline is 4.5 s after the last good call.
-	if r.gap > 4*time.Second {
-		t.Errorf("%v from one renewal to the next, want at most 4 s of the ttl's 5", r.gap)
+	// A session ends its contexts 8 s after the last good call: the ttl less drift and grace.
+	if r.gap > 8*time.Second {
+		t.Errorf("%v from one renewal to the next, want at most 8 s of the ttl's 10", r.gap)
 	}
 }
 
