@@ -18,7 +18,10 @@ build: ## build bin/primacy
 demo: ## the main job, on the embedded store
 	go run ./cmd/primacy demo
 
+# The etcd servers, the program and the tests are built before any test runs: a compiler beside them would make a test of time meaningless.
 test: tools check ## everything that must hold: conformance, real etcd, real processes, real signals
+	go test -timeout 11m ./internal/etcdtest
+	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
 	go test $(RACE) -timeout 11m $(LIBRARY) $(PROGRAM)
 
 check: ## gofmt and vet, on both modules
