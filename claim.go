@@ -132,10 +132,10 @@ func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error)
 	ctx, cancel := context.WithTimeout(ctx, c.l.timing.Attempt)
 	defer cancel()
 	places, err := c.l.dl.Claim(ctx, driver.Claim{Name: c.name, ID: p.ID, Value: c.value})
-	if err != nil || len(places) != 1 {
-		return driver.Place{}, errors.Join(err, errIf(err == nil, "the store answered with %d places for one claim", len(places)))
+	if err == nil && len(places) == 1 {
+		return places[0], nil
 	}
-	return places[0], nil
+	return driver.Place{}, err // with a nil error fits says what is wrong with it
 }
 
 func (c *claim) await(ctx context.Context, p driver.Place) (driver.Place, error) {

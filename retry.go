@@ -71,10 +71,3 @@ func unreachableOr(ctx context.Context, what string, last error) error {
 	}
 	return unreachable(ctx, what, last)
 }
-
-func errIf(cond bool, format string, args ...any) error {
-	if !cond {
-		return nil
-	}
-	return fmt.Errorf(format, args...)
-}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
@@ -43,7 +44,7 @@ func checkData(ctx context.Context, data string) error {
 	}
 	var applied, logged uint64
 	err = caught(func() error { return readThrough(db, &applied) })
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return inUse(db)
 	}
 	if err != nil {
