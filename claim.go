@@ -243,10 +243,11 @@ func (c *claim) release(o core.ClaimOrder) {
 
 // settle says that nothing of the claim stands, and that it is quiet if no work runs either.
 func (c *claim) settle() {
-	if c.freed && !c.working {
+	quiet := c.freed && !c.working
+	if quiet {
 		close(c.quiet)
 	}
-	c.l.forget(c, c.freed && !c.working)
+	c.l.forget(c, quiet)
 }
 
 // pendingWhat says what a Close still waits for.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
 // work runs the command in the term and returns when nothing of it is left.
@@ -23,10 +24,8 @@ func (r *runner) work(term *primacy.Term) error {
 		return err
 	}
 	defer state.remove()
-	grace := r.stopTimeout
-	if grace == 0 {
-		grace = term.TTL() / 10
-	}
+	// The session's own rule: the guardian must send SIGTERM when the term's context ends, not at another time.
+	grace := core.Timing{Grace: r.stopTimeout}.Fill(term.TTL()).Grace
 	r.say("%s leads %s under token %d", r.session.ID(), r.name, term.Token())
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
