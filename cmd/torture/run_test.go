@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/history"
 )
 
 // TestRun is the promise of `primacy run` against real faults, as seen in what the commands wrote.
@@ -84,15 +84,15 @@ func (a *arena) round(number int, f fault, gaps map[string]spread) {
 func (a *arena) verify() {
 	a.Helper()
 	a.acts.poll(a)
-	history, err := a.acts.history(a.thaws)
+	terms, err := a.acts.history(a.thaws)
 	if err != nil {
 		a.Fatal(err)
 	}
-	if err := drivertest.Check(history); err != nil {
+	if err := history.Check(terms); err != nil {
 		a.Errorf("the promise was broken: %v", err)
 	}
 	var led time.Duration
-	for _, h := range history {
+	for _, h := range terms {
 		led += h.To - h.From
 	}
 	// Two write every 5 ms; with far fewer the intervals would say little.
@@ -106,7 +106,7 @@ func (a *arena) verify() {
 		}
 	}
 	refused, unexpected := a.acts.fence(a.thaws)
-	a.Logf("%d acts in %d terms; late acts after a thaw: %d in %d thaws; a fence refuses %d", len(a.acts.acts), len(history), lateActs,
+	a.Logf("%d acts in %d terms; late acts after a thaw: %d in %d thaws; a fence refuses %d", len(a.acts.acts), len(terms), lateActs,
 		len(a.thaws), refused)
 	if unexpected != 0 {
 		a.Errorf("a fence had to refuse %d acts that followed no thaw", unexpected)
@@ -132,11 +132,11 @@ func (a *arena) positiveControl() {
 	deadline := v.bound(a, runTTL)
 	a.next(token)
 	a.acts.poll(a)
-	history, err := a.acts.history(a.thaws)
+	terms, err := a.acts.history(a.thaws)
 	if err != nil {
 		a.Fatal(err)
 	}
-	err = drivertest.Check(history)
+	err = history.Check(terms)
 	if err == nil || !strings.Contains(err.Error(), "two leaders at once") {
 		a.Errorf("positive control: two act at once, and the history checker says: %v", err)
 	}

@@ -1,4 +1,4 @@
-package drivertest
+package history
 
 import (
 	"errors"
@@ -130,16 +130,16 @@ func everyPair(history []Interval) bool {
 	return true
 }
 
-func TestReadHistory(t *testing.T) {
+func TestRead(t *testing.T) {
 	first := "# boot_ns token id\n100 7 a\n\n300 7 a\r\n200 7 a\n900 9 a\n950 9"
 	second := "400 8 b\n500 8 b\n"
-	history, err := ReadHistory("n", strings.NewReader(first), strings.NewReader(second))
+	history, err := Read("n", strings.NewReader(first), strings.NewReader(second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []Interval{{"n", 7, "a", 100, 300}, {"n", 9, "a", 900, 900}, {"n", 8, "b", 400, 500}}
 	if len(history) != len(want) {
-		t.Fatalf("ReadHistory = %v, want %v", history, want)
+		t.Fatalf("Read = %v, want %v", history, want)
 	}
 	for i := range want {
 		if history[i] != want[i] {
@@ -150,7 +150,7 @@ func TestReadHistory(t *testing.T) {
 		t.Errorf("Check: %v", err)
 	}
 	// A worker that was paused and went on after its term is found in the record.
-	history, err = ReadHistory("n", strings.NewReader(first), strings.NewReader(second+"901 8 b\n"))
+	history, err = Read("n", strings.NewReader(first), strings.NewReader(second+"901 8 b\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestReadHistory(t *testing.T) {
 	}
 }
 
-func TestReadHistorySaysWhereARecordIsWrong(t *testing.T) {
+func TestReadSaysWhereARecordIsWrong(t *testing.T) {
 	for text, want := range map[string]string{
 		"1 2 a\n1 2\n":   "record 1: line 2: \"1 2\" is not a record",
 		"1 2 a b\n":      "line 1",
@@ -167,13 +167,13 @@ func TestReadHistorySaysWhereARecordIsWrong(t *testing.T) {
 		"1 -2 a\n":       "the token is not a number",
 		"1 2 a\n\nx\n\n": "line 3",
 	} {
-		_, err := ReadHistory("n", strings.NewReader(text))
+		_, err := Read("n", strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ReadHistory of %q = %v, want %q in the error", text, err, want)
+			t.Errorf("Read of %q = %v, want %q in the error", text, err, want)
 		}
 	}
 	broken := errors.New("disk on fire")
-	if _, err := ReadHistory("n", iotest.ErrReader(broken)); !errors.Is(err, broken) {
-		t.Errorf("ReadHistory of a broken reader = %v, want its error", err)
+	if _, err := Read("n", iotest.ErrReader(broken)); !errors.Is(err, broken) {
+		t.Errorf("Read of a broken reader = %v, want its error", err)
 	}
 }
