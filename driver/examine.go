@@ -1,0 +1,51 @@
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// What follows is optional: a store implements it for `primacy doctor`, and no decision about leadership ever rests on it.
+
+// Level says how serious a finding is.
+type Level string
+
+// Levels of a [Finding].
+const (
+	Fine    Level = "ok"
+	Warning Level = "warning" // it works, and somebody should know
+	Failed  Level = "failed"  // it does not work, or not as promised
+)
+
+// Finding is one thing that was looked at, in words for people: one line each, without passwords.
+type Finding struct {
+	Topic  string // what was looked at: "member 10.0.0.1:2379"
+	Level  Level
+	Found  string // what was found
+	Advice string // what to do; empty where nothing is
+}
+
+// Examiner is a store that can tell how it and its servers are.
+type Examiner interface {
+	// Examine looks at everything that a session standing for name needs: servers, their versions, space, permissions. It changes
+	// nothing. A server that does not answer is a finding; what was not found out when ctx ends is one too.
+	Examine(ctx context.Context, name string) []Finding
+}
+
+// Dwindling is a [Lease] that can tell how much of it is left.
+type Dwindling interface {
+	// Left asks how much is left of the lease on the very clock that ends it, rounded down to a multiple of step. Two answers
+	// without a renewal between them show at which rate that clock runs. [ErrGone] if the lease has ended.
+	Left(ctx context.Context) (left, step time.Duration, err error)
+}
+
+// Operator does to leases and claims by hand what an operator may: no holder is asked, so one may lead on beside the next until it
+// has heard of it.
+type Operator interface {
+	// Leases returns the IDs of the leases whose owner begins with prefix.
+	Leases(ctx context.Context, prefix string) ([]string, error)
+	// RemoveClaim deletes the claim on name that has this token, and nothing else. What is gone already is no error.
+	RemoveClaim(ctx context.Context, name string, token uint64) error
+	// EndLease ends a lease, with all its claims. What is gone already is no error.
+	EndLease(ctx context.Context, id string) error
+}

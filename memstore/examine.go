@@ -1,0 +1,88 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+var (
+	_ driver.Examiner  = (*Store)(nil)
+	_ driver.Operator  = (*Store)(nil)
+	_ driver.Dwindling = (*lease)(nil)
+)
+
+// Examine implements [driver.Examiner]: there is no server to look at.
+func (s *Store) Examine(context.Context, string) []driver.Finding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, ln := range s.lines {
+		n += len(ln.claims)
+	}
+	return []driver.Finding{{Topic: "memory", Level: driver.Fine, Found: fmt.Sprintf("in this process: %d names used, %d claims stand", len(s.lines), n)}}
+}
+
+// Left implements [driver.Dwindling], to the nanosecond.
+func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
+	err = l.do(ctx, func() error {
+		left = time.Duration(float64(time.Until(l.ends)) * l.store.opts.Rate)
+		return nil
+	})
+	return left, 1, err
+}
+
+// Leases implements [driver.Operator]. A lease is known by its claims, so one without any is not found.
+func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
+	err = s.do(ctx, "", func() error {
+		for l := range s.standing() {
+			if strings.HasPrefix(l.owner, prefix) {
+				ids = append(ids, l.id)
+			}
+		}
+		slices.Sort(ids)
+		return nil
+	})
+	return ids, err
+}
+
+// RemoveClaim implements [driver.Operator]; see [Store.Remove].
+func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.Remove(name, token)
+	return nil
+}
+
+// EndLease implements [driver.Operator]. A lease is known by its claims.
+func (s *Store) EndLease(ctx context.Context, id string) error {
+	if _, err := strconv.ParseUint(id, 16, 64); err != nil {
+		return fmt.Errorf("end lease: %q is not the ID of a lease: %w", id, driver.ErrRefused)
+	}
+	return s.do(ctx, "", func() error {
+		for l := range s.standing() {
+			if l.id == id {
+				l.end()
+			}
+		}
+		return nil
+	})
+}
+
+// standing returns the leases that have claims.
+func (s *Store) standing() map[*lease]bool {
+	all := map[*lease]bool{}
+	for ln := range maps.Values(s.lines) {
+		for _, c := range ln.claims {
+			all[c.lease] = true
+		}
+	}
+	return all
+}
