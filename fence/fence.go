@@ -94,12 +94,14 @@ func (s Stamp) Valid() error {
 }
 
 // After returns nil if a write with s may follow one with last, the zero Stamp where nothing was seen yet. Otherwise it returns a
-// *StaleError or an *OriginError. It is the rule of every fence; a resource with a fence of its own calls it while it holds
+// *StaleError, an *OriginError, or a primacy.ErrInvalid if last is another election's. It is the rule of every fence; a resource with a fence of its own calls it while it holds
 // whatever makes check and effect one step. What it stores afterwards is s.
 func (s Stamp) After(last Stamp) error {
 	switch {
 	case last.Token == 0:
 		return nil
+	case last.Name != s.Name:
+		return invalid("the resource is fenced by the election %q: the leader of %q has no say there", last.Name, s.Name)
 	case last.Origin != "" && last.Origin != s.Origin:
 		return &OriginError{Name: s.Name, Token: s.Token, Origin: s.Origin, Largest: last.Token, Known: last.Origin}
 	case s.Token < last.Token:

@@ -54,12 +54,16 @@ func TestTheRule(t *testing.T) {
 		{at(7, "etcd/1"), at(9, "etcd/2"), fence.ErrOrigin}, // larger means nothing here
 		{at(7, "etcd/1"), at(6, "etcd/2"), fence.ErrOrigin},
 		{at(7, "etcd/1"), at(9, ""), fence.ErrOrigin},
+		{fence.Stamp{Name: "y", Token: 7}, at(9, ""), primacy.ErrInvalid}, // two elections for one resource
 	} {
 		err := c.s.After(c.last)
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%+v after %+v = %v, want %v", c.s, c.last, err, c.want)
 		}
 		if err == nil {
+			continue
+		}
+		if errors.Is(err, primacy.ErrInvalid) {
 			continue
 		}
 		for _, part := range []string{c.s.Token.String(), c.last.Token.String(), `"x"`} {

@@ -64,7 +64,7 @@ func Adopt(ctx context.Context, path string, s fence.Stamp) error {
 		return err
 	}
 	defer f.unlock()
-	return wrap(path, durable.WriteJSON(f.stamp, s))
+	return wrap(path, durable.WriteStamp(f.stamp, s))
 }
 
 // under runs do while it holds the lock, with the fence raised.
@@ -74,8 +74,8 @@ func under(ctx context.Context, path string, s fence.Stamp, do func(real string,
 		return err
 	}
 	defer f.unlock()
-	var last fence.Stamp
-	if err := durable.ReadJSON(f.stamp, &last); err != nil {
+	last, err := durable.ReadStamp(f.stamp)
+	if err != nil {
 		return wrap(path, err)
 	}
 	if err := s.After(last); err != nil {
@@ -83,7 +83,7 @@ func under(ctx context.Context, path string, s fence.Stamp, do func(real string,
 	}
 	// The fence first: a crash between the two leaves an old file that no older leader can write.
 	if s != last {
-		if err := durable.WriteJSON(f.stamp, s); err != nil {
+		if err := durable.WriteStamp(f.stamp, s); err != nil {
 			return wrap(path, err)
 		}
 	}
@@ -109,6 +109,9 @@ func lock(ctx context.Context, path string, s fence.Stamp) (*file, error) {
 	if err != nil {
 		return nil, wrap(path, err)
 	}
+	if err := regular(real); err != nil { // before anything is made beside it
+		return nil, wrap(path, err)
+	}
 	dir, base := filepath.Split(real)
 	f := &file{real: real, stamp: filepath.Join(dir, "."+base+".fence")}
 	if f.unlock, err = durable.Lock(ctx, filepath.Join(dir, "."+base+".lock")); err != nil {
@@ -118,11 +121,19 @@ func lock(ctx context.Context, path string, s fence.Stamp) (*file, error) {
 		f.unlock()
 		return nil, wrap(path, err)
 	}
-	if f.info != nil && !f.info.Mode().IsRegular() {
-		f.unlock()
-		return nil, wrap(path, errors.New("it is no regular file"))
-	}
 	return f, nil
+}
+
+// regular returns an error if path is there and no plain file: a folder, a device, a socket.
+func regular(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return errors.New("it is no regular file")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // resolve follows symbolic links, so that all who write one file by different names have one fence. Of a path whose file is not

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/primacy-go/primacy/fence"
 )
 
 // Replace puts data in the place of path in one step: whoever opens path sees all of the old content or all of the new, after a
@@ -60,25 +62,29 @@ func Replace(path string, data []byte, perm fs.FileMode, like fs.FileInfo) (err 
 	return syncDir(dir)
 }
 
-// ReadJSON reads what WriteJSON wrote into v. A file that is not there leaves v as it is.
-func ReadJSON(path string, v any) error {
+// ReadStamp reads what WriteStamp wrote, the zero Stamp where nothing was.
+func ReadStamp(path string) (fence.Stamp, error) {
+	var s fence.Stamp
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return s, nil
 	}
 	if err != nil {
-		return err
+		return s, err
 	}
-	if err := json.Unmarshal(text, v); err != nil {
+	if err = json.Unmarshal(text, &s); err == nil {
+		err = s.Valid()
+	}
+	if err != nil {
 		// It was written in one step, so no crash did this. To take it for empty would let any token in.
-		return fmt.Errorf("%s is damaged: %w; restore it, or have the operator Adopt a token", path, err)
+		return fence.Stamp{}, fmt.Errorf("%s is damaged: %w; restore it, or have an operator Adopt a token", path, err)
 	}
-	return nil
+	return s, nil
 }
 
-// WriteJSON replaces path with v.
-func WriteJSON(path string, v any) error {
-	text, err := json.Marshal(v)
+// WriteStamp replaces path with s.
+func WriteStamp(path string, s fence.Stamp) error {
+	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
