@@ -1,0 +1,289 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+var _ driver.Examiner = (*Store)(nil)
+
+// seen is what one endpoint said.
+type seen struct {
+	endpoint string
+	resp     *pb.StatusResponse
+	took     time.Duration
+	err      error
+}
+
+// Examine implements [driver.Examiner].
+func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
+	all := s.askAll(ctx)
+	var out []driver.Finding
+	for _, m := range all {
+		out = append(out, s.member(m))
+	}
+	out = append(out, s.clusterOf(ctx, all), s.alarms(ctx))
+	return append(out, s.permissions(ctx, name)...)
+}
+
+// askAll asks every endpoint at the same time, each on a connection of its own: the store's calls go to one only.
+func (s *Store) askAll(ctx context.Context) []seen {
+	eps := s.ring.client.Endpoints()
+	all := make([]seen, len(eps))
+	var wg sync.WaitGroup
+	for i, ep := range eps {
+		wg.Go(func() { all[i] = s.ask(ctx, ep) })
+	}
+	wg.Wait()
+	return all
+}
+
+// ask asks one endpoint twice: the first answer pays for the connection.
+func (s *Store) ask(ctx context.Context, endpoint string) seen {
+	m := seen{endpoint: (&member{endpoint: endpoint}).name()}
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	conn, err := s.ring.client.Dial(endpoint)
+	if err != nil {
+		m.err = err
+		return m
+	}
+	defer conn.Close()
+	for range 2 {
+		begun := boottime.Now()
+		if m.resp, m.err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}); m.err != nil {
+			return m
+		}
+		m.took = boottime.Now() - begun
+	}
+	return m
+}
+
+// member says how one server is.
+func (s *Store) member(m seen) driver.Finding {
+	f := driver.Finding{Topic: "member " + m.endpoint, Level: driver.Fine}
+	if m.err != nil {
+		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err), "start it, or take it out of the store URL"
+		return f
+	}
+	r := m.resp
+	f.Found = fmt.Sprintf("etcd %s, %s, answers in %v, %s", r.Version, role(r), m.took.Round(10*time.Microsecond), space(r))
+	worse := func(l driver.Level, found, advice string) {
+		if f.Level != driver.Failed {
+			f.Level = l
+		}
+		f.Found += "; " + found
+		f.Advice = strings.TrimPrefix(f.Advice+"; "+advice, "; ")
+	}
+	if stale(r.Version) {
+		worse(driver.Failed, "too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
+			"use 3.4.42, 3.5.28, 3.6.9, 3.7.0 or newer")
+	}
+	if r.Header.GetClusterId() != s.cluster {
+		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), s.cluster), "mend the store URL: each cluster could have a leader")
+	}
+	if r.Leader == 0 {
+		worse(driver.Failed, "knows no leader", "it is cut off from the others, or too few of them run")
+	}
+	if r.IsLearner {
+		worse(driver.Warning, "serves no reads or writes yet", "promote it, or take it out of the store URL")
+	}
+	if q := r.DbSizeQuota; q > 0 && r.DbSize > q/5*4 {
+		worse(driver.Warning, "nearly full", "compact and defragment it, or raise --quota-backend-bytes")
+	}
+	return f
+}
+
+func role(r *pb.StatusResponse) string {
+	switch {
+	case r.IsLearner:
+		return "a learner"
+	case r.Leader == r.Header.GetMemberId():
+		return "leads"
+	}
+	return "follows"
+}
+
+// space tells how full a member is. Etcd before 3.6 does not tell its quota.
+func space(r *pb.StatusResponse) string {
+	if r.DbSizeQuota <= 0 {
+		return "data " + bytesOf(r.DbSize)
+	}
+	return fmt.Sprintf("data %s of %s", bytesOf(r.DbSize), bytesOf(r.DbSizeQuota))
+}
+
+func bytesOf(n int64) string {
+	f, unit := float64(n), "B"
+	for _, u := range []string{"KiB", "MiB", "GiB"} {
+		if f < 1000 {
+			break
+		}
+		f, unit = f/1024, u
+	}
+	return fmt.Sprintf("%.3g %s", f, unit)
+}
+
+// plainly says an error without gRPC's frame.
+func plainly(err error) string {
+	if reason := tlsReason(err); reason != "" {
+		return "TLS: " + reason
+	}
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		return "silent for " + callLimit.String()
+	}
+	return text(err)
+}
+
+// clusterOf says what the servers are together.
+func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
+	f := driver.Finding{Topic: "cluster", Level: driver.Fine}
+	term, leader, terms := s.leaderOf(all)
+	var resp *pb.MemberListResponse
+	_, err := s.call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{}, opts...)
+		return err
+	})
+	if err != nil {
+		f.Level, f.Found, f.Advice = driver.Warning, "its members are not told: "+err.Error(), "ask etcd's operator how many there are"
+		return f
+	}
+	voters, name := 0, "none known"
+	var odd []string
+	for _, m := range resp.Members {
+		if !m.IsLearner {
+			voters++
+		}
+		if m.ID == leader {
+			name = m.Name
+		}
+		if m.Name == "" {
+			odd = append(odd, fmt.Sprintf("member %x has not been started", m.ID))
+		}
+	}
+	f.Found = fmt.Sprintf("%s, leader %s, raft term %d", countOf(voters, "voting member"), name, term)
+	if n := len(resp.Members) - voters; n > 0 {
+		f.Found += ", " + countOf(n, "learner")
+	}
+	if len(terms) > 1 {
+		odd = append(odd, "its members differ in the raft term: it is choosing a leader")
+	}
+	switch {
+	case voters == 1:
+		f.Found += "; while it is down nobody leads"
+	case voters%2 == 0:
+		odd = append(odd, fmt.Sprintf("%d bear the loss of no more than %d do", voters, voters-1))
+	}
+	if len(odd) > 0 {
+		f.Level, f.Found, f.Advice = driver.Warning, f.Found+"; "+strings.Join(odd, "; "), "3 or 5 voting members, all started, are what etcd is made for"
+	}
+	return f
+}
+
+// leaderOf returns the newest raft term told, its leader, and all terms that were told.
+func (s *Store) leaderOf(all []seen) (term, leader uint64, terms []uint64) {
+	for _, m := range all {
+		if m.err != nil || m.resp.Header.GetClusterId() != s.cluster {
+			continue
+		}
+		if !slices.Contains(terms, m.resp.RaftTerm) {
+			terms = append(terms, m.resp.RaftTerm)
+		}
+		if m.resp.RaftTerm >= term && m.resp.Leader != 0 {
+			term, leader = m.resp.RaftTerm, m.resp.Leader
+		}
+	}
+	return term, leader, terms
+}
+
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// alarms tells what etcd itself complains of.
+func (s *Store) alarms(ctx context.Context) driver.Finding {
+	f := driver.Finding{Topic: "alarms", Level: driver.Fine, Found: "none"}
+	var resp *pb.AlarmResponse
+	_, err := s.call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET}, opts...)
+		return err
+	})
+	switch {
+	case errors.Is(err, driver.ErrRefused):
+		f.Found = "not told to this user"
+	case err != nil:
+		f.Level, f.Found, f.Advice = driver.Warning, "not told: "+err.Error(), "ask again"
+	case len(resp.Alarms) > 0:
+		f.Level, f.Found, f.Advice = driver.Failed, "", "etcdctl alarm list; a corrupt member must be replaced"
+		for _, a := range resp.Alarms {
+			f.Found += fmt.Sprintf("%s at member %x; ", a.Alarm, a.MemberID)
+			if a.Alarm == pb.AlarmType_NOSPACE {
+				f.Advice = "it takes no writes: etcdctl compact, defrag, then alarm disarm"
+			}
+		}
+		f.Found = strings.TrimSuffix(f.Found, "; ")
+	}
+	return f
+}
+
+// permissions says whether a session standing for name may do what it must. The Txns never hold, so they write nothing: etcd asks for
+// the permissions of both branches before it looks.
+func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
+	f := driver.Finding{Topic: "permissions", Level: driver.Fine}
+	var denied []string
+	for _, key := range []string{s.lineDir(name), s.prefix + sessions} {
+		probe := key + "primacy-doctor"
+		_, _, err := s.txn(ctx, "permissions", &pb.TxnRequest{
+			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
+			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(prefixEnd(key)), Limit: 1}),
+				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
+		})
+		switch {
+		case errors.Is(err, driver.ErrRefused):
+			denied = append(denied, key)
+		case err != nil:
+			f.Level, f.Found, f.Advice = driver.Warning, "not found out: "+err.Error(), "ask again"
+			return []driver.Finding{f}
+		}
+	}
+	if len(denied) == 0 {
+		f.Found = fmt.Sprintf("may read, write and delete below %q; %s", s.prefix, s.guard(ctx))
+		return []driver.Finding{f}
+	}
+	f.Level, f.Found = driver.Failed, fmt.Sprintf("this user may not read, write and delete below %q", denied)
+	f.Advice = fmt.Sprintf("etcdctl role grant-permission ROLE --prefix=true readwrite %s", s.prefix)
+	return []driver.Finding{f}
+}
+
+// guard tells whether etcd asks who is there.
+func (s *Store) guard(ctx context.Context) string {
+	var resp *pb.AuthStatusResponse
+	_, err := s.call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
+		return err
+	})
+	switch {
+	case err == nil && resp.Enabled, errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied):
+		return "etcd asks for a user"
+	case err == nil:
+		return "etcd asks for no user"
+	}
+	return "whether etcd asks for a user was not told"
+}
