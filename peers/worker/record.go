@@ -1,0 +1,141 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	actEvery   = 5 * time.Millisecond
+	writeEvery = 4 // acts
+	sinkLimit  = 500 * time.Millisecond
+)
+
+// recorder writes down what a leader does, one line each:
+//
+//	acts file:   boot_ns token id
+//	sink:        token id seq boot_ns, answered by "ok" or "stale LARGEST"
+//	writes file: call_ns return_ns token id seq ok|stale|unknown
+//
+// The time of an act is read before the library is asked whether it leads: so a process that is frozen between the answer
+// and the line is not blamed for a late act.
+type recorder struct {
+	id           string
+	acts, writes *os.File
+	socket       string
+	conn         net.Conn // nil: not connected
+	replies      *bufio.Reader
+	seq          uint64
+}
+
+func openRecorder(id, acts, writes, socket string) (*recorder, error) {
+	a, err := appendTo(acts)
+	if err != nil {
+		return nil, err
+	}
+	w, err := appendTo(writes)
+	if err != nil {
+		return nil, err
+	}
+	// Milliseconds since boot: a process that is started anew with the same id, and with client-go under the same token,
+	// counts on above every number used before, as it writes less than once a millisecond.
+	seq := uint64(bootTime() / 1e6)
+	return &recorder{id: id, acts: a, writes: w, socket: socket, seq: seq}, nil
+}
+
+func appendTo(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+}
+
+// bootTime returns CLOCK_BOOTTIME in nanoseconds: one clock for all processes of a machine.
+func bootTime() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		log.Fatalf("CLOCK_BOOTTIME: %v", err)
+	}
+	return ts.Nano()
+}
+
+// lead acts under token until leads says no or ctx ends.
+func (r *recorder) lead(ctx context.Context, token uint64, leads func() bool) {
+	log.Printf("leads, token %d", token)
+	tick := time.NewTicker(actEvery)
+	defer tick.Stop()
+	n := 0
+	for ctx.Err() == nil {
+		now := bootTime()
+		if !leads() {
+			log.Printf("lost token %d after %d acts", token, n)
+			return
+		}
+		put(r.acts, fmt.Sprintf("%d %d %s\n", now, token, r.id))
+		if n%writeEvery == 0 {
+			r.write(token, now)
+		}
+		n++
+		<-tick.C
+	}
+	log.Printf("gives up token %d after %d acts", token, n)
+}
+
+// put writes the line in one call, so that lines of several processes do not mix.
+func put(f *os.File, line string) {
+	if _, err := f.WriteString(line); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// write sends one write to the sink and records what became of it.
+func (r *recorder) write(token uint64, now int64) {
+	r.seq++
+	call := bootTime()
+	outcome, err := r.ask(fmt.Sprintf("%d %s %d %d\n", token, r.id, r.seq, now))
+	if err != nil {
+		// A late reply would be taken for that of the next write.
+		r.disconnect()
+		outcome = "unknown"
+	}
+	put(r.writes, fmt.Sprintf("%d %d %d %s %d %s\n", call, bootTime(), token, r.id, r.seq, outcome))
+}
+
+func (r *recorder) ask(line string) (string, error) {
+	if r.conn == nil {
+		conn, err := net.DialTimeout("unix", r.socket, sinkLimit)
+		if err != nil {
+			return "", err
+		}
+		r.conn, r.replies = conn, bufio.NewReader(conn)
+	}
+	if err := r.conn.SetDeadline(time.Now().Add(sinkLimit)); err != nil {
+		return "", err
+	}
+	if _, err := r.conn.Write([]byte(line)); err != nil {
+		return "", err
+	}
+	reply, err := r.replies.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	switch word, _, _ := strings.Cut(strings.TrimSpace(reply), " "); word {
+	case "ok", "stale":
+		return word, nil
+	}
+	return "", fmt.Errorf("the sink says %q", reply)
+}
+
+func (r *recorder) disconnect() {
+	if r.conn != nil {
+		r.conn.Close()
+		r.conn = nil
+	}
+}
