@@ -24,6 +24,16 @@ var networks atomic.Int32
 // has CI=true it fails, or nobody would notice that it never runs.
 func NewNetwork(tb testing.TB, n int) *Network {
 	tb.Helper()
+	nw, err := TryNetwork(tb, n)
+	if err != nil {
+		tb.Skipf("needs network namespaces (Linux, root, ip(8)): %v", err)
+	}
+	return nw
+}
+
+// TryNetwork is NewNetwork for a test that can do without: where there are no namespaces it returns why.
+func TryNetwork(tb testing.TB, n int) (*Network, error) {
+	tb.Helper()
 	// Both parts differ between test processes and between tests, which may run beside each other.
 	pid, seq := os.Getpid(), int(networks.Add(1))
 	id := fmt.Sprintf("pt%d-%d", pid, seq)
@@ -34,10 +44,10 @@ func NewNetwork(tb testing.TB, n int) *Network {
 		if os.Getenv("CI") == "true" {
 			tb.Fatalf("etcdtest: network namespaces: %v", err)
 		}
-		tb.Skipf("needs network namespaces (Linux, root, ip(8)): %v", err)
+		return nil, err
 	}
 	tb.Cleanup(nw.down)
-	return nw
+	return nw, nil
 }
 
 // sweep deletes the namespaces of test processes that were killed before they could.
@@ -130,11 +140,26 @@ func (nw *Network) Cut(i int) {
 			continue
 		}
 		for _, pair := range [][2]int{{i, j}, {j, i}} {
-			if err := ip("-n", nw.router, "rule", "add", "pref", "100", "from", nw.Host(pair[0]), "to", nw.Host(pair[1]), "blackhole"); err != nil {
-				nw.tb.Fatalf("etcdtest: cut: %v", err)
+			if err := nw.CutOneWay(pair[0], pair[1]); err != nil {
+				nw.tb.Errorf("etcdtest: cut: %v", err)
 			}
 		}
 	}
+}
+
+// CutOneWay lets nothing pass from machine i to machine j, silently, until Heal. What j sends still arrives at i.
+func (nw *Network) CutOneWay(i, j int) error { return nw.blackhole(nw.Host(i), nw.Host(j)) }
+
+// CutClients lets nothing pass between the test's own machine, with all clients, and machine i, silently, until Heal.
+func (nw *Network) CutClients(i int) error {
+	if err := nw.blackhole(nw.subnet+".242", nw.Host(i)); err != nil {
+		return err
+	}
+	return nw.blackhole(nw.Host(i), nw.subnet+".242")
+}
+
+func (nw *Network) blackhole(from, to string) error {
+	return ip("-n", nw.router, "rule", "add", "pref", "100", "from", from, "to", to, "blackhole")
 }
 
 // Heal joins all machines again.

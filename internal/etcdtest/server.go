@@ -1,6 +1,7 @@
 package etcdtest
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
@@ -24,6 +25,8 @@ type Options struct {
 	// in a network namespace. With either, the caller makes sure that the test can reach the members.
 	Hosts []string
 	Wrap  func(member int, cmd []string) []string
+	// DataDir returns where a member keeps its data; empty, or without the function: a folder of the test's.
+	DataDir func(member int) string
 }
 
 // Server is one etcd process.
@@ -97,9 +100,13 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 		c.Members = append(c.Members, s)
 		initial = append(initial, s.name+"=http://"+s.peer)
 	}
-	for _, s := range c.Members {
+	for i, s := range c.Members {
+		data := filepath.Join(s.dir, "data")
+		if o.DataDir != nil {
+			data = cmp.Or(o.DataDir(i), data)
+		}
 		s.args = append([]string{
-			"--name", s.name, "--data-dir", filepath.Join(s.dir, "data"), "--log-level", "warn",
+			"--name", s.name, "--data-dir", data, "--log-level", "warn",
 			"--listen-client-urls", s.Endpoint(), "--advertise-client-urls", s.Endpoint(),
 			"--listen-peer-urls", "http://" + s.peer, "--initial-advertise-peer-urls", "http://" + s.peer,
 			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", c.Members[0].peer,
@@ -226,6 +233,28 @@ func (s *Server) Kill() {
 	}
 	_ = cmd.Process.Kill()
 	<-exited
+}
+
+// Launch starts a server that has ended, with its data and ports, and does not wait until it serves.
+func (s *Server) Launch() error {
+	s.Kill()
+	return s.start()
+}
+
+// Ready returns nil when the server knows a leader, and an error when it does not within the limit or has exited.
+func (s *Server) Ready(limit time.Duration) error { return s.ready(limit) }
+
+// Exited says whether the process has ended.
+func (s *Server) Exited() bool {
+	s.mu.Lock()
+	exited := s.exited
+	s.mu.Unlock()
+	select {
+	case <-exited:
+		return true
+	default:
+		return false
+	}
 }
 
 // Restart starts a killed server again, with its data and ports, and returns when it knows a leader.
