@@ -45,7 +45,6 @@ type Cluster struct {
 	log     []entry       // what a majority holds, in order
 	cut     map[link]bool // ways between members that swallow what is sent
 	held    map[way]bool  // ways between clients and members that do
-	asleep  map[int]bool  // clients that are frozen
 	flows   map[*flow]struct{}
 	lastID  uint64 // of a proposal
 	stats   Stats
@@ -89,7 +88,7 @@ func Start(o Options) *Cluster {
 		o.Clients = 200 * time.Microsecond
 	}
 	c := &Cluster{o: o, start: time.Now(), latency: o.Clients, rnd: rand.New(rand.NewPCG(o.Seed, 7)), cut: map[link]bool{},
-		held: map[way]bool{}, asleep: map[int]bool{}, flows: map[*flow]struct{}{}, done: make(chan struct{})}
+		held: map[way]bool{}, flows: map[*flow]struct{}{}, done: make(chan struct{})}
 	c.id = c.rnd.Uint64()
 	c.thawed.L = &c.mu
 	for i := range o.Members {

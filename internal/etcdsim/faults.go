@@ -111,14 +111,6 @@ func (c *Cluster) Hold(client, member int, there, on bool) {
 	c.refresh()
 }
 
-// Sleep stops a client as a whole: nothing it has sent leaves, and nothing reaches it.
-func (c *Cluster) Sleep(client int, on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asleep[client] = on
-	c.refresh()
-}
-
 // Slow sets how long each byte of a client's open connections takes from now on.
 func (c *Cluster) Slow(client int, d time.Duration) {
 	c.mu.Lock()
@@ -147,7 +139,6 @@ func (c *Cluster) Heal() {
 	c.mu.Lock()
 	clear(c.cut)
 	clear(c.held)
-	clear(c.asleep)
 	for _, m := range c.members {
 		if m.down {
 			m.down = false

@@ -230,8 +230,8 @@ func (c *Cluster) connect(client int, m *member) net.Conn {
 
 // applyTo gives a connection the state that its ends and its way have now. The caller holds the lock.
 func (c *Cluster) applyTo(f *flow) {
-	frozen, asleep := c.members[f.member].frozen, c.asleep[f.client]
+	frozen := c.members[f.member].frozen
 	to, back := c.held[way{f.client, f.member, true}], c.held[way{f.client, f.member, false}]
-	f.to.set(func() { f.to.held, f.to.stoppedR, f.to.stoppedW = to, frozen, asleep })
-	f.back.set(func() { f.back.held, f.back.stoppedR, f.back.stoppedW = back, asleep, frozen })
+	f.to.set(func() { f.to.held, f.to.stoppedR = to, frozen })
+	f.back.set(func() { f.back.held, f.back.stoppedW = back, frozen })
 }
