@@ -7,108 +7,252 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/internal/history"
 )
 
-// judge follows every term and says at every look what the promises (DESIGN, section 3) demand:
+// judge follows every term and says at every look what the promises (doc.go) demand:
 //
 //   - of one name at most one term's Check says yes;
 //   - a Check that said no once never says yes again;
 //   - work never runs beside other work on the same name, so whoever leads finds that the work before him has stopped;
-//   - tokens grow from one term to the next.
+//   - tokens grow from one term to the next;
+//
+// and in the end that the times from winning to the deadline of no two terms overlap, on true time, also between the looks and while a
+// process is paused (package history).
 //
 // Excused from the first and third rule are terms whose claim an operator removed from the store (by hand, or with the lease): the
-// store breaks its promise there, and the news that it did needs its time over the network. The second rule holds for them too.
+// store breaks its promise there, and the news that it did needs its time over the network. With the lease gone it has until the
+// deadline that was the latest possible then. The second rule holds for them too.
 //
-// Excused from the third rule alone is work on a machine that was suspended under it: nothing can stop work that does not run, and
-// when it wakes it needs a moment to hear. Its Check must know at once, so the first rule spares nobody who was suspended.
+// Excused from the third rule alone is work on a machine that was suspended under it, or that was held up itself: nothing can stop
+// work that does not run, and when it wakes it needs a moment to hear. Its Check must know at once, so the first rule spares nobody.
+//
+// Beyond the bound (the clocks' rates differ by more than the drift) the first and third rule are only counted.
 type judge struct {
-	t   *testing.T
-	now func() time.Duration
+	t      *testing.T
+	seed   uint64
+	now    func() time.Duration // true time
+	rnd    *rand.Rand           // guarded by mu, as all that follows
+	beyond bool
+	start  func(r *reign) // follows a new term
 
 	mu      sync.Mutex
 	reigns  map[string][]*reign
-	excused map[string]map[uint64]bool // tokens, by name
-	wakes   map[*member]time.Duration  // when the machine woke last
-	lines   []string                   // the timeline
+	excused map[spot]excuse
+	wakes   map[*machine]time.Duration // when it woke last
+	fenced  map[string]*register       // by name
+	plain   map[string]*register
+	counts  map[string]int
+	lines   []line // the timeline
 	bad     int
 }
 
 // reign is one term as the judge knows it.
 type reign struct {
 	term    *Term
-	m       *member
+	p       *process
 	over    bool // Check said no once
 	working bool
-	paused  bool // the machine was suspended while it lasted
+	slow    bool // the process was paused while it lasted
+	from    time.Duration
+	to      time.Duration // true time at which the right ended; 0 while it has not
+	last    time.Duration // the last deadline, on its machine's clock
 }
 
-func (r *reign) String() string { return fmt.Sprintf("%s under token %d", r.m.id, r.term.Token()) }
-
-func newJudge(t *testing.T, now func() time.Duration) *judge {
-	return &judge{t: t, now: now, reigns: map[string][]*reign{}, excused: map[string]map[uint64]bool{}, wakes: map[*member]time.Duration{}}
+// excuse is what an operator did to a claim.
+type excuse struct {
+	at    time.Duration // true time
+	until time.Duration // on the machine's clock: the latest deadline if the lease went, 0 if only the claim did
 }
 
-func (j *judge) logf(format string, args ...any) {
+func (r *reign) String() string { return fmt.Sprintf("%s under token %d", r.p.m.id, r.term.Token()) }
+
+func newJudge(t *testing.T, seed uint64, now func() time.Duration) *judge {
+	return &judge{t: t, seed: seed, now: now, rnd: rand.New(rand.NewPCG(seed, 3)), reigns: map[string][]*reign{}, excused: map[spot]excuse{},
+		wakes: map[*machine]time.Duration{}, fenced: map[string]*register{}, plain: map[string]*register{}, counts: map[string]int{}}
+}
+
+// won takes a new term in. A term may be told late, when it is over and others led since; that is no matter unless its Check says yes.
+func (j *judge) won(t *Term, p *process) *reign {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.lines = append(j.lines, fmt.Sprintf("%12.3fs  ", (j.now()-time.Hour).Seconds())+fmt.Sprintf(format, args...))
+	j.lineLocked(p.m.id, "leads %s under token %d", t.Name(), t.Token())
+	j.counts["terms"]++
+	woke, slept := j.wakes[p.m]
+	// A wait that was answered just after the machine woke begins a term whose soft end may have passed in its sleep.
+	r := &reign{term: t, p: p, working: true, slow: slept && j.now()-woke < 2*time.Second || p.starve.Load() != nil, from: j.now(), last: t.Deadline()}
+	for _, old := range j.reigns[t.Name()] {
+		if old.term.Token() >= t.Token() && p.runs() && !j.excusedLocked(r) && !j.beyond && t.Check() == nil {
+			j.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
+		}
+	}
+	j.reigns[t.Name()] = append(j.reigns[t.Name()], r)
+	j.start(r)
+	return r
 }
 
-func (j *judge) failf(format string, args ...any) {
+// follow keeps the latest deadline of a term, until its right ends.
+func (j *judge) follow(ctx context.Context, r *reign) {
+	for d := r.last; ; {
+		next, err := r.term.NextDeadline(ctx, d)
+		d = next
+		j.mu.Lock()
+		if d == 0 || err != nil {
+			if r.to = j.now(); err != nil {
+				j.failLocked("%v of %s: NextDeadline has not told its end", r, r.term.Name())
+			}
+			j.mu.Unlock()
+			return
+		}
+		r.last = d
+		j.mu.Unlock()
+	}
+}
+
+func (j *judge) stopped(r *reign) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if r.working && r.p.runs() {
+		j.lineLocked(r.p.m.id, "work on %s under token %d has stopped", r.term.Name(), r.term.Token())
+	}
+	r.working = false
+}
+
+func (j *judge) excuse(s spot, until time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, known := j.excused[s]; !known {
+		j.excused[s] = excuse{j.now(), until}
+	}
+}
+
+func (j *judge) excusedLocked(r *reign) bool {
+	_, yes := j.excused[spot{r.term.Name(), uint64(r.term.Token())}]
+	return yes
+}
+
+// slowed marks that the work of a term is held up.
+func (j *judge) slowed(r *reign) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.slow = true
+	r.p.m.slow.Store(true)
+}
+
+// woke is called when a process on m is late with everything: it was paused or starved.
+func (j *judge) woke(m *machine) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.wakes[m] = j.now()
+	m.slow.Store(true)
+	for _, rs := range j.reigns {
+		for _, r := range rs {
+			r.slow = r.slow || r.p.m == m
+		}
+	}
+}
+
+func (j *judge) look() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for name, rs := range j.reigns {
+		var live, work []*reign
+		for _, r := range rs {
+			if !r.p.runs() {
+				continue // a process that sleeps asks nothing and does nothing
+			}
+			yes := j.ask(r)
+			if e, excused := j.excused[spot{name, uint64(r.term.Token())}]; excused {
+				if yes && e.until > 0 && r.p.m.clock.now() > e.until {
+					j.failLocked("%s: %v lives on, though its lease was ended at %.3fs", name, r, e.at.Seconds())
+				}
+				continue
+			}
+			if yes {
+				live = append(live, r)
+			}
+			if r.working && !r.slow {
+				work = append(work, r)
+			}
+		}
+		if len(live) > 1 {
+			j.twoLocked("%s has two leaders: %v and %v", name, live[0], live[1])
+		}
+		if len(work) > 1 {
+			j.twoLocked("%s: work runs twice: %v and %v", name, work[0], work[1])
+		}
+	}
+}
+
+// twoLocked is a failure within the bound, and a matter of course beyond it.
+func (j *judge) twoLocked(format string, args ...any) {
+	if j.beyond {
+		j.counts["looks that saw two"]++
+		return
+	}
 	j.failLocked(format, args...)
 }
 
-// failLocked tells the first failures only: what follows is mostly the same one, seen at the next look.
-func (j *judge) failLocked(format string, args ...any) {
-	if j.bad++; j.bad <= 3 {
-		j.t.Errorf("at %.3fs: %s", (j.now() - time.Hour).Seconds(), fmt.Sprintf(format, args...))
-		j.lines = append(j.lines, "  ------->  "+fmt.Sprintf(format, args...))
+// ask asks Check, twice where it says no.
+func (j *judge) ask(r *reign) (yes bool) {
+	yes = r.term.Check() == nil
+	if yes && r.over || !yes && r.term.Check() == nil {
+		j.failLocked("%s: %v: Check says yes after it has said no", r.term.Name(), r)
 	}
+	r.over = r.over || !yes
+	return yes
 }
 
-// logger puts what the session of that ID logs into the timeline.
-func (j *judge) logger(id string) *slog.Logger {
-	return slog.New(slog.NewTextHandler(writerFunc(func(line string) { j.logf("  %s: %s", id, line) }), &slog.HandlerOptions{
-		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == "id" {
-				return slog.Attr{}
-			}
-			return a
-		},
-	}))
-}
-
-type writerFunc func(line string)
-
-func (f writerFunc) Write(b []byte) (int, error) {
-	f(strings.TrimSpace(string(b)))
-	return len(b), nil
-}
-
-// report prints the timeline up to the first failures, if there is one.
-func (j *judge) report(seed uint64) {
-	if !j.t.Failed() {
-		return
-	}
+// seal ends the reigns of a machine whose deadline has passed, before its clock jumps.
+func (j *judge) seal(m *machine) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	end := len(j.lines)
-	for i, l := range j.lines {
-		if strings.HasPrefix(l, "  ------->") {
-			end = i + 1
+	for _, rs := range j.reigns {
+		for _, r := range rs {
+			if r.p.m == m {
+				r.end(j.now())
+			}
 		}
 	}
-	from := max(0, end-100)
-	j.t.Logf("replay: STRESS_SEED=%d go test -race -run '^TestStress$' .\nthe last %d of %d lines:\n%s",
-		seed, end-from, end, strings.Join(j.lines[from:end], "\n"))
+}
+
+// end closes a reign whose deadline has passed by its machine's clock.
+func (r *reign) end(now time.Duration) {
+	if at := min(now, r.p.m.clock.when(r.last)); at < now && (r.to == 0 || at < r.to) {
+		r.to = at
+	}
+}
+
+// checkHistory wants the times from winning to the deadline to be apart, and all terms to be over.
+func (j *judge) checkHistory() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var all []history.Interval
+	for name, rs := range j.reigns {
+		for _, r := range rs {
+			r.end(j.now())
+			if r.p.runs() && (r.to == 0 || r.term.Context().Err() == nil) {
+				j.failLocked("%s: %v never ended", name, r)
+			}
+			to := r.to
+			if e, excused := j.excused[spot{name, uint64(r.term.Token())}]; excused {
+				to = min(to, e.at)
+			}
+			if to > r.from {
+				all = append(all, history.Interval{Name: name, Token: uint64(r.term.Token()), Who: r.p.m.id, From: r.from, To: to})
+			}
+		}
+	}
+	if err := history.Check(all); err != nil && j.beyond {
+		j.counts["histories with an overlap"]++
+	} else if err != nil {
+		j.failLocked("%v", err)
+	}
+	j.checkRegisters()
 }
 
 // poll looks every few milliseconds, until it is stopped.
@@ -127,264 +271,104 @@ func (j *judge) poll() (stop func()) {
 	return func() { close(done); synctest.Wait() }
 }
 
-// won takes a new term in. A term may be told late, when it is over and others led since; that is no matter unless its Check says yes.
-func (j *judge) won(t *Term, m *member) *reign {
-	j.logf("%s leads %s under token %d", m.id, t.Name(), t.Token())
+// line is one line of the timeline, put into words only if somebody reads it.
+type line struct {
+	at   time.Duration
+	who  string
+	what func() string
+	bad  bool
+}
+
+func (l line) String() string {
+	mark := "  "
+	if l.bad {
+		mark = "!!"
+	}
+	return fmt.Sprintf("%s %10.3fs  %-8s %s", mark, l.at.Seconds(), l.who, l.what())
+}
+
+func (j *judge) logf(who, format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	woke, slept := j.wakes[m]
-	// A wait that was answered just after the machine woke begins a term whose soft end may have passed in its sleep.
-	r := &reign{term: t, m: m, working: true, paused: slept && j.now()-woke < 2*time.Second}
-	for _, old := range j.reigns[t.Name()] {
-		if old.term.Token() >= t.Token() && !m.clock.stands() && !j.excused[t.Name()][uint64(t.Token())] && t.Check() == nil {
-			j.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
-		}
-	}
-	j.reigns[t.Name()] = append(j.reigns[t.Name()], r)
-	return r
+	j.lineLocked(who, format, args...)
 }
 
-func (j *judge) stopped(r *reign) {
-	j.logf("work on %s has stopped: %v", r.term.Name(), r)
+func (j *judge) lineLocked(who, format string, args ...any) {
+	j.lines = append(j.lines, line{j.now(), who, func() string { return fmt.Sprintf(format, args...) }, false})
+}
+
+func (j *judge) failf(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r.working = false
+	j.failLocked(format, args...)
 }
 
-func (j *judge) excuse(name string, token uint64) {
+// failLocked tells the first failures only: what follows is mostly the same one, seen at the next look.
+func (j *judge) failLocked(format string, args ...any) {
+	if j.bad++; j.bad <= 3 {
+		what := fmt.Sprintf(format, args...)
+		j.t.Errorf("seed %d, at %.3fs: %s", j.seed, j.now().Seconds(), what)
+		j.lines = append(j.lines, line{j.now(), "", func() string { return what }, true})
+	}
+}
+
+// count counts something that was done.
+func (j *judge) count(what string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.excused[name] == nil {
-		j.excused[name] = map[uint64]bool{}
-	}
-	j.excused[name][token] = true
+	j.counts[what]++
 }
 
-// woke is called when the clock of m is right again after a pause.
-func (j *judge) woke(m *member) {
+// report prints the timeline up to the first failures, if there is one.
+func (j *judge) report() {
+	if !j.t.Failed() {
+		return
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.wakes[m] = j.now()
-	for _, rs := range j.reigns {
-		for _, r := range rs {
-			r.paused = r.paused || r.m == m
+	end := len(j.lines)
+	for i, l := range j.lines {
+		if l.bad {
+			end = i + 1
 		}
 	}
-}
-
-func (j *judge) look() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for name, rs := range j.reigns {
-		var live, work []*reign
-		for _, r := range rs {
-			if r.m.clock.stands() {
-				continue // a machine that sleeps asks nothing and does nothing
-			}
-			yes := j.ask(r)
-			if j.excused[name][uint64(r.term.Token())] {
-				continue
-			}
-			if yes {
-				live = append(live, r)
-			}
-			if r.working && !r.paused {
-				work = append(work, r)
-			}
-		}
-		if len(live) > 1 {
-			j.failLocked("%s has two leaders: %v and %v", name, live[0], live[1])
-		}
-		if len(work) > 1 {
-			j.failLocked("%s: work runs twice: %v and %v", name, work[0], work[1])
-		}
+	from := max(0, end-100)
+	var text strings.Builder
+	for _, l := range j.lines[from:end] {
+		fmt.Fprintln(&text, l)
 	}
+	j.t.Logf("again: STRESS_SEED=%d go test -race -count=20 -run '^%s$' .\nthe last %d of %d lines:\n%s", j.seed, topName(j.t), end-from, end, &text)
 }
 
-// ask asks Check, twice where it says no.
-func (j *judge) ask(r *reign) (yes bool) {
-	yes = r.term.Check() == nil
-	if yes && r.over || !yes && r.term.Check() == nil {
-		j.failLocked("%s: %v: Check says yes after it has said no", r.term.Name(), r)
-	}
-	r.over = r.over || !yes
-	return yes
+func topName(t *testing.T) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return name
 }
 
-// bootClock is the clock of one machine. It never goes back.
-type bootClock struct {
-	real func() time.Duration
-	skew atomic.Int64 // what it is ahead of the others, which is allowed: only rates have to agree
-	at   atomic.Int64 // while not 0 it stands there
+// logger puts what the sessions of a machine log into the timeline.
+func (j *judge) logger(who string) *slog.Logger { return slog.New(timeline{j, who}) }
+
+type timeline struct {
+	j   *judge
+	who string
 }
 
-func (c *bootClock) now() time.Duration {
-	if at := c.at.Load(); at != 0 {
-		return time.Duration(at)
-	}
-	return c.real() + time.Duration(c.skew.Load())
-}
+func (h timeline) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (h timeline) WithAttrs([]slog.Attr) slog.Handler           { return h }
+func (h timeline) WithGroup(string) slog.Handler                { return h }
 
-func (c *bootClock) stop()        { c.at.Store(int64(c.now())) }
-func (c *bootClock) resume()      { c.at.Store(0) }
-func (c *bootClock) stands() bool { return c.at.Load() != 0 }
-
-// watcher is a reader of Observe or of Candidate.Events. It is slow, and some read nothing at all until the fight is over: neither
-// may hold anybody up, and all see the latest state in the end.
-type watcher struct {
-	what, name string
-	mu         sync.Mutex
-	leader     *Standing
-	err        error
-	state      CandidateState
-}
-
-func (f *fleet) observe(m *member, name string) {
-	w, seed, s := &watcher{what: m.id + " Observe", name: name}, f.rnd.Uint64(), m.sess
-	f.judge.read(f, w, seed, func(saw func(Event, error)) {
-		for st, err := range s.Election(name).Observe(f.watch) {
-			saw(Event{Leader: st.Leader}, err)
-		}
-	})
-}
-
-// follow reads the events of a candidate.
-func (j *judge) follow(f *fleet, c *Candidate, seed uint64) {
-	w := &watcher{what: c.e.s.ID() + " Events", name: c.e.Name()}
-	j.read(f, w, seed, func(saw func(Event, error)) {
-		for ev := range c.Events(f.watch) {
-			saw(ev, nil)
-			if (ev.Term != nil) != (ev.State == StateLeader) {
-				j.failf("%s: state %v, but the term is %v", w.what, ev.State, ev.Term)
+func (h timeline) Handle(_ context.Context, r slog.Record) error {
+	h.j.mu.Lock()
+	defer h.j.mu.Unlock()
+	h.j.lines = append(h.j.lines, line{h.j.now(), h.who, func() string {
+		text := "· " + r.Message
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key != "id" {
+				text += " " + a.String()
 			}
-		}
-	})
-}
-
-func (j *judge) read(f *fleet, w *watcher, seed uint64, loop func(saw func(Event, error))) {
-	j.mu.Lock()
-	f.watchers = append(f.watchers, w)
-	j.mu.Unlock()
-	rnd := rand.New(rand.NewPCG(seed, 7))
-	f.readers.Go(func() {
-		loop(func(ev Event, err error) {
-			w.mu.Lock()
-			w.leader, w.err, w.state = ev.Leader, err, ev.State
-			w.mu.Unlock()
-			switch rnd.IntN(3) {
-			case 0:
-				time.Sleep(upTo(rnd, 5*time.Second))
-			case 1:
-				<-f.calm
-			}
+			return true
 		})
-	})
-}
-
-// calmDown ends all faults and waits for the actors: whoever stands still leads once, as nobody works for long.
-func (f *fleet) calmDown() {
-	f.heal()
-	for _, m := range f.members {
-		m.net.Set(drivertest.Faults{})
-		m.answers.most.Store(0)
-	}
-	f.judge.logf("the faults are over")
-	f.wait("the actors", f.actors.Wait, f.quit)
-	// What is still under way: a renewal that comes 12 s late, after which the lease lives for 12.5 s on a slow store.
-	time.Sleep(40 * time.Second)
-	synctest.Wait()
-	f.judge.look()
-}
-
-// wait fails the test where what is waited for does not come by itself: fake time would pass for ever.
-func (f *fleet) wait(what string, wait, quit func()) {
-	done := make(chan struct{})
-	go func() { defer close(done); wait() }()
-	for _, give := range []func(){quit, func() { panic(what + " do not even end when they are told to") }} {
-		select {
-		case <-done:
-			return
-		case <-time.After(10 * time.Minute):
-			f.judge.failf("%s have not ended ten minutes after the last fault", what)
-			give()
-		}
-	}
-	<-done
-}
-
-// checkTheEnd says what must hold when the faults are over: nobody stands for whom nobody asked, every session can lead every name,
-// every reader has seen the last leader, and sessions close and leave nothing behind.
-func (f *fleet) checkTheEnd() {
-	f.checkLines("while the sessions are open")
-	close(f.calm)
-	for _, name := range f.names {
-		for i, m := range f.members {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			term, err := m.sess.Election(name).Campaign(ctx, []byte("last"))
-			cancel()
-			if err != nil {
-				f.judge.failf("in the end %s cannot lead %s: %v", m.id, name, err)
-				continue
-			}
-			if i == len(f.members)-1 {
-				f.checkReaders(term)
-			}
-			if err := term.Resign(context.Background()); err != nil {
-				f.judge.failf("in the end %s cannot resign %s: %v", m.id, name, err)
-			}
-		}
-	}
-	f.unwatch()
-	f.wait("the readers", f.readers.Wait, func() {})
-	for _, m := range f.members {
-		f.checkClose(m)
-	}
-	f.checkLines("after the sessions have closed")
-	time.Sleep(time.Minute) // leases that were left to run out end their goroutines
-}
-
-// checkLines wants all lines empty.
-func (f *fleet) checkLines(when string) {
-	for _, name := range f.names {
-		if l, _ := f.store.Line(context.Background(), name); l.Holder != nil {
-			f.judge.failf("%s a claim stands on %s: %+v, behind it %d", when, name, *l.Holder, len(l.Waiters))
-		}
-	}
-}
-
-// checkReaders wants every reader of the term's name to hear that it leads, the slow ones some time later.
-func (f *fleet) checkReaders(term *Term) {
-	for _, w := range f.watchers {
-		for tries := 0; w.name == term.Name() && !w.knows(term); tries++ {
-			if tries == 300 { // a reader who sleeps up to 5 s each time, and has up to feedSize events before this one
-				f.judge.failf("%s of %s never saw token %d; last %+v, %v, error %v", w.what, w.name, term.Token(), w.leader, w.state, w.err)
-				break
-			}
-			time.Sleep(time.Second)
-		}
-	}
-}
-
-func (w *watcher) knows(t *Term) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err == nil && w.leader != nil && w.leader.Token == t.Token() && string(w.leader.Value) == "last" && w.state == StateFollower
-}
-
-func (f *fleet) checkClose(m *member) {
-	if err := m.sess.Close(context.Background()); err != nil {
-		f.judge.failf("%s: Close: %v", m.id, err)
-	}
-	m.net.Settle()
-	synctest.Wait()
-	s := m.sess
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.locals) > 0 || len(s.leases) > 0 {
-		f.judge.failf("%s keeps %d names and %d leases after Close", m.id, len(s.locals), len(s.leases))
-	}
-	// Work that stops within the grace never outlives its right, unless the machine slept.
-	if n := s.Stats().Overruns; n > 0 && !m.paused {
-		f.judge.failf("%s: work outlived its right %d times", m.id, n)
-	}
+		return text
+	}, false})
+	return nil
 }

@@ -1,0 +1,111 @@
+package primacy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// wire is a process's client of the store: the gate of the process, the valves of its machine, answers that take their time, and
+// behind them the faults of package drivertest.
+type wire struct {
+	driver.Store
+	p *process
+}
+
+type wireLease struct {
+	driver.Lease
+	p *process
+}
+
+// errDead ends the loops of a process that crashed once the test lets them go.
+var errDead = fmt.Errorf("%w: the process is dead", driver.ErrRefused)
+
+// over brings one call to the store and its answer back.
+func over[T any](ctx context.Context, p *process, call func(context.Context) (T, error)) (T, error) {
+	var none T
+	_ = p.gate.pass(context.Background()) // a process that is stopped does not hear its contexts either
+	if p.dead.Load() {
+		return none, errDead
+	}
+	if err := p.m.out.pass(ctx); err != nil {
+		return none, err
+	}
+	got, err := call(ctx)
+	if lost := p.comeBack(ctx); lost != nil {
+		got, err = none, lost
+	}
+	_ = p.gate.pass(context.Background())
+	if p.dead.Load() {
+		return none, errDead
+	}
+	return got, err
+}
+
+func (p *process) comeBack(ctx context.Context) error {
+	if err := p.m.back.pass(ctx); err != nil {
+		return err
+	}
+	if d := p.m.late(); d > 0 {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+type none struct{}
+
+func overDo(ctx context.Context, p *process, call func(context.Context) error) error {
+	_, err := over(ctx, p, func(ctx context.Context) (none, error) { return none{}, call(ctx) })
+	return err
+}
+
+func (w *wire) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := over(ctx, w.p, func(ctx context.Context) (driver.Lease, error) { return w.Store.Grant(ctx, owner, ttl) })
+	if err != nil {
+		return nil, err
+	}
+	return &wireLease{l, w.p}, nil
+}
+
+func (w *wire) Line(ctx context.Context, name string) (driver.Line, error) {
+	return over(ctx, w.p, func(ctx context.Context) (driver.Line, error) { return w.Store.Line(ctx, name) })
+}
+
+func (w *wire) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	return over(ctx, w.p, func(ctx context.Context) (driver.Line, error) { return w.Store.Next(ctx, name, after) })
+}
+
+func (w *wire) Ask(ctx context.Context, name string, r driver.Request) error {
+	return overDo(ctx, w.p, func(ctx context.Context) error { return w.Store.(driver.Asker).Ask(ctx, name, r) })
+}
+
+func (l *wireLease) Renew(ctx context.Context) error { return overDo(ctx, l.p, l.Lease.Renew) }
+
+func (l *wireLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+	return over(ctx, l.p, func(ctx context.Context) ([]driver.Place, error) { return l.Lease.Claim(ctx, c...) })
+}
+
+func (l *wireLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	return over(ctx, l.p, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
+}
+
+func (l *wireLease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.Update(ctx, p, value) })
+}
+
+func (l *wireLease) Release(ctx context.Context, p ...driver.Place) error {
+	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.Release(ctx, p...) })
+}
+
+// News is not lost on its way back: its context ends with the lease only.
+func (l *wireLease) News(ctx context.Context) ([]driver.News, error) {
+	return over(ctx, l.p, func(ctx context.Context) ([]driver.News, error) { return l.Lease.News(ctx) })
+}
+
+func (l *wireLease) Close(ctx context.Context) error { return overDo(ctx, l.p, l.Lease.Close) }

@@ -1,0 +1,201 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// actor stands for a name once: by a Campaign of its own, or by a Candidate.
+type actor struct {
+	f    *fleet
+	p    *process
+	name string
+	rnd  *rand.Rand
+}
+
+func (f *fleet) stand(p *process, name string) {
+	a := &actor{f: f, p: p, name: name, rnd: rand.New(rand.NewPCG(f.rnd.Uint64(), 5))}
+	f.actors.Go(func() {
+		ctx, cancel := context.WithCancel(p.ctx)
+		if a.rnd.IntN(4) > 0 { // the others stand until they have led
+			ctx, cancel = context.WithTimeout(p.ctx, upTo(a.rnd, 60*time.Second))
+		}
+		defer cancel()
+		if a.rnd.IntN(2) == 0 {
+			a.runCandidate(ctx)
+		} else {
+			a.campaign(ctx)
+		}
+	})
+}
+
+func (a *actor) runCandidate(ctx context.Context) {
+	c := a.p.sess.Candidate(a.name, &CandidateOptions{Value: []byte("v")})
+	if a.rnd.IntN(3) == 0 {
+		a.f.follow(a.p, c, a.rnd.Uint64())
+	}
+	a.judged("Run", c.Run(ctx, func(ctx context.Context, term *Term) error {
+		r := a.f.judge.won(term, a.p)
+		defer a.f.judge.stopped(r)
+		a.work(ctx, r)
+		return nil
+	}))
+}
+
+func (a *actor) campaign(ctx context.Context) {
+	term, err := a.p.sess.Election(a.name).Campaign(ctx, []byte("v"))
+	if err != nil {
+		a.judged("Campaign", err)
+		return
+	}
+	r := a.f.judge.won(term, a.p)
+	if a.rnd.IntN(3) == 0 {
+		a.f.actors.Go(func() { // beside the work: a deaf client would keep the work from stopping
+			ctx, cancel := context.WithTimeout(term.Context(), 300*time.Millisecond)
+			defer cancel()
+			_ = term.Proclaim(ctx, []byte("w"))
+		})
+	}
+	a.work(term.Context(), r)
+	a.f.judge.stopped(r)
+	for errors.Is(context.Cause(term.Context()), ErrExpired) && term.Check() == nil {
+		time.Sleep(10 * time.Millisecond) // the right lasts until the deadline: who resigns earlier hides one that comes too late
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), upTo(a.rnd, 3*time.Second))
+	defer cancel()
+	_ = term.Resign(ctx)
+	if !a.p.dead.Load() && term.Check() == nil {
+		a.f.judge.failf("%s: Check says yes after Resign of %s, token %d", a.p.m.id, a.name, term.Token())
+	}
+}
+
+// judged says that nothing but the end of a context, a session or a process ends a campaign.
+func (a *actor) judged(what string, err error) {
+	if a.p.dead.Load() || a.f.front.stingy && errors.Is(err, ErrRefused) {
+		return
+	}
+	for _, may := range []error{nil, context.DeadlineExceeded, context.Canceled, ErrClosed} {
+		if errors.Is(err, may) {
+			return
+		}
+	}
+	a.f.judge.failf("%s: %s for %s: %v", a.p.m.id, what, a.name, err)
+}
+
+// work writes, asking Check before each write. It ends by itself, or in the time it is given when it is told to stop.
+func (a *actor) work(ctx context.Context, r *reign) {
+	end := time.After(upTo(a.rnd, 25*time.Second))
+	for {
+		select {
+		case <-ctx.Done():
+			a.stop(r)
+			return
+		case <-end:
+			return
+		case <-time.After(100*time.Millisecond + upTo(a.rnd, 3*time.Second)):
+			a.write(r)
+		}
+	}
+}
+
+// stop takes its time, up to when nobody may work under the lease any more.
+func (a *actor) stop(r *reign) {
+	l := r.term.l
+	left := min(l.timing.Grace, core.Time(l.trusted.Load())-a.p.now())
+	if left > 0 {
+		time.Sleep(time.Duration(float64(upTo(a.rnd, left)) * .95 / a.p.m.clock.rate))
+	}
+}
+
+// write makes one write, in most cases at once. Some are on their way for long: the goroutine was stopped between Check and the write,
+// or the network kept it.
+func (a *actor) write(r *reign) {
+	if r.term.Check() != nil {
+		return
+	}
+	d := time.Duration(0)
+	switch a.rnd.IntN(12) {
+	case 0, 1:
+		d = upTo(a.rnd, 30*time.Second)
+	case 2:
+		if a.f.pauses { // the work itself is held up: it may outlive its right, and no check can help
+			a.f.judge.slowed(r)
+			a.f.judge.count("goroutine paused between check and write")
+			time.Sleep(upTo(a.rnd, 15*time.Second))
+		}
+	}
+	if d == 0 {
+		a.f.send(r)
+		return
+	}
+	a.f.judge.count("write held up")
+	a.f.actors.Go(func() {
+		time.Sleep(d)
+		a.f.send(r)
+	})
+}
+
+// register is what the leaders of one name write to. A fenced one refuses a smaller token than it has seen; the other takes all.
+type register struct {
+	last  *reign
+	log   []*reign         // of each write applied
+	acked map[*reign][]int // their indexes, as far as the writers know
+	back  int              // writes after one of a later term
+}
+
+func (g *register) apply(r *reign) {
+	if g.last != nil && r.term.token < g.last.term.token {
+		g.back++
+	}
+	g.last = r
+	g.log = append(g.log, r)
+}
+
+// send brings a write to both registers of the term's name.
+func (f *fleet) send(r *reign) {
+	j := f.judge
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	name := r.term.Name()
+	if j.fenced[name] == nil {
+		j.fenced[name], j.plain[name] = &register{acked: map[*reign][]int{}}, &register{}
+	}
+	j.counts["writes"]++
+	j.plain[name].apply(r)
+	g := j.fenced[name]
+	if g.last != nil && r.term.token < g.last.term.token {
+		j.counts["writes refused by the fence"]++
+		if !j.excusedLocked(r) && !j.beyond && r.p.gate.isOpen() && r.term.Check() == nil {
+			j.failLocked("%s: a write of %v was refused while its Check said yes: %v has written", name, r, g.last)
+		}
+		return
+	}
+	if g.last != nil && g.last != r && r.term.token == g.last.term.token {
+		j.failLocked("%s: two terms have one token: %v and %v", name, r, g.last)
+	}
+	g.apply(r)
+	if j.rnd.IntN(8) > 0 { // else the answer is lost
+		g.acked[r] = append(g.acked[r], len(g.log)-1)
+	}
+}
+
+// checkRegisters says what became of the writes: no fenced one went back, and each that was acknowledged is there.
+func (j *judge) checkRegisters() {
+	for name, g := range j.fenced {
+		if g.back > 0 {
+			j.failLocked("%s: %d fenced writes went back", name, g.back)
+		}
+		for r, at := range g.acked {
+			for _, i := range at {
+				if i >= len(g.log) || g.log[i] != r {
+					j.failLocked("%s: an acknowledged write of %v is lost", name, r)
+				}
+			}
+		}
+		j.counts["unfenced writes that went back"] += j.plain[name].back
+	}
+}
