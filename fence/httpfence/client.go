@@ -1,0 +1,145 @@
+package httpfence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/fence"
+)
+
+// The headers.
+const (
+	NameHeader   = "Primacy-Name"
+	TokenHeader  = "Primacy-Token"
+	OriginHeader = "Primacy-Origin"
+	FenceHeader  = "Primacy-Fence"
+)
+
+// Types of problems, see the package's page.
+const (
+	typeStale    = "urn:primacy:stale-token"
+	typeOrigin   = "urn:primacy:other-origin"
+	typeRequired = "urn:primacy:token-required"
+	typeBad      = "urn:primacy:bad-token"
+	typeNotReady = "urn:primacy:not-ready"
+)
+
+// problem is the body of a refusal.
+type problem struct {
+	Type    string        `json:"type"`
+	Title   string        `json:"title"`
+	Status  int           `json:"status"`
+	Detail  string        `json:"detail"`
+	Name    string        `json:"name,omitempty"`
+	Token   primacy.Token `json:"token,omitempty"`
+	Largest primacy.Token `json:"largest,omitempty"`
+	Origin  string        `json:"origin,omitempty"`
+	Known   string        `json:"known,omitempty"`
+}
+
+// Transport sends a term's stamp with every request. Make one for each term. It is safe for concurrent use if Base is.
+type Transport struct {
+	Stamp fence.Stamp
+	Check func() error      // the term's; asked before each request. Nil: never asked, where only the token is known
+	Base  http.RoundTripper // http.DefaultTransport if nil
+}
+
+// Client returns a client whose requests carry the term's stamp.
+func Client(t fence.Term) *http.Client {
+	return &http.Client{Transport: &Transport{Stamp: fence.Of(t), Check: t.Check}}
+}
+
+// RoundTrip implements http.RoundTripper. Where Check says no, nothing is sent and its error is returned. A refusal of the
+// fence is a *fence.StaleError or a *fence.OriginError instead of a response, so that a caller who looks at no status cannot
+// take it for success; http.Client wraps both, errors.Is and errors.As find them. Every other response is returned as it is.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.ready(); err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set(NameHeader, url.PathEscape(t.Stamp.Name))
+	r.Header.Set(TokenHeader, t.Stamp.Token.String())
+	r.Header.Del(OriginHeader)
+	if t.Stamp.Origin != "" {
+		r.Header.Set(OriginHeader, t.Stamp.Origin)
+	}
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	resp, err := base.RoundTrip(r)
+	if err != nil {
+		return resp, err
+	}
+	if refusal := refusal(resp); refusal != nil {
+		return nil, refusal
+	}
+	return resp, nil
+}
+
+func (t *Transport) ready() error {
+	if err := t.Stamp.Valid(); err != nil {
+		return err
+	}
+	if t.Check == nil {
+		return nil
+	}
+	return t.Check()
+}
+
+// refusal returns the error in a 412 of a fence, and closes the body; nil for any other response, which is not touched.
+func refusal(resp *http.Response) error {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if resp.StatusCode != http.StatusPreconditionFailed || kind != "application/problem+json" || resp.Header.Get(FenceHeader) != "refused" {
+		return nil
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	var p problem
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: the fence's answer cannot be read: %w", fence.ErrStale, err)
+	case p.Type == typeOrigin:
+		return &fence.OriginError{Name: p.Name, Token: p.Token, Origin: p.Origin, Largest: p.Largest, Known: p.Known}
+	}
+	return &fence.StaleError{Name: p.Name, Token: p.Token, Largest: p.Largest}
+}
+
+// Raise makes the fence at rawURL refuse tokens smaller than the client's from now on, and returns when no handler runs under one. Call
+// it before the first read of what will be written. The client is one with a [Transport]. Errors are those of the
+// transport; one that says so if no fence answers at that address.
+func Raise(ctx context.Context, client *http.Client, rawURL string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodOptions, rawURL, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set(FenceHeader, "raise")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNoContent && resp.Header.Get(FenceHeader) == "raised" {
+		return nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	var p problem
+	if json.Unmarshal(text, &p) == nil && p.Detail != "" {
+		return fmt.Errorf("raise the fence at %s: %s: %s", req.URL.Redacted(), resp.Status, p.Detail)
+	}
+	return fmt.Errorf("raise the fence at %s: %s: %w", req.URL.Redacted(), resp.Status,
+		errors.New("no fence answers there: wrap the server's handler with httpfence"))
+}

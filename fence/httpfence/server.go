@@ -1,0 +1,163 @@
+package httpfence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/fence"
+)
+
+// Memory is where a server keeps the largest token. One process uses it at a time.
+type Memory interface {
+	// Load returns the stamp stored last for the election name, the zero Stamp if there is none.
+	Load(ctx context.Context, name string) (fence.Stamp, error)
+	// Store keeps s for s.Name. It returns nil only when s will be there after a crash.
+	Store(ctx context.Context, s fence.Stamp) error
+}
+
+// Fence guards what its handlers do against leaders of the past. Set the fields, then use it; do not copy it. One value for all handlers
+// of one resource: two would not wait for each other's.
+type Fence struct {
+	Name   string // of the election whose leader may write
+	Memory Memory // required; see [Dir]
+
+	gate gate
+}
+
+// StampOf returns the stamp of the request that ctx belongs to, for a resource further down that has a fence too. It reports false for
+// a request without one.
+func StampOf(ctx context.Context) (fence.Stamp, bool) {
+	s, ok := ctx.Value(stampKey{}).(fence.Stamp)
+	return s, ok
+}
+
+type stampKey struct{}
+
+// Wrap returns next behind the fence.
+func (f *Fence) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, bad := f.stamp(r)
+		if bad != nil {
+			bad.write(w)
+			return
+		}
+		if s.Token == 0 { // a reader
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), stampKey{}, s))
+		defer cancel(nil)
+		h := &running{stamp: s, stop: func(why error) { interrupt(w, cancel, why) }}
+		if err := f.gate.enter(ctx, f, h); err != nil {
+			refuse(s, err).write(w)
+			return
+		}
+		defer f.gate.leave(h) // also when the handler panics
+		if r.Method == http.MethodOptions && r.Header.Get(FenceHeader) == "raise" {
+			w.Header().Set(FenceHeader, "raised")
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store of the election was restored or
+// replaced. Handlers that run are waited for. Before it, make sure that no leader of the old store runs.
+func (f *Fence) Adopt(ctx context.Context, s fence.Stamp) error {
+	if err := f.about(s); err != nil {
+		return err
+	}
+	return f.gate.adopt(ctx, f, s)
+}
+
+func (f *Fence) about(s fence.Stamp) error {
+	if err := s.Valid(); err != nil {
+		return err
+	}
+	if s.Name != f.Name {
+		return fmt.Errorf("%w: this resource is fenced by the election %q: the leader of %q has no say here", primacy.ErrInvalid, f.Name, s.Name)
+	}
+	return nil
+}
+
+// interrupt tells a handler to stop. A body that a stopped client never finishes would hold it for ever; the answer gets a second.
+func interrupt(w http.ResponseWriter, cancel context.CancelCauseFunc, why error) {
+	cancel(why)
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // where the server cannot, the handler's context must do
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+}
+
+// stamp reads the request's stamp: the zero Stamp for one that needs none.
+func (f *Fence) stamp(r *http.Request) (fence.Stamp, *problem) {
+	names, tokens, origins := r.Header.Values(NameHeader), r.Header.Values(TokenHeader), r.Header.Values(OriginHeader)
+	if len(names)+len(tokens)+len(origins) == 0 {
+		if safe(r.Method) && r.Header.Get(FenceHeader) == "" {
+			return fence.Stamp{}, nil
+		}
+		return fence.Stamp{}, &problem{Type: typeRequired, Status: http.StatusPreconditionRequired, Title: "token required",
+			Detail: fmt.Sprintf("%s needs the headers %s and %s of the leader of %q", r.Method, NameHeader, TokenHeader, f.Name)}
+	}
+	s, err := parse(names, tokens, origins)
+	if err == nil {
+		err = f.about(s)
+	}
+	if err != nil {
+		return fence.Stamp{}, &problem{Type: typeBad, Status: http.StatusBadRequest, Title: "bad token", Detail: err.Error()}
+	}
+	return s, nil
+}
+
+func safe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace
+}
+
+func parse(names, tokens, origins []string) (s fence.Stamp, err error) {
+	if len(names) != 1 || len(tokens) != 1 || len(origins) > 1 {
+		return s, fmt.Errorf("%w: want one %s and one %s, and at most one %s", primacy.ErrInvalid, NameHeader, TokenHeader, OriginHeader)
+	}
+	if s.Name, err = url.PathUnescape(names[0]); err != nil {
+		return s, fmt.Errorf("%w: %s %q: %w", primacy.ErrInvalid, NameHeader, names[0], err)
+	}
+	if err := s.Token.UnmarshalText([]byte(tokens[0])); err != nil {
+		return s, err
+	}
+	if len(origins) == 1 {
+		s.Origin = origins[0]
+	}
+	return s, nil
+}
+
+// refuse turns an error of the gate into what the client gets.
+func refuse(s fence.Stamp, err error) *problem {
+	var stale *fence.StaleError
+	var other *fence.OriginError
+	switch {
+	case errors.As(err, &stale):
+		return &problem{Type: typeStale, Status: http.StatusPreconditionFailed, Title: "stale token", Detail: err.Error(),
+			Name: s.Name, Token: s.Token, Largest: stale.Largest}
+	case errors.As(err, &other):
+		return &problem{Type: typeOrigin, Status: http.StatusPreconditionFailed, Title: "token of another store", Detail: err.Error(),
+			Name: s.Name, Token: s.Token, Largest: other.Largest, Origin: other.Origin, Known: other.Known}
+	}
+	return &problem{Type: typeNotReady, Status: http.StatusServiceUnavailable, Title: "the fence is not ready", Detail: err.Error(), Name: s.Name, Token: s.Token}
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	text, err := json.Marshal(p)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set(FenceHeader, "refused")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(text, '\n')) // a client that is gone needs no answer
+}
