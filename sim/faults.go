@@ -1,0 +1,79 @@
+package sim
+
+// inject carries out one fault of the plan.
+func (w *World) inject(f Fault) {
+	if int(f.Node) >= len(w.nodes) {
+		return
+	}
+	n := w.nodes[f.Node]
+	w.count.Faults[f.Kind]++
+	if w.tr != nil {
+		w.sayFault(f, n)
+	}
+	switch f.Kind {
+	case Pause, Suspend:
+		w.freeze(&n.host, f.For, f.Kind == Suspend)
+	case Crash:
+		if n.up {
+			w.crash(&n.host)
+			w.after(f.For, nil, func() { w.revive(n) })
+		}
+	case CutBoth, CutOut, CutIn:
+		for i := range w.store.servers() {
+			w.sever(n, i, f)
+		}
+	case MemberCut:
+		w.sever(n, int(f.Arg)%w.store.servers(), f)
+	case NodeRate:
+		n.setRate(f.Arg)
+	case GiveUp:
+		if n.running() {
+			if cd := n.sess.cands[int(f.Arg)%w.plan.Names]; cd.ctx != nil {
+				cd.ctx.cancel()
+			}
+		}
+	case Delete, Revoke:
+		w.store.operator(f)
+	default:
+		w.store.fault(f)
+	}
+}
+
+func (w *World) sever(n *node, server int, f Fault) {
+	if f.Kind != CutIn {
+		n.cut.out[server] = max(n.cut.out[server], w.now+f.For)
+	}
+	if f.Kind != CutOut {
+		n.cut.in[server] = max(n.cut.in[server], w.now+f.For)
+	}
+}
+
+// revive starts a process where there is none.
+func (w *World) revive(n *node) {
+	if !n.up && !w.quit {
+		w.say(&n.host, news, "a new process starts")
+		w.boot(n)
+	}
+}
+
+// die ends a process by itself. It cannot unwind the very task that asks for it.
+func (w *World) die(n *node) {
+	inc := n.inc
+	w.after(0, nil, func() {
+		if n.inc == inc {
+			w.crash(&n.host)
+			w.after(w.rng.span(ms, w.plan.TTL), nil, func() { w.revive(n) })
+		}
+	})
+}
+
+// heal ends what still goes wrong.
+func (w *World) heal() {
+	w.calm = true
+	w.say(nil, news, "from here on nothing goes wrong any more")
+	w.store.heal()
+	for _, n := range w.nodes {
+		n.cut = links{}
+		w.revive(n)
+	}
+}

@@ -1,0 +1,95 @@
+package sim
+
+import "github.com/primacy-go/primacy/internal/core"
+
+// led says whether somebody leads every name.
+func (j *judge) led() bool {
+	for name := range j.terms {
+		if !j.ledName(name) {
+			return false
+		}
+	}
+	return true
+}
+
+func (j *judge) ledName(name int) bool {
+	for _, tm := range j.terms[name] {
+		if tm.yes() {
+			return true
+		}
+	}
+	return false
+}
+
+func (j *judge) leaderless() {
+	for name := range j.terms {
+		if !j.ledName(name) {
+			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(livelyWithin*j.w.plan.TTL))
+		}
+	}
+}
+
+// noticed is asked after a while of calm: whoever lost his claim to an operator must know.
+func (j *judge) noticed() {
+	for name, all := range j.terms {
+		for _, tm := range all {
+			if tm.excused && tm.yes() {
+				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name), tm.n.name, tm.token)
+			}
+		}
+	}
+}
+
+func (j *judge) nobody() bool {
+	for _, ln := range j.w.store.lines() {
+		if len(ln.entries) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (j *judge) leftBehind(what string) {
+	for _, ln := range j.w.store.lines() {
+		for _, e := range ln.entries {
+			j.fail(RuleGhost, "%s: token %d of %s: %s", nameOf(ln.name), e.token, e.owner.name, what)
+		}
+	}
+	j.fail(RuleGhost, "%s", what)
+}
+
+// ghosts looks once a second for claims with nobody behind them under leases that are kept alive: they would block the line for ever.
+// What belongs to a killed process runs out by itself.
+func (j *judge) ghosts() {
+	for _, ln := range j.w.store.lines() {
+		for _, e := range ln.entries {
+			switch {
+			case e.owner.inc != e.inc || j.owned(e):
+				e.orphan = 0
+			case e.orphan == 0:
+				e.orphan = j.w.now
+			case j.w.now-e.orphan > 4*j.w.plan.TTL:
+				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name), e.owner.name, e.token, span(e.orphan))
+			}
+		}
+	}
+}
+
+// owned says that somebody stands behind e, or that its lease is not kept alive any more.
+func (j *judge) owned(e *entry) bool {
+	for _, l := range e.owner.sess.all {
+		if l.dl.id() != e.sess {
+			continue
+		}
+		if l.ending != core.None {
+			return true
+		}
+		for _, c := range l.made {
+			if c.place.id == e.claim && c.core.Phase() != core.Done {
+				return true
+			}
+		}
+		return false
+	}
+	return true // a lease whose grant was never answered has no claims
+}

@@ -1,0 +1,86 @@
+package sim
+
+// line is the state of a name in a store: the first entry holds it, the others wait in the order of their tokens.
+type line struct {
+	w       *World
+	name    int
+	entries []*entry
+}
+
+// entry is a claim as the store has it.
+type entry struct {
+	line   *line
+	owner  *node
+	inc    uint32
+	sess   uint64
+	claim  uint64 // the claim ID
+	token  uint64
+	mod    uint64
+	lease  uint64
+	gone   bool
+	orphan int64 // true time since which nobody stands behind it; 0: somebody does
+	signal *bell // of the client that waits
+	server int   // that will push it
+}
+
+// cause says who removed a claim.
+type cause uint8
+
+const (
+	released cause = iota // its owner, by name
+	expired               // the store: the lease ran out
+	ended                 // its owner ended the lease
+	byHand                // an operator
+	stale                 // a former leader of the store, from its stale clock
+	displaced
+)
+
+var causeWords = [...]string{"released", "its lease ran out", "its lease was closed", "removed by hand", "revoked by a former leader of the store", "displaced"}
+
+// enter puts e at the end.
+func (ln *line) enter(e *entry) {
+	e.line = ln
+	ln.w.judge.enters(ln, e)
+	ln.entries = append(ln.entries, e)
+	if len(ln.entries) == 1 {
+		ln.w.judge.heads(e)
+	}
+}
+
+// remove takes e out and wakes the next one, if e was the first.
+func (ln *line) remove(e *entry, why cause) {
+	if e.gone {
+		return
+	}
+	for i, x := range ln.entries {
+		if x != e {
+			continue
+		}
+		copy(ln.entries[i:], ln.entries[i+1:])
+		ln.entries = ln.entries[:len(ln.entries)-1]
+		e.gone = true
+		if ln.w.tr != nil {
+			ln.w.say(nil, detail, "store: claim with token %d (%s) leaves the line of %s: %s", e.token, e.owner.name, nameOf(ln.name), causeWords[why])
+		}
+		ln.w.judge.leaves(e, why)
+		if i == 0 && len(ln.entries) > 0 {
+			next := ln.entries[0]
+			ln.w.judge.heads(next)
+			ln.w.count.Wakes++
+			if next.signal != nil && next.owner.inc == next.inc {
+				ln.w.push1(next.owner, next.server, next.signal)
+			}
+		}
+		return
+	}
+}
+
+// of returns the entry of a session.
+func (ln *line) of(sess uint64) *entry {
+	for _, e := range ln.entries {
+		if e.sess == sess {
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package sim
+
+// plainClient is one process's client of a plain store.
+type plainClient struct {
+	p   *plain
+	n   *node
+	inc uint32
+}
+
+func (p *plain) client(n *node) client { return &plainClient{p, n, n.inc} }
+
+func (c *plainClient) grant(t *task, ctx *life) (storeLease, error) {
+	r, err := t.call(ctx, forever, c.n, 0, plainCall, func() reply { return c.p.grant(c.n, c.inc) })
+	if err != nil {
+		return nil, err
+	}
+	return &plainHandle{c: c, no: r.id, span: r.ttl}, nil
+}
+
+// plainHandle is a lease as its owner has it.
+type plainHandle struct {
+	c     *plainClient
+	no    uint64
+	span  int64
+	slots [2]place // what it believes to have in each line; id 0: nothing
+	bell  bell
+}
+
+func (h *plainHandle) id() uint64 { return h.no }
+func (h *plainHandle) ttl() int64 { return h.span }
+
+// do runs op on the store if the lease lives.
+func (h *plainHandle) do(t *task, ctx *life, op func(*plainLease) reply) (reply, error) {
+	return t.call(ctx, forever, h.c.n, 0, plainCall, func() reply {
+		l := h.c.p.find(h.no)
+		if l == nil {
+			return reply{err: errGone}
+		}
+		return op(l)
+	})
+}
+
+func (h *plainHandle) renew(t *task, ctx *life) error {
+	_, err := h.do(t, ctx, func(l *plainLease) reply {
+		l.ends = max(l.ends, l.p.host.clock()+l.ttl)
+		return reply{}
+	})
+	return err
+}
+
+func (h *plainHandle) claim(t *task, ctx *life, name int, id uint64) (place, error) {
+	r, err := h.do(t, ctx, func(l *plainLease) reply { return l.claim(name, id) })
+	if err != nil {
+		return place{}, err
+	}
+	p := place{name: name, id: id, token: r.rev, held: r.held}
+	h.slots[name] = p
+	h.bell.ring()
+	return p, nil
+}
+
+// pollAfter is how long a wait relies on a push alone, after a read that ended with err.
+func pollAfter(w *World, err error) int64 {
+	if err != nil {
+		return sec / 2
+	}
+	return w.rng.span(4*sec, 6*sec)
+}
+
+func (h *plainHandle) wait(t *task, ctx *life, p place) (place, error) {
+	b := &bell{}
+	for !ctx.over() {
+		r, err := t.call(ctx, sec, h.c.n, 0, plainCall, func() reply {
+			e, r := h.c.p.look(h.no, p)
+			if e != nil && !r.held {
+				e.signal = b
+			}
+			return r
+		})
+		switch {
+		case err != nil:
+		case !r.stands:
+			return p, errGone
+		case r.held:
+			p.token, p.held = r.rev, true
+			return p, nil
+		}
+		b.listen(t, ctx, pollAfter(t.w, err))
+	}
+	return p, errUnknown
+}
+
+func (h *plainHandle) release(t *task, ctx *life, p place) error {
+	_, err := h.do(t, ctx, func(l *plainLease) reply {
+		l.release(p)
+		return reply{}
+	})
+	if (err == nil || err == errGone) && h.slots[p.name].id == p.id {
+		h.slots[p.name] = place{}
+	}
+	return err
+}
+
+// news looks at every place when it is told to, and once in a while.
+func (h *plainHandle) news(t *task, ctx *life) ([]place, error) {
+	for !ctx.over() {
+		slots := h.slots
+		r, err := t.call(ctx, sec, h.c.n, 0, plainCall, func() reply {
+			l := h.c.p.find(h.no)
+			if l == nil {
+				return reply{err: errGone}
+			}
+			l.bell = &h.bell
+			r := reply{}
+			for i, s := range slots[:h.c.p.w.plan.Names] {
+				if e, _ := h.c.p.look(h.no, s); e == nil && s.id != 0 {
+					r.mask |= 1 << i
+				}
+			}
+			return r
+		})
+		if err == errGone {
+			return nil, err
+		}
+		var lost []place
+		for i, s := range slots {
+			if r.mask>>i&1 != 0 && h.slots[i] == s {
+				h.slots[i] = place{}
+				lost = append(lost, s)
+			}
+		}
+		if lost != nil {
+			return lost, nil
+		}
+		h.bell.listen(t, ctx, pollAfter(t.w, err))
+	}
+	return nil, errUnknown
+}
+
+func (h *plainHandle) close(t *task, ctx *life) error {
+	_, err := h.do(t, ctx, func(l *plainLease) reply {
+		h.c.n.w.judge.closes(l.owner, l.inc, h.no)
+		l.end(ended)
+		return reply{}
+	})
+	return err
+}
