@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ import (
 const (
 	actEvery   = 5 * time.Millisecond
 	writeEvery = 4 // acts
-	sinkLimit  = 500 * time.Millisecond
+	sinkLimit  = 2 * time.Second
 )
 
 // recorder writes down what a leader does, one line each:
@@ -33,9 +34,10 @@ type recorder struct {
 	id           string
 	acts, writes *os.File
 	socket       string
-	conn         net.Conn // nil: not connected
-	replies      *bufio.Reader
 	seq          uint64
+
+	mu   sync.Mutex
+	conn net.Conn // nil: not connected
 }
 
 func openRecorder(id, acts, writes, socket string) (*recorder, error) {
@@ -66,26 +68,44 @@ func bootTime() int64 {
 	return ts.Nano()
 }
 
-// lead acts under token until leads says no or ctx ends.
+// lead acts under token until leads says no or ctx ends. When it returns nothing acts any more: a write without an answer is
+// given up, its outcome unknown.
 func (r *recorder) lead(ctx context.Context, token uint64, leads func() bool) {
 	log.Printf("leads, token %d", token)
+	due := make(chan struct{}, 1)
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for range due {
+			if ctx.Err() == nil && leads() {
+				r.write(token)
+			}
+		}
+	})
+	n := r.act(ctx, token, leads, due)
+	close(due)
+	r.giveUp()
+	writer.Wait()
+	log.Printf("led no more, token %d, %d acts", token, n)
+}
+
+// act records an act every few milliseconds, says now and then that a write is due, and returns how many acts it were.
+func (r *recorder) act(ctx context.Context, token uint64, leads func() bool, due chan<- struct{}) int {
 	tick := time.NewTicker(actEvery)
 	defer tick.Stop()
-	n := 0
-	for ctx.Err() == nil {
+	for n := 0; ; n++ {
 		now := bootTime()
-		if !leads() {
-			log.Printf("lost token %d after %d acts", token, n)
-			return
+		if ctx.Err() != nil || !leads() {
+			return n
 		}
 		put(r.acts, fmt.Sprintf("%d %d %s\n", now, token, r.id))
 		if n%writeEvery == 0 {
-			r.write(token, now)
+			select {
+			case due <- struct{}{}:
+			default: // the one before has no answer yet
+			}
 		}
-		n++
 		<-tick.C
 	}
-	log.Printf("gives up token %d after %d acts", token, n)
 }
 
 // put writes the line in one call, so that lines of several processes do not mix.
@@ -96,33 +116,30 @@ func put(f *os.File, line string) {
 }
 
 // write sends one write to the sink and records what became of it.
-func (r *recorder) write(token uint64, now int64) {
+func (r *recorder) write(token uint64) {
 	r.seq++
 	call := bootTime()
-	outcome, err := r.ask(fmt.Sprintf("%d %s %d %d\n", token, r.id, r.seq, now))
+	outcome, err := r.ask(fmt.Sprintf("%d %s %d %d\n", token, r.id, r.seq, call))
 	if err != nil {
 		// A late reply would be taken for that of the next write.
-		r.disconnect()
+		r.giveUp()
 		outcome = "unknown"
 	}
 	put(r.writes, fmt.Sprintf("%d %d %d %s %d %s\n", call, bootTime(), token, r.id, r.seq, outcome))
 }
 
 func (r *recorder) ask(line string) (string, error) {
-	if r.conn == nil {
-		conn, err := net.DialTimeout("unix", r.socket, sinkLimit)
-		if err != nil {
-			return "", err
-		}
-		r.conn, r.replies = conn, bufio.NewReader(conn)
-	}
-	if err := r.conn.SetDeadline(time.Now().Add(sinkLimit)); err != nil {
+	conn, err := r.connect()
+	if err != nil {
 		return "", err
 	}
-	if _, err := r.conn.Write([]byte(line)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(sinkLimit)); err != nil {
 		return "", err
 	}
-	reply, err := r.replies.ReadString('\n')
+	if _, err := conn.Write([]byte(line)); err != nil {
+		return "", err
+	}
+	reply, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil {
 		return "", err
 	}
@@ -133,7 +150,24 @@ func (r *recorder) ask(line string) (string, error) {
 	return "", fmt.Errorf("the sink says %q", reply)
 }
 
-func (r *recorder) disconnect() {
+// connect returns the connection to the sink, a new one if the last was given up.
+func (r *recorder) connect() (net.Conn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conn == nil {
+		conn, err := net.DialTimeout("unix", r.socket, sinkLimit)
+		if err != nil {
+			return nil, err
+		}
+		r.conn = conn
+	}
+	return r.conn, nil
+}
+
+// giveUp closes the connection to the sink, which ends a write that waits for its answer.
+func (r *recorder) giveUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.conn != nil {
 		r.conn.Close()
 		r.conn = nil

@@ -71,7 +71,7 @@ func TestQuiet(t *testing.T) {
 // checkWrites checks every line against the sink's own account.
 func (a *arena) checkWrites(t *testing.T) {
 	t.Helper()
-	oks := 0
+	oks, unknown := 0, 0
 	for _, line := range a.record("writes") {
 		var call, back int64
 		var token, seq uint64
@@ -88,13 +88,17 @@ func (a *arena) checkWrites(t *testing.T) {
 			if !a.sink.applied[fmt.Sprintf("%d %s %d", token, id, seq)] {
 				t.Errorf("%q: the sink has not applied it", line)
 			}
-		case "stale", "unknown":
+		case "unknown": // it may have been applied, for example if the worker was frozen before it read the reply
+			if a.sink.applied[fmt.Sprintf("%d %s %d", token, id, seq)] {
+				unknown++
+			}
+		case "stale":
 		default:
 			t.Errorf("%q: no such outcome", line)
 		}
 	}
-	if oks != len(a.sink.applied) {
-		t.Errorf("%d writes are recorded as ok, the sink applied %d (a pair of token and number twice?)", oks, len(a.sink.applied))
+	if oks+unknown != len(a.sink.applied) {
+		t.Errorf("%d writes are recorded as ok and %d that were applied as unknown, the sink applied %d", oks, unknown, len(a.sink.applied))
 	}
 	if oks == 0 {
 		t.Error("no write was recorded")
@@ -139,7 +143,11 @@ func TestSilentSink(t *testing.T) {
 	a.sink.mu.Lock()
 	a.sink.silent = true
 	a.sink.mu.Unlock()
-	time.Sleep(3 * sinkLimit)
+	before := len(a.acts())
+	time.Sleep(2*sinkLimit + time.Second)
+	if n := len(a.acts()) - before; n < 100 {
+		t.Errorf("got %d acts while the sink was silent for %v", n, 2*sinkLimit+time.Second)
+	}
 	a.end(a.workers[0])
 	unknown := 0
 	for _, line := range a.record("writes") {
