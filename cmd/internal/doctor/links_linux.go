@@ -1,0 +1,84 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/open"
+)
+
+// errNames says that TLS keeps our proxies out.
+var errNames = errors.New("its servers' certificates have different names, and none that all of them have: give one by server-name=")
+
+// reach returns the store's URL as candidates use it, and their configuration but for the identity. With TLS a proxy is at another address than
+// the certificate says, so a name is sought that every server's certificate has.
+func (a *arena) reach(ctx context.Context) (storeURL, Conf, error) {
+	conf := Conf{Store: a.o.URL, Endpoint: a.o.Endpoint, Name: a.name, TTL: a.o.TTL}
+	u, ok := splitURL(a.o.URL)
+	if a.o.Endpoint != "" || !ok || u.scheme != "etcd" && u.scheme != "etcds" {
+		return u, conf, errNoNetwork
+	}
+	if u.scheme == "etcd" {
+		return u, conf, nil
+	}
+	query, err := url.ParseQuery(u.query)
+	if err != nil || query.Get("server-name") != "" {
+		return u, conf, err
+	}
+	for _, name := range names(u) {
+		query.Set("server-name", name)
+		named := u
+		named.query = query.Encode()
+		if a.accepted(ctx, named) {
+			return named, conf, nil
+		}
+	}
+	return u, conf, errNames
+}
+
+// names are what servers' certificates may have in common.
+func names(u storeURL) []string {
+	var all []string
+	for i := range u.hosts {
+		all = append(all, u.name(i))
+	}
+	all = append(all, "localhost", "127.0.0.1")
+	slices.Sort(all[:len(u.hosts)])
+	return slices.Compact(all)
+}
+
+// accepted reports whether each server answers through a proxy under u's name.
+func (a *arena) accepted(ctx context.Context, u storeURL) bool {
+	for i := range u.hosts {
+		l, err := proxy.Listen(u.addr(i))
+		if err != nil {
+			return false
+		}
+		one := u
+		one.hosts = []string{l.Addr()}
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		st, err := open.Open(ctx, one.String())
+		cancel()
+		if err == nil {
+			_ = st.Close()
+		}
+		l.Close()
+		if err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// through returns u with its hosts behind links.
+func through(u storeURL, links []*proxy.Proxy) storeURL {
+	u.hosts = nil
+	for _, l := range links {
+		u.hosts = append(u.hosts, l.Addr())
+	}
+	return u
+}

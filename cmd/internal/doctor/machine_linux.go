@@ -1,0 +1,97 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// machine looks at this machine's own clock. It changes nothing.
+func machine(drift float64) []Check {
+	return []Check{bootClock(), discipline(drift), vm()}
+}
+
+func bootClock() Check {
+	c := Check{Topic: "boot clock", Level: driver.Fine}
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_BOOTTIME, &res); err != nil {
+		c.Level, c.Found, c.Advice = driver.Failed, "CLOCK_BOOTTIME: "+err.Error(), "use Linux 2.6.39 or newer"
+		return c
+	}
+	source := word("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	c.Found = fmt.Sprintf("CLOCK_BOOTTIME counts suspended time, steps of %v, clock source %s", time.Duration(res.Nano()), orUnknown(source))
+	c.Figures = map[string]float64{"resolution_ns": float64(res.Nano())}
+	if source == "jiffies" || res.Nano() > int64(time.Millisecond) {
+		c.Level, c.Advice = driver.Warning, "a coarse clock: choose another clock source"
+	}
+	return c
+}
+
+// discipline says at which rate the kernel was told to run its clock, by NTP or chrony.
+func discipline(drift float64) Check {
+	c := Check{Topic: "clock discipline", Level: driver.Fine}
+	var t unix.Timex // Modes 0: read only
+	if _, err := unix.Adjtimex(&t); err != nil {
+		c.Found = "not told here (" + err.Error() + ")"
+		return c
+	}
+	ppm := float64(t.Freq)/65536 + (float64(t.Tick)/10000-1)*1e6
+	kept := "kept by NTP"
+	if t.Status&unix.STA_UNSYNC != 0 {
+		kept = "kept by nobody (no NTP has set it)"
+	}
+	c.Found = fmt.Sprintf("%s, corrected by %+.1f ppm (%+.3f %%)", kept, ppm, ppm/1e4)
+	c.Figures = map[string]float64{"correction_ppm": ppm}
+	if max(ppm, -ppm)/1e6 > drift/4 {
+		c.Level, c.Advice = driver.Warning, "the clock is being slewed fast: wait until it is right, or set it in one step"
+	}
+	return c
+}
+
+// vm says whether this is a virtual machine, whose clocks a hypervisor may stop.
+func vm() Check {
+	c := Check{Topic: "virtual machine", Level: driver.Fine, Found: "none seen"}
+	h := hypervisor()
+	if h == "" {
+		return c
+	}
+	c.Found = h + "; if it is paused or restored, its clocks may stand still, and then only a fence holds"
+	if _, err := os.Stat("/dev/vmclock0"); err == nil {
+		c.Found += "; /dev/vmclock0 tells of such pauses"
+	}
+	return c
+}
+
+// hypervisor names what this virtual machine runs on, "" where none is seen.
+func hypervisor() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil || !strings.Contains(string(b), " hypervisor") {
+		return ""
+	}
+	name := strings.TrimSpace(word("/sys/class/dmi/id/sys_vendor") + " " + word("/sys/class/dmi/id/product_name"))
+	if name == "" {
+		return "yes"
+	}
+	return "yes, " + name
+}
+
+// word reads a file of one line, "" if there is none.
+func word(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}

@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// storeURL is a store URL in parts, as package open reads them: scheme://[user@]host,host[/prefix][?query].
+type storeURL struct {
+	scheme, user string
+	hosts        []string
+	rest         string // from the first / after the hosts
+	query        string // without the ?
+}
+
+func splitURL(raw string) (u storeURL, ok bool) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return u, false
+	}
+	u.scheme = scheme
+	rest, u.query, _ = strings.Cut(rest, "?")
+	if i := strings.Index(rest, "/"); i >= 0 {
+		rest, u.rest = rest[:i], rest[i:]
+	}
+	if i := strings.LastIndex(rest, "@"); i >= 0 {
+		u.user, rest = rest[:i+1], rest[i+1:]
+	}
+	u.hosts = strings.Split(rest, ",")
+	return u, true
+}
+
+func (u storeURL) String() string {
+	s := u.scheme + "://" + u.user + strings.Join(u.hosts, ",") + u.rest
+	if u.query != "" {
+		s += "?" + u.query
+	}
+	return s
+}
+
+// name returns the host without its port.
+func (u storeURL) name(i int) string {
+	name, _, err := net.SplitHostPort(u.hosts[i])
+	if err != nil {
+		name = u.hosts[i]
+	}
+	return strings.Trim(name, "[]")
+}
+
+// addr returns host:port as it is dialled.
+func (u storeURL) addr(i int) string {
+	if _, _, err := net.SplitHostPort(u.hosts[i]); err == nil {
+		return u.hosts[i]
+	}
+	return net.JoinHostPort(u.name(i), "2379")
+}
+
+// loopback reports whether all hosts are this machine.
+func (u storeURL) loopback() bool {
+	for i := range u.hosts {
+		ip, err := netip.ParseAddr(u.name(i))
+		if u.name(i) != "localhost" && (err != nil || !ip.IsLoopback()) {
+			return false
+		}
+	}
+	return true
+}
+
+// Transport says what protects the way to the store that rawURL names. It returns false for a store that is not reached over a network.
+func Transport(rawURL string) (Check, bool) {
+	c := Check{Topic: "transport", Level: driver.Fine}
+	u, ok := splitURL(rawURL)
+	if !ok || u.scheme != "etcd" && u.scheme != "etcds" {
+		return c, false
+	}
+	query, _ := url.ParseQuery(u.query)
+	who := "no user"
+	if u.user != "" {
+		who = "a password"
+	}
+	switch {
+	case u.scheme == "etcds" && query.Has("cert"):
+		c.Found = fmt.Sprintf("TLS, with a certificate of our own and %s", who)
+	case u.scheme == "etcds":
+		c.Found = fmt.Sprintf("TLS, with %s", who)
+		if u.user == "" {
+			c.Level, c.Advice = driver.Warning, "whoever reaches the port may write: ask for client certificates (cert=, key=) or for a user"
+			c.Found += " and no certificate of our own"
+		}
+	case u.loopback():
+		c.Found = "plain text on loopback, with " + who
+	default:
+		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who, "use etcds://: whoever is on the way can read and forge renewals, and passwords"
+	}
+	return c, true
+}
