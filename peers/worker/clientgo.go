@@ -21,9 +21,10 @@ import (
 // ReleaseOnCancel. It leads while OnStartedLeading's context lives and IsLeader says yes: a user who asks only one of them
 // acts longer. As the documentation demands, the work has ended before the elector is told to release.
 //
-// client-go has no fencing token. The best a user could have is the lease's leaseTransitions (here + 1, since it starts at 0):
-// it rises when another holder takes the lease, and when a released one is taken, but not when the same identity wins an
-// expired lease of its own again. The identity is that of the process, as Kubernetes' components have it.
+// client-go has no fencing token. The best a user could have is the lease's leaseTransitions: it rises when another holder
+// takes the lease, and when a released one is taken, but not when the same identity wins an expired lease of its own again.
+// It begins anew when somebody deletes the lease, so the token has the seconds of the lease's creation in front. The identity
+// is that of the process, as Kubernetes' components have it.
 func standClientGo(ctx context.Context, c *candidate) error {
 	client, err := c.client()
 	if err != nil {
@@ -102,7 +103,10 @@ func (p *clientGo) awaitWork() {
 	defer p.working.Unlock()
 }
 
-// token returns leaseTransitions + 1 of the lease, if this process holds it.
+// transitionBits of a token are the leaseTransitions.
+const transitionBits = 20
+
+// token returns the creation and the leaseTransitions of the lease as one number, if this process holds it.
 func (p *clientGo) token(ctx context.Context) (uint64, error) {
 	lease, err := p.leases().Get(ctx, path.Base(p.name), metav1.GetOptions{})
 	if err != nil {
@@ -111,5 +115,5 @@ func (p *clientGo) token(ctx context.Context) (uint64, error) {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != p.identity || lease.Spec.LeaseTransitions == nil {
 		return 0, fmt.Errorf("the lease is not ours")
 	}
-	return uint64(*lease.Spec.LeaseTransitions) + 1, nil
+	return uint64(lease.CreationTimestamp.Unix())<<transitionBits | uint64(*lease.Spec.LeaseTransitions), nil
 }

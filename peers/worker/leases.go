@@ -61,6 +61,8 @@ func (e *etcdLeases) Get(ctx context.Context, name string, _ metav1.GetOptions) 
 }
 
 func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	lease = lease.DeepCopy()
+	lease.CreationTimestamp = metav1.Now()
 	stored, ok, err := e.put(ctx, lease, 0)
 	if err == nil && !ok {
 		err = apierrors.NewAlreadyExists(leaseResource, lease.Name)
