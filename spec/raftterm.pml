@@ -1,0 +1,326 @@
+/* The store is a raft cluster: etcd, under a session of ours (etcdstore/renew.go, move.go).
+ *
+ * lease.pml takes it for granted that an accepted renewal holds in the store. On etcd that takes work. Keepalives and expiry do
+ * not go through raft: the leader of the day keeps the leases' clocks in its memory. A leader that was paused or cut off does not
+ * know that it is deposed, until it hears of it: it acknowledges keepalives, and when a lease ends by its stale clock it proposes
+ * to revoke it, which its successor carries out.
+ *
+ * One session, whose record and one claim are keys under an etcd lease. Each raft term has its leader, which knows the leases
+ * granted before and while it led. A tick is one of the members' clocks; the session's clock may miss up to E of T. A rival
+ * leads as soon as the claim's key is gone, so that one leader says:
+ *
+ *   one leader       while the session's Check says yes, its claim stands
+ *
+ * Requests are lost, answers are late, calls are given up and their Txns carried out later. Each of these takes one rule out:
+ *   UNVERIFIED           a keepalive is taken at its word, without the read that verifies it
+ *   NO_TERM_RULE         a verified renewal counts also for a lease of an earlier raft term
+ *   BEFORE_SETTLED       a renewal counts when the record has moved to the new lease, before the claim has
+ *   ANY_GRANT            a grant is taken to be of the raft term in its answer, without the newest term known before
+ *   NO_MARK              the Txns of a move do not compare the record's mod revision: old ones still bite
+ *   REVIVE               a renewal that is answered after the deadline revives the session
+ * And one takes an assumption about etcd out:
+ *   SNAPSHOT_HEADER      a member's answers may carry an older raft term than the state they show. etcd does that (3.5, 3.6, 3.7, by
+ *                        its source) from when it has caught up by a snapshot until it applies its next log entry.
+ */
+#ifndef T
+#define T 2             /* ttl of a lease, in ticks of the members' clocks */
+#endif
+#ifndef E
+#define E 1             /* ticks of T that the session's clock may miss */
+#endif
+#ifndef TERMS
+#define TERMS 3         /* raft terms */
+#endif
+#ifndef LEASES
+#define LEASES 3        /* etcd leases granted in all */
+#endif
+#define SPAN (T - E)
+#define UNKNOWN (T + 1)
+#ifndef REACH
+#define REACH 0         /* not 0: fail where the event of that number happens, to show that it can */
+#endif
+#define reached(event) assert(REACH != event)
+
+mtype = { Idle, Keepalive, Admitted, Acked, Granting, Granted, Attaching, Settling }  /* where the session's Renew is */
+
+typedef Leadership {                    /* the leader of one raft term: an incarnation, not a member */
+	bit leads;                      /* by its own lights: until it hears of a later term */
+	byte left[LEASES + 1];          /* ticks to each lease's end on its clock, or UNKNOWN */
+}
+Leadership leader[TERMS + 1];
+byte now = 1;                       /* the present raft term */
+
+/* What raft agrees on. Leases are numbered as they are granted. */
+byte granted = 1;                   /* how many leases were granted */
+bit  alive[LEASES + 1];
+bit  revoke[LEASES + 1];            /* a proposal to revoke it is under way to the present leader */
+byte record = 1;                    /* the lease that the session's record hangs on; 0: gone */
+byte claim = 1;                     /* the lease that the claim hangs on; 0: gone */
+byte mark = 1;                      /* the record's mod revision, which every move raises */
+
+/* The session (etcdstore.lease and its anchor; internal/core.Lease). */
+mtype at = Idle;
+bit  over;                          /* its deadline has passed */
+byte age; byte missed;              /* since the send of the last renewal that counted, on its clock */
+byte sent; byte sentMissed;         /* since the send of the renewal under way */
+byte id = 1; byte term = 1; byte known = 1; bit settled = 1;    /* anchor: lease, its raft term, the record's mark as known; all claims moved */
+byte seen = 1;                      /* the newest raft term seen in any answer */
+byte acker;                         /* the term of the leader that answers the keepalive; in its header too */
+bit  acked;                         /* it knew the lease */
+byte fresh; byte before;            /* the lease just granted; the newest term seen before it was asked for */
+/* A Txn that was given up and still travels: attach the record, or the claim, to a lease if the mark is still so. */
+mtype late; byte lateLease; byte lateMark;
+
+#ifdef REVIVE
+#define leading (age < SPAN)
+#else
+#define leading (!over && age < SPAN)
+#endif
+#ifdef NO_MARK
+#define marked(m) true
+#else
+#define marked(m) (mark == m)
+#endif
+#define knows(n, l) (leader[n].leads && leader[n].left[l] != UNKNOWN)
+
+inline judge() {
+	if
+	:: leading && claim == 0 -> printf("VIOLATED one leader: the claim is gone, so that a rival leads, while the session's check says yes.\n"); assert(false)
+	:: else
+	fi
+}
+inline finish() { at = Idle; sent = 0; sentMissed = 0; acker = 0; acked = 0; fresh = 0; before = 0 }
+inline lost()   { over = 1; finish(); printf("The session learns that its record or its claim is gone. It is over.\n") }
+inline accept() {
+	age = sent; missed = sentMissed; finish();
+	printf("The renewal counts: the session trusts its lease for %d tick(s) from when it sent the keepalive.\n", SPAN);
+	judge()
+}
+/* The record is another than was known: by an earlier move whose answer was lost. What lease that was is not known. */
+inline learn() {
+	if :: record != id -> id = record; term = 0; settled = 0 :: else fi;
+	known = mark
+}
+/* The read is answered, with the raft term in its header; another is in the keepalive's. */
+inline read(inRead, inAck) {
+	if :: seen < inRead -> seen = inRead :: else fi;
+	printf("The read shows the record on lease %d, in term %d.\n", record, inRead);
+	if
+	:: record == 0 -> lost()
+	:: record != 0 && record != id -> learn(); move(); printf("An earlier move was carried out: moved once more.\n")
+#ifndef NO_TERM_RULE
+	:: record == id && inRead != term -> move(); printf("That is not the term that lease %d was granted in: the session moves to a new one.\n", id)
+#endif
+	:: else ->
+		if
+		:: !acked || inRead != inAck -> if :: acked -> reached(7) :: else fi; finish(); printf("Keepalive and read do not agree: the renewal fails.\n")
+		:: acked && inRead == inAck && !settled -> at = Settling
+		:: else -> reached(1); accept()
+		fi
+	fi
+}
+inline move() { before = seen; at = Granting }
+
+/* Txns, as the cluster carries them out: compare, then attach. */
+inline attach_record(lease, compare, done) {
+	done = 0;
+	if
+	:: record != 0 && marked(compare) && alive[lease] -> record = lease; mark++; done = 1
+	:: else
+	fi
+}
+inline attach_claim(lease, compare, done) {
+	done = 0;
+	if
+	:: record != 0 && marked(compare) && claim != 0 && alive[lease] -> claim = lease; done = 1
+	:: else
+	fi
+}
+
+/* The cluster agrees on a next leader. Who led before goes on leading by its own lights. */
+proctype Election() {
+	byte l;
+	do
+	:: d_step { !over && now < TERMS ->
+		now++; leader[now].leads = 1;
+		l = 1; do :: l <= LEASES -> leader[now].left[l] = (alive[l] -> T : UNKNOWN); l++ :: else -> break od; l = 0;
+		printf("The leader of term %d is paused or cut off. Term %d begins: its leader gives every lease its full ttl again.\n", now - 1, now) }
+	od
+}
+proctype Leader(byte n) {
+	byte l;
+	do
+	/* It acknowledges keepalives by itself. To look whether the lease has ended and to put its end off are two steps. */
+	:: d_step { !over && at == Keepalive && knows(n, id) && leader[n].left[id] > 0 ->
+		at = Admitted; acker = n; printf("The leader of term %d finds that lease %d has not ended.\n", n, id) }
+	:: d_step { !over && at == Keepalive && leader[n].leads && leader[n].left[id] == UNKNOWN ->
+		at = Acked; acker = n; printf("The leader of term %d answers the keepalive: it knows no lease %d.\n", n, id) }
+	:: d_step { !over && at == Admitted && acker == n ->
+		at = Acked; acked = !leader[n].leads || knows(n, id);
+		if :: knows(n, id) -> leader[n].left[id] = T :: else fi;
+		printf("The leader of term %d acknowledges the keepalive of lease %d.\n", n, id) }
+	:: d_step { !over && n < now && leader[n].leads ->
+		leader[n].leads = 0;
+		l = 1; do :: l <= LEASES -> leader[n].left[l] = UNKNOWN; l++ :: else -> break od; l = 0;
+		printf("The leader of term %d hears that it was deposed.\n", n) }
+	od
+}
+/* A lease ends by a leader's clock. The proposal is carried out at any time, or never. */
+proctype Expiry(byte n; byte l) {
+	do
+	:: d_step { !over && leader[n].leads && leader[n].left[l] == 0 && alive[l] && !revoke[l] ->
+		revoke[l] = 1; if :: n < now -> reached(6) :: else fi;
+		printf("Lease %d has ended by the clock of the leader of term %d, which proposes to revoke it.\n", l, n) }
+	od
+}
+proctype Proposal(byte l) {
+	do
+	:: d_step { !over && revoke[l] ->
+		revoke[l] = 0; alive[l] = 0; leader[now].left[l] = UNKNOWN;
+		printf("The cluster revokes lease %d, with every key on it.\n", l);
+		if :: record == l -> record = 0 :: else fi;
+		if :: claim == l -> claim = 0 :: claim != 0 && claim != l -> reached(4) :: else fi;
+		judge() }
+	:: d_step { !over && revoke[l] ->
+		revoke[l] = 0; printf("The proposal to revoke lease %d is lost.\n", l) }
+	od
+}
+
+/* Renew: a keepalive, then a linearizable read that verifies it; in another raft term a move. */
+proctype Renew() {
+	bit done;
+	do
+	:: d_step { !over && at == Idle && age < SPAN ->
+		at = Keepalive; printf("The session sends a keepalive for lease %d.\n", id) }
+#ifdef UNVERIFIED
+	:: d_step { !over && at == Acked ->
+		if :: acked && acker == term -> accept() :: acked && acker != term -> finish() :: else -> lost() fi }
+#else
+	:: d_step { !over && at == Acked ->
+		read(now, acker) }
+#ifdef SNAPSHOT_HEADER
+	:: d_step { !over && at == Acked && term != 0 && term < now ->
+		printf("The member asked has caught up by a snapshot: its answers carry the old raft term.\n"); read(term, term) }
+#endif
+#endif
+	:: d_step { !over && at == Granting && granted < LEASES ->
+		granted++; fresh = granted; alive[fresh] = 1; leader[now].left[fresh] = T; at = Granted;
+		printf("In term %d the cluster grants lease %d.\n", now, fresh) }
+	/* Its answer carries the term of a later moment, or of the same. */
+	:: d_step { !over && at == Granted ->
+		if
+#ifdef ANY_GRANT
+		:: true ->
+			before = now; at = Attaching; printf("The answer carries term %d.\n", now)
+#else
+		:: now == before -> at = Attaching; printf("The answer carries term %d, the newest known before: so lease %d is of it.\n", now, fresh)
+		:: else -> seen = now; fresh = 0; move(); printf("The answer carries term %d, newer than was known: asked for again.\n", now)
+#endif
+		fi }
+	:: d_step { !over && at == Attaching ->
+		attach_record(fresh, known, done);
+		if
+		:: done ->
+			id = fresh; term = before; known = mark; settled = 0; at = Settling; fresh = 0; before = 0;
+			printf("The session's record hangs on lease %d now.\n", id);
+#ifdef BEFORE_SETTLED
+			accept()
+#endif
+		:: !done && record == 0 -> lost()
+		:: !done && record != 0 && mark != known -> learn(); printf("The record has changed meanwhile.\n")
+		:: else -> finish(); printf("The new lease is gone already: the renewal fails.\n")
+		fi;
+		done = 0 }
+	:: d_step { !over && at == Settling ->
+		attach_claim(id, known, done);
+		if
+		:: done ->
+			settled = 1; printf("The claim hangs on lease %d now.\n", id);
+			if :: term == 2 -> reached(2) :: term == 3 -> reached(3) :: else fi;
+			accept()
+		:: !done && record == 0 -> lost()
+		:: !done && record != 0 && mark != known -> learn(); printf("The record has changed meanwhile.\n")
+		:: !done && record != 0 && mark == known && claim == 0 -> lost()
+		:: else -> finish(); printf("The new lease is gone already: the renewal fails.\n")
+		fi;
+		done = 0 }
+	:: d_step { !over && seen < now ->
+		seen = now; printf("The session hears of term %d in another answer.\n", now) }
+	/* A call is given up: it is lost, or its Txn still travels. */
+	:: d_step { !over && at != Idle ->
+		finish(); printf("The renewal fails: no answer in time.\n") }
+	:: d_step { !over && late == Idle && (at == Attaching || at == Settling) ->
+		late = at; lateLease = (at == Attaching -> fresh : id); lateMark = known; finish();
+		printf("The renewal fails: no answer in time. Its Txn still travels.\n") }
+	:: d_step { !over && late == Attaching ->
+		attach_record(lateLease, lateMark, done);
+		printf("A Txn of an earlier move arrives. Record on lease %d.\n", record);
+		if :: done :: !done && record != 0 -> reached(5) :: else fi;
+		late = Idle; lateLease = 0; lateMark = 0; done = 0 }
+	:: d_step { !over && late == Settling ->
+		attach_claim(lateLease, lateMark, done);
+		printf("A Txn of an earlier move arrives. Claim on lease %d.\n", claim);
+		late = Idle; lateLease = 0; lateMark = 0; done = 0 }
+	:: d_step { !over && late != Idle ->
+		late = Idle; lateLease = 0; lateMark = 0; printf("A Txn of an earlier move is lost.\n") }
+	od
+}
+
+/* A window is what the session's clock has counted since something was sent. */
+#define COUNT(since, misses, limit) \
+	if \
+	:: since >= SPAN \
+	:: since < SPAN && missing && misses < E -> misses++ \
+	:: else -> since++; if :: since >= SPAN -> misses = 0 :: else fi \
+	fi
+inline tick(missing) {
+	n = 1;
+	do
+	:: n <= TERMS ->
+		l = 1;
+		do
+		:: l <= LEASES ->
+			if :: leader[n].left[l] > 0 && leader[n].left[l] != UNKNOWN -> leader[n].left[l]-- :: else fi;
+			l++
+		:: else -> break
+		od;
+		n++
+	:: else -> break
+	od;
+	n = 0; l = 0;
+	COUNT(age, missed, SPAN);
+	if :: at != Idle -> COUNT(sent, sentMissed, SPAN) :: else fi;
+#ifndef REVIVE
+	if :: age >= SPAN -> over = 1; printf("The session's deadline has passed. It is over.\n") :: else fi
+#endif
+}
+proctype Time() {
+	byte n, l;
+	do
+	:: d_step { !over -> printf("tick\n"); tick(false) }
+	:: d_step { !over -> printf("tick, which the session's clock misses\n"); tick(true) }
+	od
+}
+
+init {
+	byte n = 1, l = 1;
+	atomic {
+		late = Idle;
+		alive[1] = 1; leader[1].leads = 1;
+		do
+		:: n <= TERMS ->
+			leader[n].left[1] = (n == 1 -> T : UNKNOWN);
+			l = 2;
+			do :: l <= LEASES -> leader[n].left[l] = UNKNOWN; l++ :: else -> break od;
+			run Leader(n); l = 1;
+			do :: l <= LEASES -> run Expiry(n, l); l++ :: else -> break od;
+			n++
+		:: else -> break
+		od;
+		l = 1;
+		do :: l <= LEASES -> run Proposal(l); l++ :: else -> break od;
+		run Election(); run Renew(); run Time();
+		printf("The session has lease 1, granted in term 1, with its record and a claim on it, and leads.\n");
+		n = 0; l = 0
+	}
+}
