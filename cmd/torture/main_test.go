@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 		check(actMain())
 	case "pause":
 		check(pauseMain())
+	case "worker":
+		check(workerMain())
+	case "command":
+		check(commandMain())
 	case "":
 		code := m.Run()
 		if dir := os.Getenv(binDirEnv); dir != "" {

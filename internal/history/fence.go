@@ -1,7 +1,6 @@
 package history
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strconv"
@@ -86,7 +85,7 @@ func LostWrites(log []Stamp, writes []Write) (int, error) {
 func ReadWrites(records ...io.Reader) ([]Write, error) {
 	var writes []Write
 	for i, r := range records {
-		err := eachLine(bufio.NewReader(r), func(text string) error {
+		err := eachLine(r, func(text string) error {
 			w, err := parseWrite(text)
 			writes = append(writes, w)
 			return err

@@ -1,0 +1,275 @@
+//go:build linux
+
+package torture
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const diskFull = "disk full on etcd's leader"
+
+var errMissed = errors.New("nobody to strike")
+
+// memberHarms are done to etcd, one at a time, and aimed: mostly at the member that the line's leader talks to.
+func memberHarms() []harm {
+	return []harm{
+		{"etcd leader cut off and paused, holder's member", true, cutAndPaused},
+		{"etcd leader frozen", false, leaderFrozen},
+		{"holder's member frozen", false, holdersMemberFrozen},
+		{"etcd member killed, restarted", false, memberRestarted},
+		{"rolling restart of etcd", false, rollingRestart},
+		{"etcd leader moved", false, leaderMoved},
+		{"quorum lost", false, quorumLost},
+		{"one-way partition of etcd's leader", true, oneWay},
+		{"etcd leader cut off", true, leaderCutOff},
+		{"clients cut off from a member", true, clientsCutOff},
+		{diskFull, false, fillDisk},
+	}
+}
+
+// aimLeader makes the holder's member etcd's leader.
+func (s *stage) aimLeader(l *line) (int, error) {
+	holder, _ := l.leader()
+	if holder == nil {
+		return 0, errMissed
+	}
+	i := holder.member()
+	return i, s.cluster.Move(s.cluster.Members[i], 5*time.Second)
+}
+
+// recovered waits until the cluster serves again, all members of it.
+func (s *stage) recovered() error {
+	var errs []error
+	for _, m := range s.cluster.Members {
+		errs = append(errs, m.Ready(30*time.Second))
+	}
+	return errors.Join(errs...)
+}
+
+// cutAndPaused is the fault in which etcd acknowledges renewals that do not count: its leader is paused and cut off from its
+// peers, and wakes while the majority already counts the lease down anew. In every other one the holder has no way to
+// another member.
+func cutAndPaused(s *stage, l *line, rng *rand.Rand) (string, error) {
+	i, err := s.aimLeader(l)
+	if err != nil {
+		return "", err
+	}
+	s.pause(between(rng, 100*time.Millisecond, l.ttl/3)) // some renewals at the new leader
+	holder, _ := l.leader()
+	if holder == nil {
+		return "", errMissed
+	}
+	pause, alone, after := between(rng, l.ttl*6/10, l.ttl), rng.IntN(2) == 0, between(rng, l.ttl*2/3, l.ttl)
+	m := s.cluster.Members[i]
+	m.Stop()
+	s.network.Cut(i)
+	if alone {
+		for k, link := range holder.links {
+			if k != i {
+				link.Hold()
+			}
+		}
+	}
+	time.Sleep(pause)
+	m.Cont()
+	time.Sleep(after)
+	s.network.Heal()
+	for _, link := range holder.links {
+		link.Heal()
+	}
+	return "", s.recovered()
+}
+
+func leaderFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
+	i, err := s.aimLeader(l)
+	if err != nil {
+		return "", err
+	}
+	return "", s.freezeMembers(between(rng, time.Second, 2*l.ttl), i)
+}
+
+func holdersMemberFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
+	holder, _ := l.leader()
+	if holder == nil {
+		return "", errMissed
+	}
+	return "", s.freezeMembers(between(rng, time.Second, 2*l.ttl), holder.member())
+}
+
+func quorumLost(s *stage, l *line, rng *rand.Rand) (string, error) {
+	i := rng.IntN(3)
+	return "", s.freezeMembers(between(rng, time.Second, 3*l.ttl), i, (i+1+rng.IntN(2))%3)
+}
+
+func (s *stage) freezeMembers(d time.Duration, members ...int) error {
+	for _, i := range members {
+		s.cluster.Members[i].Stop()
+	}
+	time.Sleep(d)
+	for _, i := range members {
+		s.cluster.Members[i].Cont()
+	}
+	return s.recovered()
+}
+
+// restart kills a member and starts it again later.
+func (s *stage) restart(i int, down time.Duration) error {
+	m := s.cluster.Members[i]
+	m.Kill()
+	time.Sleep(down)
+	var err error
+	onOneThread()(func() { err = m.Launch() })
+	return errors.Join(err, s.recovered())
+}
+
+func memberRestarted(s *stage, l *line, rng *rand.Rand) (string, error) {
+	i := rng.IntN(3)
+	if rng.IntN(3) > 0 { // two of three times etcd's leader and the holder's member
+		var err error
+		if i, err = s.aimLeader(l); err != nil {
+			return "", err
+		}
+	}
+	return "", s.restart(i, between(rng, 0, 2*time.Second))
+}
+
+func rollingRestart(s *stage, _ *line, rng *rand.Rand) (string, error) {
+	for i := range s.cluster.Members {
+		if err := s.restart(i, between(rng, 0, 300*time.Millisecond)); err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+func leaderMoved(s *stage, _ *line, rng *rand.Rand) (string, error) {
+	for range 1 + rng.IntN(3) {
+		leader := s.cluster.Leader()
+		if leader == nil {
+			return "", errMissed
+		}
+		to := s.cluster.Members[rng.IntN(3)]
+		for to == leader {
+			to = s.cluster.Members[rng.IntN(3)]
+		}
+		if err := s.cluster.Move(to, 5*time.Second); err != nil {
+			return "", err
+		}
+		s.pause(between(rng, 0, 500*time.Millisecond))
+	}
+	return "", nil
+}
+
+// oneWay lets etcd's leader send and not hear, or hear and not send, to one peer or to both.
+func oneWay(s *stage, l *line, rng *rand.Rand) (string, error) {
+	i, err := s.aimLeader(l)
+	if err != nil {
+		return "", err
+	}
+	peers := [][]int{{(i + 1) % 3}, {(i + 2) % 3}, {(i + 1) % 3, (i + 2) % 3}}[rng.IntN(3)]
+	deaf := rng.IntN(2) == 0
+	for _, p := range peers {
+		from, to := i, p
+		if deaf {
+			from, to = p, i
+		}
+		err = errors.Join(err, s.network.CutOneWay(from, to))
+	}
+	time.Sleep(between(rng, time.Second, 2*l.ttl))
+	s.network.Heal()
+	return "", errors.Join(err, s.recovered())
+}
+
+func leaderCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
+	i, err := s.aimLeader(l)
+	if err != nil {
+		return "", err
+	}
+	s.network.Cut(i)
+	time.Sleep(between(rng, time.Second, 2*l.ttl))
+	s.network.Heal()
+	return "", s.recovered()
+}
+
+func clientsCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
+	holder, _ := l.leader()
+	if holder == nil {
+		return "", errMissed
+	}
+	err := s.network.CutClients(holder.member())
+	time.Sleep(between(rng, time.Second, 2*l.ttl))
+	s.network.Heal()
+	return "", errors.Join(err, s.recovered())
+}
+
+const fillKey = "torture/fill"
+
+// fillDisk makes the member with the small disk etcd's leader, fills the disk, and writes until the member gives up.
+func fillDisk(s *stage, _ *line, _ *rand.Rand) (string, error) {
+	m := s.cluster.Members[smallDiskMember]
+	if err := s.cluster.Move(m, 5*time.Second); err != nil {
+		return "", err
+	}
+	file := filepath.Join(s.small.dir, "fill")
+	if err := fill(file); err != nil {
+		return "", err
+	}
+	key := base64.StdEncoding.EncodeToString([]byte(fillKey))
+	value := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", 400<<10)))
+	end := time.Now().Add(8 * time.Second)
+	for time.Now().Before(end) && !m.Exited() {
+		_ = m.Post("/v3/kv/put", map[string]string{"key": key, "value": value}, nil)
+	}
+	exited := m.Exited()
+	if err := os.Remove(file); err != nil {
+		return "", err
+	}
+	if err := s.restart(smallDiskMember, 0); err != nil {
+		return "", err
+	}
+	if !exited {
+		return "", errors.New("etcd did not mind a full disk")
+	}
+	return "", s.tidy(key)
+}
+
+// tidy has etcd use the space again that filling took.
+func (s *stage) tidy(key string) error {
+	var gone struct {
+		Header struct {
+			Revision string `json:"revision"`
+		} `json:"header"`
+	}
+	m := s.cluster.Members[1]
+	if err := m.Post("/v3/kv/deleterange", map[string]string{"key": key}, &gone); err != nil {
+		return nil // an election inside etcd: the next time will do
+	}
+	_ = m.Post("/v3/kv/compaction", map[string]string{"revision": gone.Header.Revision}, nil)
+	return nil
+}
+
+// fill takes what is free on the disk of the file.
+func fill(path string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize); err != nil {
+		return fmt.Errorf("fill the disk: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+//go:build linux
+
+package torture
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+const (
+	lineTTL     = 3 * time.Second
+	pollEvery   = 20 * time.Millisecond
+	meterMemory = 100 // polls
+)
+
+// line is the candidates for one name, and the register that its leader writes to.
+type line struct {
+	name       string
+	dir        string
+	program    string
+	ttl        time.Duration
+	sink       *sink
+	candidates []*candidate
+
+	mu       sync.Mutex
+	lates    []late          // terms whose supervisor, guardian and command were frozen and thawed together
+	removals []late          // terms whose claim an operator removed, and when
+	held     map[uint64]bool // tokens of commands whose write was kept on its way
+}
+
+// stage is one run: a cluster, lines of candidates on it, and the faults.
+type stage struct {
+	*testing.T
+	seed    uint64
+	dir     string
+	cluster *etcdtest.Cluster
+	network *etcdtest.Network // nil: everything on loopback
+	small   *smallDisk        // of member 0; nil: no
+	lines   []*line
+	began   time.Duration
+	stop    chan struct{} // closed when the faults are over
+
+	mu       sync.Mutex
+	timeline *os.File // a line for each fault
+	struck   []strike
+	missed   map[string]int // faults that found nobody to strike
+}
+
+// strike is one fault that was done.
+type strike struct {
+	kind, note string
+	from, to   time.Duration
+}
+
+// newStage starts a cluster of three, in network namespaces where they are permitted.
+func newStage(t *testing.T, seed uint64) *stage {
+	t.Helper()
+	s := &stage{T: t, seed: seed, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}), missed: map[string]int{}}
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	var err error
+	if s.timeline, err = appendTo(filepath.Join(s.dir, "faults")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.timeline.Close() })
+	o := etcdtest.Options{Version: os.Getenv("TORTURE_ETCD")}
+	nw, err := etcdtest.TryNetwork(t, 3)
+	if err == nil {
+		s.network, o = nw, nw.Options(o)
+	} else {
+		t.Logf("WITHOUT network namespaces (%v): etcd runs on loopback, and these faults are left out: %s", err, strings.Join(needNetwork(), ", "))
+	}
+	if s.small, err = newSmallDisk(t); err == nil {
+		o.DataDir = s.small.of
+	} else {
+		t.Logf("WITHOUT a small disk (%v): left out: %s", err, diskFull)
+	}
+	s.cluster = etcdtest.StartCluster(t, 3, o)
+	return s
+}
+
+// addLine enters candidates of the given kinds for a name.
+func (s *stage) addLine(name string, kinds ...string) *line {
+	s.Helper()
+	l := &line{name: name, ttl: lineTTL, held: map[uint64]bool{}, dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		s.Fatal(err)
+	}
+	var err error
+	if l.program, err = program(); err != nil {
+		s.Fatal(err)
+	}
+	l.sink = newSink(s, s.socketDir())
+	for i, kind := range kinds {
+		c := newCandidate(s, l, fmt.Sprintf("%s%d", kind, i+1), kind, s.cluster.Members)
+		if kind == kindPrimacy && i%2 == 0 {
+			c.env = append(c.env, zealEnv+"=yes")
+		}
+		if kind == kindPrimacy && i%3 == 2 {
+			c.env = append(c.env, reignEnv+"=5s")
+		}
+		l.candidates = append(l.candidates, c)
+	}
+	s.lines = append(s.lines, l)
+	return l
+}
+
+// socketDir is a folder with a short name: a unix socket's path has 107 bytes at most.
+func (s *stage) socketDir() string {
+	dir, err := os.MkdirTemp("", "torture-")
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// up starts the candidates and what watches them. It returns what waits until all of it has ended.
+func (s *stage) up() (wait func()) {
+	s.began = boottime.Now()
+	rng := rand.New(rand.NewPCG(s.seed, 99))
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, l := range s.lines {
+		for _, c := range l.candidates {
+			own := rand.New(rand.NewPCG(rng.Uint64(), 0))
+			go func() {
+				if err := c.keep(own); err != nil {
+					s.Error(err)
+				}
+			}()
+		}
+		wg.Go(func() { l.sink.watch(s, over) })
+	}
+	wg.Go(func() { s.poll(over) })
+	return func() {
+		var downs sync.WaitGroup
+		for _, l := range s.lines {
+			for _, c := range l.candidates {
+				downs.Go(func() {
+					if err := c.down(); err != nil {
+						s.Error(err)
+					}
+				})
+			}
+		}
+		downs.Wait()
+		close(over)
+		wg.Wait()
+	}
+}
+
+// poll reads along what the candidates write.
+func (s *stage) poll(over <-chan struct{}) {
+	tell := boottime.Now() + 10*time.Second
+	for {
+		for _, l := range s.lines {
+			for _, c := range l.candidates {
+				if err := c.poll(); err != nil {
+					s.Error(err)
+				}
+				c.meter()
+			}
+		}
+		if boottime.Now() > tell {
+			tell += 10 * time.Second
+			s.progress()
+		}
+		select {
+		case <-over:
+			return
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// progress tells people how it goes.
+func (s *stage) progress() {
+	s.mu.Lock()
+	done := len(s.struck)
+	s.mu.Unlock()
+	text := fmt.Sprintf("torture: %3.0f s, %d faults", (boottime.Now() - s.began).Seconds(), done)
+	for _, l := range s.lines {
+		who := "nobody"
+		if c, token := l.leader(); c != nil {
+			who = fmt.Sprintf("%s under %d", c.id, token)
+		}
+		l.sink.mu.Lock()
+		text += fmt.Sprintf("; %s: %s, %d writes, %d late", l.name, who, len(l.sink.log), len(l.sink.late))
+		l.sink.mu.Unlock()
+	}
+	fmt.Fprintln(os.Stderr, text)
+}
+
+// leader returns who has acted just now under the largest token.
+func (l *line) leader() (*candidate, uint64) {
+	var best *candidate
+	var newest sight
+	for _, c := range l.candidates {
+		if last, ok := c.last(); ok && last.token > newest.token {
+			best, newest = c, last
+		}
+	}
+	if best == nil || boottime.Now()-newest.at > 300*time.Millisecond {
+		return nil, 0
+	}
+	return best, newest.token
+}
+
+// await waits for a leader. Nil if there is none in time or the faults are over.
+func (s *stage) await(l *line, limit time.Duration) (*candidate, uint64) {
+	for end := boottime.Now() + limit; boottime.Now() < end && !s.over(); time.Sleep(pollEvery) {
+		if c, token := l.leader(); c != nil {
+			return c, token
+		}
+	}
+	return nil, 0
+}
+
+func (s *stage) over() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits, or until the faults are over.
+func (s *stage) pause(d time.Duration) {
+	select {
+	case <-s.stop:
+	case <-time.After(d):
+	}
+}
+
+func (s *stage) record(kind, note string, from time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := strike{kind, note, from, boottime.Now()}
+	s.struck = append(s.struck, f)
+	if s.timeline != nil {
+		fmt.Fprintf(s.timeline, "%d %d %s: %s\n", f.from.Nanoseconds(), f.to.Nanoseconds(), f.note, f.kind)
+	}
+}
+
+// settle waits until every line has a leader again, once nothing is done to them any more.
+func (s *stage) settle() {
+	s.Helper()
+	healed := boottime.Now()
+	for _, l := range s.lines {
+		if !within(time.Minute, func() bool { c, _ := l.leader(); return c != nil }) {
+			s.Errorf("%s: nobody leads a minute after the last fault", l.name)
+			for _, c := range l.candidates {
+				s.Logf("the end of %s's log:\n%s", c.id, c.logTail())
+			}
+		}
+	}
+	s.Logf("the last fault is over: every line has a leader %v later", (boottime.Now() - healed).Round(time.Millisecond))
+	time.Sleep(time.Second)
+}
+
+const smallDiskName = "primacy-torture-"
+
+// smallDisk is a disk of its own for one member, small enough to fill it.
+type smallDisk struct{ dir string }
+
+const (
+	smallDiskMember = 0
+	smallDiskSize   = 600 << 20 // a few segments of etcd's log, 64 MB each
+)
+
+// newSmallDisk mounts a tmpfs. What a test that was killed has left is unmounted first.
+func newSmallDisk(t testing.TB) (*smallDisk, error) {
+	sweepDisks()
+	d := &smallDisk{filepath.Join(t.TempDir(), "disk")}
+	if err := os.Mkdir(d.dir, 0o700); err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("%s%d", smallDiskName, os.Getpid())
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", smallDiskSize), name, d.dir).CombinedOutput(); err != nil {
+		return nil, errors.New(strings.TrimSpace(string(out)))
+	}
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", d.dir).Run() })
+	return d, nil
+}
+
+func (d *smallDisk) of(member int) string {
+	if member == smallDiskMember {
+		return filepath.Join(d.dir, "data")
+	}
+	return ""
+}
+
+func sweepDisks() {
+	mounts, _ := os.ReadFile("/proc/mounts")
+	for _, m := range strings.Split(string(mounts), "\n") {
+		f := strings.Fields(m)
+		if len(f) < 2 || !strings.HasPrefix(f[0], smallDiskName) {
+			continue
+		}
+		if _, err := os.Stat("/proc/" + strings.TrimPrefix(f[0], smallDiskName)); os.IsNotExist(err) {
+			_ = exec.Command("umount", "-l", f[1]).Run()
+		}
+	}
+}

@@ -1,0 +1,154 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// workerArgs are the flags of a worker program, ours or a foreign one.
+type workerArgs struct {
+	kind, endpoints, name, id, acts, writes, sink string
+	ttl                                           time.Duration
+}
+
+func (w *workerArgs) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("worker", flag.ExitOnError)
+	f.StringVar(&w.kind, "kind", "", "primacy, or a control: plain-keepalive, etcd-election")
+	f.StringVar(&w.endpoints, "endpoints", "", "etcd's members, host:port,…")
+	f.StringVar(&w.name, "name", "", "of the election")
+	f.StringVar(&w.id, "id", "", "of the candidate")
+	f.DurationVar(&w.ttl, "ttl", 3*time.Second, "of the lease")
+	f.StringVar(&w.acts, "acts", "", "file")
+	f.StringVar(&w.writes, "writes", "", "file")
+	f.StringVar(&w.sink, "sink", "", "the register's unix socket")
+	return f
+}
+
+func (w *workerArgs) urls() []string {
+	var urls []string
+	for _, ep := range strings.Split(w.endpoints, ",") {
+		urls = append(urls, "http://"+ep)
+	}
+	return urls
+}
+
+// The ways of a library worker, from the environment.
+const (
+	zealEnv  = "TORTURE_ZEAL"  // not empty: acts on when its context has ended, for as long as Check says yes
+	reignEnv = "TORTURE_REIGN" // resigns after so long
+)
+
+// workerMain is a candidate in a process of its own. It ends on SIGTERM, after resigning.
+func workerMain() error {
+	var w workerArgs
+	if err := w.flags().Parse(os.Args[1:]); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log.SetFlags(log.Ltime | log.Lmicroseconds)
+	a, err := newActor(w.id, w.acts, w.writes, w.sink)
+	if err != nil {
+		return err
+	}
+	switch w.kind {
+	case "primacy":
+		return w.primacy(ctx, a)
+	case "plain-keepalive":
+		return w.control(ctx, a, keepaliveTerm)
+	case "etcd-election":
+		return w.control(ctx, a, electionTerm)
+	}
+	return fmt.Errorf("unknown kind %q", w.kind)
+}
+
+// primacy stands by the library, again and again.
+func (w *workerArgs) primacy(ctx context.Context, a *actor) error {
+	store, err := openPatiently(ctx, w.urls())
+	if err != nil {
+		return nil // told to end before there was a store
+	}
+	defer store.Close()
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	s, err := primacy.NewSession(store, primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
+	if err != nil {
+		return err
+	}
+	reign, _ := time.ParseDuration(os.Getenv(reignEnv))
+	zealous := os.Getenv(zealEnv) != ""
+	for ctx.Err() == nil {
+		err := s.Run(ctx, w.name, func(own context.Context, t *primacy.Term) error {
+			end := boottime.Now() + reign
+			return a.lead(uint64(t.Token()), func() bool {
+				switch {
+				case t.Check() != nil, ctx.Err() != nil, reign > 0 && boottime.Now() > end:
+					return false
+				}
+				return zealous || own.Err() == nil
+			})
+		})
+		log.Printf("stood, led, and ended: %v", err)
+		if err != nil {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := s.Close(limit); err != nil {
+		log.Print(err)
+	}
+	return nil
+}
+
+func openPatiently(ctx context.Context, urls []string) (*etcdstore.Store, error) {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		store, err := etcdstore.Open(attempt, etcdstore.Config{Endpoints: urls})
+		cancel()
+		if err == nil {
+			return store, nil
+		}
+		log.Print(err)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// The environment of a command under `primacy run`.
+const (
+	dirEnv  = "TORTURE_DIR"
+	sinkEnv = "TORTURE_SINK"
+)
+
+// commandMain acts without asking: a command has no Check. That it is gone in time is what `primacy run` promises.
+func commandMain() error {
+	token, err := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
+	if err != nil {
+		return err
+	}
+	dir, mark := os.Getenv(dirEnv), fmt.Sprintf("%d-%d", token, os.Getpid())
+	a, err := newActor(os.Getenv("PRIMACY_ID"), filepath.Join(dir, "acts-"+mark), filepath.Join(dir, "writes-"+mark), os.Getenv(sinkEnv))
+	if err != nil {
+		return err
+	}
+	return a.lead(token, func() bool { return true })
+}
