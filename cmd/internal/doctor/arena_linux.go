@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -47,6 +46,9 @@ func (o Torture) Run(ctx context.Context) (*Verdict, error) {
 		return nil, err
 	}
 	_, operator := o.Store.(driver.Operator)
+	if !operator {
+		conf.why = strings.TrimPrefix(conf.why+"; the store knows no way to remove a claim by hand", "; ")
+	}
 	deck, without := newDeck(o.Seed, conf.links > 0, operator, conf.links > 1)
 	v := &Verdict{Store: o.Store.Caps().Store, Name: a.name, Candidates: o.Candidates, TTL: o.TTL, Seed: o.Seed, Without: without, Why: conf.why}
 	a.began = now()
@@ -122,7 +124,7 @@ func (a *arena) torment(ctx context.Context, d *deck) error {
 			break
 		}
 		f, parts := d.deal()
-		aim, which := d.rng.Float64() < 0.75, d.rng.IntN(len(a.players))
+		aim, which := d.rng.Float64() < 0.75 || f.leads, d.rng.IntN(len(a.players))
 		p := a.free(ctx, aim, which)
 		if p == nil {
 			break
@@ -213,16 +215,11 @@ func (a *arena) inflict(ctx context.Context, f fault, p *player, lasts, over tim
 	if lasts > time.Duration(0.3*float64(a.o.TTL)) {
 		text += fmt.Sprintf(" for %.1fs", lasts.Seconds())
 	}
-	a.mu.Lock()
-	a.done[f.kind]++
-	a.last = text
-	a.mu.Unlock()
-	if a.o.Tell != nil {
-		a.o.Tell(now()-a.began, text)
-	}
 	a.wg.Go(func() {
 		bctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-		f.begin(bctx, a, p)
+		if f.begin(bctx, a, p) {
+			a.count(f.kind, text)
+		}
 		cancel()
 		_ = sleep(ctx, min(lasts, max(0, over-now())))
 		f.end(a, p)
@@ -233,10 +230,14 @@ func (a *arena) inflict(ctx context.Context, f fault, p *player, lasts, over tim
 	})
 }
 
-// kill ends the process; it is started again by revive.
-func (p *player) kill(sig syscall.Signal) {
-	p.signal(sig)
-	p.awaitExit(5 * time.Second)
+func (a *arena) count(kind, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.done[kind]++
+	a.last = text
+	if a.o.Tell != nil {
+		a.o.Tell(now()-a.began, text)
+	}
 }
 
 // revive starts the process again if it has ended, by our hand or by its own (as a process does whose work outlived its right).
@@ -322,6 +323,8 @@ func (a *arena) connect(ctx context.Context) (c connected, err error) {
 		c.why = err.Error()
 	case err != nil:
 		return c, err
+	case len(u.hosts) == 1:
+		c.links, c.why = 1, "there is one server"
 	default:
 		c.links = len(u.hosts)
 	}

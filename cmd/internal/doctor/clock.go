@@ -54,7 +54,9 @@ func measureRate(ctx context.Context, l driver.Dwindling, window time.Duration, 
 			return Rate{}, errMoved
 		case left == last.left-step:
 			edges = append(edges, edge{last.left, last.from, to})
-			wait = step - step/8 // the next one comes a step later, less what the rates may differ by
+			if to-last.from < step/8 {
+				wait = step - step/6 // the next one comes a step later, less what the rates may differ by
+			} // else it was slept through: await the next one awake
 		}
 		last = edge{left, from, to}
 		if err := sleep(ctx, wait); err != nil {

@@ -14,60 +14,68 @@ import (
 // fault is one thing that is done to one candidate for a while.
 type fault struct {
 	kind     string
-	min, max float64 // how long it lasts, in parts of the ttl
-	links    bool    // it needs links of our own
-	operator bool    // it needs a store that an operator may change
-	many     bool    // it needs several servers
-	begin    func(ctx context.Context, a *arena, p *player)
+	min, max float64                                             // how long it lasts, in parts of the ttl
+	links    bool                                                // it needs links of our own
+	operator bool                                                // it needs a store that an operator may change
+	many     bool                                                // it needs several servers
+	leads    bool                                                // it is for the leader
+	begin    func(ctx context.Context, a *arena, p *player) bool // false: there was nothing to do it to
 	end      func(a *arena, p *player)
 }
 
 // faults are all that there are. They do something to our own candidates, links and claims only.
 var faults = []fault{
-	{kind: "SIGKILL", max: 0.7, begin: func(_ context.Context, _ *arena, p *player) { p.kill(syscall.SIGKILL) }, end: (*arena).revive},
-	{kind: "SIGTERM", max: 0.3, begin: func(_ context.Context, _ *arena, p *player) { p.kill(syscall.SIGTERM) }, end: (*arena).revive},
+	{kind: "SIGKILL", max: 0.7, begin: kill(syscall.SIGKILL), end: (*arena).revive},
+	{kind: "SIGTERM", max: 0.3, begin: kill(syscall.SIGTERM), end: (*arena).revive},
 	{kind: "frozen past the ttl", min: 1.1, max: 1.8, begin: freeze, end: thaw},
 	{kind: "frozen for a moment", min: 0.1, max: 0.6, begin: freeze, end: thaw},
-	{kind: "silent link", min: 1.1, max: 1.8, links: true, begin: links((*proxy.Proxy).Hold, proxy.Up, proxy.Down), end: heal},
-	{kind: "requests held", min: 0.3, max: 1.5, links: true, begin: links((*proxy.Proxy).Hold, proxy.Up), end: heal},
-	{kind: "replies held", min: 0.3, max: 1.5, links: true, begin: links((*proxy.Proxy).Hold, proxy.Down), end: heal},
+	{kind: "silent link", min: 1.1, max: 1.8, links: true, begin: links(silence), end: heal},
+	{kind: "requests held", min: 0.3, max: 1.5, links: true, begin: links(func(l *proxy.Proxy) { l.Hold(proxy.Up) }), end: heal},
+	{kind: "replies held", min: 0.3, max: 1.5, links: true, begin: links(func(l *proxy.Proxy) { l.Hold(proxy.Down) }), end: heal},
 	{kind: "frozen in silence", min: 1.1, max: 1.8, links: true,
-		begin: func(ctx context.Context, a *arena, p *player) {
-			links((*proxy.Proxy).Hold, proxy.Up, proxy.Down)(ctx, a, p)
-			freeze(ctx, a, p)
+		begin: func(ctx context.Context, a *arena, p *player) bool {
+			return links(silence)(ctx, a, p) && freeze(ctx, a, p)
 		},
 		end: func(a *arena, p *player) {
 			thaw(a, p) // first: it wakes up while nothing can tell it
 			_ = sleep(a.ctx, 100*time.Millisecond)
 			heal(a, p)
 		}},
-	{kind: "slow link", min: 0.5, max: 1.5, links: true, begin: func(_ context.Context, a *arena, p *player) {
-		for _, l := range p.links {
-			l.Delay(a.o.TTL / 60)
-		}
-	}, end: heal},
-	{kind: "connections cut", min: 0.1, max: 0.8, links: true, begin: func(_ context.Context, _ *arena, p *player) {
-		for _, l := range p.links {
-			l.Cut()
-		}
-	}, end: heal},
-	{kind: "one server silent", min: 0.5, max: 1.5, links: true, many: true, begin: func(_ context.Context, _ *arena, p *player) {
+	{kind: "slow link", min: 0.5, max: 1.5, links: true, begin: slow, end: heal},
+	{kind: "connections cut", min: 0.1, max: 0.8, links: true, begin: links((*proxy.Proxy).Cut), end: heal},
+	{kind: "one server silent", min: 0.5, max: 1.5, links: true, many: true, begin: func(_ context.Context, _ *arena, p *player) bool {
 		p.links[0].Hold()
+		return true
 	}, end: heal},
-	{kind: "asked to resign", max: 0.1, begin: askToResign, end: nothing},
+	{kind: "asked to resign", max: 0.1, leads: true, begin: askToResign, end: nothing},
 	{kind: "claim removed by hand", max: 0.1, operator: true, begin: removeClaim, end: nothing},
 	{kind: "lease ended by hand", max: 0.1, operator: true, begin: endLease, end: nothing},
 }
 
-func freeze(_ context.Context, _ *arena, p *player) { p.signal(syscall.SIGSTOP) }
-func thaw(_ *arena, p *player)                      { p.signal(syscall.SIGCONT) }
-func nothing(*arena, *player)                       {}
+func kill(sig syscall.Signal) func(context.Context, *arena, *player) bool {
+	return func(_ context.Context, _ *arena, p *player) bool {
+		p.signal(sig)
+		return p.awaitExit(5 * time.Second)
+	}
+}
 
-func links(do func(*proxy.Proxy, ...proxy.Dir), dirs ...proxy.Dir) func(context.Context, *arena, *player) {
-	return func(_ context.Context, _ *arena, p *player) {
+func freeze(_ context.Context, _ *arena, p *player) bool {
+	return !p.ended() && p.signal(syscall.SIGSTOP)
+}
+func thaw(_ *arena, p *player) { p.signal(syscall.SIGCONT) }
+func nothing(*arena, *player)  {}
+func silence(l *proxy.Proxy)   { l.Hold() }
+
+func slow(ctx context.Context, a *arena, p *player) bool {
+	return links(func(l *proxy.Proxy) { l.Delay(a.o.TTL / 60) })(ctx, a, p)
+}
+
+func links(do func(*proxy.Proxy)) func(context.Context, *arena, *player) bool {
+	return func(_ context.Context, _ *arena, p *player) bool {
 		for _, l := range p.links {
-			do(l, dirs...)
+			do(l)
 		}
+		return true
 	}
 }
 
@@ -94,33 +102,34 @@ func standing(ctx context.Context, a *arena, p *player) (s driver.Standing, held
 	return s, false, false
 }
 
-func askToResign(ctx context.Context, a *arena, p *player) {
+func askToResign(ctx context.Context, a *arena, p *player) bool {
 	asker, ok := a.o.Store.(driver.Asker)
-	if s, held, found := standing(ctx, a, p); ok && found && held {
-		_ = asker.Ask(ctx, a.name, driver.Request{Token: s.Token, By: a.run, Reason: "torture"})
-	}
+	s, held, found := standing(ctx, a, p)
+	return ok && found && held && asker.Ask(ctx, a.name, driver.Request{Token: s.Token, By: a.run, Reason: "torture"}) == nil
 }
 
-func removeClaim(ctx context.Context, a *arena, p *player) {
+func removeClaim(ctx context.Context, a *arena, p *player) bool {
 	s, _, ok := standing(ctx, a, p)
 	if !ok {
-		return
+		return false
 	}
 	r := removal{token: s.Token, who: p.id, from: now()}
 	err := a.o.Store.(driver.Operator).RemoveClaim(ctx, a.name, s.Token)
 	r.to = until(err)
 	a.judge.removed(r)
+	return true
 }
 
-func endLease(ctx context.Context, a *arena, p *player) {
+func endLease(ctx context.Context, a *arena, p *player) bool {
 	s, _, ok := standing(ctx, a, p)
 	if !ok || s.Lease == "" {
-		return
+		return false
 	}
 	r := removal{who: p.id, from: now()} // it may have won meanwhile, so all its terms are excused
 	err := a.o.Store.(driver.Operator).EndLease(ctx, s.Lease)
 	r.to = until(err)
 	a.judge.removed(r)
+	return true
 }
 
 // until says when a removal was over: one whose answer was lost may come at any time.
@@ -142,14 +151,9 @@ type deck struct {
 func newDeck(seed uint64, links, operator, many bool) (d *deck, without []string) {
 	d = &deck{rng: rand.New(rand.NewPCG(seed, 0))}
 	for _, f := range faults {
-		switch {
-		case f.links && !links:
-			without = append(without, f.kind+" (no link of ours)")
-		case f.many && !many:
-			without = append(without, f.kind+" (there is one)")
-		case f.operator && !operator:
-			without = append(without, f.kind+" (the store has no way)")
-		default:
+		if f.links && !links || f.operator && !operator || f.many && !many {
+			without = append(without, f.kind)
+		} else {
 			d.all = append(d.all, f)
 		}
 	}

@@ -22,6 +22,7 @@ type judge struct {
 	largest  uint64                       // the largest token that has written
 	stale    int                          // writes under a smaller one: without a fence they would have been made
 	removals []removal
+	twins    string // two that led under one token
 
 	acked  int // writes that the store acknowledged
 	newest ack // the newest of them
@@ -58,8 +59,8 @@ func (j *judge) wrote(who string, at time.Duration, token uint64) {
 		t = &history.Interval{Name: j.name, Token: token, Who: who, From: at, To: at}
 		j.terms[token] = t
 	}
-	if t.Who != who {
-		t.Who += " and " + who // one token, two owners: told by verdict
+	if t.Who != who && j.twins == "" {
+		j.twins = fmt.Sprintf("one token, two owners: %s and %s both led under token %d", t.Who, who, token)
 	}
 	t.From, t.To = min(t.From, at), max(t.To, at)
 	j.written++
@@ -148,6 +149,7 @@ func (j *judge) tally() tally {
 	}
 	byBegin(all)
 	byBegin(judged)
+	t.Broken = j.twins
 	if err := history.Check(judged); err != nil {
 		t.Broken = err.Error()
 	}

@@ -110,10 +110,10 @@ func (p *player) now() (*exec.Cmd, chan struct{}) {
 	return p.cmd, p.exited
 }
 
-func (p *player) signal(sig syscall.Signal) {
-	if c, _ := p.now(); c != nil {
-		_ = c.Process.Signal(sig)
-	}
+// signal sends a signal and reports whether the process was there.
+func (p *player) signal(sig syscall.Signal) bool {
+	c, _ := p.now()
+	return c != nil && c.Process.Signal(sig) == nil
 }
 
 func (p *player) ended() bool {

@@ -88,6 +88,11 @@ func (v *Verdict) judge(t tally, interrupted bool) {
 	if v.leftErr != nil {
 		v.Left = append(v.Left, "not found out: "+v.leftErr.Error())
 	}
+	for _, list := range []*[]string{&v.Without, &v.Lost, &v.Left} {
+		if *list == nil {
+			*list = []string{} // not null in JSON
+		}
+	}
 	v.Outcome, v.Sentence = v.decide(interrupted)
 }
 
