@@ -240,7 +240,7 @@ func (c *cluster) tell(r *record) {
 	}
 	for _, l := range r.owner.sess.all {
 		if h, ok := l.dl.(*etcdHandle); ok && h.no == r.sess && c.m[h.s.at].usable() {
-			c.w.push1(r.owner, h.s.at, &h.bell)
+			c.w.signal(r.owner, h.s.at, &h.bell)
 		}
 	}
 }

@@ -15,7 +15,8 @@ type judge struct {
 	headed    []map[uint64]bool
 	past      []*term // all terms, for what comes late
 	registers []*register
-	byHand    []taken // claims that an operator removed
+	byHand    []taken   // claims that an operator removed
+	pair      [2]uint64 // the overlap counted last
 	found     *Violation
 }
 
@@ -96,12 +97,25 @@ func (j *judge) look() {
 			if tm.excused {
 				continue
 			}
+			if first != nil && j.w.plan.Overlaps {
+				j.overlap(first, tm)
+				continue
+			}
 			if first != nil {
 				j.fail(RuleOneLeader, "%s: %s under token %d and %s under token %d would both be told yes", nameOf(name), first.n.name, first.token, tm.n.name, tm.token)
 				return
 			}
 			first = tm
 		}
+	}
+}
+
+// overlap counts two leaders at once where they are to be expected.
+func (j *judge) overlap(a, b *term) {
+	if p := [2]uint64{a.token, b.token}; j.pair != p && j.pair != [2]uint64{p[1], p[0]} {
+		j.pair = p
+		j.w.count.Overlaps++
+		j.w.say(nil, news, "TWO LEADERS of %s: %s under token %d and %s under token %d", nameOf(a.c.name), a.n.name, a.token, b.n.name, b.token)
 	}
 }
 
@@ -130,16 +144,16 @@ func (j *judge) begins(tm *term) {
 	if !j.headed[name][tm.token] {
 		j.fail(RuleFirst, "%s: %s leads under token %d, which was never first in the line", nameOf(name), tm.n.name, tm.token)
 	}
-	if tm.yes() {
-		j.counts(tm)
-	}
-	j.terms[name] = append(j.terms[name], tm)
-	j.past = append(j.past, tm)
 	for _, x := range j.byHand {
 		if x.name == name && x.token == tm.token {
 			tm.excused = true // removed by hand while the answer was under way
 		}
 	}
+	if tm.yes() {
+		j.counts(tm)
+	}
+	j.terms[name] = append(j.terms[name], tm)
+	j.past = append(j.past, tm)
 }
 
 // counts is asked when Check says yes under a term for the first time.
@@ -147,7 +161,7 @@ func (j *judge) counts(tm *term) {
 	name := tm.c.name
 	tm.counted = true
 	j.w.count.Terms++
-	if tm.token <= j.top[name] {
+	if tm.token <= j.top[name] && !tm.excused {
 		j.fail(RuleToken, "%s: %s begins a term under token %d after one under %d", nameOf(name), tm.n.name, tm.token, j.top[name])
 	}
 	if j.top[name] != 0 {
@@ -191,6 +205,13 @@ func (j *judge) enters(ln *line, e *entry) {
 	j.entered[ln.name] = max(j.entered[ln.name], e.token)
 	if j.w.tr != nil {
 		j.w.say(nil, detail, "store: %s enters the line of %s with token %d, place %d", e.owner.name, nameOf(ln.name), e.token, len(ln.entries)+1)
+	}
+}
+
+// woke is told how many waiters the store woke for one claim that went.
+func (j *judge) woke(name, n int) {
+	if n > 1 {
+		j.fail(RuleHerd, "%s: %d waiters", nameOf(name), n)
 	}
 }
 

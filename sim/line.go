@@ -64,15 +64,26 @@ func (ln *line) remove(e *entry, why cause) {
 		}
 		ln.w.judge.leaves(e, why)
 		if i == 0 && len(ln.entries) > 0 {
-			next := ln.entries[0]
-			ln.w.judge.heads(next)
-			ln.w.count.Wakes++
-			if next.signal != nil && next.owner.inc == next.inc {
-				ln.w.push1(next.owner, next.server, next.signal)
-			}
+			ln.w.judge.heads(ln.entries[0])
+			ln.w.judge.woke(ln.name, ln.wake())
 		}
 		return
 	}
+}
+
+// wake signals the one that is first now, and nobody else: waking them all would cost a crowd of n waiters n² calls.
+func (ln *line) wake() (n int) {
+	for i, e := range ln.entries {
+		if i > 0 && !ln.w.plan.Broken.Herd {
+			break
+		}
+		if e.signal != nil && e.owner.inc == e.inc {
+			n++
+			ln.w.signal(e.owner, e.server, e.signal)
+		}
+	}
+	ln.w.count.Wakes += uint64(n)
+	return n
 }
 
 // of returns the entry of a session.

@@ -140,8 +140,8 @@ func (t *task) call(c *life, limit int64, n *node, server int, kind msgKind, op 
 	return f.rep, f.rep.err
 }
 
-// push sends a signal that nobody asked for again.
-func (w *World) push1(n *node, server int, b *bell) {
+// signal rings a client's bell. It may be lost, and nobody notices.
+func (w *World) signal(n *node, server int, b *bell) {
 	if !w.calm && w.rng.chance(w.plan.Net.Deaf) {
 		w.count.Lost++
 		return

@@ -93,7 +93,7 @@ func (l *plainLease) end(why cause) {
 // ring tells the owner that something happened to its places.
 func (l *plainLease) ring() {
 	if l.bell != nil && l.owner.inc == l.inc {
-		l.p.w.push1(l.owner, 0, l.bell)
+		l.p.w.signal(l.owner, 0, l.bell)
 	}
 }
 

@@ -25,6 +25,7 @@ type Plan struct {
 	StoreRates []int64 // of the store's one clock, or of each member's
 	Net        Net
 	Faults     []Fault
+	Overlaps   bool // two leaders at once are counted, not a violation: for clocks beyond the bound
 	Broken     Broken
 }
 
@@ -166,6 +167,7 @@ func (p *Plan) clocks(r *rng, drift Drift) {
 		p.StoreRates = append(p.StoreRates, pick())
 	}
 	if drift == Beyond {
+		p.Overlaps = true
 		for i := range p.Rates {
 			p.Rates[i] = r.span(-350_000, -150_000)
 		}
@@ -195,4 +197,12 @@ func (p *Plan) trouble(r *rng) {
 		p.Faults = append(p.Faults, f)
 	}
 	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+}
+
+// String returns what is special about the plan.
+func (p *Plan) String() string {
+	s := fmt.Sprintf("%d nodes, %d names, %s store, ttl %v, %d faults until %v; rates in millionths: nodes %v, store %v",
+		p.Nodes, p.Names, p.Store, span(p.TTL), len(p.Faults), span(p.Span), p.Rates, p.StoreRates)
+	n := p.Net
+	return s + fmt.Sprintf("; loss %.1f %%, doubled %.1f %%, late %.1f %%", float64(n.Loss)/10486, float64(n.Dup)/10486, float64(n.Late)/10486)
 }

@@ -32,12 +32,15 @@ func (r *register) apply(w *World, wr write) answer {
 		}
 		r.loose = max(r.loose, wr.token)
 	}
-	if wr.token < r.token || wr.token == r.token && wr.n <= r.n && !wr.raise {
+	if !w.plan.Broken.NoFence && (wr.token < r.token || wr.token == r.token && wr.n <= r.n && !wr.raise) {
 		w.count.Refused++
 		return answer{refused: true, value: r.value}
 	}
 	if wr.token == r.token && r.writer != wr.tm {
 		w.judge.fail(RuleFence, "%s: two terms write under one token %d: %s and %s", nameOf(wr.tm.c.name), wr.token, r.writer.n.name, wr.tm.n.name)
+	}
+	if wr.token < r.token {
+		w.judge.fail(RuleFence, "%s: a write under token %d is taken after one under %d", nameOf(wr.tm.c.name), wr.token, r.token)
 	}
 	if wr.token > r.token {
 		r.n = 0

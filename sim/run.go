@@ -24,6 +24,7 @@ type Counts struct {
 	Wakes, Moves          uint64
 	Elections             uint64
 	StaleRevokes          uint64
+	Overlaps              uint64 // counted where the clocks are beyond the bound
 	Violations            uint64
 }
 
@@ -139,4 +140,22 @@ func (w *World) every(most, least int64, ok func() bool) bool {
 		}
 	}
 	return false
+}
+
+// Add adds what happened in another run.
+func (c *Counts) Add(o *Counts) {
+	to, from := c.fields(), o.fields()
+	for i := range to {
+		*to[i] += *from[i]
+	}
+	for i := range c.Faults {
+		c.Faults[i] += o.Faults[i]
+	}
+	c.Virtual += o.Virtual
+}
+
+func (c *Counts) fields() []*uint64 {
+	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost, &c.Doubled, &c.Late, &c.Cut,
+		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Wakes,
+		&c.Moves, &c.Elections, &c.StaleRevokes, &c.Overlaps, &c.Violations}
 }

@@ -206,10 +206,14 @@ func (l *lease) renew(t *task, asked int64) {
 	}
 	if e.Kind == core.Accepted {
 		w.count.Renewals++
-		w.say(&l.s.n.host, detail, "renewal asked at %v accepted for lease %x", span(asked), l.dl.id())
+		if w.tr != nil {
+			w.say(&l.s.n.host, detail, "renewal asked at %v accepted for lease %x", span(asked), l.dl.id())
+		}
 	} else {
 		w.count.Misses++
-		w.say(&l.s.n.host, detail, "renewal asked at %v of lease %x: %v", span(asked), l.dl.id(), kindWord(e.Kind))
+		if w.tr != nil {
+			w.say(&l.s.n.host, detail, "renewal asked at %v of lease %x: %v", span(asked), l.dl.id(), kindWord(e.Kind))
+		}
 	}
 	l.post(e)
 }

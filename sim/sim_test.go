@@ -1,0 +1,186 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestSeeds plays a fixed set of seeds in order and stops at the first violation.
+func TestSeeds(t *testing.T) {
+	seeds := uint64(6000)
+	if raceEnabled {
+		seeds = 300
+		t.Logf("under the race detector only %d seeds", seeds)
+	}
+	if os.Getenv("MUTATION") != "" {
+		seeds *= 3
+	}
+	total, failure := Batch{First: 1, Seeds: seeds, Store: "all"}.Run(t.Context(), nil)
+	if failure != nil {
+		t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 1500))
+	}
+	t.Logf("%d seeds, %d terms, %d hand-overs, %d fenced writes refused, %d unfenced stale writes, %d leases revoked from a stale clock",
+		total.Seeds, total.Terms, total.HandOvers, total.Refused, total.Stale, total.StaleRevokes)
+	for k, n := range total.Faults {
+		if n == 0 {
+			t.Errorf("no seed had the fault %q", FaultKind(k))
+		}
+	}
+	for what, n := range map[string]uint64{"stale writes without a fence": total.Stale, "fenced writes refused": total.Refused, "lost messages": total.Lost,
+		"doubled messages": total.Doubled, "late messages": total.Late, "stopped goroutines": total.Stalls, "hanging clients": total.Hangs,
+		"moves": total.Moves, "stale revocations": total.StaleRevokes, "overruns": total.Overruns} {
+		if n == 0 {
+			t.Errorf("no seed had %s: the simulation is too tame", what)
+		}
+	}
+}
+
+func smallest(p *Plan, runs int) string {
+	small, _ := Shrink(p, runs)
+	w, tl := &World{}, &Timeline{}
+	defer w.Close()
+	w.Run(small, tl)
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "shrunk: %v\n", small)
+	_ = tl.Print(&b, 40)
+	return b.String()
+}
+
+// few is less under the race detector, which takes ten times as long.
+func few(n uint64) uint64 {
+	if raceEnabled {
+		return n / 10
+	}
+	return n
+}
+
+// TestBeyondTheBound has clocks that differ by more than the drift bound: there two leaders do appear, and still no fenced write goes back.
+func TestBeyondTheBound(t *testing.T) {
+	total, failure := Batch{First: 1, Seeds: few(2000), Store: "all", Drift: Beyond}.Run(t.Context(), nil)
+	if failure != nil {
+		t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 1500))
+	}
+	if total.Overlaps == 0 {
+		t.Fatal("clocks ran beyond the bound and there were never two leaders: the judge sees nothing")
+	}
+	t.Logf("%d seeds: %d times two leaders at once, %d fenced writes refused", total.Seeds, total.Overlaps, total.Refused)
+}
+
+// TestControls breaks the world in one respect at a time, and the judge must see each.
+func TestControls(t *testing.T) {
+	for _, c := range []struct {
+		name, store, rule string
+		b                 Broken
+	}{
+		{"a register without a fence", "plain", RuleFence, Broken{NoFence: true}},
+		{"etcd's keepalive taken at its word", "etcd", RuleOneLeader, Broken{Unverified: true, NoMove: true}},
+		{"a lease trusted in a later raft term", "etcd", RuleOneLeader, Broken{NoMove: true}},
+		{"a store that wakes all waiters", "plain", RuleHerd, Broken{Herd: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := &World{}
+			defer w.Close()
+			for seed := uint64(1); seed <= 5000; seed++ {
+				p := NewPlan(seed, c.store, Within)
+				p.Broken = c.b
+				if r := w.Run(p, nil); r.Violation != nil {
+					if r.Violation.Rule != c.rule {
+						t.Fatalf("seed %d: %v; want %q", seed, r.Violation, c.rule)
+					}
+					t.Logf("seed %d: %v", seed, r.Violation)
+					return
+				}
+			}
+			t.Error("nothing was found in 5000 seeds")
+		})
+	}
+}
+
+func same(a, b Result) bool {
+	if a.Violation != nil && b.Violation != nil {
+		return *a.Violation == *b.Violation && a.Hash == b.Hash && a.Counts == b.Counts
+	}
+	return a == b
+}
+
+// TestReplay plays seeds twice, in worlds that did other things before, and on one processor and several.
+func TestReplay(t *testing.T) {
+	const n = 60
+	hashes := func(procs int, backwards bool) (all [n]Result) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+		w := &World{}
+		defer w.Close()
+		for i := range n {
+			if backwards {
+				i = n - 1 - i
+			}
+			all[i] = w.Run(NewPlan(uint64(i+1), "all", Within), nil)
+		}
+		return all
+	}
+	once, again := hashes(1, false), hashes(4, true)
+	for i := range once {
+		if !same(once[i], again[i]) {
+			t.Errorf("seed %d: %+v, then %+v", i+1, once[i], again[i])
+		}
+		if i > 0 && once[i].Hash == once[i-1].Hash {
+			t.Errorf("seeds %d and %d have one hash", i, i+1)
+		}
+	}
+}
+
+// TestTimeline: writing a run down changes nothing in it, and equal runs read equal.
+func TestTimeline(t *testing.T) {
+	var text [2]string
+	for i := range text {
+		w, tl := &World{}, &Timeline{}
+		p := NewPlan(3, "etcd", Within)
+		quiet, loud := w.Run(p, nil), w.Run(p, tl)
+		w.Close()
+		if !same(quiet, loud) {
+			t.Fatalf("%+v, and with a timeline %+v", quiet, loud)
+		}
+		var b bytes.Buffer
+		if err := tl.Print(&b, 0); err != nil {
+			t.Fatal(err)
+		}
+		text[i] = b.String()
+	}
+	if text[0] != text[1] || !strings.Contains(text[0], "LEADS a under token") {
+		t.Errorf("two timelines of one seed:\n%s\n%s", text[0], text[1])
+	}
+}
+
+// TestShrink shrinks a run with clocks beyond the bound to what is needed for two leaders.
+func TestShrink(t *testing.T) {
+	w := &World{}
+	defer w.Close()
+	for seed := uint64(1); seed <= 2000; seed++ {
+		p := NewPlan(seed, "plain", Beyond)
+		p.Overlaps = false
+		r := w.Run(p, nil)
+		if r.Violation == nil || len(p.Faults) < 8 {
+			continue
+		}
+		small, got := Shrink(p, 3000)
+		if got.Violation == nil || got.Violation.Rule != r.Violation.Rule {
+			t.Fatalf("seed %d: %v became %v", seed, r.Violation, got.Violation)
+		}
+		tl := &Timeline{}
+		if again := w.Run(small, tl); !same(again, got) {
+			t.Fatalf("the small plan gives %+v, then %+v", got, again)
+		}
+		var b bytes.Buffer
+		_ = tl.Print(&b, 40)
+		t.Logf("seed %d: %d faults, %d nodes → %v\n%s", seed, len(p.Faults), p.Nodes, small, b.String())
+		if len(small.Faults) > 3 || small.Nodes > 2 || strings.Count(b.String(), "\n") > 40 || !strings.Contains(b.String(), ">>> VIOLATION: two leaders") {
+			t.Errorf("%d faults and %d nodes are left", len(small.Faults), small.Nodes)
+		}
+		return
+	}
+	t.Fatal("no seed has two leaders")
+}
