@@ -2,18 +2,23 @@ package primacy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 // rule is one term as the judge of the simulated cluster knows it.
 type rule struct {
 	term    *Term
 	m       *node
-	over    bool // Check said no once
+	session string        // its lease, as keys end
+	at      time.Duration // when it was won
+	over    bool          // Check said no once
 	working bool
 	slept   bool // its machine was suspended under it, and nothing can stop work that does not run
 	lost    bool // it ended before its work was done
@@ -21,22 +26,54 @@ type rule struct {
 
 func (w *rule) String() string { return fmt.Sprintf("n%d under token %d", w.m.i, w.term.Token()) }
 
-// excuse says that an operator took a term away: the store breaks its promise there, and news of it needs time.
-func (r *rig) excuse(name string, token uint64) {
+// hand is something that an operator did to a session: to one claim of it, or to all (token 0).
+type hand struct {
+	name  string
+	token uint64
+	at    time.Duration
+}
+
+// byHand notes that an operator is about to delete a key of ours. The store breaks its promise there, and news of it needs time.
+func (r *rig) byHand(kv *mvccpb.KeyValue) {
+	name, session, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "primacy/"), "/")
+	h := hand{name, uint64(kv.CreateRevision), r.now()}
+	if name == "@session" {
+		h.token = 0
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.excused[name] == nil {
-		r.excused[name] = map[uint64]bool{}
+	r.hands[session] = append(r.hands[session], h)
+	r.lineLocked("by hand: the key %s (token %d) is deleted", kv.Key, kv.CreateRevision)
+}
+
+// excusedLocked says whether an operator took the term away, or its whole session, at or after the time it was won.
+func (r *rig) excusedLocked(w *rule) bool {
+	for _, h := range r.hands[w.session] {
+		if h.name == w.term.Name() && h.token == uint64(w.term.Token()) || h.token == 0 && h.at > w.at-10*time.Second {
+			return true
+		}
 	}
-	r.excused[name][token] = true
+	return false
+}
+
+// lost is called when a term ended before its work was done. Only an operator can take a claim away from under it.
+func (r *rig) lost(w *rule) {
+	cause := context.Cause(w.term.Context())
+	r.logf("n%d loses %s (token %d): %v", w.m.i, w.term.Name(), w.term.Token(), cause)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.lost = true
+	if errors.Is(cause, ErrDeposed) && !r.excusedLocked(w) {
+		r.failLocked("%s: the claim of %v was taken away though no operator did it", w.term.Name(), w)
+	}
 }
 
 func (r *rig) won(m *node, t *Term) *rule {
 	r.logf("n%d leads %s under token %d", m.i, t.Name(), t.Token())
 	r.mu.Lock()
-	w := &rule{term: t, m: m, working: true}
+	w := &rule{term: t, m: m, working: true, session: t.c.l.dl.ID(), at: r.now()}
 	for _, old := range r.reigns[t.Name()] {
-		if old.term.Token() >= t.Token() && !r.excused[t.Name()][uint64(t.Token())] && t.Check() == nil {
+		if old.term.Token() >= t.Token() && !r.excusedLocked(w) && t.Check() == nil {
 			r.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
 		}
 	}
@@ -84,7 +121,7 @@ func (r *rig) look() {
 				r.failLocked("%s: %v: Check says yes after it has said no", name, w)
 			}
 			w.over = w.over || !yes
-			if r.excused[name][uint64(w.term.Token())] {
+			if r.excusedLocked(w) {
 				continue
 			}
 			if yes {
@@ -177,6 +214,63 @@ func (r *rig) report() {
 		r.seed, end-from, end, strings.Join(r.lines[from:end], "\n"))
 }
 
+// deposed is the fault that makes a leader of etcd acknowledge renewals though another was elected: it is frozen and cut off from its
+// peers, and wakes up before the cut is healed. Whoever leads renews there, at first and when it wakes up.
+func (r *rig) deposed() {
+	m := r.holder()
+	r.c.MoveLeader(m.i)
+	time.Sleep(4 * time.Second)
+	at, d := max(r.c.Leader(), 0), 2*time.Second+within(r.rnd, 6*time.Second)
+	set := func(on bool) {
+		for i := range 3 {
+			if i != at && !r.own {
+				r.c.Hold(m.i, i, true, on)
+			}
+		}
+	}
+	r.during(fmt.Sprintf("etcd's leader m%d is frozen and cut off from its peers, n%d reaches no other,", at, m.i), d,
+		func() { r.c.Freeze(at); r.c.Isolate(at, true); set(true) }, func() { r.c.Thaw(at) })
+	time.Sleep(d + time.Second + within(r.rnd, 4*time.Second))
+	r.logf("m%d is no longer cut off", at)
+	r.c.Isolate(at, false)
+	set(false)
+	time.Sleep(within(r.rnd, 12*time.Second))
+}
+
+// woken freezes a leader of etcd for longer than leases last. As it wakes up it ends those that its clock has seen run out.
+func (r *rig) woken() {
+	at, d := max(r.c.Leader(), 0), 7*time.Second+within(r.rnd, 8*time.Second)
+	if r.own { // everybody but who knows only this member goes on
+		r.c.MoveLeader((r.holder().i + 1) % 3)
+		time.Sleep(4 * time.Second)
+		at = max(r.c.Leader(), 0)
+	}
+	r.during(fmt.Sprintf("etcd's leader m%d is frozen", at), d, func() { r.c.Freeze(at) }, func() { r.c.Thaw(at) })
+	time.Sleep(d + within(r.rnd, 6*time.Second))
+}
+
+// stragglers freezes members one after another: what lies before them is carried out when they wake up, by then given up or out of date.
+func (r *rig) stragglers() {
+	for range 4 {
+		at, d := r.rnd.IntN(3), 3*time.Second+within(r.rnd, 6*time.Second)
+		r.during(fmt.Sprintf("m%d is frozen", at), d, func() { r.c.Freeze(at) }, func() { r.c.Thaw(at) })
+		time.Sleep(d - time.Second + within(r.rnd, 3*time.Second))
+	}
+}
+
+// holder is a machine that leads something, or any.
+func (r *rig) holder() *node {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range r.names {
+		all := r.reigns[name]
+		if n := len(all); n > 0 && all[n-1].working {
+			return all[n-1].m
+		}
+	}
+	return r.nodes[r.rnd.IntN(3)]
+}
+
 // fault does one thing that goes wrong, and sees to it that it ends.
 func (r *rig) fault() {
 	at, d := r.rnd.IntN(3), within(r.rnd, 14*time.Second)
@@ -220,6 +314,7 @@ func (r *rig) fault() {
 
 // during begins a fault and ends it after d.
 func (r *rig) during(what string, d time.Duration, begin, end func()) {
+	r.tally.faults++
 	r.logf("%s for %v", what, d.Round(time.Millisecond))
 	begin()
 	time.AfterFunc(d, end)
@@ -260,27 +355,20 @@ func (r *rig) operate() {
 		r.logf("by hand: the history before revision %d is compacted", kv.ModRevision)
 		err = r.c.Compact(ctx, kv.ModRevision)
 	case 1:
+		r.logf("by hand: the lease %x is revoked", kv.Lease)
 		for _, other := range keys {
 			if other.Lease == kv.Lease {
-				r.pardon(string(other.Key), uint64(other.CreateRevision))
+				r.byHand(other)
 			}
 		}
-		r.logf("by hand: the lease %x of %s is revoked", kv.Lease, kv.Key)
 		err = r.c.Revoke(ctx, kv.Lease)
 	default:
-		r.pardon(string(kv.Key), uint64(kv.CreateRevision))
-		r.logf("by hand: the key %s is deleted", kv.Key)
+		r.byHand(kv)
 		err = r.c.Delete(ctx, string(kv.Key))
 	}
 	if err != nil {
 		r.logf("by hand: %v", err)
 	}
-}
-
-// pardon excuses the term behind a claim's key.
-func (r *rig) pardon(key string, token uint64) {
-	name, _, _ := strings.Cut(strings.TrimPrefix(key, "primacy/"), "/")
-	r.excuse(name, token)
 }
 
 // changeLeader changes etcd's leader in one of the ways that are part of everyday life.

@@ -34,7 +34,7 @@ func TestSimulatedCluster(t *testing.T) {
 	var sum tally
 	for seed := first; seed < first+n && !t.Failed(); seed++ {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { sum.add(newRig(t, uint64(seed), false).run(25)) })
+			synctest.Test(t, func(t *testing.T) { sum.add(newRig(t, uint64(seed), false).run(4)) })
 		})
 	}
 	t.Logf("%v", &sum)
@@ -45,7 +45,7 @@ func TestAPlainChangeOfEtcdsLeaderCostsNoTerm(t *testing.T) {
 	var sum tally
 	for seed := range 12 {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { sum.add(newRig(t, uint64(seed+1), true).run(12)) })
+			synctest.Test(t, func(t *testing.T) { sum.add(newRig(t, uint64(seed+1), true).run(3)) })
 		})
 	}
 	t.Logf("%v", &sum)
@@ -103,15 +103,14 @@ type rig struct {
 	now   func() time.Duration
 	names []string
 	nodes []*node
-	stop  chan struct{} // closed when the faults are over
-	done  sync.WaitGroup
+	own   bool // each machine knows one member only
 	tally tally
 
-	mu      sync.Mutex
-	reigns  map[string][]*rule
-	excused map[string]map[uint64]bool // tokens that an operator took away, by name
-	lines   []string
-	bad     int
+	mu     sync.Mutex
+	reigns map[string][]*rule
+	hands  map[string][]hand // what operators did, by the session in keys
+	lines  []string
+	bad    int
 }
 
 // node is a process with its clock, its store and its session.
@@ -145,26 +144,26 @@ func (c *rateClock) jump(d time.Duration) {
 }
 
 func newRig(t *testing.T, seed uint64, calm bool) *rig {
-	r := &rig{t: t, seed: seed, calm: calm, rnd: rand.New(rand.NewPCG(seed, 17)), names: []string{"x", "y"}, stop: make(chan struct{}),
-		reigns: map[string][]*rule{}, excused: map[string]map[uint64]bool{}}
+	r := &rig{t: t, seed: seed, calm: calm, rnd: rand.New(rand.NewPCG(seed, 17)), names: []string{"x", "y"},
+		reigns: map[string][]*rule{}, hands: map[string][]hand{}}
 	start := time.Now()
 	r.now = func() time.Duration { return time.Since(start) + time.Hour }
 	// A slow machine and a fast member differ by less than the bound of 10 %: 0.955 ÷ 1.05 is 0.91.
 	rate := func() float64 { return []float64{0.955, 1, 1.05}[r.rnd.IntN(3)] }
 	r.c = etcdsim.Start(etcdsim.Options{Seed: seed, Rates: []float64{rate(), rate(), rate()}, Peers: []time.Duration{time.Millisecond, 20 * time.Millisecond}[r.rnd.IntN(2)]})
 	time.Sleep(5 * time.Second) // until it has a leader
-	own := r.rnd.IntN(2) == 0   // each machine knows one member only
+	r.own = r.rnd.IntN(2) == 0 && !calm
 	for i := range 3 {
 		m := &node{i: i, clock: &rateClock{real: r.now, rate: rate()}}
 		eps := r.c.Endpoints()
 		eps = append(eps[i:], eps[:i]...)
-		if own && !calm {
+		if r.own {
 			eps = eps[:1]
 		}
 		r.open(m, eps)
 		r.nodes = append(r.nodes, m)
 	}
-	r.logf("each machine knows one member only: %v", own && !calm)
+	r.logf("each machine knows one member only: %v", r.own)
 	return r
 }
 
@@ -186,95 +185,147 @@ func (r *rig) open(m *node, endpoints []string) {
 	}
 }
 
-// run plays n faults and judges what came of them.
-func (r *rig) run(n int) tally {
+// run plays some rounds and judges what came of them. In each the machines stand while things go wrong; then all is well again, most of them must
+// lead once more, and when nobody stands nothing may be left in the line.
+func (r *rig) run(rounds int) tally {
 	quit := make(chan struct{})
 	go r.poll(quit)
-	for _, m := range r.nodes {
-		for _, name := range r.names {
-			seed := r.rnd.Uint64()
-			r.done.Go(func() { r.stand(m, name, rand.New(rand.NewPCG(seed, 3))) })
-		}
+	for range rounds {
+		r.round()
 	}
-	for range n {
-		time.Sleep(within(r.rnd, 5*time.Second))
-		r.tally.faults++
-		if r.calm {
-			r.changeLeader()
-		} else {
-			r.fault()
-		}
-	}
-	time.Sleep(15 * time.Second) // faults end by themselves
-	r.logf("the faults are over")
-	r.c.Heal()
-	close(r.stop)
-	r.done.Wait()
 	r.end()
 	close(quit)
 	r.report()
 	return r.tally
 }
 
-// stand campaigns for name and leads, again and again; once the faults are over it must lead once more.
-func (r *rig) stand(m *node, name string, rnd *rand.Rand) {
-	for {
-		last := false
-		limit := 60 * time.Second
-		if rnd.IntN(3) == 0 && !r.calm {
-			limit = within(rnd, 4*time.Second) // given up in the line, or with an answer under way
+func (r *rig) round() {
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	for _, m := range r.nodes {
+		for _, name := range r.names {
+			a := &actor3{r, m, name, rand.New(rand.NewPCG(r.rnd.Uint64(), 3)), stop}
+			done.Go(a.run)
 		}
-		select {
-		case <-r.stop:
-			last, limit = true, 150*time.Second
-		default:
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		term, err := m.sess.Election(name).Campaign(ctx, []byte("v"))
-		cancel()
-		if err == nil {
-			r.lead(m, term, rnd, last)
-		} else if last {
-			r.failf("n%d still waits for %s %v after the last fault: %v", m.i, name, limit, err)
-		}
-		if last {
-			return
-		}
-		time.Sleep(within(rnd, 500*time.Millisecond))
 	}
-}
-
-// lead works under a term and resigns it.
-func (r *rig) lead(m *node, term *Term, rnd *rand.Rand, last bool) {
-	w := r.won(m, term)
-	d := within(rnd, 20*time.Second)
-	if last {
-		d = within(rnd, 3*time.Second)
-	}
-	select {
-	case <-term.Context().Done():
-		r.logf("n%d loses %s (token %d): %v", m.i, term.Name(), term.Token(), context.Cause(term.Context()))
-		w.lost = true
-		// The right lasts until the deadline: who resigns before it hides one that comes too late.
-		for rnd.IntN(4) > 0 && term.Check() == nil {
-			time.Sleep(20 * time.Millisecond)
+	switch theme := r.rnd.IntN(4); {
+	case r.calm:
+		for range 4 {
+			r.changeLeader()
 		}
-	case <-time.After(d):
+	case theme == 0:
+		for range 8 {
+			time.Sleep(within(r.rnd, 4*time.Second))
+			r.fault()
+		}
+	case theme == 1:
+		r.deposed()
+		r.deposed()
+	case theme == 2:
+		r.woken()
+		r.woken()
+	case theme == 3:
+		r.stragglers()
 	}
-	r.stopped(w)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	_ = term.Resign(ctx)
-}
-
-// end closes everything and looks at what is left.
-func (r *rig) end() {
-	time.Sleep(3 * time.Second) // releases that were under way
+	time.Sleep(within(r.rnd, 15*time.Second)) // some faults end by themselves, some here
+	r.logf("the faults are over")
+	r.c.Heal()
+	close(stop)
+	done.Wait()
+	time.Sleep(5 * time.Second) // releases that were under way
 	for _, kv := range r.c.Keys("primacy/") {
 		if !strings.HasPrefix(string(kv.Key), "primacy/@session/") {
 			r.failf("a claim is left with nobody behind it: %s, token %d", kv.Key, kv.CreateRevision)
 		}
 	}
+}
+
+// actor3 stands for a name on a machine, for a round.
+type actor3 struct {
+	*rig
+	m    *node
+	name string
+	rnd  *rand.Rand
+	stop chan struct{} // the faults are over
+}
+
+// run campaigns and leads, again and again; once the faults are over it must lead once more, or has gone before.
+func (a *actor3) run() {
+	out := a.rnd.IntN(4) == 0 && !a.calm
+	for {
+		last, limit := false, 60*time.Second
+		if a.rnd.IntN(2) == 0 && !a.calm {
+			limit = within(a.rnd, 4*time.Second) // given up in the line, or with an answer under way
+		}
+		select {
+		case <-a.stop:
+			last, limit = true, 150*time.Second
+			if out {
+				return
+			}
+		default:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		term, err := a.m.sess.Election(a.name).Campaign(ctx, []byte("v"))
+		cancel()
+		if err == nil {
+			a.lead(term, last)
+		} else if last {
+			a.failf("n%d still waits for %s %v after the last fault: %v", a.m.i, a.name, limit, err)
+		}
+		if last {
+			return
+		}
+		time.Sleep(within(a.rnd, time.Second))
+	}
+}
+
+// lead works under a term and resigns it.
+func (a *actor3) lead(term *Term, last bool) {
+	w := a.won(a.m, term)
+	d := within(a.rnd, 25*time.Second)
+	if last {
+		d = within(a.rnd, 3*time.Second)
+		if a.rnd.IntN(4) == 0 && !a.calm {
+			a.takeAway(term)
+		}
+	}
+	select {
+	case <-term.Context().Done():
+		a.lost(w)
+		// The right lasts until the deadline: who resigns before it hides one that comes too late.
+		for a.rnd.IntN(4) > 0 && term.Check() == nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	case <-time.After(d):
+	}
+	a.stopped(w)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	_ = term.Resign(ctx)
+}
+
+// takeAway deletes the claim of a term by hand while all is well: the term must end soon.
+func (a *actor3) takeAway(term *Term) {
+	for _, kv := range a.c.Keys("primacy/" + a.name + "/") {
+		if kv.CreateRevision != int64(term.Token()) {
+			continue
+		}
+		a.byHand(kv)
+		if err := a.c.Delete(context.Background(), string(kv.Key)); err != nil {
+			a.failf("by hand: delete %s: %v", kv.Key, err)
+			return
+		}
+		select {
+		case <-term.Context().Done():
+		case <-time.After(7 * time.Second): // a push, or at worst the poll beside it
+			a.failf("n%d was not told within 7 s that its claim on %s was deleted", a.m.i, a.name)
+		}
+	}
+}
+
+// end closes everything and looks at what is left.
+func (r *rig) end() {
 	for _, m := range r.nodes {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		if err := m.sess.Close(ctx); err != nil {
