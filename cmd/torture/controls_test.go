@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"strings"
 	"sync"
 	"time"
 
@@ -115,10 +114,10 @@ func (w *workerArgs) enter(ctx context.Context, c *clientv3.Client, lease client
 		return 0, err
 	}
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
-		line, err := c.Get(ctx, w.name+"/", clientv3.WithFirstCreate()...)
+		attempt, cancel := context.WithTimeout(ctx, w.ttl/6)
+		line, err := c.Get(attempt, w.name+"/", clientv3.WithFirstCreate()...)
+		cancel()
 		switch {
-		case err != nil && !strings.Contains(err.Error(), "unavailable"):
-			return 0, err
 		case err == nil && len(line.Kvs) == 1 && string(line.Kvs[0].Key) == key:
 			tick.Stop()
 			return uint64(put.Header.Revision), nil

@@ -214,7 +214,7 @@ func during(silences []silence, f strike) (most time.Duration) {
 // table is the end of a run.
 func (s *stage) table(verdicts []*verdict, title string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, lineTTL, len(s.struck), len(s.kinds()))
+	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.struck), len(s.kinds()))
 	fmt.Fprintf(&b, "%-64s %6s  %s\n", "fault", "times", "longest time without a leader, p50 and max")
 	for _, kind := range s.kinds() {
 		var gaps spread
@@ -236,7 +236,7 @@ func (s *stage) table(verdicts []*verdict, title string) string {
 		fmt.Fprintf(&b, "not counted, %d times: %s\n", s.missed[what], what)
 	}
 	for _, v := range verdicts {
-		b.WriteString("\n" + v.String())
+		b.WriteString("\n" + v.String() + s.blame(v))
 	}
 	return b.String()
 }
@@ -285,12 +285,24 @@ func (v *verdict) String() string {
 	row("late acts of commands thawed with their guardian", v.lateActs)
 	row("acts after an operator had removed the claim", fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
 	row("longest time without a leader", longest(v.silences).Round(time.Millisecond))
+	return b.String()
+}
+
+// blame lists the overlaps, the longest first, with the faults under which they came about.
+func (s *stage) blame(v *verdict) string {
+	var b strings.Builder
 	for i, o := range v.overlaps {
 		if i == 20 {
 			fmt.Fprintf(&b, "  … and %d more\n", len(v.overlaps)-i)
 			break
 		}
-		fmt.Fprintf(&b, "  overlap: %v\n", o)
+		var under []string
+		for _, f := range s.struck {
+			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun && begun <= f.to+s.ttl {
+				under = append(under, f.kind)
+			}
+		}
+		fmt.Fprintf(&b, "  overlap: %v\n    after: %s\n", o, strings.Join(under, "; "))
 	}
 	return b.String()
 }

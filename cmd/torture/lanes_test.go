@@ -26,13 +26,14 @@ type lane struct {
 	name  string
 	kinds []harm
 	most  time.Duration // between two faults
+	line  int           // all of them strike this line, counted from 1; 0: any
 }
 
 func lanes() []lane {
 	return []lane{
-		{"members", memberHarms(), 500 * time.Millisecond},
-		{"processes", processHarms(), 1500 * time.Millisecond},
-		{"links", linkHarms(), 1500 * time.Millisecond},
+		{name: "members", kinds: memberHarms(), most: 500 * time.Millisecond},
+		{name: "processes", kinds: processHarms(), most: 1500 * time.Millisecond},
+		{name: "links", kinds: linkHarms(), most: 1500 * time.Millisecond},
 	}
 }
 
@@ -58,6 +59,9 @@ func (la lane) schedule(seed uint64, number, lines int, possible func(harm) bool
 			}
 			a := appointment{row[0], time.Duration(rng.Int64N(int64(la.most))), rng.IntN(lines), rand.New(rand.NewPCG(rng.Uint64(), 0))}
 			row = row[1:]
+			if la.line > 0 {
+				a.line = la.line - 1
+			}
 			if possible(a.harm) {
 				return a
 			}

@@ -88,10 +88,11 @@ func lateThenSilence(s *stage, l *line, rng *rand.Rand) (string, error) {
 		}
 	}
 	each(h, func(p *etcdtest.Proxy) { p.Hold(etcdtest.Down) })
-	late := between(rng, l.ttl*5/10, l.ttl*8/10)
-	time.Sleep(late * 2 / 5)
-	swallow(true) // the members have heard what they were to hear
-	time.Sleep(late * 3 / 5)
+	// Clients that renew every third of the ttl have sent one renewal by then, and have not yet given up when its answer comes.
+	heard, late := between(rng, l.ttl*34/100, l.ttl*38/100), between(rng, l.ttl*56/100, l.ttl*64/100)
+	time.Sleep(heard)
+	swallow(true)
+	time.Sleep(late - heard)
 	each(h, (*etcdtest.Proxy).Heal)
 	time.Sleep(l.ttl * 4 / 3)
 	each(h, (*etcdtest.Proxy).Cut)

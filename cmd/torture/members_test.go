@@ -68,7 +68,7 @@ func cutAndPaused(s *stage, l *line, rng *rand.Rand) (string, error) {
 	if holder == nil {
 		return "", errMissed
 	}
-	pause, alone, after := between(rng, l.ttl*6/10, l.ttl), rng.IntN(2) == 0, between(rng, l.ttl*2/3, l.ttl)
+	pause, alone, after := between(rng, l.ttl*55/100, l.ttl*85/100), rng.IntN(2) == 0, between(rng, l.ttl*2/3, l.ttl)
 	m := s.cluster.Members[i]
 	m.Stop()
 	s.network.Cut(i)

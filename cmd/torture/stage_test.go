@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	lineTTL     = 3 * time.Second
 	pollEvery   = 20 * time.Millisecond
 	meterMemory = 100 // polls
 )
@@ -43,6 +42,7 @@ type line struct {
 type stage struct {
 	*testing.T
 	seed    uint64
+	ttl     time.Duration
 	dir     string
 	cluster *etcdtest.Cluster
 	network *etcdtest.Network // nil: everything on loopback
@@ -64,9 +64,9 @@ type strike struct {
 }
 
 // newStage starts a cluster of three, in network namespaces where they are permitted.
-func newStage(t *testing.T, seed uint64) *stage {
+func newStage(t *testing.T, seed uint64, ttl time.Duration) *stage {
 	t.Helper()
-	s := &stage{T: t, seed: seed, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}), missed: map[string]int{}}
+	s := &stage{T: t, seed: seed, ttl: ttl, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}), missed: map[string]int{}}
 	if s.dir == "" {
 		s.dir = t.TempDir()
 	}
@@ -94,7 +94,7 @@ func newStage(t *testing.T, seed uint64) *stage {
 // addLine enters candidates of the given kinds for a name.
 func (s *stage) addLine(name string, kinds ...string) *line {
 	s.Helper()
-	l := &line{name: name, ttl: lineTTL, held: map[uint64]bool{}, dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
+	l := &line{name: name, ttl: s.ttl, held: map[uint64]bool{}, dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		s.Fatal(err)
 	}
