@@ -2,6 +2,7 @@ package primacy
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/primacy-go/primacy/drivertest"
@@ -10,9 +11,15 @@ import (
 // act does one thing to one machine.
 func (f *fleet) act() {
 	m, name := f.machines[f.rnd.IntN(len(f.machines))], f.names[f.rnd.IntN(len(f.names))]
-	switch k := f.rnd.IntN(40); {
-	case k < 10:
+	k := f.rnd.IntN(44) - 4
+	if k < 10 {
 		f.stand(m.proc, name)
+		return
+	}
+	if all := f.front.standing(name); len(all) > 0 && f.coin() {
+		m = f.byID(all[0].Owner) // aimed: what befalls those who do not lead hurts nobody
+	}
+	switch {
 	case k < 13:
 		m.net.Set(f.mood(m))
 	case k == 13:
@@ -43,17 +50,22 @@ func (f *fleet) act() {
 	}
 }
 
+func (f *fleet) byID(id string) *machine {
+	return f.machines[slices.IndexFunc(f.machines, func(m *machine) bool { return m.id == id })]
+}
+
 // mood sets how bad the network of m is, from not at all to bad.
 func (f *fleet) mood(m *machine) drivertest.Faults {
 	seed := f.rnd.Uint64()
-	m.setLag(upTo(f.rnd, 3*time.Second) - time.Second)
+	m.setLag(upTo(f.rnd, 1800*time.Millisecond) - 600*time.Millisecond)
 	f.judge.count("network: another mood")
 	return []drivertest.Faults{
 		{Seed: seed},
+		{Seed: seed, Delay: 20 * time.Millisecond},
 		{Seed: seed, Delay: 500 * time.Millisecond, Drop: .1, Lose: .1},
 		{Seed: seed, Delay: 100 * time.Millisecond, Drop: .05, Lose: .2, Late: .15, Twice: .15, Lag: 3 * time.Second},
 		{Seed: seed, Delay: 2500 * time.Millisecond, Lose: .1, Late: .3, Twice: .2, Lag: 12 * time.Second},
-	}[f.rnd.IntN(4)]
+	}[f.rnd.IntN(5)]
 }
 
 // heal makes the networks whole.
@@ -77,13 +89,13 @@ func (f *fleet) during(m *machine, what string, begin, end func()) {
 
 func (f *fleet) cut(m *machine, k int) {
 	switch k {
-	case 14, 15:
+	case 14:
 		f.during(m, "cut off", func() { m.net.Hang(true) }, func() { m.net.Hang(false) })
-	case 16:
+	case 15, 16:
 		f.during(m, "cut off one way: no request arrives", m.out.shut, m.out.open)
-	case 17, 18:
+	case 17:
 		f.during(m, "cut off one way: no answer comes back", m.back.shut, m.back.open)
-	case 19:
+	case 18, 19:
 		f.during(m, "store client ignores its contexts", func() { m.net.Deaf(true) }, func() { m.net.Deaf(false) })
 	}
 }
@@ -195,12 +207,9 @@ func (f *fleet) endLease(name string) {
 	}
 	f.judge.logf("operator", "ends the lease of %s that holds %s", owner, name)
 	f.judge.count("operator: lease ended")
-	for _, m := range f.machines {
-		for _, s := range told {
-			if m.id == owner {
-				f.judge.excuse(s, m.clock.now()+m.proc.sess.o.timing(13*time.Second).Span())
-			}
-		}
+	m := f.byID(owner)
+	for _, s := range told {
+		f.judge.excuse(s, m.clock.now()+m.proc.sess.o.timing(13*time.Second).Span())
 	}
 }
 

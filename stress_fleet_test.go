@@ -42,11 +42,11 @@ func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 	f.watch, f.unwatch = context.WithCancel(context.Background())
 	f.judge.start = func(r *reign) { f.readers.Go(func() { f.judge.follow(f.watch, r) }) }
 	rate := []float64{1, 1.05, 0.85, 1.08}[f.rnd.IntN(4)]
-	f.front = newFront(f.judge, rate, []time.Duration{0, 0, 13 * time.Second}[f.rnd.IntN(3)])
-	f.front.stingy = f.rnd.IntN(6) == 0
+	f.front = newFront(f.judge, rate, []time.Duration{0, 0, 0, 13 * time.Second}[f.rnd.IntN(4)])
+	f.front.stingy = f.rnd.IntN(4) == 0
 	f.byHand, f.pauses, f.crashes, f.restarts = f.coin(), f.coin(), f.coin(), f.coin()
 	for i := range 4 {
-		m := &machine{id: fmt.Sprintf("s%d", i), rnd: rand.New(rand.NewPCG(seed, uint64(i))), clock: &bootClock{
+		m := &machine{id: fmt.Sprintf("s%d", i), stragglers: &f.actors, rnd: rand.New(rand.NewPCG(seed, uint64(i))), clock: &bootClock{
 			real: now, rate: f.rate(rate), off: time.Hour + upTo(f.rnd, 1000*time.Hour)}}
 		m.net = drivertest.Faulty(f.front, f.mood(m))
 		f.machines = append(f.machines, m)

@@ -22,6 +22,8 @@ type machine struct {
 	proc  *process               // that runs on it now; only the test's own goroutine reads it
 	slow  atomic.Bool            // paused, starved or held up once: nothing can stop work that does not run
 
+	stragglers *sync.WaitGroup // requests that arrive when their caller has gone
+
 	mu  sync.Mutex
 	rnd *rand.Rand
 	lag time.Duration // answers come up to this late; not at all if not positive
@@ -35,6 +37,12 @@ func (m *machine) late() time.Duration {
 		return 0
 	}
 	return m.lag/2 + upTo(m.rnd, m.lag/2+1)
+}
+
+func (m *machine) coin() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rnd.IntN(2) == 0
 }
 
 func (m *machine) setLag(d time.Duration) {

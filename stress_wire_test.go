@@ -2,6 +2,7 @@ package primacy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,16 +24,43 @@ type wireLease struct {
 // errDead ends the loops of a process that crashed once the test lets them go.
 var errDead = fmt.Errorf("%w: the process is dead", driver.ErrRefused)
 
-// over brings one call to the store and its answer back.
+// over brings one call to the store and its answer back. A request that was on its way when its caller gave it up may still arrive.
 func over[T any](ctx context.Context, p *process, call func(context.Context) (T, error)) (T, error) {
-	var none T
-	_ = p.gate.pass(context.Background()) // a process that is stopped does not hear its contexts either
-	if p.dead.Load() {
-		return none, errDead
-	}
-	if err := p.m.out.pass(ctx); err != nil {
+	if err := p.leave(ctx); err != nil {
+		if !errors.Is(err, errDead) && p.m.coin() {
+			p.m.stragglers.Go(func() {
+				_ = p.m.out.pass(context.Background())
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				defer cancel()
+				_, _ = call(ctx)
+			})
+		}
+		var none T
 		return none, err
 	}
+	return answered(ctx, p, call)
+}
+
+// waitFor is over for a call that waits at the store: given up, it is over.
+func waitFor[T any](ctx context.Context, p *process, call func(context.Context) (T, error)) (T, error) {
+	if err := p.leave(ctx); err != nil {
+		var none T
+		return none, err
+	}
+	return answered(ctx, p, call)
+}
+
+// leave waits until a request can leave the process and its machine.
+func (p *process) leave(ctx context.Context) error {
+	_ = p.gate.pass(context.Background()) // a process that is stopped does not hear its contexts either
+	if p.dead.Load() {
+		return errDead
+	}
+	return p.m.out.pass(ctx)
+}
+
+func answered[T any](ctx context.Context, p *process, call func(context.Context) (T, error)) (T, error) {
+	var none T
 	got, err := call(ctx)
 	if lost := p.comeBack(ctx); lost != nil {
 		got, err = none, lost
@@ -78,7 +106,7 @@ func (w *wire) Line(ctx context.Context, name string) (driver.Line, error) {
 }
 
 func (w *wire) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
-	return over(ctx, w.p, func(ctx context.Context) (driver.Line, error) { return w.Store.Next(ctx, name, after) })
+	return waitFor(ctx, w.p, func(ctx context.Context) (driver.Line, error) { return w.Store.Next(ctx, name, after) })
 }
 
 func (w *wire) Ask(ctx context.Context, name string, r driver.Request) error {
@@ -92,7 +120,7 @@ func (l *wireLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Plac
 }
 
 func (l *wireLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return over(ctx, l.p, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
+	return waitFor(ctx, l.p, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
 }
 
 func (l *wireLease) Update(ctx context.Context, p driver.Place, value []byte) error {
@@ -105,7 +133,7 @@ func (l *wireLease) Release(ctx context.Context, p ...driver.Place) error {
 
 // News is not lost on its way back: its context ends with the lease only.
 func (l *wireLease) News(ctx context.Context) ([]driver.News, error) {
-	return over(ctx, l.p, func(ctx context.Context) ([]driver.News, error) { return l.Lease.News(ctx) })
+	return waitFor(ctx, l.p, func(ctx context.Context) ([]driver.News, error) { return l.Lease.News(ctx) })
 }
 
 func (l *wireLease) Close(ctx context.Context) error { return overDo(ctx, l.p, l.Lease.Close) }

@@ -22,7 +22,8 @@ func (f *fleet) stand(p *process, name string) {
 	f.actors.Go(func() {
 		ctx, cancel := context.WithCancel(p.ctx)
 		if a.rnd.IntN(4) > 0 { // the others stand until they have led
-			ctx, cancel = context.WithTimeout(p.ctx, upTo(a.rnd, 60*time.Second))
+			patience := []time.Duration{time.Second, 60 * time.Second, 60 * time.Second}[a.rnd.IntN(3)]
+			ctx, cancel = context.WithTimeout(p.ctx, upTo(a.rnd, patience))
 		}
 		defer cancel()
 		if a.rnd.IntN(2) == 0 {
@@ -39,7 +40,7 @@ func (a *actor) runCandidate(ctx context.Context) {
 		a.f.follow(a.p, c, a.rnd.Uint64())
 	}
 	a.judged("Run", c.Run(ctx, func(ctx context.Context, term *Term) error {
-		r := a.f.judge.won(term, a.p)
+		r := a.f.judge.won(term, a.p, a.rnd.IntN(3) == 0)
 		defer a.f.judge.stopped(r)
 		a.work(ctx, r)
 		return nil
@@ -52,7 +53,7 @@ func (a *actor) campaign(ctx context.Context) {
 		a.judged("Campaign", err)
 		return
 	}
-	r := a.f.judge.won(term, a.p)
+	r := a.f.judge.won(term, a.p, a.rnd.IntN(3) == 0)
 	if a.rnd.IntN(3) == 0 {
 		a.f.actors.Go(func() { // beside the work: a deaf client would keep the work from stopping
 			ctx, cancel := context.WithTimeout(term.Context(), 300*time.Millisecond)
@@ -86,9 +87,9 @@ func (a *actor) judged(what string, err error) {
 	a.f.judge.failf("%s: %s for %s: %v", a.p.m.id, what, a.name, err)
 }
 
-// work writes, asking Check before each write. It ends by itself, or in the time it is given when it is told to stop.
+// work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time it is given when it is told to stop.
 func (a *actor) work(ctx context.Context, r *reign) {
-	end := time.After(upTo(a.rnd, 25*time.Second))
+	end := time.After(upTo(a.rnd, 40*time.Second))
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,7 +98,9 @@ func (a *actor) work(ctx context.Context, r *reign) {
 		case <-end:
 			return
 		case <-time.After(100*time.Millisecond + upTo(a.rnd, 3*time.Second)):
-			a.write(r)
+			if !r.trusting {
+				a.write(r)
+			}
 		}
 	}
 }
