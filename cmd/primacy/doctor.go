@@ -129,7 +129,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 	} else {
 		p.list("This store can promise:", rep.Can)
 		p.list("It cannot promise:", rep.Cannot)
-		fmt.Fprintf(a.stdout, "\n%d checks: %d failed, %d warnings\n", len(rep.Checks), failed, warned)
+		fmt.Fprintf(a.stdout, "\n%d checks: failed %d, warnings %d\n", len(rep.Checks), failed, warned)
 	}
 	if failed > 0 || o.strict && warned > 0 {
 		return &exitError{code: exitNo}

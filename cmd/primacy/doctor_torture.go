@@ -195,7 +195,7 @@ func (a *app) printVerdict(v *doctor.Verdict) error {
 	p := newPaper(a.stdout)
 	fmt.Fprintln(a.stdout)
 	if len(v.Without) > 0 {
-		p.para("", 0, fmt.Sprintf("Left out: %s%s.", strings.Join(v.Without, ", "), because(v.Why)))
+		p.para("", 0, fmt.Sprintf("Left out, since %s: %s.", v.Why, strings.Join(v.Without, ", ")))
 	}
 	if len(v.Left) > 0 {
 		p.para("", 0, fmt.Sprintf("Left behind in the store: %s. It goes with its lease, within %v.", strings.Join(v.Left, ", "), v.TTL))
@@ -212,11 +212,4 @@ func howMany(v *doctor.Verdict) string {
 		return "0"
 	}
 	return fmt.Sprintf("%d, longest %.3f s", v.Overlaps, v.Longest)
-}
-
-func because(why string) string {
-	if why == "" {
-		return ""
-	}
-	return ", since " + why
 }

@@ -30,6 +30,7 @@ type arena struct {
 	done map[string]int // faults by kind
 	last string         // the newest fault, in words
 	fell string         // why candidates ended that nobody killed
+	fall int            // how many did
 	wg   sync.WaitGroup // faults under way
 }
 
@@ -152,8 +153,11 @@ func (a *arena) firstLeader(ctx context.Context) error {
 		if who, _, _ := a.judge.leader(); who != "" {
 			return nil
 		}
-		if !slices.ContainsFunc(a.players, func(p *player) bool { return !p.ended() }) {
-			return fmt.Errorf("the candidates cannot stand: %s", strings.TrimPrefix(a.players[0].words(), "primacy: "))
+		a.mu.Lock()
+		fell, fall := a.fell, a.fall
+		a.mu.Unlock()
+		if fall >= len(a.players) {
+			return fmt.Errorf("the candidates cannot stand: %s", strings.TrimPrefix(fell, "primacy: "))
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {
 			return nil
@@ -248,6 +252,7 @@ func (a *arena) revive(p *player) {
 	if w := p.words(); w != "" && !p.overran() {
 		a.mu.Lock()
 		a.fell = w
+		a.fall++
 		a.mu.Unlock()
 	}
 	_ = p.up(a.o.Command, a.do, a.hear)

@@ -67,30 +67,33 @@ type patient struct {
 func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	run := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
 	p := &patient{st: st, o: o, run: run, name: ownPrefix + "/" + run, rep: &Report{Store: st.Caps().Store}}
-	for _, c := range machine(o.Drift) {
-		p.tell(c)
-	}
+	p.look(ctx, machine(o.Drift)...)
 	clock := make(chan Check, 1)
 	go func() { clock <- p.clock(ctx) }()
 	if e, ok := st.(driver.Examiner); ok && ctx.Err() == nil {
 		for _, f := range e.Examine(ctx, p.lookAt()) {
-			p.tell(Check{Topic: f.Topic, Level: f.Level, Found: f.Found, Advice: f.Advice})
+			p.look(ctx, Check{Topic: f.Topic, Level: f.Level, Found: f.Found, Advice: f.Advice})
 		}
 	}
 	for _, do := range []func(context.Context) []Check{p.line, p.ttls, p.trips} {
-		if ctx.Err() != nil {
-			break
-		}
-		for _, c := range do(ctx) {
-			p.tell(c)
+		if ctx.Err() == nil {
+			p.look(ctx, do(ctx)...)
 		}
 	}
-	if c := <-clock; ctx.Err() == nil {
-		p.tell(c)
-	}
+	p.look(ctx, <-clock)
 	p.tell(p.left(ctx))
 	p.rep.Can, p.rep.Cannot = promises(st.Caps(), o)
 	return p.rep
+}
+
+// look tells what was found, but for what an interruption made of it.
+func (p *patient) look(ctx context.Context, checks ...Check) {
+	if ctx.Err() != nil {
+		return
+	}
+	for _, c := range checks {
+		p.tell(c)
+	}
 }
 
 func (p *patient) tell(c Check) {
@@ -113,11 +116,15 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 }
 
-// grant grants a lease, and returns what closes it.
+// grant grants a lease, and returns what closes it. An interruption is not passed on at once: a lease whose answer is lost cannot be given back.
 func (p *patient) grant(ctx context.Context, ttl time.Duration) (driver.Lease, func(), error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	gctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	l, err := p.st.Grant(ctx, p.run, ttl)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, cancel) })()
+	l, err := p.st.Grant(gctx, p.run, ttl)
 	if err != nil {
 		return nil, nil, err
 	}
