@@ -29,7 +29,7 @@ import (
 func TestSimulatedCluster(t *testing.T) {
 	first, n := numberIn(t, "ETCD_SEED", 1), numberIn(t, "ETCD_SEEDS", 30)
 	if os.Getenv("MUTATION") != "" {
-		n = max(n, 150)
+		n = max(n, 100)
 	}
 	var sum tally
 	for seed := first; seed < first+n && !t.Failed(); seed++ {

@@ -55,6 +55,8 @@ type Cluster struct {
 // Stats counts what happened in a cluster.
 type Stats struct {
 	Elections    int // won, the first included
+	Reads        int // linearizable and serializable, Txns without writes included
+	Entries      int // of the log
 	Expired      int // leases ended because their time was over
 	StaleRevokes int // handed in by a leader that had been deposed, and carried out
 	StaleRenewal int // keepalives acknowledged by a leader that had been deposed

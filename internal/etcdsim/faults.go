@@ -25,6 +25,7 @@ func (c *Cluster) Leader() int {
 func (c *Cluster) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.stats.Entries = len(c.log)
 	return c.stats
 }
 
@@ -51,6 +52,8 @@ func (c *Cluster) Thaw(i int) {
 	}
 	inbox := m.inbox
 	m.inbox = nil
+	// They came over several connections, so in no order: what it was asked to write is passed on if it hears first that it was deposed.
+	c.rnd.Shuffle(len(inbox), func(i, j int) { inbox[i], inbox[j] = inbox[j], inbox[i] })
 	for _, p := range inbox {
 		p.do()
 	}

@@ -45,6 +45,7 @@ func (m *member) read(ctx context.Context, serializable bool, do func() error) (
 			return nil, rpctypes.ErrGRPCTimeout
 		}
 	}
+	m.c.stats.Reads++
 	err := do()
 	return m.header(), err
 }
