@@ -146,12 +146,16 @@ type OriginError struct {
 	Name    string        `json:"name"`
 	Token   primacy.Token `json:"token"` // of the write that was refused
 	Origin  string        `json:"origin"`
-	Largest primacy.Token `json:"largest"` // that the resource has seen
-	Known   string        `json:"known"`   // the origin of those it has seen
+	Largest primacy.Token `json:"largest"` // that the resource has seen; 0: the resource is itself another store
+	Known   string        `json:"known"`   // the origin of those it has seen, or the other store
 }
 
 // Error returns one line that says what to do.
 func (e *OriginError) Error() string {
+	if e.Largest == 0 {
+		return fmt.Sprintf("fence %q: %v: token %d is of %s, but %s answers: mend the endpoints, or stand for election again after a restore",
+			e.Name, ErrOrigin, e.Token, orNone(e.Origin), orNone(e.Known))
+	}
 	return fmt.Sprintf("fence %q: %v: token %d is of %s, but the fence knows %s up to token %d; if the store was restored or replaced, "+
 		"make sure that no leader of the old one runs, then Adopt the new one", e.Name, ErrOrigin, e.Token, orNone(e.Origin), orNone(e.Known), e.Largest)
 }

@@ -1,0 +1,179 @@
+// Package etcdfence fences what a leader writes to etcd: the user's own Txn, under one compare more.
+//
+//	guard, err := etcdfence.Bind(ctx, client, store, term)   // once a term; store is the *etcdstore.Store of the election
+//	resp, err := guard.Txn(ctx).
+//		If(clientv3.Compare(clientv3.Version("config"), "=", 3)).
+//		Then(clientv3.OpPut("config", "…")).
+//		Commit()                                             // err is a *fence.StaleError if the claim is gone
+//
+// A *clientv3.Client is the clientv3.KV that is asked for. Guard.Txn takes the place of Client.Txn: resp is what etcd would have answered to the user's own If, Then and Else, so a failed
+// compare of his is still resp.Succeeded == false and no error. The compare that is added costs no round trip.
+//
+// # What it guarantees
+//
+// Bound to the election's own cluster ([Bind]), a Txn applies only while the claim holds the name, in etcd's own order: the key stands with
+// the term's token as its create revision. That is stronger than a growing number: a write is refused from the moment the claim is
+// removed, even before the next leader writes. A claim that is moved to another lease keeps its create revision. The next leader
+// leads only after the removal, so there is nothing to raise, and every read of it comes after the last write of the old one.
+// It needs no clock.
+//
+// For keys in another etcd cluster [Raise] keeps the newest token in a key there, and a Txn applies only while that is its own. Raise it
+// before the first read.
+//
+// # What it cannot
+//
+// One Txn is one step; two are not. Writes that use the client beside the guard are not fenced. In a cluster that was
+// restored from a snapshot claims stand again with their old create revisions, so a leader of that moment still passes there until its
+// restored lease ends; a Txn answered by a cluster with another ID than the store's ends in a *fence.OriginError, which
+// then does not say that nothing was written. With etcd's authentication the client needs leave to read the claim's key
+// (<prefix><name>/), or to write the fence's.
+package etcdfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/fence"
+)
+
+// Store is what Bind asks of an election's store. *etcdstore.Store is one.
+type Store interface {
+	ClaimKey(ctx context.Context, name string, token uint64) (string, error)
+	Origin() string
+}
+
+// Guard puts Txns under a fence. It is safe for concurrent use.
+type Guard struct {
+	kv     clientv3.KV
+	stamp  fence.Stamp
+	origin string       // of the cluster that has to answer; empty: any
+	holds  clientv3.Cmp // that no newer leader has been here
+	why    clientv3.Op  // reads what Judge needs
+	judge  func(*clientv3.GetResponse) error
+}
+
+// Bind returns a guard for Txns in the cluster that keeps the election. It makes two reads, one through the store and one through kv, which may
+// be another client. Its error is a *fence.StaleError if the term's claim does not hold the name (any more), a
+// *fence.OriginError if kv speaks to another cluster, otherwise what etcd said.
+func Bind(ctx context.Context, kv clientv3.KV, store Store, t fence.Term) (*Guard, error) {
+	s := fence.Of(t).From(store)
+	if err := s.Valid(); err != nil {
+		return nil, err
+	}
+	key, err := store.ClaimKey(ctx, s.Name, uint64(s.Token))
+	if errors.Is(err, driver.ErrGone) {
+		return nil, &fence.StaleError{Name: s.Name, Token: s.Token}
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp, err := kv.Get(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("fence %q: read the claim: %w", s.Name, err)
+	}
+	if got := originOf(resp.Header.GetClusterId()); got != s.Origin {
+		return nil, &fence.OriginError{Name: s.Name, Token: s.Token, Origin: s.Origin, Known: got}
+	}
+	if len(resp.Kvs) == 0 || uint64(resp.Kvs[0].CreateRevision) != uint64(s.Token) {
+		return nil, &fence.StaleError{Name: s.Name, Token: s.Token} // or a kv with a namespace, which cannot see the claim
+	}
+	return claimGuard(kv, s, key), nil
+}
+
+// claimGuard compares the claim's create revision, and nothing else: its lease, its value and its mod revision change in a term.
+func claimGuard(kv clientv3.KV, s fence.Stamp, key string) *Guard {
+	line := key[:len(key)-len(lastPart(key))]
+	return &Guard{kv: kv, stamp: s, origin: s.Origin,
+		holds: clientv3.Compare(clientv3.CreateRevision(key), "=", int64(s.Token)),
+		why:   clientv3.OpGet(line, append(clientv3.WithFirstCreate(), clientv3.WithPrefix(), clientv3.WithKeysOnly())...),
+		judge: func(r *clientv3.GetResponse) error {
+			e := &fence.StaleError{Name: s.Name, Token: s.Token}
+			if len(r.Kvs) > 0 {
+				e.Largest = primacy.Token(r.Kvs[0].CreateRevision)
+			}
+			return e
+		}}
+}
+
+// lastPart returns what follows the last slash.
+func lastPart(key string) string {
+	for i := len(key) - 1; i >= 0; i-- {
+		if key[i] == '/' {
+			return key[i+1:]
+		}
+	}
+	return key
+}
+
+func originOf(cluster uint64) string { return "etcd/" + strconv.FormatUint(cluster, 16) }
+
+// Txn returns a Txn under the fence, to be used as one of the client's. Its Commit returns what etcd answered to the caller's
+// own If, Then and Else. The error is a *fence.StaleError, a *fence.OriginError or fence.ErrNotRaised if nothing was applied because of
+// the fence; after any other error, or the end of ctx, whether it was applied is unknown.
+func (g *Guard) Txn(ctx context.Context) clientv3.Txn { return &txn{g: g, ctx: ctx} }
+
+// txn collects what the caller's Txn is made of.
+type txn struct {
+	g   *Guard
+	ctx context.Context
+
+	mu    sync.Mutex
+	cmps  []clientv3.Cmp
+	thens []clientv3.Op
+	elses []clientv3.Op
+}
+
+// If implements clientv3.Txn.
+func (t *txn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cmps = append(t.cmps, cs...)
+	return t
+}
+
+// Then implements clientv3.Txn.
+func (t *txn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.thens = append(t.thens, ops...)
+	return t
+}
+
+// Else implements clientv3.Txn.
+func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.elses = append(t.elses, ops...)
+	return t
+}
+
+// Commit implements clientv3.Txn. The caller's Txn is nested in one whose only compare is the fence: so its own failed compares and the
+// fence's are told apart.
+func (t *txn) Commit() (*clientv3.TxnResponse, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.g
+	outer, err := g.kv.Txn(t.ctx).If(g.holds).Then(clientv3.OpTxn(t.cmps, t.thens, t.elses)).Else(g.why).Commit()
+	if err != nil {
+		return nil, err
+	}
+	if got := originOf(outer.Header.GetClusterId()); g.origin != "" && got != g.origin {
+		return nil, &fence.OriginError{Name: g.stamp.Name, Token: g.stamp.Token, Origin: g.origin, Known: got}
+	}
+	if len(outer.Responses) != 1 {
+		return nil, fmt.Errorf("fence %q: etcd answered with %d parts instead of one", g.stamp.Name, len(outer.Responses))
+	}
+	if !outer.Succeeded {
+		return nil, g.judge((*clientv3.GetResponse)(outer.Responses[0].GetResponseRange()))
+	}
+	inner := (*clientv3.TxnResponse)(outer.Responses[0].GetResponseTxn())
+	inner.Header = outer.Header
+	return inner, nil
+}
