@@ -4,11 +4,12 @@ import "github.com/primacy-go/primacy/internal/core"
 
 // candidate is candidate.go of the root package, with a person around it who starts it again.
 type candidate struct {
-	s    *session
-	name int
-	core core.Candidate
-	ctx  *life // the owner's; it ends when he gives up
-	term *term
+	s     *session
+	name  int
+	core  core.Candidate
+	ctx   *life // the owner's; it ends when he gives up
+	term  *term
+	rests bool
 }
 
 // stand runs candidates for ever, until everybody goes home.
@@ -18,6 +19,11 @@ func (cd *candidate) stand(t *task) {
 		cd.ctx = &life{parent: cd.s.life}
 		cd.core = core.Candidate{}
 		cd.run(t)
+		if !w.calm && w.rng.chance(w.plan.Rest) {
+			cd.rests = true
+			t.sleep(&life{parent: cd.s.rest}, w.rng.span(0, 6*w.plan.TTL))
+			cd.rests = false
+		}
 		t.sleep(cd.s.life, w.rng.span(ms, sec))
 	}
 }

@@ -130,6 +130,9 @@ func (h *etcdHandle) wait(t *task, ctx *life, p place) (place, error) {
 			p.held = true
 			return p, nil
 		}
+		if err != nil && t.w.rng.chance(200_000) {
+			return p, errUnknown // a store may give up waiting
+		}
 		b.listen(t, ctx, pollAfter(t.w, err))
 	}
 	return p, errUnknown

@@ -32,6 +32,8 @@ func (w *World) inject(f Fault) {
 				cd.ctx.cancel()
 			}
 		}
+	case Aimed:
+		n.aim = f.For
 	case Delete, Revoke:
 		w.store.operator(f)
 	default:
@@ -46,6 +48,32 @@ func (w *World) sever(n *node, server int, f Fault) {
 	if f.Kind != CutOut {
 		n.cut.in[server] = max(n.cut.in[server], w.now+f.For)
 	}
+}
+
+// aimed pauses a process that has just sent a renewal. The answer comes as it wakes up; then it is cut off.
+func (w *World) aimed(n *node) {
+	d := n.aim
+	if n.aim = 0; d == 0 || w.calm {
+		return
+	}
+	inc := n.inc
+	w.after(w.rng.span(0, w.plan.Net.Base), nil, func() {
+		if n.inc != inc || !n.running() || w.calm {
+			return
+		}
+		d = max(0, min(d, w.plan.Span-w.now))
+		w.say(&n.host, news, "FAULT process paused for %v while a renewal is under way", span(d))
+		w.freeze(&n.host, d, false)
+		w.after(d+5*ms, nil, func() {
+			if w.calm {
+				return
+			}
+			w.say(&n.host, news, "FAULT cut off for %v", span(2*w.plan.TTL))
+			for i := range w.store.servers() {
+				w.sever(n, i, Fault{Kind: CutBoth, For: 2 * w.plan.TTL})
+			}
+		})
+	})
 }
 
 // revive starts a process where there is none.
@@ -73,7 +101,10 @@ func (w *World) heal() {
 	w.say(nil, news, "from here on nothing goes wrong any more")
 	w.store.heal()
 	for _, n := range w.nodes {
-		n.cut = links{}
+		n.cut, n.aim = links{}, 0
+		if n.up {
+			n.sess.rest.cancel()
+		}
 		w.revive(n)
 	}
 }

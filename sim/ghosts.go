@@ -2,14 +2,28 @@ package sim
 
 import "github.com/primacy-go/primacy/internal/core"
 
-// led says whether somebody leads every name.
+// led says whether somebody leads every name, and every candidate stands in the line.
 func (j *judge) led() bool {
 	for name := range j.terms {
-		if !j.ledName(name) {
+		if !j.ledName(name) || j.missing(name) != nil {
 			return false
 		}
 	}
 	return true
+}
+
+// missing returns a machine that has no place in the line.
+func (j *judge) missing(name int) *node {
+	for _, n := range j.w.nodes {
+		stands := false
+		for _, e := range j.w.store.lines()[name].entries {
+			stands = stands || e.owner == n && e.inc == n.inc
+		}
+		if !stands {
+			return n
+		}
+	}
+	return nil
 }
 
 func (j *judge) ledName(name int) bool {
@@ -25,6 +39,9 @@ func (j *judge) leaderless() {
 	for name := range j.terms {
 		if !j.ledName(name) {
 			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(livelyWithin*j.w.plan.TTL))
+		}
+		if n := j.missing(name); n != nil {
+			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name, span(livelyWithin*j.w.plan.TTL))
 		}
 	}
 }
@@ -68,7 +85,7 @@ func (j *judge) ghosts() {
 				e.orphan = 0
 			case e.orphan == 0:
 				e.orphan = j.w.now
-			case j.w.now-e.orphan > 4*j.w.plan.TTL:
+			case j.w.now-e.orphan > 3*j.w.plan.TTL/2:
 				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name), e.owner.name, e.token, span(e.orphan))
 			}
 		}

@@ -47,6 +47,8 @@ const (
 	RuleLiveness  = "nobody leads though no fault is left"
 	RuleInTime    = "told too late to stop"
 	RuleOutlived  = "work that stops in time outlived its right"
+	RuleDeadline  = "a deadline moved back"
+	RuleSpin      = "a process spins"
 	RuleDeaf      = "went on though it was told that it is over"
 )
 
@@ -256,6 +258,13 @@ func (j *judge) excuse(sess uint64, name int) {
 		if tm.l.dl.id() == sess && (name < 0 || tm.c.name == name) {
 			tm.excused = true
 		}
+	}
+}
+
+// moves is told a lease's next deadline; 0 is the end.
+func (j *judge) moves(l *lease, to int64) {
+	if to != 0 && to < l.deadline {
+		j.fail(RuleDeadline, "%s: lease %x was trusted until %v, and now until %v", l.s.n.name, l.dl.id(), span(l.deadline), span(to))
 	}
 }
 

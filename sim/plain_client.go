@@ -85,6 +85,9 @@ func (h *plainHandle) wait(t *task, ctx *life, p place) (place, error) {
 			p.token, p.held = r.rev, true
 			return p, nil
 		}
+		if err != nil && t.w.rng.chance(200_000) {
+			return p, errUnknown // a store may give up waiting
+		}
 		b.listen(t, ctx, pollAfter(t.w, err))
 	}
 	return p, errUnknown

@@ -19,6 +19,7 @@ type Plan struct {
 	Think      int64 // between two acts of a leader
 	Quits      int64 // how many terms in a million end because the work is done
 	Lazy       int64 // how many have work that does not stop in time
+	Rest       int64 // how many are followed by a long rest before the candidate stands again
 	Exit       bool  // work that outlives its right ends its process
 	Rates      []int64
 	Offsets    []int64
@@ -72,12 +73,14 @@ const (
 	GiveUp // a candidate is told to stop, and stands again
 	Delete // an operator deletes a claim
 	Revoke // an operator revokes a lease
+	Aimed  // a process is paused between a renewal and its answer, and cut off once it wakes up
 	kinds
 )
 
 var kindNames = [kinds]string{"process paused", "machine suspended", "process killed", "cut off", "cut off, outgoing", "cut off, incoming",
 	"store restarted", "store's leader paused", "store's leader cut off", "store's leader cut off and paused", "store member paused",
-	"one member out of reach", "store clock changes rate", "clock changes rate", "candidate told to give up", "claim deleted by hand", "lease revoked by hand"}
+	"one member out of reach", "store clock changes rate", "clock changes rate", "candidate told to give up", "claim deleted by hand", "lease revoked by hand",
+	"paused while a renewal is under way, then cut off"}
 
 // String returns the kind in words.
 func (k FaultKind) String() string { return kindNames[k] }
@@ -123,6 +126,7 @@ func NewPlan(seed uint64, store string, drift Drift) *Plan {
 	p.Think = r.span(p.TTL/40, p.TTL/8)
 	p.Quits = [...]int64{0, 300_000, 800_000}[r.intn(3)]
 	p.Lazy = [...]int64{0, 150_000, 500_000}[r.intn(3)]
+	p.Rest = [...]int64{0, 200_000}[r.intn(2)]
 	p.Exit = r.intn(2) == 0
 	p.Net = newNet(&r)
 	p.clocks(&r, drift)
@@ -189,6 +193,8 @@ func (p *Plan) trouble(r *rng) {
 				lo, hi = slices.Min(p.StoreRates), slices.Max(p.StoreRates)
 			}
 			f.Arg = r.span(lo, hi+1)
+		case Aimed:
+			f.For = r.span(p.TTL/20, p.TTL*7/10)
 		case Delete, Revoke:
 			if r.intn(3) != 0 {
 				f.Kind = [...]FaultKind{Pause, Suspend, CutBoth}[r.intn(3)]

@@ -17,6 +17,7 @@ type node struct {
 	cut   links
 	sess  *session
 	start int64 // true time at which the present process began
+	aim   int64 // how long it will be paused at its next renewal
 }
 
 // session is session.go: one lease at a time, for all names.
@@ -31,6 +32,7 @@ type session struct {
 	turns  []gate // one for each name: one claim of this process stands at a time
 	cands  []*candidate
 	life   *life // ends when the process is told to stop standing
+	rest   *life // ends when candidates that rest are to stand again
 }
 
 // lease is lease.go.
@@ -57,7 +59,7 @@ var errClosed = errors.New("closed")
 func (w *World) boot(n *node) {
 	n.up, n.start = true, w.now
 	n.rough = w.now
-	s := &session{w: w, n: n, turns: make([]gate, w.plan.Names), life: &life{}}
+	s := &session{w: w, n: n, turns: make([]gate, w.plan.Names), life: &life{}, rest: &life{}}
 	s.cl = w.store.client(n)
 	n.sess = s
 	for name := range w.plan.Names {
@@ -164,6 +166,7 @@ func (l *lease) carryOut(t *task, now int64, o core.LeaseOrder) {
 		l.ending = o.End
 	}
 	if d := int64(l.core.Deadline()); d != l.deadline || o.Over {
+		l.s.w.judge.moves(l, d)
 		l.deadline = d // first: Check must say no before anybody is told
 		if d != 0 {
 			l.trusted = d
@@ -195,8 +198,13 @@ func (l *lease) renew(t *task, asked int64) {
 			w.say(&l.s.n.host, news, "its store client does not come back from a renewal, ever")
 			t.wait(nil, t.arm(), forever)
 		}
+		w.aimed(l.s.n)
 		err := l.dl.renew(t, l.life.child(&l.s.n.host, l.attempt()))
 		l.renewing = false
+		t.stumble()
+		if !w.calm && int64(w.rng.next()>>44) < w.plan.Net.Stall {
+			t.sleep(nil, w.rng.span(0, w.plan.TTL)) // its answer is taken in late
+		}
 		switch err {
 		case nil:
 			e.Kind = core.Accepted

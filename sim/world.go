@@ -35,6 +35,8 @@ type World struct {
 	calm   bool      // no faults any more
 	quit   bool      // everybody goes home
 	stop   bool
+	since  int64 // true time from which busy counts events
+	busy   int
 }
 
 // event is something that will happen. On a host it waits while the host does not run.
@@ -190,7 +192,12 @@ func (w *World) step(end int64) bool {
 	}
 	it := w.pop()
 	e := it.e
-	w.now = it.at
+	if w.now = it.at; w.now > w.since+ms {
+		w.since, w.busy = w.now, 0
+	}
+	if w.busy++; w.busy > 100_000 {
+		w.judge.fail(RuleSpin, "100000 steps in a millisecond")
+	}
 	h := e.h
 	switch {
 	case h != nil && e.inc != h.inc:
@@ -276,7 +283,7 @@ func (w *World) reset() {
 		w.free = append(w.free, it.e)
 	}
 	w.heap = w.heap[:0]
-	w.now, w.seq, w.hash, w.ids = 0, 0, 0, 0
+	w.now, w.seq, w.hash, w.ids, w.since, w.busy = 0, 0, 0, 0, 0, 0
 	w.nodes, w.store = nil, nil
 	w.calm, w.quit, w.stop = false, false, false
 	w.count = Counts{}
