@@ -1,8 +1,25 @@
 // Package torture holds what Primacy promises against real processes, real etcd servers and real faults. It has tests only.
 //
-// [TestRun] is the first promise of the program, seen from outside: three `primacy run` processes and what their commands
-// wrote every 5 ms, while supervisors are killed and frozen, commands killed, networks blackholed and etcd restarted. The
-// others use the library in the test's process, or in a helper process where the process itself is what must suffer:
+// [TestTorture] is the whole at once: a cluster of three in network namespaces, two lines of candidates (`primacy run` with a
+// command that acts, and processes that use the library), and three lanes of faults beside each other: to etcd's members, to
+// the leader's processes and claim, and to the links between. Faults are aimed: etcd's leader is first moved to the member
+// that the holder talks to. The row of faults and their parameters are a function of the seed.
+//
+// Each candidate acts every 5 ms while it believes that it leads, an act counting at the clock read before the question, and
+// writes to a register of the harness every few acts. The register exists twice, with a fence and without. The record is
+// judged afterwards, by internal/history and, for the fenced register, by porcupine too: never two leaders at once, tokens
+// grow, no acknowledged fenced write is lost. Two things are counted and not held against the promise: acts of a command that
+// was frozen and thawed together with its supervisor and its guardian, and acts of a holder whose claim an operator has removed
+// by hand, until it hears of it; where the link is silent too, that is at its deadline. The fence refuses what they write.
+//
+// [TestTortureControls] does the same to a plain etcd keepalive and to etcd's own election, which must be seen to lead twice.
+//
+// Left out: steps of the wall clock. Nothing here reads it, no namespace has one of its own, and the machine's is not ours to
+// step. Suspend and clocks that stop need a machine of their own; the simulation has them.
+//
+// The others look closer at one thing each. [TestRun] is the first promise of the program, seen from outside: three `primacy run`
+// processes and what their commands wrote, while supervisors are killed and frozen, commands killed, networks blackholed and
+// etcd restarted. The rest use the library in the test's process, or in a helper process where the process itself must suffer:
 //
 //	TestRun               never two commands at once; commands gone by the deadline of a killed or frozen supervisor
 //	TestCluster           three etcd members, frozen one by one and the leader killed: no term lost, and how long things take
@@ -10,14 +27,30 @@
 //	TestLateReply         the same, after a renewal's reply that came late
 //	TestPhantom           a claim whose lease is revoked in the line never leads
 //	TestPause             a frozen process: its first Check after the thaw says no
-//	TestWokenEtcdLeader   known to fail, skipped: etcd itself revokes a lease that is alive
-//
-// Each run prints what it measured, TestRun its seed, too. The checks are shown to bite: on a worker that nobody supervises,
-// and on etcd's own package under the same faults.
+//	TestWokenEtcdLeader   etcd's leader frozen and thawed: it revokes no lease that counts
 //
 // When supervisor, guardian and command are all frozen and thawed together nothing in the process can prevent a late act.
 // There the command is gone within 50 ms of the thaw, the late acts are counted, and a fence is what refuses them.
 //
-// Knobs, from the environment: TORTURE_ROUNDS (rounds of TestRun, default 20), TORTURE_SEED (default: from the clock),
-// TORTURE_LONG (rounds of each of the others, instead of their short default), TORTURE_WOKEN.
+// Knobs, from the environment:
+//
+//	TORTURE_FOR           how long TestTorture does harm (default 60s), and TORTURE_TTL (default 3s)
+//	TORTURE_CONTROL_FOR   the same for TestTortureControls (default 30s; all faults from 2m on), and TORTURE_CONTROL_TTL (default 4s)
+//	TORTURE_SEED          default: from the clock
+//	TORTURE_KEEP          an empty folder that keeps the record
+//	TORTURE_ETCD          etcd's version
+//	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
+//	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
+//	TORTURE_ROUNDS        rounds of TestRun (default 20)
+//	TORTURE_LONG          rounds of each of the others, instead of their short default
+//	TORTURE_WOKEN         rounds of TestWokenEtcdLeader (default 2)
+//
+// A foreign worker is started as
+//
+//	WORKER --kind K --endpoints HOST:PORT,… --name NAME --id ID --ttl 3s --acts FILE --writes FILE --sink SOCKET
+//
+// It campaigns for ever and exits 0 on SIGTERM after resigning. While it believes that it leads it appends a line "boot_ns token id"
+// to --acts every 5 ms, with the boot clock read before it asked itself whether it leads, and sends a line "token id seq boot_ns" to
+// the unix socket now and then. The answer is "ok" or "stale LARGEST", and it appends "call_ns return_ns token id seq
+// ok|stale|unknown" to --writes.
 package torture

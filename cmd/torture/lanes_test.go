@@ -50,12 +50,17 @@ type appointment struct {
 func (la lane) schedule(seed uint64, number, lines int, possible func(harm) bool) func() appointment {
 	rng := rand.New(rand.NewPCG(seed, uint64(number+1)))
 	var row []harm
+	begun := false
 	return func() appointment {
 		// All kinds are drawn everywhere, or a machine without namespaces would have another schedule.
 		for {
 			if len(row) == 0 {
 				row = slices.Clone(la.kinds)
 				rng.Shuffle(len(row), func(i, k int) { row[i], row[k] = row[k], row[i] })
+				if !begun { // the first of the lane comes first, so that a short run has it
+					i := slices.IndexFunc(row, func(h harm) bool { return h.name == la.kinds[0].name })
+					row[0], row[i], begun = row[i], row[0], true
+				}
 			}
 			a := appointment{row[0], time.Duration(rng.Int64N(int64(la.most))), rng.IntN(lines), rand.New(rand.NewPCG(rng.Uint64(), 0))}
 			row = row[1:]

@@ -15,14 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const diskFull = "disk full on etcd's leader"
+const (
+	diskFull  = "disk full on etcd's leader"
+	cutPaused = "etcd leader cut off and paused, holder's member"
+)
 
 var errMissed = errors.New("nobody to strike")
 
 // memberHarms are done to etcd, one at a time, and aimed: mostly at the member that the line's leader talks to.
 func memberHarms() []harm {
 	return []harm{
-		{"etcd leader cut off and paused, holder's member", true, cutAndPaused},
+		{cutPaused, true, cutAndPaused},
+		{cutPaused, true, cutAndPaused}, // twice as often as the others
 		{"etcd leader frozen", false, leaderFrozen},
 		{"holder's member frozen", false, holdersMemberFrozen},
 		{"etcd member killed, restarted", false, memberRestarted},
@@ -36,14 +40,22 @@ func memberHarms() []harm {
 	}
 }
 
-// aimLeader makes the holder's member etcd's leader.
-func (s *stage) aimLeader(l *line) (int, error) {
-	holder, _ := l.leader()
-	if holder == nil {
-		return 0, errMissed
+// aimLeader makes the holder's member etcd's leader. It returns the holder and its member.
+func (s *stage) aimLeader(l *line) (*candidate, int, error) {
+	for range 5 { // somebody else may lead by then, or the holder may have gone to another member
+		holder, _ := s.await(l, 2*l.ttl)
+		if holder == nil {
+			break
+		}
+		i := holder.member()
+		if err := s.cluster.Move(s.cluster.Members[i], 5*time.Second); err != nil {
+			return nil, 0, err
+		}
+		if now, _ := l.leader(); now == holder && now.member() == i {
+			return holder, i, nil
+		}
 	}
-	i := holder.member()
-	return i, s.cluster.Move(s.cluster.Members[i], 5*time.Second)
+	return nil, 0, errMissed
 }
 
 // recovered waits until the cluster serves again, all members of it.
@@ -59,14 +71,16 @@ func (s *stage) recovered() error {
 // peers, and wakes while the majority already counts the lease down anew. In every other one the holder has no way to
 // another member.
 func cutAndPaused(s *stage, l *line, rng *rand.Rand) (string, error) {
-	i, err := s.aimLeader(l)
-	if err != nil {
-		return "", err
-	}
-	s.pause(between(rng, 100*time.Millisecond, l.ttl/3)) // some renewals at the new leader
-	holder, _ := l.leader()
-	if holder == nil {
-		return "", errMissed
+	var holder *candidate
+	var i int
+	for aimed := false; !aimed; {
+		var err error
+		if holder, i, err = s.aimLeader(l); err != nil {
+			return "", err
+		}
+		s.pause(between(rng, 100*time.Millisecond, l.ttl/3)) // some renewals at the new leader
+		now, _ := l.leader()
+		aimed = now == holder && now.member() == i || s.over()
 	}
 	pause, alone, after := between(rng, l.ttl*55/100, l.ttl*85/100), rng.IntN(2) == 0, between(rng, l.ttl*2/3, l.ttl)
 	m := s.cluster.Members[i]
@@ -90,7 +104,7 @@ func cutAndPaused(s *stage, l *line, rng *rand.Rand) (string, error) {
 }
 
 func leaderFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
-	i, err := s.aimLeader(l)
+	_, i, err := s.aimLeader(l)
 	if err != nil {
 		return "", err
 	}
@@ -135,7 +149,7 @@ func memberRestarted(s *stage, l *line, rng *rand.Rand) (string, error) {
 	i := rng.IntN(3)
 	if rng.IntN(3) > 0 { // two of three times etcd's leader and the holder's member
 		var err error
-		if i, err = s.aimLeader(l); err != nil {
+		if _, i, err = s.aimLeader(l); err != nil {
 			return "", err
 		}
 	}
@@ -171,7 +185,7 @@ func leaderMoved(s *stage, _ *line, rng *rand.Rand) (string, error) {
 
 // oneWay lets etcd's leader send and not hear, or hear and not send, to one peer or to both.
 func oneWay(s *stage, l *line, rng *rand.Rand) (string, error) {
-	i, err := s.aimLeader(l)
+	_, i, err := s.aimLeader(l)
 	if err != nil {
 		return "", err
 	}
@@ -190,7 +204,7 @@ func oneWay(s *stage, l *line, rng *rand.Rand) (string, error) {
 }
 
 func leaderCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
-	i, err := s.aimLeader(l)
+	_, i, err := s.aimLeader(l)
 	if err != nil {
 		return "", err
 	}

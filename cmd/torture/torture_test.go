@@ -41,6 +41,7 @@ const (
 // With TORTURE_WORKER the candidates are that program. Then two leaders at once are counted, and are no failure; with
 // TORTURE_EXPECT=overlap it is one if there are none.
 func TestTorture(t *testing.T) {
+	t.Parallel()
 	d, ttl, seed := forHow(t, "TORTURE_FOR", time.Minute), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v", seed, d, ttl)
 	fmt.Fprintf(os.Stderr, "torture: TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v\n", seed, d, ttl)
@@ -122,6 +123,7 @@ func (s *stage) keep() {
 // A long run (from two minutes on) has all faults. A short one has those only that tell most surely, each line its own, since a
 // change of etcd's leader lengthens all leases and so hides what the others do.
 func TestTortureControls(t *testing.T) {
+	t.Parallel()
 	d, ttl, seed := forHow(t, "TORTURE_CONTROL_FOR", 30*time.Second), forHow(t, "TORTURE_CONTROL_TTL", 4*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_CONTROL_FOR=%v TORTURE_CONTROL_TTL=%v", seed, d, ttl)
 	s := newStage(t, seed, ttl)
