@@ -34,8 +34,15 @@ type seen struct {
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	all := s.askAll(ctx)
 	var out []driver.Finding
+	answers := 0
 	for _, m := range all {
 		out = append(out, s.member(m))
+		if m.err == nil {
+			answers++
+		}
+	}
+	if answers == 0 { // to ask on would take a minute
+		return append(out, driver.Finding{Topic: "cluster", Level: driver.Failed, Found: "no member answers", Advice: "start etcd, or look at the network"})
 	}
 	out = append(out, s.clusterOf(ctx, all), s.alarms(ctx))
 	return append(out, s.permissions(ctx, name)...)

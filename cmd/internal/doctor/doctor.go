@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -63,7 +64,8 @@ type patient struct {
 }
 
 // Examine looks at st and tells what it found; it takes a little longer than Options.Window. Nothing of it stays in the store, also when ctx ends
-// early; then the report holds what was found so far.
+// early: when it was cancelled the report holds
+// what was found so far, when its time is over that is a failed check.
 func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	run := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
 	p := &patient{st: st, o: o, run: run, name: ownPrefix + "/" + run, rep: &Report{Store: st.Caps().Store}}
@@ -81,6 +83,9 @@ func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 		}
 	}
 	p.look(ctx, <-clock)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		p.tell(Check{Topic: "time", Level: driver.Failed, Found: "the store was too slow to look at everything", Advice: "see above what it did not answer"})
+	}
 	p.tell(p.left(ctx))
 	p.rep.Can, p.rep.Cannot = promises(st.Caps(), o)
 	return p.rep
@@ -88,7 +93,7 @@ func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 
 // look tells what was found, but for what an interruption made of it.
 func (p *patient) look(ctx context.Context, checks ...Check) {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
 	for _, c := range checks {
