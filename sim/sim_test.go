@@ -11,7 +11,7 @@ import (
 
 // TestSeeds plays a fixed set of seeds in order and stops at the first violation.
 func TestSeeds(t *testing.T) {
-	seeds := uint64(6000)
+	seeds := uint64(5000)
 	if raceEnabled {
 		seeds = 300
 		t.Logf("under the race detector only %d seeds", seeds)
@@ -130,6 +130,11 @@ func TestReplay(t *testing.T) {
 		if i > 0 && once[i].Hash == once[i-1].Hash {
 			t.Errorf("seeds %d and %d have one hash", i, i+1)
 		}
+	}
+	alone, _ := Batch{First: 1, Seeds: n, Store: "all", Workers: 1}.Run(t.Context(), nil)
+	shared, _ := Batch{First: 1, Seeds: n, Store: "all", Workers: 4}.Run(t.Context(), nil)
+	if alone != shared {
+		t.Errorf("on one worker %+v, on four %+v", alone, shared)
 	}
 }
 

@@ -67,7 +67,6 @@ type host struct {
 	inc    uint32 // counts its processes: what belongs to an earlier one never happens
 	up     bool
 	frozen int64 // the process does not run until then
-	asleep bool  // suspended: timers stand still too
 	slept  int64 // suspended time so far, on its clock
 	rough  int64 // the last true instant at which it was disturbed
 	queue  []*event
@@ -232,7 +231,7 @@ func (w *World) freeze(h *host, d int64, asleep bool) {
 	if h.frozen != 0 || !h.up {
 		return
 	}
-	h.frozen, h.asleep = w.now+d, asleep
+	h.frozen = w.now + d
 	before, inc := h.clock(), h.inc
 	w.after(d, nil, func() {
 		if h.inc != inc {
@@ -241,7 +240,7 @@ func (w *World) freeze(h *host, d int64, asleep bool) {
 		if asleep {
 			h.slept += h.clock() - before
 		}
-		h.asleep, h.frozen = false, 0
+		h.frozen = 0
 		h.rough = max(h.rough, w.now)
 		w.flush(h)
 	})
@@ -265,7 +264,7 @@ func (w *World) crash(h *host) {
 	if !h.up {
 		return
 	}
-	h.up, h.frozen, h.asleep = false, 0, false
+	h.up, h.frozen = false, 0
 	h.inc++
 	for _, e := range h.queue {
 		*e = event{}
