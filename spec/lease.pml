@@ -46,7 +46,7 @@
 #ifndef REACH
 #define REACH 0         /* not 0: fail where the event of that number happens, to show that it can */
 #endif
-#define reached(event) assert(REACH != event)
+#define reached(event) if :: REACH == event -> printf("REACHED event %d.\n", event); assert(false) :: else fi
 
 mtype = { Nothing,
 	Grant, Granted, Renew, Renewed,             /* what is under way for the lease: requests, and answers (-ed) */

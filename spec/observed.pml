@@ -49,7 +49,7 @@
 #ifndef REACH
 #define REACH 0         /* not 0: fail where the event of that number happens, to show that it can */
 #endif
-#define reached(event) assert(REACH != event)
+#define reached(event) if :: REACH == event -> printf("REACHED event %d.\n", event); assert(false) :: else fi
 
 mtype = { Nothing, Join, Joined, Beat, Beaten,  /* the heartbeat's calls; Joined and Beaten are answers */
 	Out, Waiting, Leading, Leaving }            /* phases of a claim */

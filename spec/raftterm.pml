@@ -39,7 +39,7 @@
 #ifndef REACH
 #define REACH 0         /* not 0: fail where the event of that number happens, to show that it can */
 #endif
-#define reached(event) assert(REACH != event)
+#define reached(event) if :: REACH == event -> printf("REACHED event %d.\n", event); assert(false) :: else fi
 
 mtype = { Idle, Keepalive, Admitted, Acked, Granting, Granted, Attaching, Settling }  /* where the session's Renew is */
 
@@ -109,11 +109,13 @@ inline read(inRead, inAck) {
 	:: record == 0 -> lost()
 	:: record != 0 && record != id -> learn(); move(); printf("An earlier move was carried out: moved once more.\n")
 #ifndef NO_TERM_RULE
-	:: record == id && inRead != term -> move(); printf("That is not the term that lease %d was granted in: the session moves to a new one.\n", id)
+	:: record == id && inRead != term ->
+		if :: acked && inAck < inRead -> reached(7) :: else fi;     /* a leader that was deposed has acknowledged */
+		move(); printf("That is not the term that lease %d was granted in: the session moves to a new one.\n", id)
 #endif
 	:: else ->
 		if
-		:: !acked || inRead != inAck -> if :: acked -> reached(7) :: else fi; finish(); printf("Keepalive and read do not agree: the renewal fails.\n")
+		:: !acked || inRead != inAck -> finish(); printf("Keepalive and read do not agree: the renewal fails.\n")
 		:: acked && inRead == inAck && !settled -> at = Settling
 		:: else -> reached(1); accept()
 		fi

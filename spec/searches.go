@@ -1,0 +1,103 @@
+package main
+
+// search is one question to a model, with the answer that it must give.
+type search struct {
+	Model  string // file name without .pml
+	Name   string // what the table calls it
+	Says   string // in words
+	Define []string
+	Want   string // "": no error in the whole state space; else what the last line of the counterexample's story must begin with
+	Large  bool   // only with larger bounds
+	Cut    bool   // small enough for make test
+}
+
+const (
+	oneLeader = "VIOLATED one leader"
+	fenced    = "VIOLATED fence"
+	tokenOnce = "VIOLATED token once"
+	noGhost   = "VIOLATED no ghost"
+	reached   = "REACHED"
+)
+
+// bases are the models with all rules: the claim itself.
+var bases = []search{
+	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens, 1 resign each", Define: []string{"T=2", "CLAIMS=2", "TOKENS=2"}},
+	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens", Define: []string{"T=3", "CLAIMS=1", "TOKENS=2"}},
+	{Model: "lease", Name: "all rules, writes", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "CLAIMS=1", "TOKENS=2", "WRITES"}},
+	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "CLAIMS=1", "TOKENS=2"}, Cut: true},
+	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 3 raft terms, 3 leases", Define: []string{"T=3"}},
+	{Model: "raftterm", Name: "all rules", Says: "ttl 2, drift 1, 3 raft terms, 3 leases", Define: []string{"T=2"}, Cut: true},
+	{Model: "observed", Name: "all rules", Says: "ttl 3, drift 1, 3 tokens", Define: []string{"T=3", "TOKENS=3"}},
+	{Model: "observed", Name: "all rules, writes", Says: "ttl 2, drift 1, 3 tokens", Define: []string{"T=2", "TOKENS=3", "WRITES"}},
+	{Model: "observed", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "TOKENS=2"}, Cut: true},
+
+	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 3 tokens, 1 resign each", Define: []string{"T=2", "CLAIMS=2", "TOKENS=3"}, Large: true},
+	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens, 1 resign each", Define: []string{"T=3", "CLAIMS=2", "TOKENS=2"}, Large: true},
+	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 4 raft terms, 4 leases", Define: []string{"T=3", "TERMS=4", "LEASES=4"}, Large: true},
+	{Model: "observed", Name: "all rules", Says: "ttl 4, drift 1, 3 tokens", Define: []string{"T=4", "TOKENS=3"}, Large: true},
+}
+
+// options take one rule out each. Every one must have a counterexample.
+var options = []search{
+	{Model: "lease", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Want: oneLeader},
+	{Model: "lease", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Want: oneLeader},
+	{Model: "lease", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES", "CLAIMS=1"}, Want: fenced},
+	{Model: "lease", Name: "FLAG", Says: "Check reads a flag instead of the clock", Want: oneLeader},
+	{Model: "lease", Name: "RELEASE_FIRST", Says: "the claim is released before the right has ended", Want: oneLeader},
+	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again, and a late resign arrives", Define: []string{"ONLY=1"}, Want: oneLeader},
+	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again", Define: []string{"ONLY=3"}, Want: tokenOnce},
+	{Model: "lease", Name: "STALE_ACK", Says: "the store acknowledges renewals that it does not carry out", Want: oneLeader},
+	{Model: "lease", Name: "NO_RETRACT", Says: "a release forgets requests that are under way", Want: noGhost},
+
+	{Model: "raftterm", Name: "UNVERIFIED", Says: "a keepalive is taken at its word", Want: oneLeader},
+	{Model: "raftterm", Name: "NO_TERM_RULE", Says: "a lease of an earlier raft term is trusted", Want: oneLeader},
+	{Model: "raftterm", Name: "BEFORE_SETTLED", Says: "a renewal counts before the claim has moved", Want: oneLeader},
+	{Model: "raftterm", Name: "ANY_GRANT", Says: "a grant is taken to be of the raft term in its answer", Want: oneLeader},
+	{Model: "raftterm", Name: "NO_MARK", Says: "Txns of an earlier move still bite", Want: oneLeader},
+	{Model: "raftterm", Name: "REVIVE", Says: "an answer after the deadline revives the session", Want: oneLeader},
+	{Model: "raftterm", Name: "SNAPSHOT_HEADER", Says: "a member's answers carry an older raft term than its state", Want: oneLeader},
+
+	{Model: "observed", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Want: oneLeader},
+	{Model: "observed", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Want: oneLeader},
+	{Model: "observed", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES"}, Want: fenced},
+	{Model: "observed", Name: "FLAG", Says: "Check reads a flag instead of the clock", Want: oneLeader},
+	{Model: "observed", Name: "SHORT_WAIT", Says: "the waiter waits no longer than the holder trusts", Define: []string{"T=3"}, Want: oneLeader},
+	{Model: "observed", Name: "FROM_ASK", Says: "the waiter counts from when it asked for the key", Want: oneLeader},
+	{Model: "observed", Name: "NO_COMPARE", Says: "the heartbeat key is deleted whatever its revision", Want: oneLeader},
+	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands", Want: oneLeader},
+}
+
+// events must be reachable with all rules, or the models hold because nothing happens in them. The i-th of a model is its
+// reached(i+1).
+var events = map[string][]string{
+	"lease": {
+		"a renewal counts",
+		"the name is handed over to a waiter",
+		"the fence refuses a write",
+		"a renewal that was given up is carried out late",
+		"a straggler of a released claim is refused",
+		"the last token is led with",
+		"the store ends the lease of the holder while another waits",
+		"a write is applied after one with a smaller token",
+	},
+	"raftterm": {
+		"a renewal counts in the lease's own raft term",
+		"the session has moved to a lease of term 2",
+		"the session has moved to a lease of term 3",
+		"a lease is revoked that the session has left",
+		"a straggling Txn of a move is refused",
+		"a leader that was deposed proposes to revoke a lease",
+		"a leader that was deposed acknowledges, and the read tells",
+	},
+	"observed": {
+		"a heartbeat counts",
+		"the last token is led with",
+		"a heartbeat finds its key deleted",
+		"a delete finds the key rewritten",
+		"a waiter revokes the lease of the one before",
+		"the fence refuses a write",
+		"a write is applied after one with a smaller token",
+	},
+}
+
+var models = []string{"lease", "raftterm", "observed"}
