@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ const cheat = "TEST_CHEAT"
 
 func init() {
 	if os.Getenv(cheat) != "" {
-		leads = func(string, *primacy.Term) error { return nil }
+		leads = func(context.Context, *primacy.Term) error { return nil }
 		outlives = primacy.OverrunWait
 	}
 }
@@ -247,12 +248,12 @@ func TestTortureOverTLS(t *testing.T) {
 func TestTortureInterrupted(t *testing.T) {
 	w := ownServer(t, etcdtest.Options{})
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		p := w.start("doctor", "--torture", "1h", "--ttl", "2s").tells("candidate ")
+		p := w.start("doctor", "--torture", "1h", "--ttl", "2s").tells("s: ")
 		p.signal(sig).ends(130).says("duration", "two leaders at once  0").complains("interrupted")
 		w.leavesNoKeyAndSoonNoLease()
 	}
 	// Killed: its candidates go with it, and their leases run out.
-	p := w.start("doctor", "--torture", "1h", "--ttl", "2s").tells("candidate ")
+	p := w.start("doctor", "--torture", "1h", "--ttl", "2s").tells("s: ")
 	p.signal(syscall.SIGKILL).ends(128 + 9)
 	w.eventually("its candidates are gone", func() bool { return len(w.processes()) == 0 })
 	w.eventually("no key and no lease is left", func() bool { return len(w.keys("\x00")) == 0 && w.leases() == 0 })

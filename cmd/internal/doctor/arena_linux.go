@@ -215,7 +215,7 @@ func (a *arena) inflict(ctx context.Context, f fault, p *player, lasts, over tim
 	if leader == p.id {
 		part = "leads"
 	}
-	text := fmt.Sprintf("%s, which %s: %s", shortID(p.id), part, f.kind)
+	text := fmt.Sprintf("%s %s: %s", shortID(p.id), part, f.kind)
 	if lasts > time.Duration(0.3*float64(a.o.TTL)) {
 		text += fmt.Sprintf(" for %.1fs", lasts.Seconds())
 	}
@@ -362,7 +362,7 @@ func (a *arena) link(addr string) (*proxy.Proxy, error) {
 // shortID is a candidate's name for people.
 func shortID(id string) string {
 	if i := strings.LastIndex(id, "-c"); i >= 0 {
-		return "candidate " + id[i+2:]
+		return id[i+1:]
 	}
 	return id
 }

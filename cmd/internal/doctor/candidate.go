@@ -54,12 +54,20 @@ type Candidate struct {
 	In  io.Reader // the configuration; its end is the end of the process
 	Out io.Writer // what it has done, a line each
 
-	// Leads is asked before each act. It is [primacy.Term.Check] but in tests that must see a cheat caught.
-	Leads   func(id string, t *primacy.Term) error
+	// Leads is asked before each act: [Leads] but in tests that must see a cheat caught.
+	Leads   func(term context.Context, t *primacy.Term) error
 	Overrun primacy.Overrun
 
 	conf Conf
 	mu   sync.Mutex // of Out
+}
+
+// Leads returns nil if this process may act: its term was not asked to end, and leads at this instant.
+func Leads(term context.Context, t *primacy.Term) error {
+	if term.Err() != nil {
+		return context.Cause(term)
+	}
+	return t.Check()
 }
 
 // Run stands until ctx ends or the other end of In is closed. Then it gives up its lease.
@@ -104,7 +112,7 @@ func (c *Candidate) lead(life, term context.Context, t *primacy.Term) error {
 	defer wg.Wait()
 	for life.Err() == nil {
 		at := now() // before Check: whoever says yes now led at this instant
-		if c.Leads(c.conf.ID, t) != nil {
+		if c.Leads(term, t) != nil {
 			return nil
 		}
 		_ = sleep(life, time.Duration(1+rand.IntN(4))*time.Millisecond) // the work
