@@ -33,9 +33,9 @@ func (f *fleet) act() {
 		f.ask(m.proc, name)
 	case k == 22 && f.coin():
 		f.reopen(m)
-	case k < 26 && f.pauses:
+	case k < 25 && f.pauses:
 		f.pause(m)
-	case k == 26 && f.pauses:
+	case k < 27 && f.pauses:
 		f.suspend(m)
 	case k < 29 && f.pauses:
 		f.starve(m)
@@ -120,7 +120,8 @@ func (f *fleet) pause(m *machine) {
 	})
 }
 
-// suspend stops the whole machine, timers included. It sees only that its clock has moved on; meanwhile its leases have aged.
+// suspend stops the whole machine, timers included. It sees only that its clock has moved on; meanwhile its leases have aged. Its network
+// needs a moment to come back, so that nothing but the clock can tell.
 func (f *fleet) suspend(m *machine) {
 	d := upTo(f.rnd, 20*time.Second)
 	f.judge.logf(m.id, "suspended for %v", d)
@@ -130,6 +131,8 @@ func (f *fleet) suspend(m *machine) {
 	m.clock.jump(d)
 	f.judge.seal(m)
 	f.judge.look()
+	m.back.shut()
+	time.AfterFunc(upTo(f.rnd, 8*time.Second), m.back.open)
 	f.front.age(m.id, d)
 }
 

@@ -22,15 +22,16 @@ type machine struct {
 	proc  *process               // that runs on it now; only the test's own goroutine reads it
 	slow  atomic.Bool            // paused, starved or held up once: nothing can stop work that does not run
 
-	stragglers *sync.WaitGroup // requests that arrive when their caller has gone
+	calls, late atomic.Int64    // calls on the store, and requests that came after their caller had gone
+	stragglers  *sync.WaitGroup // requests that arrive when their caller has gone
 
 	mu  sync.Mutex
 	rnd *rand.Rand
 	lag time.Duration // answers come up to this late; not at all if not positive
 }
 
-// late draws how long the next answer takes. Answers of calls made side by side change places.
-func (m *machine) late() time.Duration {
+// delay draws how long the next answer takes. Answers of calls made side by side change places.
+func (m *machine) delay() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.lag <= 0 {

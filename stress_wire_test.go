@@ -30,6 +30,7 @@ func over[T any](ctx context.Context, p *process, call func(context.Context) (T,
 		if !errors.Is(err, errDead) && p.m.coin() {
 			p.m.stragglers.Go(func() {
 				_ = p.m.out.pass(context.Background())
+				p.m.late.Add(1)
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				defer cancel()
 				_, _ = call(ctx)
@@ -56,6 +57,7 @@ func (p *process) leave(ctx context.Context) error {
 	if p.dead.Load() {
 		return errDead
 	}
+	p.m.calls.Add(1)
 	return p.m.out.pass(ctx)
 }
 
@@ -76,7 +78,7 @@ func (p *process) comeBack(ctx context.Context) error {
 	if err := p.m.back.pass(ctx); err != nil {
 		return err
 	}
-	if d := p.m.late(); d > 0 {
+	if d := p.m.delay(); d > 0 {
 		select {
 		case <-time.After(d):
 		case <-ctx.Done():
