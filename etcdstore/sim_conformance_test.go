@@ -18,8 +18,12 @@ import (
 
 // simStore returns a store on a cluster in memory. It speaks to it as the client of that number, which faults are aimed at.
 func simStore(t testing.TB, c *etcdsim.Cluster, client int) *etcdstore.Store {
+	return simStoreAt(t, c, client, c.Endpoints())
+}
+
+func simStoreAt(t testing.TB, c *etcdsim.Cluster, client int, endpoints []string) *etcdstore.Store {
 	t.Helper()
-	cl, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Logger: zap.NewNop(),
+	cl, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(),
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second, DialOptions: []grpc.DialOption{c.Dialer(client)}})
 	if err != nil {
 		t.Fatalf("client: %v", err)
