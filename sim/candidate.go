@@ -89,6 +89,7 @@ func (cd *candidate) campaign(t *task) *term {
 // lead runs the work and gives the claim up. It reports whether the term was lost.
 func (cd *candidate) lead(t *task, tm *term) (lost bool) {
 	cd.term = tm
+	t.w.judge.asked(tm)
 	gaveUp := func() {
 		tm.c.tell(0, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned})
 	}

@@ -18,6 +18,7 @@ type claim struct {
 	working  bool
 	freed    bool
 	overdue  bool
+	wished   uint64  // the claim ID under which somebody asked to resign
 	waiters  []waker // wait until it is free, or quiet
 }
 

@@ -57,12 +57,14 @@ func (h *etcdHandle) enter(t *task, ctx *life, name int) (place, error) {
 	sl, c, id := &h.slots[name], h.s.c, h.slots[name].id
 	n, inc := h.s.n, h.s.n.inc
 	for {
-		at := h.anchor
+		at, no := h.anchor, t.w.refuses()
 		r, doubt, err := h.s.call(t, ctx, func() reply {
 			rec, e := h.mine(), c.ln[name].of(h.no)
 			switch {
 			case rec == nil:
 				return reply{}
+			case no:
+				return reply{err: errRefused}
 			case rec.mod != at.mark || e != nil:
 				r := reply{stands: true, mod: rec.mod, lease: rec.lease}
 				if e != nil {

@@ -1,5 +1,7 @@
 package sim
 
+import "github.com/primacy-go/primacy/internal/core"
+
 // inject carries out one fault of the plan.
 func (w *World) inject(f Fault) {
 	if int(f.Node) >= len(w.nodes) {
@@ -34,6 +36,8 @@ func (w *World) inject(f Fault) {
 		}
 	case Aimed:
 		n.aim = f.For
+	case Asked:
+		w.ask(int(uint64(f.Arg) % uint64(w.plan.Names)))
 	case Delete, Revoke:
 		w.store.operator(f)
 	default:
@@ -73,6 +77,23 @@ func (w *World) aimed(n *node) {
 				w.sever(n, i, Fault{Kind: CutBoth, For: 2 * w.plan.TTL})
 			}
 		})
+	})
+}
+
+// ask brings a wish to whoever holds the name. It may arrive before he knows that he does.
+func (w *World) ask(name int) {
+	ln := w.store.lines()[name]
+	if len(ln.entries) == 0 || ln.entries[0].owner.inc != ln.entries[0].inc {
+		return
+	}
+	e := ln.entries[0]
+	w.after(w.delay(), &e.owner.host, func() {
+		for _, l := range e.owner.sess.all {
+			if c := l.claims[name]; c != nil && c.place.id == e.claim {
+				c.wished = e.claim
+				c.tell(e.claim, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned})
+			}
+		}
 	})
 }
 

@@ -50,7 +50,7 @@ func (j *judge) leaderless() {
 func (j *judge) noticed() {
 	for name, all := range j.terms {
 		for _, tm := range all {
-			if tm.excused && tm.yes() {
+			if tm.excused && tm.yes() && tm.n.rough+8*sec < j.w.now { // a wait relies on a push for six seconds at most
 				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name), tm.n.name, tm.token)
 			}
 		}
@@ -81,11 +81,11 @@ func (j *judge) ghosts() {
 	for _, ln := range j.w.store.lines() {
 		for _, e := range ln.entries {
 			switch {
-			case e.owner.inc != e.inc || j.owned(e):
-				e.orphan = 0
+			case e.owner.inc != e.inc || !e.owner.running() || j.owned(e):
+				e.orphan = 0 // a process that does not run keeps no lease alive
 			case e.orphan == 0:
 				e.orphan = j.w.now
-			case j.w.now-e.orphan > 3*j.w.plan.TTL/2:
+			case j.w.now-e.orphan > 3*j.w.plan.TTL:
 				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name), e.owner.name, e.token, span(e.orphan))
 			}
 		}
@@ -98,7 +98,7 @@ func (j *judge) owned(e *entry) bool {
 		if l.dl.id() != e.sess {
 			continue
 		}
-		if l.ending != core.None {
+		if !l.alive() {
 			return true
 		}
 		for _, c := range l.made {

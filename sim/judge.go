@@ -275,6 +275,13 @@ func (j *judge) lostTold(tm *term, kind core.ClaimEventKind) {
 	}
 }
 
+// asked is told of each term as its work is about to begin: a wish that overtook the news of winning must not be forgotten.
+func (j *judge) asked(tm *term) {
+	if tm.c.wished == tm.c.place.id && !tm.ctx.done {
+		j.fail(RuleDeaf, "%s: %s was asked to resign its claim under token %d, and leads as if it had not been", nameOf(tm.c.name), tm.n.name, tm.token)
+	}
+}
+
 // goneTold is asked after a lease that the store calls gone has taken that in.
 func (j *judge) goneTold(l *lease) {
 	for _, all := range j.terms {

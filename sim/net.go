@@ -148,3 +148,12 @@ func (w *World) signal(n *node, server int, b *bell) {
 	}
 	w.send(n.cut.in[server], &n.host, true, b.ring)
 }
+
+// refuses says that the store will not have a claim at the moment: no permission, too much load.
+func (w *World) refuses() bool {
+	if w.calm || !w.rng.chance(w.plan.Net.Refuse) {
+		return false
+	}
+	w.count.Refusals++
+	return true
+}

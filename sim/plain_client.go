@@ -49,7 +49,13 @@ func (h *plainHandle) renew(t *task, ctx *life) error {
 }
 
 func (h *plainHandle) claim(t *task, ctx *life, name int, id uint64) (place, error) {
-	r, err := h.do(t, ctx, func(l *plainLease) reply { return l.claim(name, id) })
+	no := t.w.refuses() // each copy of the request alike: a refusal says that nothing happened
+	r, err := h.do(t, ctx, func(l *plainLease) reply {
+		if no {
+			return reply{err: errRefused}
+		}
+		return l.claim(name, id)
+	})
 	if err != nil {
 		return place{}, err
 	}

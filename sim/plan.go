@@ -41,6 +41,7 @@ type Net struct {
 	Stall   int64 // goroutines that get no turn for up to twice the TTL
 	Stumble int64 // places where another goroutine runs in between
 	Hang    int64 // renewals from which the store client never comes back
+	Refuse  int64 // claims that the store refuses
 }
 
 // Broken breaks the world on purpose, to show that the judge sees it.
@@ -74,13 +75,14 @@ const (
 	Delete // an operator deletes a claim
 	Revoke // an operator revokes a lease
 	Aimed  // a process is paused between a renewal and its answer, and cut off once it wakes up
+	Asked  // somebody asks the holder to resign
 	kinds
 )
 
 var kindNames = [kinds]string{"process paused", "machine suspended", "process killed", "cut off", "cut off, outgoing", "cut off, incoming",
 	"store restarted", "store's leader paused", "store's leader cut off", "store's leader cut off and paused", "store member paused",
 	"one member out of reach", "store clock changes rate", "clock changes rate", "candidate told to give up", "claim deleted by hand", "lease revoked by hand",
-	"paused while a renewal is under way, then cut off"}
+	"paused while a renewal is under way, then cut off", "holder asked to resign"}
 
 // String returns the kind in words.
 func (k FaultKind) String() string { return kindNames[k] }
@@ -143,6 +145,7 @@ func newNet(r *rng) Net {
 		n.Late = r.span(0, 210_000*int64(hard)/3)
 	}
 	n.Stall = [...]int64{0, 100, 1500}[r.intn(3)]
+	n.Refuse = [...]int64{0, 30_000}[r.intn(2)]
 	n.Hang = [...]int64{0, 0, 5000}[r.intn(3)]
 	return n
 }

@@ -21,6 +21,7 @@ type Counts struct {
 	Fenced, Refused       uint64
 	Unfenced, Stale       uint64
 	Overruns, Operator    uint64
+	Refusals              uint64
 	Wakes, Moves          uint64
 	Elections             uint64
 	StaleRevokes          uint64
@@ -156,6 +157,6 @@ func (c *Counts) Add(o *Counts) {
 
 func (c *Counts) fields() []*uint64 {
 	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost, &c.Doubled, &c.Late, &c.Cut,
-		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Wakes,
+		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Refusals, &c.Wakes,
 		&c.Moves, &c.Elections, &c.StaleRevokes, &c.Overlaps, &c.Violations}
 }

@@ -32,7 +32,7 @@ func TestSeeds(t *testing.T) {
 	}
 	for what, n := range map[string]uint64{"stale writes without a fence": total.Stale, "fenced writes refused": total.Refused, "lost messages": total.Lost,
 		"doubled messages": total.Doubled, "late messages": total.Late, "stopped goroutines": total.Stalls, "hanging clients": total.Hangs,
-		"moves": total.Moves, "stale revocations": total.StaleRevokes, "overruns": total.Overruns} {
+		"moves": total.Moves, "stale revocations": total.StaleRevokes, "overruns": total.Overruns, "refused claims": total.Refusals} {
 		if n == 0 {
 			t.Errorf("no seed had %s: the simulation is too tame", what)
 		}

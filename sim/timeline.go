@@ -53,13 +53,13 @@ func (w *World) sayFault(f Fault, n *node) {
 	who := &n.host
 	text := f.Kind.String()
 	switch f.Kind {
-	case StoreDown, LeaderPause, LeaderCut, LeaderBoth, MemberPause, StoreRate, Delete, Revoke:
+	case StoreDown, LeaderPause, LeaderCut, LeaderBoth, MemberPause, StoreRate, Delete, Revoke, Asked:
 		who = nil
 	}
 	switch f.Kind {
 	case StoreRate, NodeRate:
 		text += fmt.Sprintf(": %+.2f %%", float64(f.Arg)/10_000)
-	case Delete, Revoke, GiveUp:
+	case Delete, Revoke, GiveUp, Asked:
 	default:
 		text += fmt.Sprintf(" for %v", span(f.For))
 	}

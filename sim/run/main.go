@@ -193,7 +193,7 @@ func table(out io.Writer, c sim.Counts, took time.Duration) {
 	row("fenced writes accepted", c.Fenced, "refused", c.Refused)
 	row("unfenced writes", c.Unfenced, "stale", c.Stale)
 	row("processes ended by overrunning work", c.Overruns)
-	row("claims and leases removed by hand", c.Operator)
+	row("claims and leases removed by hand", c.Operator, "claims refused", c.Refusals)
 	if c.Overlaps > 0 {
 		row("two leaders at once, beyond the bound", c.Overlaps)
 	}
