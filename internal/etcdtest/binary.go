@@ -36,6 +36,12 @@ var builds sync.Mutex // one build at a time in this process; others are held of
 // built returns the cached program, after building it if it is not there.
 func built(tb testing.TB, module, name, version string) string {
 	tb.Helper()
+	return builtWith(tb, module, name+"-"+version, version, func(string) ([]string, error) { return nil, nil })
+}
+
+// builtWith is the same for a program that is built with flags, which may name files that flags writes into a folder.
+func builtWith(tb testing.TB, module, name, version string, flags func(dir string) ([]string, error)) string {
+	tb.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		tb.Fatalf("etcdtest: no cache folder: %v", err)
@@ -44,7 +50,7 @@ func built(tb testing.TB, module, name, version string) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		tb.Fatalf("etcdtest: %v", err)
 	}
-	out := filepath.Join(dir, name+"-"+version)
+	out := filepath.Join(dir, name)
 	builds.Lock()
 	defer builds.Unlock()
 	unlock, err := lockFile(filepath.Join(dir, "lock"))
@@ -55,14 +61,14 @@ func built(tb testing.TB, module, name, version string) string {
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}
-	if err := build(dir, module, version, out); err != nil {
-		tb.Fatalf("etcdtest: build %s %s: %v", name, version, err)
+	if err := build(dir, module, version, out, flags); err != nil {
+		tb.Fatalf("etcdtest: build %s: %v", name, err)
 	}
 	return out
 }
 
 // build compiles module at version in a module of its own, so that its dependencies stay out of ours.
-func build(dir, module, version, out string) error {
+func build(dir, module, version, out string, flags func(dir string) ([]string, error)) error {
 	tmp, err := os.MkdirTemp(dir, "build-")
 	if err != nil {
 		return err
@@ -77,9 +83,13 @@ func build(dir, module, version, out string) error {
 			return err
 		}
 	}
+	with, err := flags(tmp)
+	if err != nil {
+		return err
+	}
 	steps := [][]string{
 		{"get", module + "@v" + version},
-		{"build", "-trimpath", "-o", out + ".new", module},
+		append(append([]string{"build", "-trimpath"}, with...), "-o", out+".new", module),
 	}
 	for _, args := range steps {
 		cmd := exec.Command("go", args...)

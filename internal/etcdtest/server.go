@@ -25,6 +25,8 @@ type Options struct {
 	// in a network namespace. With either, the caller makes sure that the test can reach the members.
 	Hosts []string
 	Wrap  func(member int, cmd []string) []string
+	// ClockRate returns by how many percent a member's clocks run fast; nil: none does.
+	ClockRate func(member int) int
 	// DataDir returns where a member keeps its data; empty, or without the function: a folder of the test's.
 	DataDir func(member int) string
 }
@@ -94,6 +96,9 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 		s := &Server{tb: tb, name: "m" + strconv.Itoa(i), bin: bin, dir: tb.TempDir(), cert: o.TLS,
 			client: net.JoinHostPort(host, freePort(tb)), peer: net.JoinHostPort(host, freePort(tb)),
 			wrap: func(cmd []string) []string { return cmd }}
+		if o.ClockRate != nil {
+			s.bin = BinaryAt(tb, o.Version, o.ClockRate(i))
+		}
 		if o.Wrap != nil {
 			s.wrap = func(cmd []string) []string { return o.Wrap(i, cmd) }
 		}
