@@ -27,19 +27,18 @@ func table(results []result) string {
 			fmt.Fprintf(&b, "| %s | no result | | | | | | | |\n", names[r.kind])
 			continue
 		}
-		total := "?"
-		if r.OverlappedMs != nil {
-			total = milliseconds(*r.OverlappedMs)
+		total := short(r.total)
+		if r.more {
+			total = "> " + total
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s | %s | %d | %d | %s |\n", names[r.kind], r.Faults, r.Terms, r.Overlaps,
-			milliseconds(r.LongestOverlapMs), total, r.StaleUnfenced, r.FencedLost, milliseconds(r.LongestGapMs))
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s | %s | %d | %d | %s |\n", names[r.kind], r.faults, r.terms, r.overlaps,
+			short(r.longest), total, r.stale, r.lost, short(r.gap))
 	}
 	return b.String()
 }
 
-// milliseconds writes a duration for people: 0, 812 ms, 3.41 s. A short one does not become 0.
-func milliseconds(ms float64) string {
-	d := time.Duration(ms * float64(time.Millisecond))
+// short writes a duration for people: 0, 812 ms, 3.41 s. A short one does not become 0.
+func short(d time.Duration) string {
 	switch {
 	case d == 0:
 		return "0"

@@ -14,11 +14,10 @@ import (
 	"time"
 )
 
-// harness is a test that plays the harness: it writes what it was told into the result.
+// harness is a test that plays the harness: it prints a table like its own, after checking what it was told.
 const harness = `package torture
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"testing"
@@ -31,24 +30,55 @@ func TestTorture(t *testing.T) {
 		}
 		select {}
 	}
-	overlaps := 0
-	if os.Getenv("TORTURE_WORKER") != "" {
-		overlaps = len(os.Getenv("TORTURE_KIND"))
-	}
-	if os.Getenv("TORTURE_KIND") == "etcd-mutex" {
-		t.Fatal("it broke")
-	}
-	text := fmt.Sprintf("{\"faults\":12,\"terms\":34,\"overlaps\":%d,\"longest_overlap_ms\":%d,\"overlapped_ms\":%d.5,\"longest_gap_ms\":3456}", overlaps, overlaps, overlaps)
 	if os.Getenv("TORTURE_FOR") != "7s" || os.Getenv("TORTURE_SEED") != "9" || os.Getenv("GOWORK") != "" {
 		t.Fatal("wrong environment")
 	}
-	if err := os.WriteFile(os.Getenv("TORTURE_JSON"), []byte(text), 0o644); err != nil {
+	if (os.Getenv("TORTURE_WORKER") == "") != (os.Getenv("TORTURE_KIND") == "") {
+		t.Fatal("a kind without a worker, or the other way round")
+	}
+	text, err := os.ReadFile(os.Getenv("PRINT"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Getenv("TORTURE_KIND") == "client-go" || os.Getenv("FAIL_OURS") != "" {
+	t.Log("\n" + string(text))
+	if os.Getenv("FAIL") != "" {
 		t.Error("two leaders")
 	}
 }
+`
+
+// tableOf is what the harness prints at its end, for two lines of candidates.
+const tableOf = `Primacy, seed 9, ttl 3s, 24 faults of 23 kinds
+
+fault                                                             times  longest time without a leader, p50 and max
+SIGKILL of the leader's worker                                        1  p50 5.15866s, max 5.15866s (1)
+not counted, 2 times: claim deleted by an operator: nobody to strike
+
+line "torture": 4 candidates map[foreign:4]
+  terms                                              9
+  processes started                                  6
+  acts                                               3281
+  two leaders at once (overlaps)                     2
+  longest overlap                                    878.843ms
+  fenced writes acknowledged                         614
+  of these lost                                      0
+  writes of unknown outcome                          2
+  stale writes, taken without a fence                200
+  stale writes, refused by the fence                 200
+  acts after an operator had removed the claim       719, for 2.993s at most
+  longest time without a leader                      2.528s
+  overlap: two leaders for 878.843048ms: foreign2 led "torture" under token 17 in [29, 31) ns, and foreign3 led "torture" under token 30 in [3, 4) ns
+    after: holder's requests swallowed; quorum lost
+  overlap: two leaders for 0s: foreign2 led "torture" under token 7 in [1, 2) ns, and foreign3 led "torture" under token 9 in [1, 2) ns
+
+line "torture/library": 3 candidates map[primacy:3]
+  terms                                              5
+  two leaders at once (overlaps)                     1
+  longest overlap                                    1.5s
+  of these lost                                      3
+  stale writes, taken without a fence                7
+  longest time without a leader                      3.25s
+  overlap: two leaders for 1.5s: a led "torture" under token 7 in [1, 2) ns, and b led "torture" under token 9 in [1, 2) ns
 `
 
 func fakeHarness(t *testing.T) string {
@@ -68,30 +98,56 @@ func fakeHarness(t *testing.T) string {
 func TestTorture(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	t.Setenv("TORTURE_KIND", "left over")
+	file := filepath.Join(t.TempDir(), "table")
+	t.Setenv("PRINT", file)
 	o := options{lasting: 7 * time.Second, seed: 9, cmd: fakeHarness(t), keep: t.TempDir()}
-	for _, c := range []struct {
-		kind     string
-		overlaps int
-		wrong    string
-		failOurs string
-	}{
-		{kind: ours},
-		{kind: "etcd-election", overlaps: len("etcd-election")},
-		{kind: "client-go", overlaps: len("client-go")}, // its run fails, and has a result
-		{kind: "etcd-mutex", wrong: "no result"},
-		{kind: ours, wrong: "failed, see", failOurs: "yes"},
+	for _, c := range []struct{ name, kind, text, fail, wrong string }{
+		{"ours", ours, tableOf, "", ""},
+		{"a peer", "etcd-election", tableOf, "", ""},
+		{"a peer whose run fails", "client-go", tableOf, "yes", ""},
+		{"ours fails", ours, tableOf, "yes", "failed, see"},
+		{"nothing printed", "etcd-mutex", "", "", "no result, see"},
 	} {
-		t.Setenv("FAIL_OURS", c.failOurs)
+		t.Setenv("FAIL", c.fail)
+		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		r, err := torture(context.Background(), o, c.kind, "/the/worker")
 		if c.wrong != "" {
 			if err == nil || !strings.Contains(err.Error(), c.wrong) {
-				t.Errorf("%s: got %v, want an error with %q", c.kind, err, c.wrong)
+				t.Errorf("%s: got %v, want an error with %q", c.name, err, c.wrong)
 			}
 			continue
 		}
-		if err != nil || r.Overlaps != c.overlaps || r.Faults != 12 || r.Terms != 34 || r.LongestGapMs != 3456 {
-			t.Errorf("%s: got %+v, %v, want %d overlaps", c.kind, r, err, c.overlaps)
+		if err != nil || r.overlaps != 3 || r.kind != c.kind {
+			t.Errorf("%s: got %+v, %v, want 3 overlaps", c.name, r, err)
 		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	r := result{kind: "client-go"}
+	if err := r.read("noise\n" + tableOf); err != nil {
+		t.Fatal(err)
+	}
+	want := result{kind: "client-go", faults: 24, kinds: 23, terms: 14, overlaps: 3, longest: 1500 * time.Millisecond, total: 2378843048, stale: 207,
+		lost: 3, gap: 3250 * time.Millisecond, lines: 2, rowsHad: 12}
+	if r != want {
+		t.Errorf("got %+v, want %+v", r, want)
+	}
+	for _, c := range []struct{ text, want string }{
+		{"", "no table"},
+		{strings.Replace(tableOf, "of these lost ", "of these gone ", 1), "the harness's table has changed: got 11 of 12 rows"},
+		{strings.Replace(tableOf, "878.843ms", "soon", 1), "invalid duration"},
+		{strings.Replace(tableOf, "24 faults", "0 faults", 1), "prove nothing"},
+	} {
+		if err := new(result).read(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want an error with %q", err, c.want)
+		}
+	}
+	more := result{}
+	if err := more.read(tableOf + "  … and 4 more\n"); err != nil || !more.more {
+		t.Errorf("overlaps that are not listed: got %+v, %v", more, err)
 	}
 }
 
@@ -129,15 +185,15 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	all := 4321.0
 	got := table([]result{
-		{kind: ours, Faults: 80, Terms: 61, OverlappedMs: new(float64), LongestGapMs: 4100},
-		{kind: "client-go", Faults: 79, Terms: 40, Overlaps: 3, LongestOverlapMs: 0.2, OverlappedMs: &all, StaleUnfenced: 5, LongestGapMs: 812},
+		{kind: ours, faults: 80, terms: 61, gap: 4100 * time.Millisecond},
+		{kind: "client-go", faults: 79, terms: 40, overlaps: 3, longest: 200 * time.Microsecond, total: 4321 * time.Millisecond, more: true, stale: 5,
+			gap: 812 * time.Millisecond},
 		{kind: "etcd-mutex", failed: fmt.Errorf("no")},
 	})
 	for _, want := range []string{
 		"| Primacy | 80 | 61 | 0 | 0 | 0 | 0 | 0 | 4.10 s |\n",
-		"| client-go `leaderelection` | 79 | 40 | 3 | < 1 ms | 4.32 s | 5 | 0 | 812 ms |\n",
+		"| client-go `leaderelection` | 79 | 40 | 3 | < 1 ms | > 4.32 s | 5 | 0 | 812 ms |\n",
 		"| etcd `concurrency.Mutex` | no result |",
 	} {
 		if !strings.Contains(got, want) {
