@@ -145,7 +145,7 @@ func TestExamineInterrupted(t *testing.T) {
 		st := memstore.New(memstore.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		left := i
-		r := Examine(ctx, st, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 300 * time.Millisecond, Tries: 5, Tell: func(Check) {
+		r := Examine(ctx, st, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 80 * time.Millisecond, Tries: 5, Tell: func(Check) {
 			if left--; left == 0 {
 				cancel()
 			}
