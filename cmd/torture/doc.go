@@ -39,6 +39,7 @@
 //	TORTURE_SEED          default: from the clock
 //	TORTURE_KEEP          an empty folder that keeps the record
 //	TORTURE_ETCD          etcd's version
+//	TORTURE_RATE          the clocks of two members run fast and slow by so many percent, such as 5 (builds etcd anew, for minutes)
 //	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
 //	TORTURE_ROUNDS        rounds of TestRun (default 20)

@@ -5,14 +5,9 @@ package torture
 import (
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -58,10 +53,13 @@ func (s *stage) aimLeader(l *line) (*candidate, int, error) {
 	return nil, 0, errMissed
 }
 
-// recovered waits until the cluster serves again, all members of it.
+// recovered waits until the cluster serves again, all members of it. One that has ended by itself is started again.
 func (s *stage) recovered() error {
 	var errs []error
 	for _, m := range s.cluster.Members {
+		if m.Exited() {
+			onOneThread()(func() { errs = append(errs, m.Launch()) })
+		}
 		errs = append(errs, m.Ready(30*time.Second))
 	}
 	return errors.Join(errs...)
@@ -126,6 +124,9 @@ func quorumLost(s *stage, l *line, rng *rand.Rand) (string, error) {
 
 func (s *stage) freezeMembers(d time.Duration, members ...int) error {
 	for _, i := range members {
+		if s.cluster.Members[i].Exited() {
+			return errors.Join(errMissed, s.recovered())
+		}
 		s.cluster.Members[i].Stop()
 	}
 	time.Sleep(d)
@@ -233,8 +234,7 @@ func fillDisk(s *stage, _ *line, _ *rand.Rand) (string, error) {
 	if err := s.cluster.Move(m, 5*time.Second); err != nil {
 		return "", err
 	}
-	file := filepath.Join(s.small.dir, "fill")
-	if err := fill(file); err != nil {
+	if err := s.small.full(); err != nil {
 		return "", err
 	}
 	key := base64.StdEncoding.EncodeToString([]byte(fillKey))
@@ -244,7 +244,7 @@ func fillDisk(s *stage, _ *line, _ *rand.Rand) (string, error) {
 		_ = m.Post("/v3/kv/put", map[string]string{"key": key, "value": value}, nil)
 	}
 	exited := m.Exited()
-	if err := os.Remove(file); err != nil {
+	if err := s.small.heal(); err != nil {
 		return "", err
 	}
 	if err := s.restart(smallDiskMember, 0); err != nil {
@@ -268,22 +268,5 @@ func (s *stage) tidy(key string) error {
 		return nil // an election inside etcd: the next time will do
 	}
 	_ = m.Post("/v3/kv/compaction", map[string]string{"revision": gone.Header.Revision}, nil)
-	return nil
-}
-
-// fill takes what is free on the disk of the file.
-func fill(path string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize); err != nil {
-		return fmt.Errorf("fill the disk: %w", err)
-	}
 	return nil
 }
