@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/open"
 )
 
 func TestWhereNoNameFitsAllServersTheLinksAreLeftOut(t *testing.T) {
@@ -48,9 +50,20 @@ func TestANameThatTheCertificateHasIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &arena{o: Torture{URL: "etcds://" + elsewhere(t, srv.Addr()) + "?ca=" + ca}}
-	if u, _, err := a.reach(t.Context()); err != nil || !strings.Contains(u.query, "server-name=localhost") {
-		t.Errorf("%q, %v, want the name localhost", u.query, err)
+	u, _, err := a.reach(t.Context())
+	if err != nil || !strings.Contains(u.query, "server-name=") {
+		t.Fatalf("%q, %v, want a name", u.query, err)
 	}
+	l, err := proxy.Listen(u.addr(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	st, err := open.Open(t.Context(), through(u, []*proxy.Proxy{l}).String())
+	if err != nil {
+		t.Fatalf("behind a proxy, under %q: %v", u.query, err)
+	}
+	defer st.Close()
 	if got := names(storeURL{hosts: []string{"b:1", "a:2", "a:3"}}); !slices.Equal(got, []string{"a", "b", "localhost", "127.0.0.1"}) {
 		t.Errorf("names to try: %q", got)
 	}
