@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"errors"
+
 	"github.com/primacy-go/primacy/internal/core"
 )
 
@@ -90,9 +92,9 @@ func (c *claim) call(t *task, ctx *life, o core.ClaimOrder) (core.ClaimOrder, bo
 		return *next, false
 	case ctx.over():
 		return c.step(core.ClaimEvent{Kind: core.GiveUp}), true
-	case err == errGone:
+	case errors.Is(err, errGone):
 		return c.step(core.ClaimEvent{Kind: core.Lost}), false
-	case err == errRefused:
+	case errors.Is(err, errRefused):
 		return c.step(core.ClaimEvent{Kind: core.Rejected}), true
 	case err != nil:
 		return c.step(core.ClaimEvent{Kind: core.Failed}), false
@@ -177,7 +179,7 @@ func (c *claim) release(t *task, o core.ClaimOrder) {
 		c.l.s.w.judge.releases(c)
 		err := c.l.dl.release(t, c.l.life.child(&c.l.s.n.host, c.l.attempt()), c.place)
 		e := core.ClaimEvent{Kind: core.Left}
-		if err != nil && err != errGone {
+		if err != nil && !errors.Is(err, errGone) {
 			e.Kind = core.Failed
 		}
 		o = c.step(e)

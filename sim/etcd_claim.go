@@ -1,5 +1,7 @@
 package sim
 
+import "errors"
+
 func (h *etcdHandle) isSpent(id uint64) bool {
 	for _, s := range h.spent {
 		if s == id {
@@ -31,7 +33,7 @@ func (h *etcdHandle) claim(t *task, ctx *life, name int, id uint64) (place, erro
 	sl.stop = ctx.child(&h.s.n.host, 0)
 	p, err := h.stand(t, sl.stop, name)
 	sl.stop = nil
-	if err == errGone || err == errRefused {
+	if errors.Is(err, errGone) || errors.Is(err, errRefused) {
 		if rerr := h.retract(t, ctx, name); rerr != nil {
 			return p, rerr
 		}
@@ -54,34 +56,18 @@ func (h *etcdHandle) stand(t *task, ctx *life, name int) (place, error) {
 
 // enter puts the claim's key, if the record is as we know it.
 func (h *etcdHandle) enter(t *task, ctx *life, name int) (place, error) {
-	sl, c, id := &h.slots[name], h.s.c, h.slots[name].id
-	n, inc := h.s.n, h.s.n.inc
+	sl, id := &h.slots[name], h.slots[name].id
 	for {
 		at, no := h.anchor, t.w.refuses()
 		r, doubt, err := h.s.call(t, ctx, func() reply {
-			rec, e := h.mine(), c.ln[name].of(h.no)
-			switch {
-			case rec == nil:
-				return reply{}
-			case no:
+			if no {
 				return reply{err: errRefused}
-			case rec.mod != at.mark || e != nil:
-				r := reply{stands: true, mod: rec.mod, lease: rec.lease}
-				if e != nil {
-					r.rev = e.token
-				}
-				return r
-			case !c.alive(at.lease):
-				return reply{err: errGone} // etcd: requested lease not found
 			}
-			c.rev++
-			e = &entry{owner: n, inc: inc, sess: h.no, claim: id, token: c.rev, mod: c.rev, lease: at.lease}
-			c.ln[name].enter(e)
-			return reply{ok: true, rev: c.rev, held: c.ln[name].entries[0] == e}
+			return h.enterStep(name, id, at)
 		})
 		sl.doubt = sl.doubt || doubt
 		switch {
-		case err == errGone:
+		case errors.Is(err, errGone):
 			h.end()
 			return place{}, err
 		case err != nil:
@@ -104,6 +90,28 @@ func (h *etcdHandle) enter(t *task, ctx *life, name int) (place, error) {
 			h.learn(r.mod, r.lease)
 		}
 	}
+}
+
+// enterStep is the Txn: it puts the key if the record has the mark that we know and no key is there, and else tells what stands.
+func (h *etcdHandle) enterStep(name int, id uint64, at anchor) reply {
+	c := h.s.c
+	rec, e := h.mine(), c.ln[name].of(h.no)
+	switch {
+	case rec == nil:
+		return reply{}
+	case rec.mod != at.mark || e != nil:
+		r := reply{stands: true, mod: rec.mod, lease: rec.lease}
+		if e != nil {
+			r.rev = e.token
+		}
+		return r
+	case !c.alive(at.lease):
+		return reply{err: errGone} // etcd: requested lease not found
+	}
+	c.rev++
+	e = &entry{owner: rec.owner, inc: rec.inc, sess: h.no, claim: id, token: c.rev, mod: c.rev, lease: at.lease}
+	c.ln[name].enter(e)
+	return reply{ok: true, rev: c.rev, held: c.ln[name].entries[0] == e}
 }
 
 // look reads a place and what stands before it in one step; with b the store rings when the one before goes.

@@ -60,7 +60,7 @@ func (s *etcdClient) call(t *task, ctx *life, op func() reply) (r reply, doubt b
 		from := s.n.mono()
 		at := s.at
 		r, err = t.call(ctx, callLimit, s.n, at, plainCall, op)
-		if err != errUnknown {
+		if !errors.Is(err, errUnknown) {
 			s.term = max(s.term, r.term)
 			return r, doubt, err
 		}

@@ -1,5 +1,7 @@
 package sim
 
+import "errors"
+
 // renew is etcdstore/renew.go: one attempt at one member.
 func (h *etcdHandle) renew(t *task, ctx *life) error {
 	if h.gone {
@@ -13,10 +15,10 @@ func (h *etcdHandle) renew(t *task, ctx *life) error {
 		return nil
 	case h.gone:
 		return errGone
-	case err == errRecord:
+	case errors.Is(err, errRecord):
 		h.end()
 		return errGone
-	case err != errTerm:
+	case !errors.Is(err, errTerm):
 		s.leave(at, s.n.mono()-from)
 	}
 	return errUnknown

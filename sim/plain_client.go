@@ -1,5 +1,7 @@
 package sim
 
+import "errors"
+
 // plainClient is one process's client of a plain store.
 type plainClient struct {
 	p   *plain
@@ -104,7 +106,7 @@ func (h *plainHandle) release(t *task, ctx *life, p place) error {
 		l.release(p)
 		return reply{}
 	})
-	if (err == nil || err == errGone) && h.slots[p.name].id == p.id {
+	if (err == nil || errors.Is(err, errGone)) && h.slots[p.name].id == p.id {
 		h.slots[p.name] = place{}
 	}
 	return err
@@ -128,7 +130,7 @@ func (h *plainHandle) news(t *task, ctx *life) ([]place, error) {
 			}
 			return r
 		})
-		if err == errGone {
+		if errors.Is(err, errGone) {
 			return nil, err
 		}
 		var lost []place

@@ -83,25 +83,26 @@ func (w *World) until(end int64) bool {
 
 // phases: trouble; then calm, in which somebody must lead; then everybody goes home, and nothing may stay.
 func (w *World) phases() {
-	ttl := w.plan.TTL
-	for at := sec; at < w.plan.Span; at += sec {
-		if !w.until(at) {
-			return
-		}
+	for at := sec; at < w.plan.Span && w.until(at); at += sec {
 		w.judge.ghosts()
 	}
 	if !w.until(w.plan.Span) {
 		return
 	}
 	w.heal()
-	led := w.every(livelyWithin*ttl, 3*ttl/2, w.judge.led)
-	if !led && !w.stop {
+	ttl := w.plan.TTL
+	if !w.every(livelyWithin*ttl, 3*ttl/2, w.judge.led) && !w.stop {
 		w.judge.leaderless()
 	}
-	if w.stop {
-		return
+	if !w.stop {
+		w.judge.noticed()
+		w.goHome()
 	}
-	w.judge.noticed()
+}
+
+// goHome has everybody resign, then close. In the end the store must be empty.
+func (w *World) goHome() {
+	ttl := w.plan.TTL
 	w.quit = true
 	w.say(nil, news, "everybody is told to go home")
 	for _, n := range w.nodes {

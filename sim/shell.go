@@ -205,10 +205,10 @@ func (l *lease) renew(t *task, asked int64) {
 		if !w.calm && int64(w.rng.next()>>44) < w.plan.Net.Stall {
 			t.sleep(nil, w.rng.span(0, w.plan.TTL)) // its answer is taken in late
 		}
-		switch err {
-		case nil:
+		switch {
+		case err == nil:
 			e.Kind = core.Accepted
-		case errGone:
+		case errors.Is(err, errGone):
 			e.Kind = core.Gone
 		}
 	}
@@ -249,7 +249,7 @@ func (l *lease) watch(t *task) {
 		switch {
 		case l.life.over():
 			return
-		case err == errGone:
+		case errors.Is(err, errGone):
 			l.post(core.LeaseEvent{Kind: core.Gone})
 			return
 		case err != nil:
@@ -329,7 +329,7 @@ func (s *session) close(t *task) {
 		}
 		l.post(core.LeaseEvent{Kind: core.Close})
 		for try := 1; ; try++ {
-			if err := l.dl.close(t, (&life{}).child(&s.n.host, max(l.attempt(), sec))); err == nil || err == errGone {
+			if err := l.dl.close(t, (&life{}).child(&s.n.host, max(l.attempt(), sec))); err == nil || errors.Is(err, errGone) {
 				break
 			}
 			t.pause(nil, try)
