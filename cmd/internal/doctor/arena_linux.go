@@ -97,7 +97,8 @@ func (a *arena) hear(who, line string) {
 
 // watch reads the register in the store, and starts candidates again that ended by themselves, as a supervisor would.
 func (a *arena) watch(ctx context.Context) {
-	for i := 0; sleep(ctx, 100*time.Millisecond) == nil; i++ {
+	var told time.Duration
+	for sleep(ctx, 100*time.Millisecond) == nil {
 		want := a.judge.newestAck()
 		rctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		if ln, err := a.o.Store.Line(rctx, a.name); err == nil {
@@ -105,7 +106,9 @@ func (a *arena) watch(ctx context.Context) {
 		}
 		cancel()
 		a.reviveIdle()
-		if a.o.Progress != nil && i%4 == 0 {
+		// To count takes longer the more there is: a torture of a day is counted every quarter of an hour.
+		if at := now(); a.o.Progress != nil && at-told > max(400*time.Millisecond, (at-a.began)/100) {
+			told = at
 			a.o.Progress(a.state())
 		}
 	}

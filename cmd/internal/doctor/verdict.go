@@ -22,7 +22,7 @@ type Torture struct {
 	Seed       uint64
 
 	Tell     func(at time.Duration, fault string) // gets each fault
-	Progress func(State)                          // is called ten times a second
+	Progress func(State)                          // is called twice a second, more seldom the longer it takes
 }
 
 // State is how a torture stands.
