@@ -170,6 +170,14 @@ inline lease_over(who) {
 	printf("The deadline of client %d has passed.\n", who)
 }
 
+inline trust(who) {
+#ifdef FROM_REPLY
+	printf("Client %d trusts its lease for %d tick(s) from now on.\n", who, SPAN)
+#else
+	printf("Client %d trusts its lease for %d tick(s) from when it asked.\n", who, SPAN)
+#endif
+}
+
 /* The session: one lease, renewed. */
 proctype Session(byte c) {
 	do
@@ -186,7 +194,7 @@ proctype Session(byte c) {
 		:: else ->
 			if :: client[c].beat == Renewed -> reached(1) :: else fi;
 			client[c].leased = 1; take(client[c].lease, client[c].sent);     /* a renewal that comes after the deadline is none: see lease_over */
-			printf("Client %d trusts its lease for %d tick(s) from when it asked.\n", c, SPAN)
+			trust(c)
 		fi;
 		client[c].beat = Nothing; reset(client[c].sent); judge() }
 	:: d_step { client[c].beat != Nothing ->

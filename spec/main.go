@@ -64,8 +64,11 @@ func reachable() []search {
 	for _, m := range models {
 		for i, says := range events[m] {
 			d := []string{fmt.Sprintf("REACH=%d", i+1)}
-			if m != "raftterm" {
+			switch {
+			case m != "raftterm":
 				d = append(d, "WRITES")
+			case i == 7:
+				d = append(d, "ENTERING")
 			}
 			list = append(list, search{Model: m, Name: "can happen", Says: says, Define: d, Want: reached, Cut: i == 2})
 		}

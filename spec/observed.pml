@@ -133,6 +133,14 @@ inline changed(who) {   /* the other client's revision of this key is an old one
 	client[1-who].seenNow = 0; client[1-who].readNow = 0; client[1-who].killNow = 0
 }
 
+inline trust() {
+#ifdef FROM_REPLY
+	printf("It trusts it for %d tick(s) from now on.\n", SPAN)
+#else
+	printf("It trusts it for %d tick(s) from when it asked.\n", SPAN)
+#endif
+}
+
 /* The heartbeat and the claim. */
 proctype Holder(byte c) {
 	do
@@ -149,9 +157,9 @@ proctype Holder(byte c) {
 		:: client[c].sent.age >= SPAN -> printf("The answer comes to client %d too late.\n", c)
 		:: client[c].sent.age < SPAN && client[c].beat == Joined ->
 			client[c].phase = Waiting; client[c].token = store[c].token; take(client[c].heart, client[c].sent);
-			printf("Client %d stands in the line, with token %d, and trusts its heartbeat for %d tick(s) from when it asked.\n", c, client[c].token, SPAN)
+			printf("Client %d stands in the line, with token %d. ", c, client[c].token); trust()
 		:: else ->
-			take(client[c].heart, client[c].sent); reached(1); printf("Client %d counts the heartbeat: its deadline moves.\n", c)
+			take(client[c].heart, client[c].sent); reached(1); printf("Client %d counts the heartbeat. ", c); trust()
 		fi;
 		client[c].beat = Nothing; reset(client[c].sent); judge() }
 	:: d_step { client[c].beat != Nothing ->

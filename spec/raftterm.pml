@@ -55,7 +55,7 @@ byte granted = 1;                   /* how many leases were granted */
 bit  alive[LEASES + 1];
 bit  revoke[LEASES + 1];            /* a proposal to revoke it is under way to the present leader */
 byte record = 1;                    /* the lease that the session's record hangs on; 0: gone */
-byte claim = 1;                     /* the lease that the claim hangs on; 0: gone */
+byte claim;                         /* the lease that the claim hangs on; 0: it does not stand */
 byte mark = 1;                      /* the record's mod revision, which every move raises */
 
 /* The session (etcdstore.lease and its anchor; internal/core.Lease). */
@@ -68,13 +68,15 @@ byte seen = 1;                      /* the newest raft term seen in any answer *
 byte acker;                         /* the term of the leader that answers the keepalive; in its header too */
 bit  acked;                         /* it knew the lease */
 byte fresh; byte before;            /* the lease just granted; the newest term seen before it was asked for */
+/* The claim: it was begun, so that a move looks for it; it is known to stand; a move under way looks for it; a put of it travels. */
+bit  begun; bit token; bit looked; bit put; byte putLease; byte putMark;
 /* A Txn that was given up and still travels: attach the record, or the claim, to a lease if the mark is still so. */
 mtype late; byte lateLease; byte lateMark;
 
 #ifdef REVIVE
-#define leading (age < SPAN)
+#define leading (token && age < SPAN)
 #else
-#define leading (!over && age < SPAN)
+#define leading (token && !over && age < SPAN)
 #endif
 #ifdef NO_MARK
 #define marked(m) true
@@ -89,7 +91,7 @@ inline judge() {
 	:: else
 	fi
 }
-inline finish() { at = Idle; sent = 0; sentMissed = 0; acker = 0; acked = 0; fresh = 0; before = 0 }
+inline finish() { at = Idle; sent = 0; sentMissed = 0; acker = 0; acked = 0; fresh = 0; before = 0; looked = 0 }
 inline lost()   { over = 1; finish(); printf("The session learns that its record or its claim is gone. It is over.\n") }
 inline accept() {
 	age = sent; missed = sentMissed; finish();
@@ -116,12 +118,13 @@ inline read(inRead, inAck) {
 	:: else ->
 		if
 		:: !acked || inRead != inAck -> finish(); printf("Keepalive and read do not agree: the renewal fails.\n")
-		:: acked && inRead == inAck && !settled -> at = Settling
+		:: acked && inRead == inAck && !settled -> settle()
 		:: else -> reached(1); accept()
 		fi
 	fi
 }
-inline move() { before = seen; at = Granting }
+inline move()   { before = seen; at = Granting }
+inline settle() { at = Settling; looked = begun }
 
 /* Txns, as the cluster carries them out: compare, then attach. */
 inline attach_record(lease, compare, done) {
@@ -223,7 +226,7 @@ proctype Renew() {
 		attach_record(fresh, known, done);
 		if
 		:: done ->
-			id = fresh; term = before; known = mark; settled = 0; at = Settling; fresh = 0; before = 0;
+			id = fresh; term = before; known = mark; settled = 0; settle(); fresh = 0; before = 0;
 			printf("The session's record hangs on lease %d now.\n", id);
 #ifdef BEFORE_SETTLED
 			accept()
@@ -234,15 +237,20 @@ proctype Renew() {
 		fi;
 		done = 0 }
 	:: d_step { !over && at == Settling ->
-		attach_claim(id, known, done);
+		if
+		:: looked && claim != 0 -> attach_claim(id, known, done)
+		:: looked && claim == 0 && !token && record != 0 && marked(known) -> done = 1     /* there is none yet */
+		:: !looked -> done = 1
+		:: else -> done = 0
+		fi;
 		if
 		:: done ->
-			settled = 1; printf("The claim hangs on lease %d now.\n", id);
+			settled = 1; printf("All has moved: the claim hangs on lease %d.\n", claim);
 			if :: term == 2 -> reached(2) :: term == 3 -> reached(3) :: else fi;
 			accept()
 		:: !done && record == 0 -> lost()
-		:: !done && record != 0 && mark != known -> learn(); printf("The record has changed meanwhile.\n")
-		:: !done && record != 0 && mark == known && claim == 0 -> lost()
+		:: !done && record != 0 && mark != known -> learn(); looked = begun; printf("The record has changed meanwhile.\n")
+		:: !done && record != 0 && mark == known && claim == 0 && token -> lost()
 		:: else -> finish(); printf("The new lease is gone already: the renewal fails.\n")
 		fi;
 		done = 0 }
@@ -251,7 +259,7 @@ proctype Renew() {
 	/* A call is given up: it is lost, or its Txn still travels. */
 	:: d_step { !over && at != Idle ->
 		finish(); printf("The renewal fails: no answer in time.\n") }
-	:: d_step { !over && late == Idle && (at == Attaching || at == Settling) ->
+	:: d_step { !over && late == Idle && (at == Attaching || (at == Settling && looked)) ->
 		late = at; lateLease = (at == Attaching -> fresh : id); lateMark = known; finish();
 		printf("The renewal fails: no answer in time. Its Txn still travels.\n") }
 	:: d_step { !over && late == Attaching ->
@@ -265,6 +273,27 @@ proctype Renew() {
 		late = Idle; lateLease = 0; lateMark = 0; done = 0 }
 	:: d_step { !over && late != Idle ->
 		late = Idle; lateLease = 0; lateMark = 0; printf("A Txn of an earlier move is lost.\n") }
+	od
+}
+
+/* The claim enters: a put on the lease that the session thinks it has, if the record's mark is as it thinks. */
+proctype Claim() {
+	do
+	:: d_step { !over && !begun && age < SPAN ->
+		begun = 1; printf("The session campaigns.\n") }
+	:: d_step { !over && begun && !token && !put ->
+		put = 1; putLease = id; putMark = known; printf("It sends the put of its claim, on lease %d.\n", id) }
+	:: d_step { !over && put ->
+		if
+		:: record != 0 && marked(putMark) && claim == 0 && !token && alive[putLease] -> claim = putLease; printf("The claim stands, on lease %d.\n", claim)
+		:: record == 0 -> lost()
+		:: else -> learn(); reached(8); printf("The put is refused: the record has changed.\n")
+		fi;
+		put = 0; putLease = 0; putMark = 0 }
+	:: d_step { !over && put ->
+		put = 0; putLease = 0; putMark = 0; printf("The put is lost.\n") }
+	:: d_step { !over && begun && !token && claim != 0 ->
+		token = 1; printf("The session learns that its claim stands, and leads.\n"); judge() }
 	od
 }
 
@@ -322,7 +351,13 @@ init {
 		l = 1;
 		do :: l <= LEASES -> run Proposal(l); l++ :: else -> break od;
 		run Election(); run Renew(); run Time();
+#ifdef ENTERING
+		run Claim();
+		printf("The session has lease 1, granted in term 1, with its record on it.\n");
+#else
+		begun = 1; token = 1; claim = 1;
 		printf("The session has lease 1, granted in term 1, with its record and a claim on it, and leads.\n");
+#endif
 		n = 0; l = 0
 	}
 }

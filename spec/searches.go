@@ -26,6 +26,7 @@ var bases = []search{
 	{Model: "lease", Name: "all rules, writes", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "CLAIMS=1", "TOKENS=2", "WRITES"}},
 	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "CLAIMS=1", "TOKENS=2"}, Cut: true},
 	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 3 raft terms, 3 leases", Define: []string{"T=3"}},
+	{Model: "raftterm", Name: "all rules, entering", Says: "ttl 2, drift 1, 3 raft terms, 3 leases; the claim enters meanwhile", Define: []string{"T=2", "ENTERING"}},
 	{Model: "raftterm", Name: "all rules", Says: "ttl 2, drift 1, 3 raft terms, 3 leases", Define: []string{"T=2"}, Cut: true},
 	{Model: "observed", Name: "all rules", Says: "ttl 3, drift 1, 3 tokens", Define: []string{"T=3", "TOKENS=3"}},
 	{Model: "observed", Name: "all rules, writes", Says: "ttl 2, drift 1, 3 tokens", Define: []string{"T=2", "TOKENS=3", "WRITES"}},
@@ -39,15 +40,15 @@ var bases = []search{
 
 // options take one rule out each. Every one must have a counterexample.
 var options = []search{
-	{Model: "lease", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Want: oneLeader},
-	{Model: "lease", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Want: oneLeader},
+	{Model: "lease", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Define: []string{"CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"CLAIMS=1"}, Want: oneLeader},
 	{Model: "lease", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES", "CLAIMS=1"}, Want: fenced},
-	{Model: "lease", Name: "FLAG", Says: "Check reads a flag instead of the clock", Want: oneLeader},
-	{Model: "lease", Name: "RELEASE_FIRST", Says: "the claim is released before the right has ended", Want: oneLeader},
-	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again, and a late resign arrives", Define: []string{"ONLY=1"}, Want: oneLeader},
-	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again", Define: []string{"ONLY=3"}, Want: tokenOnce},
-	{Model: "lease", Name: "STALE_ACK", Says: "the store acknowledges renewals that it does not carry out", Want: oneLeader},
-	{Model: "lease", Name: "NO_RETRACT", Says: "a release forgets requests that are under way", Want: noGhost},
+	{Model: "lease", Name: "FLAG", Says: "Check reads a flag instead of the clock", Define: []string{"CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "RELEASE_FIRST", Says: "the claim is released before the right has ended", Define: []string{"CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again, and a late resign arrives", Define: []string{"ONLY=1", "CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again", Define: []string{"ONLY=3", "CLAIMS=1"}, Want: tokenOnce},
+	{Model: "lease", Name: "STALE_ACK", Says: "the store acknowledges renewals that it does not carry out", Define: []string{"CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "NO_RETRACT", Says: "a release forgets requests that are under way", Define: []string{"CLAIMS=1"}, Want: noGhost},
 
 	{Model: "raftterm", Name: "UNVERIFIED", Says: "a keepalive is taken at its word", Want: oneLeader},
 	{Model: "raftterm", Name: "NO_TERM_RULE", Says: "a lease of an earlier raft term is trusted", Want: oneLeader},
@@ -57,14 +58,14 @@ var options = []search{
 	{Model: "raftterm", Name: "REVIVE", Says: "an answer after the deadline revives the session", Want: oneLeader},
 	{Model: "raftterm", Name: "SNAPSHOT_HEADER", Says: "a member's answers carry an older raft term than its state", Want: oneLeader},
 
-	{Model: "observed", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Want: oneLeader},
-	{Model: "observed", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Want: oneLeader},
-	{Model: "observed", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES"}, Want: fenced},
-	{Model: "observed", Name: "FLAG", Says: "Check reads a flag instead of the clock", Want: oneLeader},
-	{Model: "observed", Name: "SHORT_WAIT", Says: "the waiter waits no longer than the holder trusts", Define: []string{"T=3"}, Want: oneLeader},
-	{Model: "observed", Name: "FROM_ASK", Says: "the waiter counts from when it asked for the key", Want: oneLeader},
-	{Model: "observed", Name: "NO_COMPARE", Says: "the heartbeat key is deleted whatever its revision", Want: oneLeader},
-	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands", Want: oneLeader},
+	{Model: "observed", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES", "TOKENS=2"}, Want: fenced},
+	{Model: "observed", Name: "FLAG", Says: "Check reads a flag instead of the clock", Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "SHORT_WAIT", Says: "the waiter waits no longer than the holder trusts", Define: []string{"T=3", "TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "FROM_ASK", Says: "the waiter counts from when it asked for the key", Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "NO_COMPARE", Says: "the heartbeat key is deleted whatever its revision", Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands", Define: []string{"TOKENS=2"}, Want: oneLeader},
 }
 
 // events must be reachable with all rules, or the models hold because nothing happens in them. The i-th of a model is its
@@ -88,6 +89,7 @@ var events = map[string][]string{
 		"a straggling Txn of a move is refused",
 		"a leader that was deposed proposes to revoke a lease",
 		"a leader that was deposed acknowledges, and the read tells",
+		"a claim's put finds the record moved",
 	},
 	"observed": {
 		"a heartbeat counts",
