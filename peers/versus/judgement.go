@@ -25,12 +25,14 @@ type result struct {
 	stale          int           // writes under an older token that arrived
 	lost           int           // acknowledged fenced writes
 	gap            time.Duration // longest time without a leader
+	deaf           time.Duration // longest time that somebody acted after an operator had removed its claim; 0: nobody was seen to
 	lines, rowsHad int
 }
 
 var (
 	title   = regexp.MustCompile(`, (\d+) faults of (\d+) kinds$`)
 	overlap = regexp.MustCompile(`^overlap: two leaders for (\S+): `)
+	removed = regexp.MustCompile(`^acts after an operator had removed the claim {2,}\d+, for (\S+) at most$`)
 	row     = regexp.MustCompile(`^(\S.*?) {2,}(\S+)$`)
 )
 
@@ -88,6 +90,11 @@ func (r *result) take(line string) error {
 	if m := overlap.FindStringSubmatch(line); m != nil {
 		d, err := time.ParseDuration(m[1])
 		r.total += d
+		return err
+	}
+	if m := removed.FindStringSubmatch(line); m != nil {
+		d, err := time.ParseDuration(m[1])
+		r.deaf = max(r.deaf, d)
 		return err
 	}
 	switch m := row.FindStringSubmatch(line); {

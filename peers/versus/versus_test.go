@@ -131,7 +131,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := result{kind: "client-go", faults: 24, kinds: 23, terms: 14, overlaps: 3, longest: 1500 * time.Millisecond, total: 2378843048, stale: 207,
-		lost: 3, gap: 3250 * time.Millisecond, lines: 2, rowsHad: 12}
+		lost: 3, gap: 3250 * time.Millisecond, deaf: 2993 * time.Millisecond, lines: 2, rowsHad: 12}
 	if r != want {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
@@ -186,14 +186,14 @@ func TestInterrupt(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	got := table([]result{
-		{kind: ours, faults: 80, terms: 61, gap: 4100 * time.Millisecond},
+		{kind: ours, faults: 80, terms: 61, deaf: time.Second, gap: 4100 * time.Millisecond},
 		{kind: "client-go", faults: 79, terms: 40, overlaps: 3, longest: 200 * time.Microsecond, total: 4321 * time.Millisecond, more: true, stale: 5,
 			gap: 812 * time.Millisecond},
 		{kind: "etcd-mutex", failed: fmt.Errorf("no")},
 	})
 	for _, want := range []string{
-		"| Primacy | 80 | 61 | 0 | 0 | 0 | 0 | 0 | 4.10 s |\n",
-		"| client-go `leaderelection` | 79 | 40 | 3 | < 1 ms | > 4.32 s | 5 | 0 | 812 ms |\n",
+		"| Primacy | 80 | 61 | 0 | 0 | 0 | 0 | 0 | 1.00 s | 4.10 s |\n",
+		"| client-go `leaderelection` | 79 | 40 | 3 | < 1 ms | > 4.32 s | 5 | 0 | – | 812 ms |\n",
 		"| etcd `concurrency.Mutex` | no result |",
 	} {
 		if !strings.Contains(got, want) {
