@@ -69,7 +69,7 @@ func (f *fleet) rate(store float64) float64 {
 
 // boot starts a process on m. OverrunWait: no process may end here, and how often work outlived its right is counted either way.
 func (f *fleet) boot(m *machine) {
-	p := &process{m: m}
+	p := &process{m: m, judge: f.judge}
 	p.ctx, p.kill = context.WithCancel(context.Background())
 	o := Options{ID: m.id, TTL: 10 * time.Second, Overrun: OverrunWait, Logger: f.judge.logger(m.id)}
 	s, err := newSession(&wire{m.net, p}, o, p.now)

@@ -115,6 +115,7 @@ func (v *valve) pass(ctx context.Context) error {
 // that a shut gate is a process that does not run: SIGSTOP, a pause of its garbage collector, of its machine's host, or its end.
 type process struct {
 	m      *machine
+	judge  *judge
 	sess   *Session
 	gate   valve
 	starve atomic.Pointer[starvation]

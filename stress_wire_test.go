@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -18,7 +19,8 @@ type wire struct {
 
 type wireLease struct {
 	driver.Lease
-	p *process
+	p        *process
+	renewing atomic.Int32
 }
 
 // errDead ends the loops of a process that crashed once the test lets them go.
@@ -100,7 +102,7 @@ func (w *wire) Grant(ctx context.Context, owner string, ttl time.Duration) (driv
 	if err != nil {
 		return nil, err
 	}
-	return &wireLease{l, w.p}, nil
+	return &wireLease{Lease: l, p: w.p}, nil
 }
 
 func (w *wire) Line(ctx context.Context, name string) (driver.Line, error) {
@@ -115,7 +117,13 @@ func (w *wire) Ask(ctx context.Context, name string, r driver.Request) error {
 	return overDo(ctx, w.p, func(ctx context.Context) error { return w.Store.(driver.Asker).Ask(ctx, name, r) })
 }
 
-func (l *wireLease) Renew(ctx context.Context) error { return overDo(ctx, l.p, l.Lease.Renew) }
+func (l *wireLease) Renew(ctx context.Context) error {
+	if l.renewing.Add(1) > 1 {
+		l.p.judge.failf("%s sends a renewal while the client has not come back from the one before", l.p.m.id)
+	}
+	defer l.renewing.Add(-1)
+	return overDo(ctx, l.p, l.Lease.Renew)
+}
 
 func (l *wireLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
 	return over(ctx, l.p, func(ctx context.Context) ([]driver.Place, error) { return l.Lease.Claim(ctx, c...) })
