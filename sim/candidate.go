@@ -171,6 +171,9 @@ func (wk *worker) work(t *task) {
 func (wk *worker) act(t *task) {
 	w, tm := t.w, wk.tm
 	w.count.Acts++
+	if w.acted != nil {
+		w.acted(tm)
+	}
 	r := w.judge.registers[tm.c.name]
 	wr := write{token: tm.token, tm: tm}
 	if wk.sure {

@@ -15,8 +15,7 @@ type judge struct {
 	headed    []map[uint64]bool
 	past      []*term // all terms, for what comes late
 	registers []*register
-	byHand    []taken   // claims that an operator removed
-	pair      [2]uint64 // the overlap counted last
+	byHand    []taken // claims that an operator removed
 	found     *Violation
 }
 
@@ -112,10 +111,13 @@ func (j *judge) look() {
 	}
 }
 
-// overlap counts two leaders at once where they are to be expected.
+// overlap counts two leaders at once where they are to be expected, once for each term that begins beside another.
 func (j *judge) overlap(a, b *term) {
-	if p := [2]uint64{a.token, b.token}; j.pair != p && j.pair != [2]uint64{p[1], p[0]} {
-		j.pair = p
+	if b.token < a.token {
+		a, b = b, a
+	}
+	if !b.beside {
+		b.beside = true
 		j.w.count.Overlaps++
 		j.w.say(nil, news, "TWO LEADERS of %s: %s under token %d and %s under token %d", nameOf(a.c.name), a.n.name, a.token, b.n.name, b.token)
 	}

@@ -32,8 +32,9 @@ type World struct {
 	hash   uint64
 	ids    uint64    // claim IDs given out
 	tr     *Timeline // nil: nothing is written down
-	calm   bool      // no faults any more
-	quit   bool      // everybody goes home
+	acted  func(tm *term)
+	calm   bool // no faults any more
+	quit   bool // everybody goes home
 	stop   bool
 	since  int64 // true time from which busy counts events
 	busy   int

@@ -54,7 +54,11 @@ func parse(args []string) (flags, error) {
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}
+	zero := false
+	fs.Visit(func(g *flag.Flag) { zero = zero || g.Name == "seed" && f.seed == 0 })
 	switch {
+	case zero:
+		return f, errors.New("-seed 0: seeds begin with 1")
 	case fs.NArg() > 0:
 		return f, fmt.Errorf("%q is no flag", fs.Arg(0))
 	case f.store != "plain" && f.store != "etcd" && f.store != "all":
@@ -172,7 +176,7 @@ func clearLine(w io.Writer) string {
 // table prints what happened.
 func table(out io.Writer, c sim.Counts, took time.Duration) {
 	row := func(name string, value any, more ...any) {
-		fmt.Fprintf(out, "%-40s %14v  %s\n", name, value, strings.TrimSpace(fmt.Sprintln(more...)))
+		fmt.Fprintf(out, "%-58s %12v  %s\n", name, value, strings.TrimSpace(fmt.Sprintln(more...)))
 	}
 	virtual := time.Duration(c.Virtual)
 	row("seeds", c.Seeds, fmt.Sprintf("%.0f a second, in %v", float64(c.Seeds)/took.Seconds(), took.Round(time.Millisecond)))

@@ -9,7 +9,7 @@ import (
 )
 
 func TestBadFlagsGiveOneLine(t *testing.T) {
-	for _, args := range []string{"-store mysql", "-drift some", "-seed 1 -for 1m", "-for soon", "-seeds -1", "-nonsense", "7", "-workers -2", "-for -1s"} {
+	for _, args := range []string{"-store mysql", "-drift some", "-seed 1 -for 1m", "-for soon", "-seeds -1", "-nonsense", "7", "-workers -2", "-seed 0", "-for -1s"} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), strings.Fields(args), &out, &errs); code != 2 || out.Len() > 0 || strings.Count(errs.String(), "\n") != 1 {
 			t.Errorf("%s: exit %d, %q, %q", args, code, out.String(), errs.String())
@@ -22,7 +22,7 @@ func TestSeedsGiveATable(t *testing.T) {
 	if code := run(t.Context(), strings.Fields("-seeds 40"), &out, &errs); code != 0 || errs.Len() > 0 {
 		t.Fatalf("exit %d, %q", code, errs.String())
 	}
-	for _, want := range []string{"seeds                                                40 ", "hand-overs", "fault: process paused", "violations                                            0"} {
+	for _, want := range []string{"seeds                                                                40 ", "hand-overs", "fault: process paused", "violations                                                            0"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
