@@ -45,7 +45,7 @@ const breath = 10 * actEvery
 // judge reads the record of a line. Everything has ended.
 func judge(l *line) (*verdict, error) {
 	v := &verdict{line: l}
-	var pieces []history.Interval
+	var pieces, full []history.Interval
 	var all []sight
 	for _, c := range l.candidates {
 		if err := c.poll(); err != nil {
@@ -54,6 +54,8 @@ func judge(l *line) (*verdict, error) {
 		kept := slices.DeleteFunc(slices.Clone(c.acts), func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
 		v.acts += len(c.acts)
 		v.lateActs += len(c.acts) - len(kept)
+		whole, _ := intervals(l.name, c.id, slices.Clone(kept))
+		full = append(full, whole...)
 		kept = v.withoutRemoved(kept)
 		terms, parts := intervals(l.name, c.id, kept)
 		v.terms, pieces, all = append(v.terms, terms...), append(pieces, parts...), append(all, kept...)
@@ -69,8 +71,27 @@ func judge(l *line) (*verdict, error) {
 		}
 		v.overlaps = append(v.overlaps, missing(whole, v.overlaps)...)
 	}
+	v.overlaps = append(v.overlaps, missing(v.besideRemoved(full), v.overlaps)...)
 	v.silences = silences(all)
 	return v, v.judgeWrites()
+}
+
+// besideRemoved finds older terms that led beside one whose claim was removed: what is left out for the sake of its successors
+// excuses no predecessor.
+func (v *verdict) besideRemoved(full []history.Interval) (found []history.Overlap) {
+	for _, r := range v.line.removals {
+		for _, term := range full {
+			if term.Token != r.token {
+				continue
+			}
+			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i history.Interval) bool { return i.Token >= r.token })
+			found = append(found, history.Overlaps(append(pair, term))...)
+		}
+	}
+	if len(found) > 0 {
+		v.faults = append(v.faults, fmt.Errorf("beside a term whose claim was removed: %v", found[0]))
+	}
+	return found
 }
 
 // isAfter returns how long after the instant noted for its token an act was, negative if it was not.

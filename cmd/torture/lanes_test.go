@@ -114,7 +114,7 @@ func (s *stage) follow(la lane, next func() appointment) {
 func needNetwork() (names []string) {
 	for _, la := range lanes() {
 		for _, h := range la.kinds {
-			if h.network {
+			if h.network && !slices.Contains(names, h.name) {
 				names = append(names, h.name)
 			}
 		}
