@@ -129,8 +129,17 @@ func TestTLS(t *testing.T) {
 		t.Errorf("claim = %+v, want it held", p)
 	}
 
+	named, wrong := good.Client(), good.Client()
+	named.ServerName, wrong.ServerName = "localhost", "elsewhere.example"
+	n, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: []string{srv.Endpoint()}, TLS: named})
+	if err != nil {
+		t.Fatalf("Open with another name of the server: %v", err)
+	}
+	defer n.Close()
+
 	for what, c := range map[string]etcdstore.Config{
 		"certificate has expired": {Endpoints: []string{old.Endpoint()}, TLS: expired.Client()},
+		"elsewhere.example":       {Endpoints: []string{srv.Endpoint()}, TLS: wrong},
 		"unknown authority":       {Endpoints: []string{srv.Endpoint()}},
 	} {
 		for _, user := range []string{"", "u"} {

@@ -177,12 +177,17 @@ func handshake(ctx context.Context, c Config) error {
 func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	base, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)
+	opts := []grpc.DialOption{grpc.WithChainUnaryInterceptor(logins)}
+	if c.TLS != nil && c.TLS.ServerName != "" {
+		// The client names each member by its address, and that name wins over the configuration's.
+		opts = append(opts, grpc.WithAuthority(c.TLS.ServerName))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Context: base, Endpoints: c.Endpoints, Username: c.Username, Password: c.Password, TLS: c.TLS,
 		DialTimeout: c.DialTimeout, Logger: zap.NewNop(),
 		// Finds dead connections that carry a stream. Servers close connections that ask more often than each 5 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(logins)},
+		DialOptions: opts,
 	})
 	if !stop() && err == nil {
 		client.Close()
