@@ -5,6 +5,7 @@ package fencetest
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -15,8 +16,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"net"
 )
 
 // The Debian packages with the servers. redis-tools holds the server's program, and starts no service.
@@ -72,7 +71,7 @@ func start(t testing.TB, cmd *exec.Cmd, stop syscall.Signal) (exited chan struct
 			<-exited
 		}
 		if t.Failed() {
-			t.Logf("%s:\n%s", filepath.Base(cmd.Path), out.Bytes())
+			t.Logf("the end of %s's log:\n%s", filepath.Base(cmd.Path), out.Bytes()[max(0, out.Len()-3000):])
 		}
 	})
 	return exited

@@ -70,13 +70,15 @@ func startAll(t *testing.T) places {
 // withTables opens a database, closed with the test, and makes the table of values and of fences.
 func withTables(t *testing.T, driver, url string, f sqlfence.Fence) *sql.DB {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a server that hangs shows its log then
+	defer cancel()
 	db, err := sql.Open(driver, url)
 	if err == nil {
 		t.Cleanup(func() { db.Close() })
-		_, err = db.ExecContext(t.Context(), `CREATE TABLE v (k text PRIMARY KEY, v text NOT NULL)`)
+		_, err = db.ExecContext(ctx, `CREATE TABLE v (k text PRIMARY KEY, v text NOT NULL)`)
 	}
 	if err == nil {
-		err = f.EnsureTable(t.Context(), db)
+		err = f.EnsureTable(ctx, db)
 	}
 	if err != nil {
 		t.Fatal(err)
