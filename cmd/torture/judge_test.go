@@ -297,6 +297,7 @@ func (v *verdict) String() string {
 	row("processes started", starts)
 	row("acts", v.acts)
 	row("two leaders at once (overlaps)", len(v.overlaps))
+	row("of these after the older claim was removed by hand", v.byHand())
 	row("longest overlap", most.Round(time.Microsecond))
 	row("fenced writes acknowledged", v.acknowledged)
 	row("of these lost", v.lost)
@@ -307,6 +308,16 @@ func (v *verdict) String() string {
 	row("acts after an operator had removed the claim", fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
 	row("longest time without a leader", longest(v.silences).Round(time.Millisecond))
 	return b.String()
+}
+
+// byHand counts the overlaps of candidates that act on, beyond a ttl, under a claim that an operator has removed.
+func (v *verdict) byHand() (n int) {
+	for _, o := range v.overlaps {
+		if slices.ContainsFunc(v.line.removals, func(r late) bool { return r.token == o.Older.Token && r.thaw <= o.Younger.From }) {
+			n++
+		}
+	}
+	return n
 }
 
 // blame lists the overlaps, the longest first, with the faults under which they came about.
