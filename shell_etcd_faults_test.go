@@ -175,7 +175,7 @@ func (r *rig) operate() {
 		err = r.c.Revoke(ctx, kv.Lease)
 	default:
 		r.byHand(kv)
-		err = r.c.Delete(ctx, string(kv.Key))
+		err = r.c.Delete(ctx, string(kv.Key), kv.CreateRevision)
 	}
 	if err != nil {
 		r.logf("by hand: %v", err)

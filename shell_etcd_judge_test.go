@@ -45,10 +45,11 @@ func (r *rig) byHand(kv *mvccpb.KeyValue) {
 	r.lineLocked("by hand: the key %s (token %d) is deleted", kv.Key, kv.CreateRevision)
 }
 
-// excusedLocked says whether an operator took the term away, or its whole session, at or after the time it was won.
+// excusedLocked says whether an operator took the term away, or its whole session, which may be
+// carried out long after he gave up waiting for it.
 func (r *rig) excusedLocked(w *rule) bool {
 	for _, h := range r.hands[w.session] {
-		if h.name == w.term.Name() && h.token == uint64(w.term.Token()) || h.token == 0 && h.at > w.at-10*time.Second {
+		if h.name == w.term.Name() && h.token == uint64(w.term.Token()) || h.token == 0 && h.at > w.at-time.Minute {
 			return true
 		}
 	}
@@ -209,6 +210,11 @@ func (r *rig) report() {
 		}
 	}
 	from := max(0, end-120)
+	for _, l := range r.lines[:from] {
+		if strings.Contains(l, "by hand") {
+			r.t.Log(l)
+		}
+	}
 	r.t.Logf("again, though not to the bit: ETCD_SEED=%d ETCD_SEEDS=1 go test -count=5 -run '^TestSimulatedCluster$' .\nthe last %d of %d lines:\n%s",
 		r.seed, end-from, end, strings.Join(r.lines[from:end], "\n"))
 }

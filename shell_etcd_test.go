@@ -205,7 +205,7 @@ func (r *rig) round() {
 	var done sync.WaitGroup
 	for _, m := range r.nodes {
 		for _, name := range r.names {
-			a := &actor3{r, m, name, rand.New(rand.NewPCG(r.rnd.Uint64(), 3)), stop}
+			a := &contender{r, m, name, rand.New(rand.NewPCG(r.rnd.Uint64(), 3)), stop}
 			done.Go(a.run)
 		}
 	}
@@ -241,8 +241,8 @@ func (r *rig) round() {
 	}
 }
 
-// actor3 stands for a name on a machine, for a round.
-type actor3 struct {
+// contender stands for a name on a machine, for a round.
+type contender struct {
 	*rig
 	m    *node
 	name string
@@ -251,7 +251,7 @@ type actor3 struct {
 }
 
 // run campaigns and leads, again and again; once the faults are over it must lead once more, or has gone before.
-func (a *actor3) run() {
+func (a *contender) run() {
 	out := a.rnd.IntN(4) == 0 && !a.calm
 	for {
 		last, limit := false, 60*time.Second
@@ -282,7 +282,7 @@ func (a *actor3) run() {
 }
 
 // lead works under a term and resigns it.
-func (a *actor3) lead(term *Term, last bool) {
+func (a *contender) lead(term *Term, last bool) {
 	w := a.won(a.m, term)
 	d := within(a.rnd, 25*time.Second)
 	if last {
@@ -307,13 +307,13 @@ func (a *actor3) lead(term *Term, last bool) {
 }
 
 // takeAway deletes the claim of a term by hand while all is well: the term must end soon.
-func (a *actor3) takeAway(term *Term) {
+func (a *contender) takeAway(term *Term) {
 	for _, kv := range a.c.Keys("primacy/" + a.name + "/") {
 		if kv.CreateRevision != int64(term.Token()) {
 			continue
 		}
 		a.byHand(kv)
-		if err := a.c.Delete(context.Background(), string(kv.Key)); err != nil {
+		if err := a.c.Delete(context.Background(), string(kv.Key), kv.CreateRevision); err != nil {
 			a.failf("by hand: delete %s: %v", kv.Key, err)
 			return
 		}

@@ -69,7 +69,7 @@ func simHarness(c *etcdsim.Cluster) drivertest.Harness {
 		Remove: func(t testing.TB, _ string, token uint64) {
 			for _, kv := range c.Keys("primacy/") {
 				if kv.CreateRevision == int64(token) {
-					if err := c.Delete(soon(t), string(kv.Key)); err != nil {
+					if err := c.Delete(soon(t), string(kv.Key), kv.CreateRevision); err != nil {
 						t.Fatal(err)
 					}
 					return

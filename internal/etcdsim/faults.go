@@ -191,9 +191,12 @@ func (c *Cluster) newest() *member {
 	return best
 }
 
-// Delete removes a key, as an operator would, and Revoke ends a lease. They wait until it is done, at most until ctx ends.
-func (c *Cluster) Delete(ctx context.Context, key string) error {
-	return c.operate(ctx, &pb.DeleteRangeRequest{Key: []byte(key)})
+// Delete removes a key of that create revision, as an operator would, and Revoke ends a lease. They wait until it is done, at most until
+// ctx ends; it may still be done later then.
+func (c *Cluster) Delete(ctx context.Context, key string, create int64) error {
+	there := &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key), TargetUnion: &pb.Compare_CreateRevision{CreateRevision: create}}
+	gone := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+	return c.operate(ctx, &pb.TxnRequest{Compare: []*pb.Compare{there}, Success: []*pb.RequestOp{gone}})
 }
 
 // Revoke is described at Delete.
