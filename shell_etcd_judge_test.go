@@ -63,7 +63,11 @@ func (r *rig) lost(w *rule) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.lost = true
-	if errors.Is(cause, ErrDeposed) && !r.excusedLocked(w) {
+	touched := false // a claim that an operator deletes in the middle of a move ends the whole session
+	for _, h := range r.hands[w.session] {
+		touched = touched || h.at > r.now()-20*time.Second
+	}
+	if errors.Is(cause, ErrDeposed) && !touched && !r.excusedLocked(w) {
 		r.failLocked("%s: the claim of %v was taken away though no operator did it", w.term.Name(), w)
 	}
 }
