@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -49,7 +51,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	if errors.Is(err, errRecord) {
 		return l.lost("renew")
 	}
-	if !errors.Is(err, errTerm) && l.s.blame(ctx, err, boottime.Now()-start) {
+	if l.s.blame(ctx, err, boottime.Now()-start) {
 		l.s.ring.leave(at)
 	}
 	return wrap(ctx, at.name(), "renew", err)
@@ -57,15 +59,17 @@ func (l *lease) Renew(ctx context.Context) error {
 
 var (
 	errRecord  = errors.New("the session's record is gone")
-	errTerm    = errors.New("etcd changed its leader meanwhile")
+	errMembers = errors.New("two members answered on one connection: name the members themselves, not a proxy in front of them")
 	errUnknown = errors.New("etcd's leader does not know the lease, but the session's record stands")
 )
 
-// renew is the verified renewal: a keepalive, then a linearizable read of the session's record on the same connection.
-// etcd's leader acknowledges a keepalive by itself, also when it was deposed and does not know it yet. Equal raft
-// terms before the one and after the other mean that a majority confirmed that very leader after it had renewed, so
-// whoever leads next knows of the renewal. If it is the term that the lease was granted in, whoever led before never
-// knew of the lease; otherwise see move.
+// renew is the verified renewal: a keepalive, then a proof through etcd's log on the same connection.
+//
+// A leader acknowledges a keepalive by itself, also when it was deposed and does not know it yet. It has the lease, so it
+// leads in the raft term that the lease was granted in, or in a later one. If it is a later one, or a later leader has taken over,
+// then what enters the log from now on bears a later term. So an entry that entered after the answer, in the very term of the
+// grant, proves that this leader had a majority after it had renewed: whoever leads next gives the lease its whole ttl again, and
+// whoever led before never knew of it. In any other term, see move.
 func (l *lease) renew(ctx context.Context, at link) error {
 	now := l.anchored()
 	ka, err := l.beat.send(ctx, l.s.ctx, at, now.id)
@@ -81,16 +85,13 @@ func (l *lease) renew(ctx context.Context, at link) error {
 		}
 		return nil
 	}
-	resp, err := pb.NewKVClient(at.conn).Range(ctx, &pb.RangeRequest{Key: []byte(l.key)}) // not KeysOnly: etcd 3.7 leaves the lease out then
+	rec, term, err := l.prove(ctx, at)
 	switch {
 	case err != nil:
 		return err
-	case resp.Header.ClusterId != ka.Header.ClusterId:
-		return l.s.same(resp.Header)
-	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != l.born || resp.Kvs[0].Lease == 0:
+	case rec == nil || rec.CreateRevision != l.born || rec.Lease == 0:
 		return errRecord
 	}
-	rec, term := resp.Kvs[0], resp.Header.RaftTerm
 	l.s.saw(term)
 	switch {
 	case rec.Lease != now.id:
@@ -101,12 +102,46 @@ func (l *lease) renew(ctx context.Context, at link) error {
 		return l.move(ctx, term) // the grant in it takes the keepalive's place
 	case ka.TTL <= 0:
 		return errUnknown
-	case term != ka.Header.RaftTerm:
-		return errTerm
 	case !now.settled:
 		return l.settle(ctx)
 	}
 	return nil
+}
+
+// prove sends two requests through etcd's log, both of which read the session's record, and returns the record and a raft term that
+// is at least that of the first of them.
+//
+// One would not do. The term in an answer is that of the last entry the member has wholly applied, and an answer may leave before its own
+// entry is that; a member that caught up by a snapshot shows the new state under the old term until it has applied its next entry.
+// Where one member has answered two, the later answer left after the earlier entry was applied.
+func (l *lease) prove(ctx context.Context, at link) (*mvccpb.KeyValue, uint64, error) {
+	// Version never is below 0: it reads only. But it may delete, so it goes through the log; a put would be refused when etcd is full.
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{{Result: pb.Compare_LESS, Target: pb.Compare_VERSION, Key: []byte(l.key), TargetUnion: &pb.Compare_Version{}}},
+		Success: []*pb.RequestOp{doDelete(l.key)},
+		Failure: []*pb.RequestOp{doGet(l.key)},
+	}
+	var answers [2]*pb.TxnResponse
+	var errs [2]error
+	var both sync.WaitGroup
+	for i := range answers {
+		both.Go(func() { answers[i], errs[i] = pb.NewKVClient(at.conn).Txn(ctx, req) })
+	}
+	both.Wait()
+	a, b := answers[0], answers[1]
+	if err := cmp.Or(errs[0], errs[1]); err != nil {
+		return nil, 0, err
+	}
+	if err := cmp.Or(l.s.same(a.Header), l.s.same(b.Header)); err != nil {
+		return nil, 0, err
+	}
+	if a.Header.MemberId != b.Header.MemberId {
+		return nil, 0, errMembers
+	}
+	if a.Header.Revision < b.Header.Revision {
+		a, b = b, a
+	}
+	return one(a, 0), max(a.Header.RaftTerm, b.Header.RaftTerm), nil
 }
 
 // send renews once and waits for the answer. Ctx bounds this one; the stream outlives it if all goes well.
