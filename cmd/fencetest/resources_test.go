@@ -57,7 +57,9 @@ func ping(t testing.TB, url string) error {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	return db.PingContext(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // a server that is just starting may take a connection and never answer on it
+	defer cancel()
+	return db.PingContext(ctx)
 }
 
 func sqliteURL(dir string) string {
