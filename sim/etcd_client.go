@@ -45,7 +45,6 @@ type slot struct {
 
 var (
 	errRecord = errors.New("the record is gone")
-	errTerm   = errors.New("another raft term")
 )
 
 const callLimit = 2 * sec
