@@ -3,8 +3,10 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control).
-PACKAGES := iproute2 tmux
+# Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control), a model checker and its
+# compiler, servers to write to behind a fence (redis-tools holds the server's program; no service is started).
+PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools
+TORTURE  := github.com/primacy-go/primacy/cmd/torture
 LIBRARY  := $$(go list ./... )
 PROGRAM  := $$(cd cmd && go list ./...)
 RACE     ?= -race
@@ -22,23 +24,46 @@ demo: ## the main job, on the embedded store
 test: tools check ## everything that must hold: conformance, real etcd, real processes, real signals
 	go test -timeout 11m ./internal/etcdtest
 	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
-	go test $(RACE) -timeout 11m $(LIBRARY) $(PROGRAM)
+	go test $(RACE) -timeout 11m $(TORTURE) $(LIBRARY) $$(cd cmd && go list ./... | grep -vx $(TORTURE))
 
 check: ## gofmt and vet, on both modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
 	go vet ./... && (cd cmd && go vet ./...)
+	cd peers && GOWORK=off go vet ./versus
 
 oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
 
-stress: ## the tests in fake time and on memstore, 50 times
-	go test -race -count=50 . ./internal/core ./memstore ./drivertest ./open
+stress: ## the tests in fake time 50 times, and SEEDS (default 5000) seeds of the shell under faults
+	go test -race -count=50 -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./drivertest ./open
+	STRESS_SEEDS=$${SEEDS:-5000} ETCD_SEEDS=500 go test -timeout 90m -v -run '^(TestStress|TestSimulatedCluster)$$' .
 
 conformance: tools ## the conformance suite on real etcd, COUNT times (default 50)
 	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore
 
-torture: tools ## real processes under real faults, TORTURE_ROUNDS of them (default 100)
-	cd cmd && TORTURE_ROUNDS=$${TORTURE_ROUNDS:-100} TORTURE_LONG=$${TORTURE_LONG:-10} go test $(RACE) -timeout 60m -v ./torture
+torture: tools ## real processes and a real cluster under real faults, FOR (default 10m)
+	cd cmd && TORTURE_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run 'TestTorture$$' ./torture
+
+torture-all: tools ## the same, and every other torture test for longer
+	cd cmd && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
+
+sim: ## the deterministic simulation, FOR (default 10m); go run ./sim/run -seed N replays one seed
+	go run ./sim/run -for $${FOR:-10m}
+
+mutations: ## each rule taken out of the library in turn: a test must notice
+	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 60m -v ./sim/mutations
+
+spec: tools ## the protocol, model-checked: all rules hold, and what goes wrong without each
+	go run ./spec -j 2
+
+fence: tools ## the fences against real servers
+	go test $(RACE) -timeout 3m ./fence/... ./cmd/fencetest
+
+versus: tools ## the same torture with ours, etcd's own package, a bare keepalive and client-go as candidates, FOR each (default 2m)
+	cd peers && GOWORK=off go run ./versus -for $${FOR:-2m}
+
+peers: ## the tests of the other libraries' workers
+	cd peers && GOWORK=off go vet ./... && GOWORK=off go test -timeout 10m ./...
 
 lint: ## golangci-lint with .golangci.yml
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run ./...
@@ -46,7 +71,9 @@ lint: ## golangci-lint with .golangci.yml
 tools: # installs what is missing of PACKAGES
 	@for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$${missing:-} $$p"; done; \
 	if [ -n "$${missing:-}" ]; then \
-		echo "installing$$missing"; apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing >/dev/null; \
+		echo "installing$$missing"; mkdir -p /etc/postgresql-common; \
+		test -e /etc/postgresql-common/createcluster.conf || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf; \
+		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance torture lint tools
+.PHONY: help build demo test check oldest stress conformance torture torture-all sim mutations spec fence versus peers lint tools

@@ -26,7 +26,7 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, doc := range []string{"ARCHITECTURE.md", "docs/track-record.md"} {
+	for _, doc := range []string{"ARCHITECTURE.md", "docs/track-record.md", "docs/guarantees.md"} {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
@@ -39,6 +39,13 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 			if !exists[string(m[1])] {
 				t.Errorf("%s names %s, which does not exist", doc, m[1])
 			}
+		}
+	}
+	// In the tables of guarantees.md each row is a promise.
+	b, _ := os.ReadFile("docs/guarantees.md")
+	for row := range strings.Lines(string(b)) {
+		if strings.HasPrefix(row, "| ") && !strings.Contains(row, "held by") && !strings.Contains(row, "`Test") && !strings.Contains(row, "the same") {
+			t.Errorf("docs/guarantees.md promises without a test: %s", row)
 		}
 	}
 	if b, _ := os.ReadFile("ARCHITECTURE.md"); strings.Count(string(b), "\n") > 200 {

@@ -81,12 +81,24 @@ func rule(from, path string) string {
 	if isStore(path) && from != self+"/open" && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
 		return "only open imports every store"
 	}
-	if path == self+"/drivertest" || path == self+"/internal/etcdtest" {
-		if from != self+"/drivertest" && from != self+"/internal/etcdtest" {
-			return "test helpers never reach a user's binary"
-		}
+	if helper(path) && !helper(from) {
+		return "test helpers never reach a user's binary"
+	}
+	if strings.HasPrefix(from, self+"/fence") && inside && path != self && path != self+"/driver" && !strings.HasPrefix(path, self+"/fence") {
+		return "a fence knows the words of the root, and no store"
+	}
+	if strings.HasPrefix(path, self+"/fence") && !strings.HasPrefix(from, self+"/fence") && !strings.HasPrefix(from, self+"/cmd/") {
+		return "nobody links a fence that he did not ask for"
+	}
+	if strings.HasPrefix(path, self+"/sim") && !strings.HasPrefix(from, self+"/sim") {
+		return "the simulation ships nothing"
 	}
 	return ""
+}
+
+// helper says whether a package is for tests only.
+func helper(path string) bool {
+	return path == self+"/drivertest" || path == self+"/internal/etcdtest" || path == self+"/internal/etcdsim"
 }
 
 func TestImportRules(t *testing.T) {
@@ -127,6 +139,10 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/internal/core", "sync"},
 		{self + "/open", self + "/drivertest"},
 		{self + "/drivertest", self + "/etcdstore"},
+		{self + "/etcdstore", self + "/internal/etcdsim"},
+		{self + "/fence/etcdfence", self + "/etcdstore"},
+		{self, self + "/fence"},
+		{self + "/memstore", self + "/sim"},
 	} {
 		if rule(bad[0], bad[1]) == "" {
 			t.Errorf("%s may import %s", bad[0], bad[1])
