@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/primacy-go/primacy/internal/boottime"
 )
 
 // beat is the lease's own keepalive stream. Replies on it carry no request number, so one renewal is in flight at a time
@@ -39,7 +38,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	actx, cancel := context.WithTimeout(ctx, min(l.ttl/2, callLimit))
 	defer cancel()
 	defer context.AfterFunc(l.s.ctx, cancel)()
-	start := boottime.Now()
+	start := time.Now()
 	err = l.renew(actx, at)
 	if err == nil {
 		return nil
@@ -51,7 +50,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	if errors.Is(err, errRecord) {
 		return l.lost("renew")
 	}
-	if l.s.blame(ctx, err, boottime.Now()-start) {
+	if l.s.blame(ctx, err, time.Since(start)) {
 		l.s.ring.leave(at)
 	}
 	return wrap(ctx, at.name(), "renew", err)

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/boottime"
 )
 
 const (
@@ -35,6 +34,7 @@ type ring struct {
 	mu      sync.Mutex
 	members []*member
 	current *member
+	retired map[*grpc.ClientConn]*time.Timer // connections left behind, which end when their timers do
 	closed  bool
 }
 
@@ -42,8 +42,8 @@ type ring struct {
 type member struct {
 	endpoint string
 	conn     *grpc.ClientConn
-	failed   time.Duration // when it failed last, on the boot clock; 0 never
-	stale    bool          // it failed since it was dialled
+	failed   time.Time // when it failed last; zero: never
+	stale    bool      // it failed since it was dialled
 }
 
 // link is a member to call, with the connection as it stands.
@@ -78,7 +78,7 @@ func (r *ring) sync() {
 	}
 	for _, m := range r.members {
 		if !slices.Contains(members, m) {
-			m.retire()
+			r.retire(m)
 		}
 	}
 	r.members = members
@@ -87,12 +87,21 @@ func (r *ring) sync() {
 	}
 }
 
-// retire closes the connection once every call on it has had its time.
-func (m *member) retire() {
-	if conn := m.conn; conn != nil {
-		time.AfterFunc(2*callLimit, func() { conn.Close() })
+// retire closes a member's connection once every call on it has had its time, or when the ring is closed. The caller holds the lock.
+func (r *ring) retire(m *member) {
+	conn := m.conn
+	if m.conn = nil; conn == nil {
+		return
 	}
-	m.conn = nil
+	if r.retired == nil {
+		r.retired = map[*grpc.ClientConn]*time.Timer{}
+	}
+	r.retired[conn] = time.AfterFunc(2*callLimit, func() {
+		r.mu.Lock()
+		delete(r.retired, conn)
+		r.mu.Unlock()
+		conn.Close()
+	})
 }
 
 // use returns the member to call now. It does not block: gRPC connects in the background, the call waits.
@@ -106,7 +115,7 @@ func (r *ring) use() (link, error) {
 	m := r.current
 	if m.stale {
 		// A new connection, for the old one may hang in gRPC's backoff (up to two minutes) or in a dead TCP flow.
-		m.retire()
+		r.retire(m)
 	}
 	if m.conn == nil {
 		// Dial takes credentials, TLS, token interceptors and dial options from the client.
@@ -124,7 +133,7 @@ func (r *ring) leave(l link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.member.conn == l.conn {
-		l.stale, l.failed = true, boottime.Now()
+		l.stale, l.failed = true, time.Now()
 	}
 	if r.current != l.member {
 		return // somebody else moved on already
@@ -132,7 +141,7 @@ func (r *ring) leave(l link) {
 	at := slices.Index(r.members, r.current)
 	for i := 1; i < len(r.members); i++ {
 		m := r.members[(at+i)%len(r.members)]
-		if r.current == l.member || m.failed < r.current.failed {
+		if r.current == l.member || m.failed.Before(r.current.failed) {
 			r.current = m
 		}
 	}
@@ -163,7 +172,7 @@ func (r *ring) size() int {
 	return len(r.members)
 }
 
-// close ends all connections.
+// close ends all connections, also those left behind.
 func (r *ring) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,6 +182,11 @@ func (r *ring) close() {
 			m.conn.Close()
 		}
 	}
+	for conn, end := range r.retired {
+		end.Stop()
+		conn.Close()
+	}
+	clear(r.retired)
 }
 
 // rpc is one call on one connection.
@@ -215,12 +229,12 @@ func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err 
 
 // attempt does fn at one member under the limit of one attempt, and leaves the member where it is to blame.
 func (s *Store) attempt(ctx context.Context, l link, fn rpc, opts ...grpc.CallOption) error {
-	start := boottime.Now() // says only whom to blame
+	start := time.Now() // on the clock that ctx runs on, which stands still while the machine is suspended
 	actx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	err := fn(actx, l.conn, append(opts, bigAnswers)...)
-	if err != nil && s.blame(ctx, err, boottime.Now()-start) {
+	if err != nil && s.blame(ctx, err, time.Since(start)) {
 		s.ring.leave(l)
 	}
 	return err

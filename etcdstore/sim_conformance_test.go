@@ -47,7 +47,6 @@ func TestConformanceInMemory(t *testing.T) {
 				c := etcdsim.Start(etcdsim.Options{})
 				t.Cleanup(func() {
 					c.Heal()
-					time.Sleep(5 * time.Second) // connections that a store has left are closed some seconds later
 					c.Close()
 					synctest.Wait()
 				})

@@ -19,7 +19,6 @@ func inCluster(t *testing.T, seed uint64, peers time.Duration, do func(t *testin
 		c := etcdsim.Start(etcdsim.Options{Seed: seed, Peers: peers})
 		t.Cleanup(func() {
 			c.Heal()
-			time.Sleep(5 * time.Second) // connections that a store has left are closed some seconds later
 			c.Close()
 			synctest.Wait()
 		})
@@ -30,6 +29,13 @@ func inCluster(t *testing.T, seed uint64, peers time.Duration, do func(t *testin
 
 // follower returns a member that does not lead.
 func follower(c *etcdsim.Cluster) int { return (c.Leader() + 1) % 3 }
+
+// moveLeader makes another member etcd's leader, as soon as one has all of the log.
+func moveLeader(c *etcdsim.Cluster) {
+	for !c.MoveLeader(follower(c)) {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
 
 // untilRenewed renews as a session does, until it is accepted.
 func untilRenewed(t *testing.T, l driver.Lease) {
@@ -60,7 +66,7 @@ func TestSimulatedMoveTellsALostClaim(t *testing.T) {
 			p := claim(t, l, "x")
 			untilRenewed(t, l)
 			old := c.Keys("primacy/x/")[0].Lease
-			c.MoveLeader(follower(c))
+			moveLeader(c)
 			time.Sleep(time.Second)
 			done := make(chan error, 1)
 			go func() { done <- l.Renew(soon(t)) }()
