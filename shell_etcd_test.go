@@ -67,13 +67,14 @@ func (s *tally) add(o tally) {
 	s.lost += o.lost
 	s.faults += o.faults
 	s.stats.Elections += o.stats.Elections
+	s.stats.Snapshots += o.stats.Snapshots
 	s.stats.StaleRenewal += o.stats.StaleRenewal
 	s.stats.StaleRevokes += o.stats.StaleRevokes
 }
 
 func (s *tally) String() string {
-	return fmt.Sprintf("%d runs, %d faults, %d terms, %d of them lost before their work was done; etcd: %d leaders elected, %d keepalives acknowledged and %d leases ended by deposed ones",
-		s.runs, s.faults, s.terms, s.lost, s.stats.Elections, s.stats.StaleRenewal, s.stats.StaleRevokes)
+	return fmt.Sprintf("%d runs, %d faults, %d terms, %d of them lost before their work was done; etcd: %d leaders elected, %d snapshots sent, %d keepalives acknowledged and %d leases ended by deposed ones",
+		s.runs, s.faults, s.terms, s.lost, s.stats.Elections, s.stats.Snapshots, s.stats.StaleRenewal, s.stats.StaleRevokes)
 }
 
 // numberIn reads a number from the environment.

@@ -28,6 +28,7 @@ type Options struct {
 	Rates   []float64     // of the members' clocks; 1 for those not named
 	Peers   time.Duration // longest way of a message between members; 1 ms if zero
 	Clients time.Duration // way of each byte between a client and a member; 200 µs if zero
+	Keep    int           // entries that a leader keeps for those behind: who lacks more catches up by a snapshot; drawn if zero
 }
 
 // Cluster is an etcd cluster. Its methods are safe for concurrent use.
@@ -55,6 +56,7 @@ type Cluster struct {
 // Stats counts what happened in a cluster.
 type Stats struct {
 	Elections    int // won, the first included
+	Snapshots    int // by which members caught up that were far behind
 	Reads        int // linearizable and serializable, Txns without writes included
 	Entries      int // of the log
 	Expired      int // leases ended because their time was over
@@ -92,6 +94,9 @@ func Start(o Options) *Cluster {
 	c := &Cluster{o: o, start: time.Now(), latency: o.Clients, rnd: rand.New(rand.NewPCG(o.Seed, 7)), cut: map[link]bool{},
 		held: map[way]bool{}, flows: map[*flow]struct{}{}, done: make(chan struct{})}
 	c.id = c.rnd.Uint64()
+	if c.o.Keep == 0 {
+		c.o.Keep = keeps[c.rnd.IntN(len(keeps))]
+	}
 	c.thawed.L = &c.mu
 	for i := range o.Members {
 		rate := 1.0

@@ -8,7 +8,10 @@
 //   - A write is done once a majority holds it. It may be done long after its caller has gone: requests that lie before a
 //     frozen member are read when it wakes up.
 //   - A linearizable read needs a leader that a majority has confirmed after the read began, and that has committed
-//     something in its own term. An answer's raft term is that of the last entry its member has applied.
+//     something in its own term. A Txn that may write is no read: it goes through the log, also if it then writes nothing.
+//   - An answer's raft term is that of the last entry its member has applied. An answer to a write may leave before its own entry
+//     is that one. A member that is far behind catches up by a snapshot, and goes on to tell the term of the last entry that it
+//     applied before.
 //   - Leases live in the leader's memory. It counts them on its own clock, looks every 500 ms, and gives all of them their whole
 //     ttl and an election timeout more when it is elected. Keepalives ask nobody else: a leader that was cut off and frozen goes on
 //     answering them for one to two seconds after it wakes up, until it notices that no majority has answered it. The

@@ -68,6 +68,9 @@ func (c *Cluster) Crash(i int) {
 	defer c.mu.Unlock()
 	m := c.members[i]
 	m.down, m.frozen, m.inbox, m.queue, m.lead = true, false, nil, nil, -1
+	if m.shot {
+		m.appliedTerm = 0 // its disk has no entries to apply once more
+	}
 	if m.leads {
 		m.leads, m.pending = false, nil
 		m.demote()

@@ -34,7 +34,8 @@ type member struct {
 
 	st          *state // what it has applied; on disk
 	applied     int
-	appliedTerm uint64 // of the last entry applied: what its answers say
+	appliedTerm uint64 // of the last entry applied as one: what its answers say
+	shot        bool   // it has applied none since it took a snapshot over
 
 	primary bool                    // its lessor counts leases down
 	expiry  map[int64]time.Duration // on its clock
@@ -55,8 +56,10 @@ type proposal struct {
 }
 
 type outcome struct {
-	resp any
-	err  error
+	resp  any
+	err   error
+	early bool   // the answer leaves before the term of its own entry is set
+	term  uint64 // that it bears then
 }
 
 // live is the member's clockwork.
@@ -134,7 +137,7 @@ func (m *member) heartbeat() {
 			}
 			f.follow(term, m.i)
 			f.have = max(f.have, have)
-			f.learn(min(commit, f.have))
+			f.catchUp(min(commit, f.have))
 			m.c.send(f, m, "", func() {
 				if m.leads && m.term == term {
 					m.active[f.i] = true
@@ -306,14 +309,14 @@ func (m *member) learn(commit int) {
 	for m.applied < commit {
 		e := m.c.log[m.applied]
 		m.applied++
-		m.appliedTerm = e.term
 		resp, err := m.st.apply(e.req)
 		m.lease(e.req)
 		m.publish()
 		if w := m.waiters[e.id]; w != nil {
-			w <- outcome{resp, err}
+			w <- outcome{resp, err, m.c.rnd.IntN(2) == 0, m.appliedTerm}
 			delete(m.waiters, e.id)
 		}
+		m.appliedTerm, m.shot = e.term, false
 	}
 	m.note()
 }

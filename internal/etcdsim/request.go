@@ -37,7 +37,11 @@ func (m *member) propose(ctx context.Context, req any) (any, *pb.ResponseHeader,
 	if !m.gate() {
 		return nil, nil, rpctypes.ErrGRPCStopped
 	}
-	return out.resp, m.header(), out.err
+	h := m.header()
+	if out.early {
+		h.RaftTerm = out.term
+	}
+	return out.resp, h, out.err
 }
 
 // index returns how much of the log stood at some instant after the call began, as a leader knows it that a majority has

@@ -135,12 +135,10 @@ func (s *state) run(t *pb.TxnRequest, p *path, rev int64) *pb.TxnResponse {
 	return resp
 }
 
-// readOnly reports whether a Txn writes nothing, whichever way it goes: then it is a linearizable read.
+// readOnly reports whether a Txn has nothing but reads, whichever way it goes: then it is a linearizable read. Any other goes through the log,
+// also one that has another Txn within, whatever that does.
 func readOnly(t *pb.TxnRequest) bool {
 	for _, op := range append(append([]*pb.RequestOp(nil), t.Success...), t.Failure...) {
-		if in := op.GetRequestTxn(); in != nil && readOnly(in) {
-			continue
-		}
 		if op.GetRequestRange() == nil {
 			return false
 		}

@@ -128,6 +128,15 @@ func (ws *watchStream) show(id int64, r *pb.WatchCreateRequest, events []*mvccpb
 	}
 }
 
+// since returns the events from a revision on.
+func since(events []*mvccpb.Event, from int64) []*mvccpb.Event {
+	i := len(events)
+	for i > 0 && events[i-1].Kv.ModRevision >= from {
+		i--
+	}
+	return events[i:]
+}
+
 // push hands a message to the sender.
 func (ws *watchStream) push(r *pb.WatchResponse) {
 	r.Header = ws.m.header()
