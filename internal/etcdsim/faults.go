@@ -29,6 +29,13 @@ func (c *Cluster) Stats() Stats {
 	return c.stats
 }
 
+// Connections returns how many connections to members are not closed on both sides.
+func (c *Cluster) Connections() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.flows)
+}
+
 // Freeze stops a member as SIGSTOP does: its clock goes on, its connections stay open, and what is sent to it waits.
 func (c *Cluster) Freeze(i int) {
 	c.mu.Lock()
