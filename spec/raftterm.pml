@@ -12,15 +12,15 @@
  *   one leader       while the session's Check says yes, its claim stands
  *
  * Requests are lost, answers are late, calls are given up and their Txns carried out later. Each of these takes one rule out:
- *   UNVERIFIED           a keepalive is taken at its word, without the read that verifies it
+ *   UNVERIFIED           a keepalive is taken at its word, without the proof that follows it
+ *   READ_HEADER          the proof is a read, and the raft term is the one in its answer's header
+ *   ONE_ENTRY            the proof is one request through the log, so that its answer may show an old raft term
+ *   AT_ONCE              the two requests through the log follow the keepalive at once, without the read in between
  *   NO_TERM_RULE         a verified renewal counts also for a lease of an earlier raft term
  *   BEFORE_SETTLED       a renewal counts when the record has moved to the new lease, before the claim has
  *   ANY_GRANT            a grant is taken to be of the raft term in its answer, without the newest term known before
  *   NO_MARK              the Txns of a move do not compare the record's mod revision: old ones still bite
  *   REVIVE               a renewal that is answered after the deadline revives the session
- * And one takes an assumption about etcd out:
- *   SNAPSHOT_HEADER      a member's answers may carry an older raft term than the state they show. etcd does that (3.5, 3.6, 3.7, by
- *                        its source) from when it has caught up by a snapshot until it applies its next log entry.
  */
 #ifndef T
 #define T 2             /* ttl of a lease, in ticks of the members' clocks */
@@ -36,12 +36,17 @@
 #endif
 #define SPAN (T - E)
 #define UNKNOWN (T + 1)
+#ifdef AT_ONCE
+#define PROPOSING Acked
+#else
+#define PROPOSING Reading
+#endif
 #ifndef REACH
 #define REACH 0         /* not 0: fail where the event of that number happens, to show that it can */
 #endif
 #define reached(event) if :: REACH == event -> printf("REACHED event %d.\n", event); assert(false) :: else fi
 
-mtype = { Idle, Keepalive, Admitted, Acked, Granting, Granted, Attaching, Settling }  /* where the session's Renew is */
+mtype = { Idle, Keepalive, Admitted, Acked, Reading, Proposed, Granting, Granted, Attaching, Settling }  /* where the session's Renew is */
 
 typedef Leadership {                    /* the leader of one raft term: an incarnation, not a member */
 	bit leads;                      /* by its own lights: until it hears of a later term */
@@ -49,6 +54,7 @@ typedef Leadership {                    /* the leader of one raft term: an incar
 }
 Leadership leader[TERMS + 1];
 byte now = 1;                       /* the present raft term */
+byte committed = 1;                 /* the newest raft term that a committed entry bears */
 
 /* What raft agrees on. Leases are numbered as they are granted. */
 byte granted = 1;                   /* how many leases were granted */
@@ -65,8 +71,9 @@ byte age; byte missed;              /* since the send of the last renewal that c
 byte sent; byte sentMissed;         /* since the send of the renewal under way */
 byte id = 1; byte term = 1; byte known = 1; bit settled = 1;    /* anchor: lease, its raft term, the record's mark as known; all claims moved */
 byte seen = 1;                      /* the newest raft term seen in any answer */
-byte acker;                         /* the term of the leader that answers the keepalive; in its header too */
+byte acker;                         /* the term of the leader that answers the keepalive */
 bit  acked;                         /* it knew the lease */
+byte entry; byte holder;            /* the first of the two requests: the raft term it bears in the log; the last leader that has it in its log */
 byte fresh; byte before;            /* the lease just granted; the newest term seen before it was asked for */
 /* The claim: it was begun, so that a move looks for it; it is known to stand; a move under way looks for it; a put of it travels. */
 bit  begun; bit token; bit looked; bit put; byte putLease; byte putMark;
@@ -91,7 +98,7 @@ inline judge() {
 	:: else
 	fi
 }
-inline finish() { at = Idle; sent = 0; sentMissed = 0; acker = 0; acked = 0; fresh = 0; before = 0; looked = 0 }
+inline finish() { at = Idle; sent = 0; sentMissed = 0; acker = 0; acked = 0; entry = 0; holder = 0; fresh = 0; before = 0; looked = 0 }
 inline lost()   { over = 1; finish(); printf("The session learns that its record or its claim is gone. It is over.\n") }
 inline accept() {
 	age = sent; missed = sentMissed; finish();
@@ -103,53 +110,57 @@ inline learn() {
 	if :: record != id -> id = record; term = 0; settled = 0 :: else fi;
 	known = mark
 }
-/* The read is answered, with the raft term in its header; another is in the keepalive's. */
-inline read(inRead, inAck) {
-	if :: seen < inRead -> seen = inRead :: else fi;
-	printf("The read shows the record on lease %d, in term %d.\n", record, inRead);
+/* The record as it stands is read, and the answer is taken to show raft term t. */
+inline proved(t) {
+	if :: seen < t -> seen = t :: else fi;
+	printf("The answer shows the record on lease %d, in term %d.\n", record, t);
 	if
 	:: record == 0 -> lost()
 	:: record != 0 && record != id -> learn(); move(); printf("An earlier move was carried out: moved once more.\n")
 #ifndef NO_TERM_RULE
-	:: record == id && inRead != term ->
-		if :: acked && inAck < inRead -> reached(7) :: else fi;     /* a leader that was deposed has acknowledged */
-		move(); printf("That is not the term that lease %d was granted in: the session moves to a new one.\n", id)
+	:: record == id && t != term ->
+		move(); printf("That is not the term that lease %d is taken to be of: the session moves to a new one.\n", id)
 #endif
 	:: else ->
 		if
-		:: !acked || inRead != inAck -> finish(); printf("Keepalive and read do not agree: the renewal fails.\n")
-		:: acked && inRead == inAck && !settled -> settle()
-		:: else -> reached(1); accept()
+		:: !acked -> finish(); printf("The keepalive found no lease: the renewal fails.\n")
+		:: acked && !settled -> settle()
+		:: else -> reached(1); if :: entry < holder -> reached(9) :: else fi; accept()
 		fi
 	fi
 }
-inline move()   { before = seen; at = Granting }
-inline settle() { at = Settling; looked = begun }
+inline move()   { before = seen; at = Granting; acker = 0; acked = 0; entry = 0; holder = 0 }
+inline settle() { at = Settling; looked = begun; acker = 0; acked = 0; entry = 0; holder = 0 }
 
 /* Txns, as the cluster carries them out: compare, then attach. */
 inline attach_record(lease, compare, done) {
 	done = 0;
 	if
-	:: record != 0 && marked(compare) && alive[lease] -> record = lease; mark++; done = 1
+	:: record != 0 && marked(compare) && alive[lease] -> record = lease; mark++; committed = now; done = 1
 	:: else
 	fi
 }
 inline attach_claim(lease, compare, done) {
 	done = 0;
 	if
-	:: record != 0 && marked(compare) && claim != 0 && alive[lease] -> claim = lease; done = 1
+	:: record != 0 && marked(compare) && claim != 0 && alive[lease] -> claim = lease; committed = now; done = 1
 	:: else
 	fi
 }
 
-/* The cluster agrees on a next leader. Who led before goes on leading by its own lights. */
+/* The cluster agrees on a next leader. Who led before goes on leading by its own lights. An entry that is in the log of some leader and not
+ * committed is in the next one's log or not. It keeps its term. It cannot be there once an entry of a later term is committed. */
+inline elect() {
+	now++; leader[now].leads = 1;
+	l = 1; do :: l <= LEASES -> leader[now].left[l] = (alive[l] -> T : UNKNOWN); l++ :: else -> break od; l = 0;
+	printf("The leader of term %d is paused or cut off. Term %d begins: its leader gives every lease its full ttl again.\n", now - 1, now)
+}
 proctype Election() {
 	byte l;
 	do
-	:: d_step { !over && now < TERMS ->
-		now++; leader[now].leads = 1;
-		l = 1; do :: l <= LEASES -> leader[now].left[l] = (alive[l] -> T : UNKNOWN); l++ :: else -> break od; l = 0;
-		printf("The leader of term %d is paused or cut off. Term %d begins: its leader gives every lease its full ttl again.\n", now - 1, now) }
+	:: d_step { !over && now < TERMS -> elect() }
+	:: d_step { !over && now < TERMS && at == Proposed && committed <= entry ->
+		elect(); holder = now; printf("It has the session's request of term %d in its log.\n", entry) }
 	od
 }
 proctype Leader(byte n) {
@@ -164,6 +175,9 @@ proctype Leader(byte n) {
 		at = Acked; acked = !leader[n].leads || knows(n, id);
 		if :: knows(n, id) -> leader[n].left[id] = T :: else fi;
 		printf("The leader of term %d acknowledges the keepalive of lease %d.\n", n, id) }
+	/* It takes requests into its log, also when it is deposed: then they are carried out only if a later leader has them in its log. */
+	:: d_step { !over && at == PROPOSING && leader[n].leads ->
+		at = Proposed; entry = n; holder = n; acker = 0; printf("The leader of term %d takes two requests of the session into its log.\n", n) }
 	:: d_step { !over && n < now && leader[n].leads ->
 		leader[n].leads = 0;
 		l = 1; do :: l <= LEASES -> leader[n].left[l] = UNKNOWN; l++ :: else -> break od; l = 0;
@@ -181,7 +195,7 @@ proctype Expiry(byte n; byte l) {
 proctype Proposal(byte l) {
 	do
 	:: d_step { !over && revoke[l] ->
-		revoke[l] = 0; alive[l] = 0; leader[now].left[l] = UNKNOWN;
+		revoke[l] = 0; alive[l] = 0; committed = now; leader[now].left[l] = UNKNOWN;
 		printf("The cluster revokes lease %d, with every key on it.\n", l);
 		if :: record == l -> record = 0 :: else fi;
 		if :: claim == l -> claim = 0 :: claim != 0 && claim != l -> reached(4) :: else fi;
@@ -191,7 +205,7 @@ proctype Proposal(byte l) {
 	od
 }
 
-/* Renew: a keepalive, then a linearizable read that verifies it; in another raft term a move. */
+/* Renew: a keepalive, then a read, then two requests through the log; in another raft term a move. */
 proctype Renew() {
 	bit done;
 	do
@@ -200,28 +214,42 @@ proctype Renew() {
 #ifdef UNVERIFIED
 	:: d_step { !over && at == Acked ->
 		if :: acked && acker == term -> accept() :: acked && acker != term -> finish() :: else -> lost() fi }
-#else
-	:: d_step { !over && at == Acked ->
-		read(now, acker) }
-#ifdef SNAPSHOT_HEADER
-	:: d_step { !over && at == Acked && term != 0 && term < now ->
-		printf("The member asked has caught up by a snapshot: its answers carry the old raft term.\n"); read(term, term) }
 #endif
+#ifdef READ_HEADER
+	:: d_step { !over && at == Acked ->
+		committed = now; proved(now) }
+	:: d_step { !over && at == Acked && term != 0 && term < now ->
+		committed = now; printf("The member asked has caught up by a snapshot: its answer shows the old raft term.\n"); proved(term) }
+#endif
+#ifndef AT_ONCE
+	/* A linearizable read: a leader whose entry of its own term is committed asks a majority whether it still leads. */
+	:: d_step { !over && at == Acked ->
+		committed = now; at = Reading; if :: acked && acker < now -> reached(7) :: else fi; acker = 0;
+		printf("A read is answered: the leader of term %d had a majority after the keepalive.\n", now) }
+#endif
+	/* A leader commits what is in its log with an entry of its own term. The requests are carried out, and answered under the term of the first
+	 * of them or a later one. They only read, so one that was given up does nothing, whenever it is carried out. */
+	:: d_step { !over && at == Proposed && holder == now ->
+		committed = now; printf("The requests of term %d are carried out in term %d.\n", entry, now); proved(entry) }
+	:: d_step { !over && at == Proposed && holder == now && entry < now ->
+		committed = now; printf("The requests of term %d are carried out, and answered in term %d.\n", entry, now); proved(now) }
+#ifdef ONE_ENTRY
+	:: d_step { !over && at == Proposed && holder == now && term != 0 && term < entry ->
+		committed = now; printf("The request is carried out by a member that has caught up by a snapshot: its answer shows the old raft term.\n"); proved(term) }
 #endif
 	:: d_step { !over && at == Granting && granted < LEASES ->
-		granted++; fresh = granted; alive[fresh] = 1; leader[now].left[fresh] = T; at = Granted;
+		committed = now; granted++; fresh = granted; alive[fresh] = 1; leader[now].left[fresh] = T; at = Granted;
 		printf("In term %d the cluster grants lease %d.\n", now, fresh) }
-	/* Its answer carries the term of a later moment, or of the same. */
-	:: d_step { !over && at == Granted ->
-		if
+	/* Its answer carries the term of that moment, a later one, or an old one. */
 #ifdef ANY_GRANT
-		:: true ->
-			before = now; at = Attaching; printf("The answer carries term %d.\n", now)
+	:: d_step { !over && at == Granted ->
+		committed = now; before = now; at = Attaching; printf("The answer shows term %d.\n", now) }
 #else
-		:: now == before -> at = Attaching; printf("The answer carries term %d, the newest known before: so lease %d is of it.\n", now, fresh)
-		:: else -> seen = now; fresh = 0; move(); printf("The answer carries term %d, newer than was known: asked for again.\n", now)
+	:: d_step { !over && at == Granted ->
+		at = Attaching; printf("The answer shows term %d, the newest known before: so lease %d is of it or of a later one.\n", before, fresh) }
+	:: d_step { !over && at == Granted && now != before ->
+		committed = now; seen = now; fresh = 0; move(); printf("The answer shows term %d, newer than was known: asked for again.\n", now) }
 #endif
-		fi }
 	:: d_step { !over && at == Attaching ->
 		attach_record(fresh, known, done);
 		if
@@ -255,7 +283,7 @@ proctype Renew() {
 		fi;
 		done = 0 }
 	:: d_step { !over && seen < now ->
-		seen = now; printf("The session hears of term %d in another answer.\n", now) }
+		committed = now; seen = now; printf("The session hears of term %d in another answer.\n", now) }
 	/* A call is given up: it is lost, or its Txn still travels. */
 	:: d_step { !over && at != Idle ->
 		finish(); printf("The renewal fails: no answer in time.\n") }
@@ -285,7 +313,7 @@ proctype Claim() {
 		put = 1; putLease = id; putMark = known; printf("It sends the put of its claim, on lease %d.\n", id) }
 	:: d_step { !over && put ->
 		if
-		:: record != 0 && marked(putMark) && claim == 0 && !token && alive[putLease] -> claim = putLease; printf("The claim stands, on lease %d.\n", claim)
+		:: record != 0 && marked(putMark) && claim == 0 && !token && alive[putLease] -> claim = putLease; committed = now; printf("The claim stands, on lease %d.\n", claim)
 		:: record == 0 -> lost()
 		:: else -> learn(); reached(8); printf("The put is refused: the record has changed.\n")
 		fi;

@@ -56,7 +56,9 @@ var options = []search{
 	{Model: "raftterm", Name: "ANY_GRANT", Says: "a grant is taken to be of the raft term in its answer", Want: oneLeader},
 	{Model: "raftterm", Name: "NO_MARK", Says: "Txns of an earlier move still bite", Want: oneLeader},
 	{Model: "raftterm", Name: "REVIVE", Says: "an answer after the deadline revives the session", Want: oneLeader},
-	{Model: "raftterm", Name: "SNAPSHOT_HEADER", Says: "a member's answers carry an older raft term than its state", Want: oneLeader},
+	{Model: "raftterm", Name: "READ_HEADER", Says: "the raft term is that in a read's header", Want: oneLeader},
+	{Model: "raftterm", Name: "ONE_ENTRY", Says: "one request through the log proves a renewal", Want: oneLeader},
+	{Model: "raftterm", Name: "AT_ONCE", Says: "no read between the keepalive and the requests", Want: oneLeader},
 
 	{Model: "observed", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Define: []string{"TOKENS=2"}, Want: oneLeader},
 	{Model: "observed", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"TOKENS=2"}, Want: oneLeader},
@@ -88,8 +90,9 @@ var events = map[string][]string{
 		"a lease is revoked that the session has left",
 		"a straggling Txn of a move is refused",
 		"a leader that was deposed proposes to revoke a lease",
-		"a leader that was deposed acknowledges, and the read tells",
+		"a leader that was deposed acknowledges, and a later one confirms the read",
 		"a claim's put finds the record moved",
+		"a renewal counts whose proof a later leader has carried out",
 	},
 	"observed": {
 		"a heartbeat counts",
