@@ -15,8 +15,12 @@ import (
 
 // inCluster runs do in a bubble with a cluster that has a leader. Peers is how long messages between members take at most.
 func inCluster(t *testing.T, seed uint64, peers time.Duration, do func(t *testing.T, c *etcdsim.Cluster)) {
+	inClusterOf(t, etcdsim.Options{Seed: seed, Peers: peers}, do)
+}
+
+func inClusterOf(t *testing.T, o etcdsim.Options, do func(t *testing.T, c *etcdsim.Cluster)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := etcdsim.Start(etcdsim.Options{Seed: seed, Peers: peers})
+		c := etcdsim.Start(o)
 		t.Cleanup(func() {
 			c.Heal()
 			c.Close()
