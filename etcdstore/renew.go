@@ -62,13 +62,15 @@ var (
 	errUnknown = errors.New("etcd's leader does not know the lease, but the session's record stands")
 )
 
-// renew is the verified renewal: a keepalive, then a proof through etcd's log on the same connection.
+// renew is the verified renewal: a keepalive, then a proof on the same connection, by a read and by etcd's log.
 //
 // A leader acknowledges a keepalive by itself, also when it was deposed and does not know it yet. It has the lease, so it
-// leads in the raft term that the lease was granted in, or in a later one. If it is a later one, or a later leader has taken over,
-// then what enters the log from now on bears a later term. So an entry that entered after the answer, in the very term of the
-// grant, proves that this leader had a majority after it had renewed: whoever leads next gives the lease its whole ttl again, and
-// whoever led before never knew of it. In any other term, see move.
+// leads in the raft term that the lease was granted in, or in a later one. A linearizable read, asked for after the answer, is answered
+// only where some leader has committed an entry of its own term and then had a majority. If its term was a later one than the lease's, all
+// that is carried out from now on bears a later term. So requests that enter the log after that, and bear the very term of the
+// grant, prove that the leader of that term had a majority after it had renewed: whoever leads next is elected later and gives the lease its
+// whole ttl again, and whoever led before never knew of it. In any other term, see move. The model in spec shows what happens
+// without each step.
 func (l *lease) renew(ctx context.Context, at link) error {
 	now := l.anchored()
 	ka, err := l.beat.send(ctx, l.s.ctx, at, now.id)
@@ -107,13 +109,22 @@ func (l *lease) renew(ctx context.Context, at link) error {
 	return nil
 }
 
-// prove sends two requests through etcd's log, both of which read the session's record, and returns the record and a raft term that
-// is at least that of the first of them.
+// prove reads, and then sends two requests through etcd's log, both of which return the session's record. It returns that, and a raft term
+// that is at least that of the first request's entry.
 //
-// One would not do. The term in an answer is that of the last entry the member has wholly applied, and an answer may leave before its own
+// One request would not do. The term in an answer is that of the last entry the member has wholly applied, and an answer may leave before its own
 // entry is that; a member that caught up by a snapshot shows the new state under the old term until it has applied its next entry.
-// Where one member has answered two, the later answer left after the earlier entry was applied.
+// Where one member has answered two, the later answer left after the entry of the earlier was applied.
 func (l *lease) prove(ctx context.Context, at link) (*mvccpb.KeyValue, uint64, error) {
+	kv := pb.NewKVClient(at.conn)
+	// Without it the requests could be carried out by a later leader than the one that took them into its log, under that one's term.
+	read, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(l.key), CountOnly: true})
+	if err == nil {
+		err = l.s.same(read.Header)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
 	// Version never is below 0: it reads only. But it may delete, so it goes through the log; a put would be refused when etcd is full.
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{{Result: pb.Compare_LESS, Target: pb.Compare_VERSION, Key: []byte(l.key), TargetUnion: &pb.Compare_Version{}}},
@@ -124,7 +135,7 @@ func (l *lease) prove(ctx context.Context, at link) (*mvccpb.KeyValue, uint64, e
 	var errs [2]error
 	var both sync.WaitGroup
 	for i := range answers {
-		both.Go(func() { answers[i], errs[i] = pb.NewKVClient(at.conn).Txn(ctx, req) })
+		both.Go(func() { answers[i], errs[i] = kv.Txn(ctx, req) })
 	}
 	both.Wait()
 	a, b := answers[0], answers[1]
