@@ -71,7 +71,7 @@ byte age; byte missed;              /* since the send of the last renewal that c
 byte sent; byte sentMissed;         /* since the send of the renewal under way */
 byte id = 1; byte term = 1; byte known = 1; bit settled = 1;    /* anchor: lease, its raft term, the record's mark as known; all claims moved */
 byte seen = 1;                      /* the newest raft term seen in any answer */
-byte acker;                         /* the term of the leader that answers the keepalive */
+byte acker;                         /* the term of the leader that is about to answer the keepalive */
 bit  acked;                         /* it knew the lease */
 byte entry; byte holder;            /* the first of the two requests: the raft term it bears in the log; the last leader that has it in its log */
 byte fresh; byte before;            /* the lease just granted; the newest term seen before it was asked for */
@@ -129,8 +129,8 @@ inline proved(t) {
 		fi
 	fi
 }
-inline move()   { before = seen; at = Granting; acker = 0; acked = 0; entry = 0; holder = 0 }
-inline settle() { at = Settling; looked = begun; acker = 0; acked = 0; entry = 0; holder = 0 }
+inline move()   { before = seen; at = Granting; acked = 0; entry = 0; holder = 0 }
+inline settle() { at = Settling; looked = begun; acked = 0; entry = 0; holder = 0 }
 
 /* Txns, as the cluster carries them out: compare, then attach. */
 inline attach_record(lease, compare, done) {
@@ -170,14 +170,18 @@ proctype Leader(byte n) {
 	:: d_step { !over && at == Keepalive && knows(n, id) && leader[n].left[id] > 0 ->
 		at = Admitted; acker = n; printf("The leader of term %d finds that lease %d has not ended.\n", n, id) }
 	:: d_step { !over && at == Keepalive && leader[n].leads && leader[n].left[id] == UNKNOWN ->
-		at = Acked; acker = n; printf("The leader of term %d answers the keepalive: it knows no lease %d.\n", n, id) }
+		at = Acked; printf("The leader of term %d answers the keepalive: it knows no lease %d.\n", n, id) }
 	:: d_step { !over && at == Admitted && acker == n ->
 		at = Acked; acked = !leader[n].leads || knows(n, id);
 		if :: knows(n, id) -> leader[n].left[id] = T :: else fi;
+		if :: acked && n < now -> reached(7) :: else fi;
+#ifndef UNVERIFIED
+		acker = 0;      /* the term in its answer does not count */
+#endif
 		printf("The leader of term %d acknowledges the keepalive of lease %d.\n", n, id) }
 	/* It takes requests into its log, also when it is deposed: then they are carried out only if a later leader has them in its log. */
 	:: d_step { !over && at == PROPOSING && leader[n].leads ->
-		at = Proposed; entry = n; holder = n; acker = 0; printf("The leader of term %d takes two requests of the session into its log.\n", n) }
+		at = Proposed; entry = n; holder = n; printf("The leader of term %d takes two requests of the session into its log.\n", n) }
 	:: d_step { !over && n < now && leader[n].leads ->
 		leader[n].leads = 0;
 		l = 1; do :: l <= LEASES -> leader[n].left[l] = UNKNOWN; l++ :: else -> break od; l = 0;
@@ -224,7 +228,7 @@ proctype Renew() {
 #ifndef AT_ONCE
 	/* A linearizable read: a leader whose entry of its own term is committed asks a majority whether it still leads. */
 	:: d_step { !over && at == Acked ->
-		committed = now; at = Reading; if :: acked && acker < now -> reached(7) :: else fi; acker = 0;
+		committed = now; at = Reading;
 		printf("A read is answered: the leader of term %d had a majority after the keepalive.\n", now) }
 #endif
 	/* A leader commits what is in its log with an entry of its own term. The requests are carried out, and answered under the term of the first

@@ -90,7 +90,7 @@ var events = map[string][]string{
 		"a lease is revoked that the session has left",
 		"a straggling Txn of a move is refused",
 		"a leader that was deposed proposes to revoke a lease",
-		"a leader that was deposed acknowledges, and a later one confirms the read",
+		"a leader that was deposed acknowledges",
 		"a claim's put finds the record moved",
 		"a renewal counts whose proof a later leader has carried out",
 	},
