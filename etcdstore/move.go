@@ -24,15 +24,15 @@ var errMoved = errors.New("etcd changed its leader again meanwhile")
 // anchor is what claims of a session hang on. It changes with a move, and is guarded by lease.mu.
 type anchor struct {
 	id      int64   // the etcd lease that the record and the claims are attached to
-	term    uint64  // the raft term it was granted in
+	term    uint64  // the raft term it was granted in, or an older one
 	mark    int64   // the record's mod revision: a claim enters only if it is this one (see retract)
 	old     []int64 // leases that some keys may still hang on
 	settled bool    // no key hangs on an old one
 }
 
-// grantIn grants an etcd lease and tells the raft term it was granted in. Terms never fall from one log entry to the next,
-// and an answer's term is that of the last entry its member has applied. So where the newest term known before the call is
-// the term of its answer, the grant was made in that term.
+// grantIn grants an etcd lease and tells the raft term it was granted in. Terms never fall from one log entry to the next, so
+// the grant's is at least the newest term known before the call; where the answer bears that very term, it is taken. An answer may bear an
+// older one than its entry (see prove): then the next renewal finds another term, and moves once more. It never takes a later one.
 func (s *Store) grantIn(ctx context.Context, what string, seconds int64) (*pb.LeaseGrantResponse, error) {
 	for range 3 {
 		before := s.term.Load()
