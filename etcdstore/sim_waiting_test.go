@@ -1,0 +1,156 @@
+package etcdstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
+)
+
+// handOver is how soon a waiter knows that its turn has come where nothing is amiss. The poll beside its watch takes 4 s at least.
+const handOver = 500 * time.Millisecond
+
+// held runs Wait, and returns where it tells when the place was held.
+func held(t *testing.T, l *lease, p driver.Place) <-chan time.Time {
+	at := make(chan time.Time, 1)
+	ctx := ending(t, time.Minute)
+	go func() {
+		if _, err := l.Wait(ctx, p); err != nil {
+			t.Errorf("seed 1: Wait: %v", err)
+		}
+		at <- time.Now()
+	}()
+	return at
+}
+
+// TestSimulatedLineMovesUp: of five in line the second gives up, and later the first is done: the third must hold at once, and so on, each
+// time that those before it go in another order than they came.
+func TestSimulatedLineMovesUp(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		var leases []*lease
+		var places []driver.Place
+		var at []<-chan time.Time
+		for i := range 5 {
+			s, _ := gatedAt(t, c, i, i%3)
+			l := granted(t, s, "a", time.Minute)
+			leases, places = append(leases, l), append(places, claimed(t, l, "x"))
+			if i == 1 || i == 3 {
+				at = append(at, nil) // these give up before their turn comes
+			} else {
+				at = append(at, held(t, l, places[i]))
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
+		<-at[0]
+		leave := func(i int) {
+			if err := leases[i].Release(ending(t, 10*time.Second), places[i]); err != nil {
+				t.Fatalf("seed 1: Release: %v", err)
+			}
+		}
+		for _, i := range []int{0, 2} {
+			leave(i + 1) // in the middle of the line
+			time.Sleep(time.Second)
+			if len(at[i+2]) > 0 {
+				t.Fatalf("seed 1: claim %d is held while %d stands", i+2, i)
+			}
+			begun := time.Now()
+			leave(i)
+			if took := (<-at[i+2]).Sub(begun); took > handOver {
+				t.Errorf("seed 1: claim %d held %v after %d was released, want %v at most", i+2, took, i, handOver)
+			}
+		}
+	})
+}
+
+// onceFailing has the first call that matches fail without reaching etcd, and with nothing to blame its member for. It returns
+// where it tells that it has.
+func (g *gate) onceFailing(matches func(req any) bool) <-chan struct{} {
+	failed := make(chan struct{})
+	g.set(func() {
+		g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+			select {
+			case <-failed:
+			default:
+				if matches(req) {
+					close(failed)
+					return status.Error(codes.FailedPrecondition, "etcdserver: not now")
+				}
+			}
+			return do(ctx)
+		}
+	})
+	return failed
+}
+
+// TestSimulatedNewsOutlivesAFailedRead: a claim is deleted by hand, its session is pushed to look, and the look fails. It must look again soon: the
+// push does not come twice.
+func TestSimulatedNewsOutlivesAFailedRead(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		p := claimed(t, l, "x")
+		told := newsOf(t, l)
+		time.Sleep(10 * time.Second) // the claim is watched, and all that was to be read has been
+		failed := g.onceFailing(func(req any) bool {
+			txn, ok := req.(*pb.TxnRequest)
+			return ok && len(txn.Success) == 1 && string(txn.Success[0].GetRequestRange().GetKey()) == s.lineDir("x")+l.ID()
+		})
+		begun := time.Now()
+		if err := c.Delete(ending(t, 10*time.Second), s.lineDir("x")+l.ID(), int64(p.Token)); err != nil {
+			t.Fatal(err)
+		}
+		<-failed
+		n := <-told
+		if took := time.Since(begun); took > time.Second || !n.Gone || n.Place.Token != p.Token {
+			t.Errorf("seed 1: News = %+v, %v after the claim was deleted, want it gone within 1 s", n, took)
+		}
+	})
+}
+
+// TestSimulatedRequestOutlivesAFailedRead is the same for a request to the holder.
+func TestSimulatedRequestOutlivesAFailedRead(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		p := claimed(t, l, "x")
+		told := newsOf(t, l)
+		time.Sleep(10 * time.Second)
+		failed := g.onceFailing(func(req any) bool {
+			r, ok := req.(*pb.RangeRequest)
+			return ok && string(r.Key) == l.key && len(r.RangeEnd) > 0
+		})
+		begun := time.Now()
+		other, _ := gatedAt(t, c, 1, 1)
+		if err := other.Ask(ending(t, 10*time.Second), "x", driver.Request{Token: p.Token}); err != nil {
+			t.Fatal(err)
+		}
+		<-failed
+		n := <-told
+		if took := time.Since(begun); took > time.Second || n.Request == nil || n.Place.Token != p.Token {
+			t.Errorf("seed 1: News = %+v, %v after the holder was asked, want the request within 1 s", n, took)
+		}
+	})
+}
+
+// newsOf runs News until it tells something, and returns where that arrives.
+func newsOf(t *testing.T, l *lease) <-chan driver.News {
+	told := make(chan driver.News, 1)
+	ctx := ending(t, time.Minute)
+	go func() {
+		var n driver.News
+		out, err := l.News(ctx)
+		if err != nil || len(out) != 1 {
+			t.Errorf("seed 1: News = %+v, %v, want one", out, err)
+		} else {
+			n = out[0]
+		}
+		told <- n
+	}()
+	return told
+}
