@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/fence"
 )
@@ -135,7 +136,7 @@ func startLeader(t *testing.T, p places) *leader {
 	in, err2 := l.cmd.StdinPipe()
 	err = errors.Join(err1, err2)
 	l.in = in
-	onOneThread()(func() {
+	onethread.Do(func() {
 		if err == nil {
 			err = l.cmd.Start()
 		}

@@ -10,12 +10,12 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 )
 
 // The Debian packages with the servers. redis-tools holds the server's program, and starts no service.
@@ -30,22 +30,6 @@ func missing(t testing.TB, what string) {
 	t.Skipf("NOT TESTED: %s is not installed: %s", what, packages)
 }
 
-// onOneThread runs f on a thread that lives as long as this process: PDEATHSIG means the thread that started a process.
-var onOneThread = sync.OnceValue(func() func(func()) {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return func(f func()) {
-		done := make(chan struct{})
-		work <- func() { defer close(done); f() }
-		<-done
-	}
-})
-
 // start runs a server until the test ends. Its output is shown if the test fails.
 func start(t testing.TB, cmd *exec.Cmd, stop syscall.Signal) (exited chan struct{}) {
 	t.Helper()
@@ -56,7 +40,7 @@ func start(t testing.TB, cmd *exec.Cmd, stop syscall.Signal) (exited chan struct
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	var err error
-	onOneThread()(func() { err = cmd.Start() })
+	onethread.Do(func() { err = cmd.Start() })
 	if err != nil {
 		t.Fatal(err)
 	}

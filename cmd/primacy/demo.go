@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 )
 
 const (
@@ -65,7 +66,7 @@ func (a *app) demo(ctx context.Context, keep bool) error {
 	}
 	defer done()
 	d := &demo{app: a, e: s.Election(demoName), acts: filepath.Join(dir, "acts")}
-	do, end := starter()
+	do, end := onethread.Start()
 	defer end()
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
 		return err

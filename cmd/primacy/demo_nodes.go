@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,23 +25,6 @@ type node struct {
 	cmd    *exec.Cmd
 	doing  string // for the picture
 	exited chan struct{}
-}
-
-// starter runs functions on one locked thread that lives as long as the demo: PDEATHSIG, by which the candidates end with the demo
-// even if that is killed, means the thread that started them.
-func starter() (do func(func()), stop func()) {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return func(f func()) {
-		done := make(chan struct{})
-		work <- func() { defer close(done); f() }
-		<-done
-	}, func() { close(work) }
 }
 
 func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, acts string) *node {

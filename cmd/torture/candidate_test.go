@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -118,7 +119,7 @@ func (c *candidate) keep(rng *rand.Rand) error {
 		if err == nil {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 			cmd.Stdout, cmd.Stderr = log, log
-			onOneThread()(func() { err = cmd.Start() })
+			onethread.Do(func() { err = cmd.Start() })
 		}
 		if err != nil {
 			c.mu.Unlock()

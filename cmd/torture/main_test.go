@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -66,23 +65,6 @@ var program = sync.OnceValues(func() (string, error) {
 		return "", fmt.Errorf("go build: %w\n%s", err, text)
 	}
 	return bin, nil
-})
-
-// onOneThread runs f on a thread that lives as long as this process: PDEATHSIG, by which what the tests start ends with
-// them, means the thread that started it.
-var onOneThread = sync.OnceValue(func() func(func()) {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return func(f func()) {
-		done := make(chan struct{})
-		work <- func() { defer close(done); f() }
-		<-done
-	}
 })
 
 func knob(t testing.TB, name string, otherwise int) int {

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 )
 
 const (
@@ -58,7 +60,7 @@ func (s *stage) recovered() error {
 	var errs []error
 	for _, m := range s.cluster.Members {
 		if m.Exited() {
-			onOneThread()(func() { errs = append(errs, m.Launch()) })
+			onethread.Do(func() { errs = append(errs, m.Launch()) })
 		}
 		errs = append(errs, m.Ready(30*time.Second))
 	}
@@ -142,7 +144,7 @@ func (s *stage) restart(i int, down time.Duration) error {
 	m.Kill()
 	time.Sleep(down)
 	var err error
-	onOneThread()(func() { err = m.Launch() })
+	onethread.Do(func() { err = m.Launch() })
 	return errors.Join(err, s.recovered())
 }
 

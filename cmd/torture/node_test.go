@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -44,7 +45,7 @@ func (n *node) up(t testing.TB, name string, ttl time.Duration, env ...string) {
 	cmd.Env = append(os.Environ(), append(env, "XDG_RUNTIME_DIR="+n.runDir(), helperEnv+"=act")...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = log, log
-	onOneThread()(func() { err = cmd.Start() })
+	onethread.Do(func() { err = cmd.Start() })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
@@ -96,7 +97,7 @@ func startPaused(t *testing.T, addr string) *paused {
 	if err != nil {
 		t.Fatal(err)
 	}
-	onOneThread()(func() { err = cmd.Start() })
+	onethread.Do(func() { err = cmd.Start() })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/history"
 )
@@ -165,7 +166,7 @@ func (v *victim) rogue(a *arena) proc {
 	cmd.Env = append(slices.Clone(os.Environ()), helperEnv+"=act", roleEnv+"=rogue", actsEnv+"="+a.acts.path, ownEnv+"="+a.own,
 		fmt.Sprintf("PRIMACY_TOKEN=%d", v.token), "PRIMACY_ID="+v.id)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	onOneThread()(func() { err = cmd.Start() })
+	onethread.Do(func() { err = cmd.Start() })
 	if err != nil {
 		a.Fatal(err)
 	}

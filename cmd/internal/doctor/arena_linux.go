@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/proxy"
 )
@@ -40,7 +41,7 @@ func (o Torture) Run(ctx context.Context) (*Verdict, error) {
 	a := &arena{o: o, run: run, name: ownPrefix + "/" + run, done: map[string]int{}, ctx: ctx}
 	a.judge = newJudge(a.name)
 	var stop func()
-	a.do, stop = starter()
+	a.do, stop = onethread.Start()
 	defer stop()
 	conf, err := a.connect(ctx)
 	if err != nil {

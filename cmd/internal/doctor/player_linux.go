@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,23 +29,6 @@ type player struct {
 	stdin  io.Closer
 	stderr bytes.Buffer
 	exited chan struct{}
-}
-
-// starter runs functions on one locked thread that lives until stop: PDEATHSIG, by which candidates end with the doctor even if that is
-// killed, means the thread that started them.
-func starter() (do func(func()), stop func()) {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return func(f func()) {
-		done := make(chan struct{})
-		work <- func() { defer close(done); f() }
-		<-done
-	}, func() { close(work) }
 }
 
 // up starts the process. Each line it writes goes to hear.
