@@ -9,7 +9,10 @@
 // file, without asking this package, sees all of one version: a crash at any point leaves the old one or the new one. A symbolic
 // link stays a link (what it points to is replaced); mode, owner and group are kept.
 //
-// Beside a file F stand .F.lock, which must never be removed, and .F.fence, which holds the largest token.
+// Beside a file F stand .F.lock, which must never be removed, and .F.fence, which holds the largest token; .F.fence-new is a version that
+// is being written, and one that was left behind is removed without asking. So a name has up to 244 bytes, and names of these shapes cannot
+// be written themselves. A path means what the system takes it for, ".." behind a symbolic link too. Its folder is
+// opened once: one that is moved while Write runs takes lock, fence and file along, and what stands at the path by then is not touched.
 //
 // # What it cannot
 //
@@ -21,11 +24,8 @@ package filefence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/primacy-go/primacy/fence"
 	"github.com/primacy-go/primacy/fence/internal/durable"
@@ -36,8 +36,8 @@ import (
 // both cases nothing has changed. After any other error the file has its old content or, if only the last step failed, the new;
 // repeat the call. When ctx ends while another process holds the lock its cause is in the error.
 func Write(ctx context.Context, path string, data []byte, perm fs.FileMode, s fence.Stamp) error {
-	return under(ctx, path, s, func(real string, info fs.FileInfo) error {
-		return durable.Replace(real, data, perm, info)
+	return under(ctx, path, s, func(f *file) error {
+		return durable.Replace(f.root, f.base, f.beside(newSuffix), data, perm, f.info)
 	})
 }
 
@@ -49,8 +49,8 @@ func Raise(ctx context.Context, path string, s fence.Stamp) error {
 
 // Read raises the fence and then returns the file's content: what a new leader builds on. Nothing older lands after it.
 func Read(ctx context.Context, path string, s fence.Stamp) (data []byte, err error) {
-	err = under(ctx, path, s, func(real string, _ fs.FileInfo) error {
-		data, err = os.ReadFile(real)
+	err = under(ctx, path, s, func(f *file) error {
+		data, err = f.root.ReadFile(f.base)
 		return err
 	})
 	return data, err
@@ -63,106 +63,34 @@ func Adopt(ctx context.Context, path string, s fence.Stamp) error {
 	if err != nil {
 		return err
 	}
-	defer f.unlock()
-	return wrap(path, durable.WriteStamp(f.stamp, s))
+	defer f.close()
+	return wrap(path, durable.WriteStamp(f.root, f.beside(stampSuffix), f.beside(newSuffix), s))
 }
 
 // under runs do while it holds the lock, with the fence raised.
-func under(ctx context.Context, path string, s fence.Stamp, do func(real string, info fs.FileInfo) error) error {
+func under(ctx context.Context, path string, s fence.Stamp, do func(f *file) error) error {
 	f, err := lock(ctx, path, s)
 	if err != nil {
 		return err
 	}
-	defer f.unlock()
-	last, err := durable.ReadStamp(f.stamp)
+	defer f.close()
+	last, err := durable.ReadStamp(f.root, f.beside(stampSuffix))
 	if err != nil {
 		return wrap(path, err)
 	}
 	if err := s.After(last); err != nil {
 		return err
 	}
-	// The fence first: a crash between the two leaves an old file that no older leader can write.
-	if s != last {
-		if err := durable.WriteStamp(f.stamp, s); err != nil {
-			return wrap(path, err)
-		}
+	// The fence first: a crash between the two leaves an old file that no older leader can write. Also when it says s already: its writer
+	// may have been killed, or refused by the disk, after the stamp was to be seen and before it was safe from a crash.
+	if err := durable.WriteStamp(f.root, f.beside(stampSuffix), f.beside(newSuffix), s); err != nil {
+		return wrap(path, err)
 	}
 	if do == nil {
 		return nil
 	}
-	return wrap(path, do(f.real, f.info))
+	return wrap(path, do(f))
 }
-
-// file is a file whose lock we hold.
-type file struct {
-	real   string      // its path without symbolic links
-	info   fs.FileInfo // nil if it is not there
-	stamp  string      // path of what holds the largest token
-	unlock func()
-}
-
-func lock(ctx context.Context, path string, s fence.Stamp) (*file, error) {
-	if err := s.Valid(); err != nil {
-		return nil, err
-	}
-	real, err := resolve(path)
-	if err != nil {
-		return nil, wrap(path, err)
-	}
-	if err := regular(real); err != nil { // before anything is made beside it
-		return nil, wrap(path, err)
-	}
-	dir, base := filepath.Split(real)
-	f := &file{real: real, stamp: filepath.Join(dir, "."+base+".fence")}
-	if f.unlock, err = durable.Lock(ctx, filepath.Join(dir, "."+base+".lock")); err != nil {
-		return nil, wrap(path, err)
-	}
-	if f.info, err = os.Stat(real); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.unlock()
-		return nil, wrap(path, err)
-	}
-	return f, nil
-}
-
-// regular returns an error if path is there and no plain file: a folder, a device, a socket.
-func regular(path string) error {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		return errors.New("it is no regular file")
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// resolve follows symbolic links, so that all who write one file by different names have one fence. Of a path whose file is not
-// there yet the folder is resolved; a link to a file that is not there is followed too.
-func resolve(path string) (string, error) {
-	for range 40 { // as many links as Linux follows
-		real, err := filepath.EvalSymlinks(path)
-		if err == nil {
-			return filepath.Abs(real)
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-		if err != nil {
-			return "", err
-		}
-		target, err := os.Readlink(path)
-		if err != nil {
-			return filepath.Abs(filepath.Join(dir, filepath.Base(path)))
-		}
-		if !filepath.IsAbs(target) {
-			target = filepath.Join(dir, target)
-		}
-		path = target
-	}
-	return "", errors.New("too many symbolic links")
-}
-
 func wrap(path string, err error) error {
 	if err == nil {
 		return nil

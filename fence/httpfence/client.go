@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 
@@ -16,10 +15,13 @@ import (
 
 // The headers.
 const (
-	NameHeader   = "Primacy-Name"
-	TokenHeader  = "Primacy-Token"
-	OriginHeader = "Primacy-Origin"
-	FenceHeader  = "Primacy-Fence"
+	NameHeader    = "Primacy-Name"
+	TokenHeader   = "Primacy-Token"
+	OriginHeader  = "Primacy-Origin"
+	FenceHeader   = "Primacy-Fence"
+	ProblemHeader = "Primacy-Problem" // of a refusal: its type
+	LargestHeader = "Primacy-Largest" // of a refusal: the largest token known
+	KnownHeader   = "Primacy-Known"   // of a refusal: the origin known
 )
 
 // Types of problems, see the package's page.
@@ -51,9 +53,13 @@ type Transport struct {
 	Base  http.RoundTripper // http.DefaultTransport if nil
 }
 
-// Client returns a client whose requests carry the term's stamp.
-func Client(t fence.Term) *http.Client {
-	return &http.Client{Transport: &Transport{Stamp: fence.Of(t), Check: t.Check}}
+// Client returns a client whose requests carry the term's stamp, without an origin. Where the fence knows an origin, use [ClientFrom].
+func Client(t fence.Term) *http.Client { return ClientFrom(t, nil) }
+
+// ClientFrom is [Client] with the origin of the term's token, if store can tell it, see [fence.Stamp.From]. Either all leaders of an
+// election send one, or none does: once the fence knows an origin, a stamp without one is a *fence.OriginError.
+func ClientFrom(t fence.Term, store any) *http.Client {
+	return &http.Client{Transport: &Transport{Stamp: fence.Of(t).From(store), Check: t.Check}}
 }
 
 // RoundTrip implements http.RoundTripper. Where Check says no, nothing is sent and its error is returned. A refusal of the
@@ -81,7 +87,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return resp, err
 	}
-	if refusal := refusal(resp); refusal != nil {
+	if refusal := t.refusal(resp); refusal != nil {
 		return nil, refusal
 	}
 	return resp, nil
@@ -97,25 +103,24 @@ func (t *Transport) ready() error {
 	return t.Check()
 }
 
-// refusal returns the error in a 412 of a fence, and closes the body; nil for any other response, which is not touched.
-func refusal(resp *http.Response) error {
-	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if resp.StatusCode != http.StatusPreconditionFailed || kind != "application/problem+json" || resp.Header.Get(FenceHeader) != "refused" {
+// refusal returns the error in a 412 of a fence, and closes the body; nil for any other response, which is not touched. It
+// looks at headers only: the answer to HEAD has no body.
+func (t *Transport) refusal(resp *http.Response) error {
+	h := resp.Header
+	if resp.StatusCode != http.StatusPreconditionFailed || h.Get(FenceHeader) != "refused" {
 		return nil
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
-	var p problem
-	if err == nil {
-		err = json.Unmarshal(text, &p)
+	resp.Body.Close()
+	var largest primacy.Token
+	err := largest.UnmarshalText([]byte(h.Get(LargestHeader)))
+	switch kind := h.Get(ProblemHeader); {
+	case kind == typeStale && err == nil:
+		return &fence.StaleError{Name: t.Stamp.Name, Token: t.Stamp.Token, Largest: largest}
+	case kind == typeOrigin && err == nil:
+		return &fence.OriginError{Name: t.Stamp.Name, Token: t.Stamp.Token, Origin: t.Stamp.Origin, Largest: largest, Known: h.Get(KnownHeader)}
 	}
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: the fence's answer cannot be read: %w", fence.ErrStale, err)
-	case p.Type == typeOrigin:
-		return &fence.OriginError{Name: p.Name, Token: p.Token, Origin: p.Origin, Largest: p.Largest, Known: p.Known}
-	}
-	return &fence.StaleError{Name: p.Name, Token: p.Token, Largest: p.Largest}
+	return fmt.Errorf("fence %q: token %d is refused, but why cannot be read: %s %q, %s %q", t.Stamp.Name, t.Stamp.Token,
+		ProblemHeader, h.Get(ProblemHeader), LargestHeader, h.Get(LargestHeader))
 }
 
 // Raise makes the fence at rawURL refuse tokens smaller than the client's from now on, and returns when no handler runs under one. Call

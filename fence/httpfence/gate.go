@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
+	"time"
 
 	"github.com/primacy-go/primacy/fence"
 )
@@ -15,52 +17,64 @@ import (
 //	the largest known                runs beside the others under it
 //	larger                           becomes the largest, on the disk; runs when those under smaller ones have returned
 type gate struct {
-	once sync.Once
-	turn chan struct{} // a lock that waits no longer than a context; guards the rest
+	memory Memory
+	name   string
+	turn   chan struct{} // full while somebody uses the memory; a context can wait for it
 
-	loaded bool
-	last   fence.Stamp
+	mu     sync.Mutex  // never held while the memory is asked: a handler must be able to leave
+	last   fence.Stamp // the largest known
+	loaded bool        // last is what the memory holds
+	safe   bool        // and was stored by us, so that it is there after a crash, too
 	inside map[*running]struct{}
 	left   chan struct{} // closed when one leaves, and made anew
 }
 
 // running is a handler.
 type running struct {
-	stamp fence.Stamp
-	stop  func(why error) // tells it to return; called while it has not left
+	stamp   fence.Stamp
+	stop    func(why error) // tells it to return; called once at most, while it has not left
+	stopped bool
 }
 
-func (g *gate) lock(ctx context.Context) error {
-	g.once.Do(func() {
-		g.turn, g.inside, g.left = make(chan struct{}, 1), map[*running]struct{}{}, make(chan struct{})
-	})
-	select {
-	case g.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// memoryLimit is how long a memory may take. Its context is not the request's: a client that goes away must not leave a half stored token.
+const memoryLimit = 10 * time.Second
+
+// place is what has one gate. Two gates over one memory would each admit what the other refuses, and set the memory back.
+type place struct {
+	memory Memory
+	name   string
+}
+
+var gates sync.Map // place to *gate; a program has few, and they stay
+
+func gateOf(m Memory, name string) (*gate, error) {
+	if m == nil {
+		return nil, errors.New("the server's fence has no Memory")
 	}
+	if !reflect.ValueOf(m).Comparable() {
+		return nil, fmt.Errorf("the fence's Memory, a %T, cannot be told from another: use a pointer to it", m)
+	}
+	g, ok := gates.Load(place{m, name})
+	if !ok {
+		g, _ = gates.LoadOrStore(place{m, name}, &gate{memory: m, name: name, turn: make(chan struct{}, 1),
+			inside: map[*running]struct{}{}, left: make(chan struct{})})
+	}
+	return g.(*gate), nil
 }
-
-func (g *gate) unlock() { <-g.turn }
 
 // enter returns nil when h may run. It has to leave then.
-func (g *gate) enter(ctx context.Context, f *Fence, h *running) error {
+func (g *gate) enter(ctx context.Context, h *running) error {
 	for {
-		if err := g.lock(ctx); err != nil {
+		if err := g.raise(ctx, h.stamp); err != nil {
 			return err
 		}
-		if err := g.raise(ctx, f, h.stamp); err != nil {
-			g.unlock()
-			return err
-		}
-		if g.stopOlder(h.stamp) == 0 {
-			g.inside[h] = struct{}{}
-			g.unlock()
+		in, left := g.admit(h)
+		if in {
 			return nil
 		}
-		left := g.left
-		g.unlock()
+		if left == nil {
+			continue // another token was raised meanwhile
+		}
 		select {
 		case <-left:
 		case <-ctx.Done():
@@ -69,44 +83,33 @@ func (g *gate) enter(ctx context.Context, f *Fence, h *running) error {
 	}
 }
 
-// raise makes s the largest known, or returns why it is not. The caller has the lock.
-func (g *gate) raise(ctx context.Context, f *Fence, s fence.Stamp) error {
-	if f.Memory == nil {
-		return errors.New("the server's fence has no Memory")
+// admit lets h in, or tells those under other tokens to return and gives what is closed when one has. Neither where h's stamp is not the
+// largest.
+func (g *gate) admit(h *running) (in bool, left chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.safe || g.last != h.stamp {
+		return false, nil
 	}
-	if !g.loaded {
-		last, err := f.Memory.Load(ctx, f.Name)
-		if err != nil {
-			return fmt.Errorf("the largest token cannot be read: %w", err)
-		}
-		g.last, g.loaded = last, true
+	if g.stopOthers(h.stamp) > 0 {
+		return false, g.left
 	}
-	if err := s.After(g.last); err != nil {
-		return err
-	}
-	if s == g.last {
-		return nil
-	}
-	return g.store(ctx, f, s)
+	g.inside[h] = struct{}{}
+	return true, nil
 }
 
-func (g *gate) store(ctx context.Context, f *Fence, s fence.Stamp) error {
-	// Detached: a client that goes away must not leave a half stored token.
-	if err := f.Memory.Store(context.WithoutCancel(ctx), s); err != nil {
-		g.loaded = false // whether it is there now is unknown
-		return fmt.Errorf("the token cannot be stored: %w", err)
-	}
-	g.last = s
-	return nil
-}
-
-// stopOlder tells every handler under another token than s to return, and counts them. The caller has the lock, and s is the largest.
-func (g *gate) stopOlder(s fence.Stamp) int {
+// stopOthers tells every handler under another stamp than s to return, and counts them. The caller has the lock, and s is the largest.
+func (g *gate) stopOthers(s fence.Stamp) int {
 	n := 0
 	for h := range g.inside {
-		if h.stamp.Token != s.Token {
+		same := h.stamp.Token == s.Token && (h.stamp.Origin == "" || h.stamp.Origin == s.Origin) // a fence may learn the origin
+		if same {
+			continue
+		}
+		n++
+		if !h.stopped { // once: each stop gives it a second for its answer
+			h.stopped = true
 			h.stop(&fence.StaleError{Name: h.stamp.Name, Token: h.stamp.Token, Largest: s.Token})
-			n++
 		}
 	}
 	return n
@@ -114,30 +117,123 @@ func (g *gate) stopOlder(s fence.Stamp) int {
 
 // leave says that h has returned.
 func (g *gate) leave(h *running) {
-	_ = g.lock(context.Background())
-	defer g.unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	delete(g.inside, h)
 	close(g.left)
 	g.left = make(chan struct{})
 }
 
-// adopt makes s the one that counts, and returns when no handler runs under another token.
-func (g *gate) adopt(ctx context.Context, f *Fence, s fence.Stamp) error {
-	if err := g.lock(ctx); err != nil {
+// raise makes s the largest known, or returns why it is not.
+func (g *gate) raise(ctx context.Context, s fence.Stamp) error {
+	if m, ok := g.memory.(interface{ open() error }); ok {
+		if err := m.open(); err != nil {
+			return err
+		}
+	}
+	if done, err := g.known(s); done {
 		return err
 	}
-	if f.Memory == nil {
-		g.unlock()
-		return errors.New("the server's fence has no Memory")
+	return g.alone(ctx, func(ctx context.Context) error {
+		if done, err := g.known(s); done {
+			return err
+		}
+		last, err := g.load(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.After(last); err != nil {
+			return err
+		}
+		return g.store(ctx, s)
+	})
+}
+
+// known reports whether the memory need not be asked about s, and what the answer is.
+func (g *gate) known(s fence.Stamp) (bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.loaded {
+		return false, nil
 	}
-	err := g.store(ctx, f, s)
-	g.loaded = err == nil
-	g.unlock()
+	err := s.After(g.last)
+	return err != nil || g.safe && s == g.last, err
+}
+
+// load returns the largest stamp, from the memory where it is not known. The caller is alone.
+func (g *gate) load(ctx context.Context) (fence.Stamp, error) {
+	g.mu.Lock()
+	last, loaded := g.last, g.loaded
+	g.mu.Unlock()
+	if loaded {
+		return last, nil
+	}
+	last, err := g.memory.Load(ctx, g.name)
 	if err != nil {
+		return last, fmt.Errorf("the largest token cannot be read: %w", err)
+	}
+	g.set(last, true, false)
+	return last, nil
+}
+
+// store makes s the largest, in the memory first. The caller is alone.
+func (g *gate) store(ctx context.Context, s fence.Stamp) error {
+	stored := false
+	defer func() {
+		if !stored { // by an error or a panic; whether it is there now is unknown
+			g.set(fence.Stamp{}, false, false)
+		}
+	}()
+	if err := g.memory.Store(ctx, s); err != nil {
+		return fmt.Errorf("the token cannot be stored: %w", err)
+	}
+	stored = true
+	g.set(s, true, true)
+	return nil
+}
+
+func (g *gate) set(last fence.Stamp, loaded, safe bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last, g.loaded, g.safe = last, loaded, safe
+}
+
+// alone runs do while nobody else uses the memory. A memory that does not answer keeps its turn, but no caller longer than ctx.
+func (g *gate) alone(ctx context.Context, do func(ctx context.Context) error) error {
+	select {
+	case g.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("the fence's memory is busy: %w", context.Cause(ctx))
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := errors.New("the fence's memory ended its goroutine")
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("the fence's memory panicked: %v", p)
+			}
+			<-g.turn
+			done <- err
+		}()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), memoryLimit)
+		defer cancel()
+		err = do(ctx)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the fence's memory does not answer: %w", context.Cause(ctx))
+	}
+}
+
+// adopt makes s the one that counts, and returns when no handler runs under another stamp.
+func (g *gate) adopt(ctx context.Context, s fence.Stamp) error {
+	if err := g.alone(ctx, func(ctx context.Context) error { return g.store(ctx, s) }); err != nil {
 		return err
 	}
 	h := &running{stamp: s, stop: func(error) {}}
-	if err := g.enter(ctx, f, h); err != nil {
+	if err := g.enter(ctx, h); err != nil {
 		return err
 	}
 	g.leave(h)

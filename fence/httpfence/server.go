@@ -7,27 +7,32 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/fence"
 )
 
-// Memory is where a server keeps the largest token. One process uses it at a time.
+// Memory is where a server keeps the largest token. One process uses it at a time, and in it all fences of one Memory and name are
+// one: Memories that compare equal are the same, so use a pointer, and do not wrap one place twice. It is asked about one name by one
+// goroutine at a time, and its context ends after 10 s: what takes longer is refused (503).
 type Memory interface {
 	// Load returns the stamp stored last for the election name, the zero Stamp if there is none.
 	Load(ctx context.Context, name string) (fence.Stamp, error)
-	// Store keeps s for s.Name. It returns nil only when s will be there after a crash.
+	// Store keeps s for s.Name. It returns nil only when s will be there after a crash. Once it has returned, with an error too, s must not
+	// get there any more: it might replace a larger one.
 	Store(ctx context.Context, s fence.Stamp) error
 }
 
-// Fence guards what its handlers do against leaders of the past. Set the fields, then use it; do not copy it. One value for all handlers
-// of one resource: two would not wait for each other's.
+// Fence guards what its handlers do against leaders of the past. Set the fields, then use it for all handlers of one resource:
+//
+//	ledger := &httpfence.Fence{Name: "ledger", Memory: memory}
+//	http.Handle("/accounts/", ledger.Wrap(accounts))
+//	http.Handle("/orders/", ledger.Wrap(orders))
+//
+// Two Fences with one Memory and one Name are the same fence.
 type Fence struct {
 	Name   string // of the election whose leader may write
 	Memory Memory // required; see [Dir]
-
-	gate gate
 }
 
 // StampOf returns the stamp of the request that ctx belongs to, for a resource further down that has a fence too. It reports false for
@@ -39,7 +44,8 @@ func StampOf(ctx context.Context) (fence.Stamp, bool) {
 
 type stampKey struct{}
 
-// Wrap returns next behind the fence.
+// Wrap returns next behind the fence. What ends the request early stays outside: http.TimeoutHandler answers while its handler still runs, so
+// put it around the wrapped handler, never inside.
 func (f *Fence) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, bad := f.stamp(r)
@@ -51,20 +57,28 @@ func (f *Fence) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), stampKey{}, s))
-		defer cancel(nil)
-		h := &running{stamp: s, stop: func(why error) { interrupt(w, cancel, why) }}
-		if err := f.gate.enter(ctx, f, h); err != nil {
+		g, err := gateOf(f.Memory, f.Name)
+		if err != nil {
 			refuse(s, err).write(w)
 			return
 		}
-		defer f.gate.leave(h) // also when the handler panics
+		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), stampKey{}, s))
+		defer cancel(nil)
+		x := newExchange(w, r.WithContext(ctx))
+		defer x.end() // after leave: nobody stops it then
+		h := &running{stamp: s, stop: func(why error) { cancel(why); x.interrupt() }}
+		if err := g.enter(ctx, h); err != nil {
+			refuse(s, err).write(w)
+			return
+		}
+		defer g.leave(h) // also when the handler panics
 		if r.Method == http.MethodOptions && r.Header.Get(FenceHeader) == "raise" {
 			w.Header().Set(FenceHeader, "raised")
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(x.writer(), x.request)
+		x.returned()
 	})
 }
 
@@ -74,7 +88,11 @@ func (f *Fence) Adopt(ctx context.Context, s fence.Stamp) error {
 	if err := f.about(s); err != nil {
 		return err
 	}
-	return f.gate.adopt(ctx, f, s)
+	g, err := gateOf(f.Memory, f.Name)
+	if err != nil {
+		return err
+	}
+	return g.adopt(ctx, s)
 }
 
 func (f *Fence) about(s fence.Stamp) error {
@@ -85,14 +103,6 @@ func (f *Fence) about(s fence.Stamp) error {
 		return fmt.Errorf("%w: this resource is fenced by the election %q: the leader of %q has no say here", primacy.ErrInvalid, f.Name, s.Name)
 	}
 	return nil
-}
-
-// interrupt tells a handler to stop. A body that a stopped client never finishes would hold it for ever; the answer gets a second.
-func interrupt(w http.ResponseWriter, cancel context.CancelCauseFunc, why error) {
-	cancel(why)
-	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Unix(1, 0)) // where the server cannot, the handler's context must do
-	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
 // stamp reads the request's stamp: the zero Stamp for one that needs none.
@@ -157,7 +167,15 @@ func (p *problem) write(w http.ResponseWriter) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	// What the client decides by is in headers: the answer to HEAD has no body.
 	w.Header().Set(FenceHeader, "refused")
+	w.Header().Set(ProblemHeader, p.Type)
+	if p.Largest != 0 {
+		w.Header().Set(LargestHeader, p.Largest.String())
+	}
+	if p.Known != "" {
+		w.Header().Set(KnownHeader, p.Known)
+	}
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(text, '\n')) // a client that is gone needs no answer
 }

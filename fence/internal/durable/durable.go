@@ -1,4 +1,5 @@
-// Package durable replaces files so that a crash leaves the old content or the new, and locks them against other processes.
+// Package durable replaces files so that a crash leaves the old content or the new, and locks them against other processes. All of it
+// is done in an open folder, not by path: a folder that is moved or replaced under its path cannot get what the lock of another allows.
 package durable
 
 import (
@@ -14,28 +15,32 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// Replace puts data in the place of path in one step: whoever opens path sees all of the old content or all of the new, after a
+// Replace puts data in the place of name in root in one step: whoever opens name sees all of the old content or all of the new, after a
 // crash too. It returns once both data and name are on the disk. Mode and owner are those of like, or perm and the process's own
-// where like is nil. The caller holds a lock that keeps other writers of path away: what a crashed one has left behind is removed.
-func Replace(path string, data []byte, perm fs.FileMode, like fs.FileInfo) (err error) {
-	dir, base := filepath.Split(path)
-	if dir == "" {
-		dir = "."
-	}
-	tmp := filepath.Join(dir, "."+base+".new")
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// where like is nil. The caller holds a lock that keeps other writers of name away: tmp, which a crashed one may have left behind, is
+// removed.
+func Replace(root *os.Root, name, tmp string, data []byte, perm fs.FileMode, like fs.FileInfo) error {
+	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(tmp)
-		}
-	}()
+	err = fill(f, data, perm, like)
+	if err == nil {
+		err = root.Rename(tmp, name)
+	}
+	if err != nil {
+		_ = root.Remove(tmp) // the next writer removes it otherwise
+		return err
+	}
+	return syncDir(root)
+}
+
+// fill gives f its owner, mode and content, brings it to the disk and closes it.
+func fill(f *os.File, data []byte, perm fs.FileMode, like fs.FileInfo) error {
+	defer f.Close()
 	if like != nil {
 		perm = like.Mode()
 		if err := keepOwner(f, like); err != nil {
@@ -53,19 +58,13 @@ func Replace(path string, data []byte, perm fs.FileMode, like fs.FileInfo) (err 
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return f.Close()
 }
 
 // ReadStamp reads what WriteStamp wrote, the zero Stamp where nothing was.
-func ReadStamp(path string) (fence.Stamp, error) {
+func ReadStamp(root *os.Root, name string) (fence.Stamp, error) {
 	var s fence.Stamp
-	text, err := os.ReadFile(path)
+	text, err := root.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -77,25 +76,25 @@ func ReadStamp(path string) (fence.Stamp, error) {
 	}
 	if err != nil {
 		// It was written in one step, so no crash did this. To take it for empty would let any token in.
-		return fence.Stamp{}, fmt.Errorf("%s is damaged: %w; restore it, or have an operator Adopt a token", path, err)
+		return fence.Stamp{}, fmt.Errorf("%s is damaged: %w; restore it, or have an operator Adopt a token", filepath.Join(root.Name(), name), err)
 	}
 	return s, nil
 }
 
-// WriteStamp replaces path with s.
-func WriteStamp(path string, s fence.Stamp) error {
+// WriteStamp replaces name with s, see [Replace].
+func WriteStamp(root *os.Root, name, tmp string, s fence.Stamp) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	return Replace(path, append(text, '\n'), 0o644, nil)
+	return Replace(root, name, tmp, append(text, '\n'), 0o644, nil)
 }
 
-// Lock takes the exclusive lock of path, which is made if it is not there and is never to be removed. It ends with the process at the
-// latest. It waits until ctx ends; a ctx that has ended already still gets a lock that is free.
-func Lock(ctx context.Context, path string) (unlock func(), err error) {
+// Lock takes the exclusive lock of name in root, which is made if it is not there and is never to be removed. It ends with the process
+// at the latest. It waits until ctx ends; a ctx that has ended already still gets a lock that is free.
+func Lock(ctx context.Context, root *os.Root, name string) (unlock func(), err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		f, err := tryLock(path)
+		f, err := tryLock(root, name)
 		if err != nil {
 			return nil, err
 		}
@@ -107,14 +106,14 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("another process holds %s, or is stopped while it does: %w", path, context.Cause(ctx))
+			return nil, fmt.Errorf("another process holds %s, or is stopped while it does: %w", filepath.Join(root.Name(), name), context.Cause(ctx))
 		}
 	}
 }
 
 // tryLock returns the locked file, or nil if somebody else has the lock.
-func tryLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+func tryLock(root *os.Root, name string) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +122,7 @@ func tryLock(path string) (*os.File, error) {
 		// A lock on a file that was removed meanwhile keeps nobody out who makes a new one.
 		var now, ours fs.FileInfo
 		if ours, err = f.Stat(); err == nil {
-			if now, err = os.Stat(path); err == nil && os.SameFile(ours, now) {
+			if now, err = root.Stat(name); err == nil && os.SameFile(ours, now) {
 				return f, nil
 			}
 			if errors.Is(err, fs.ErrNotExist) {

@@ -14,4 +14,4 @@ func flock(*os.File) (bool, error) {
 
 func keepOwner(*os.File, fs.FileInfo) error { return nil }
 
-func syncDir(string) error { return nil }
+func syncDir(*os.Root) error { return nil }

@@ -41,8 +41,8 @@ func keepOwner(f *os.File, like fs.FileInfo) error {
 }
 
 // syncDir brings the names in a folder to the disk.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+func syncDir(root *os.Root) error {
+	d, err := root.Open(".")
 	if err != nil {
 		return err
 	}
