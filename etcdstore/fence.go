@@ -10,8 +10,11 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID in hex. A cluster that was restored
-// from a snapshot has another ID, and counts from an earlier revision again: tokens of two origins cannot be compared.
+// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID in hex. Tokens of two
+// origins cannot be compared. A cluster that was restored from a snapshot, or started on an empty disk, counts from an earlier revision
+// again; but etcd computes the ID from --initial-cluster-token and the members' peer URLs, so only with a new token is it another. With the
+// same flags the ID stays, and tokens of before and after look alike. Restore with a new --initial-cluster-token, or with
+// --bump-revision and --mark-compacted, after which revisions grow on.
 func (s *Store) Origin() string { return "etcd/" + strconv.FormatUint(s.cluster, 16) }
 
 // ClaimKey returns the key of the claim that holds name under token, for a compare on its create revision in a Txn of one's own. As

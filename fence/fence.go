@@ -56,8 +56,13 @@ func Of(t Term) Stamp { return Stamp{Name: t.Name(), Token: t.Token()} }
 // From returns s with the origin of its token, if store can tell it (*etcdstore.Store can: the cluster's ID).
 //
 // Tokens grow within one history of a store. A store that was restored from a backup, or replaced, counts from an earlier number
-// again, and then "larger" no longer means "newer". A fence that was given an origin refuses every other one with
-// [ErrOrigin], until an operator has said that it is right (Adopt).
+// again, and then "larger" no longer means "newer". A fence that was given an origin refuses every other one, and none, with
+// [ErrOrigin], until an operator has said that it is right (Adopt). So either all leaders of an election give one, or none does.
+//
+// An origin shows a restore only if the store's identity changed with it. etcd's cluster ID is computed from --initial-cluster-token and
+// the members' peer URLs: restored, or started on an empty disk, with the same flags it is the same, nothing is noticed, and a leader of
+// before and one of after may even have one and the same token. So restore etcd with a new --initial-cluster-token, or with
+// --bump-revision and --mark-compacted, which let tokens grow on.
 func (s Stamp) From(store any) Stamp {
 	if o, ok := store.(interface{ Origin() string }); ok {
 		s.Origin = o.Origin()
@@ -112,14 +117,16 @@ func (s Stamp) After(last Stamp) error {
 
 // The one fact each error tells. Test with errors.Is.
 var (
-	// ErrStale says that a newer leader has been here. Nothing was written. Whoever gets it has lost the election, whatever his
-	// clock says: stop acting as leader. Repeating the write cannot help.
+	// ErrStale says that a newer leader has been here. This attempt wrote nothing; an earlier one may have, where the client library repeats a
+	// request by itself whose answer was lost (go-redis unless MaxRetries is -1, net/http for idempotent methods and an
+	// Idempotency-Key). Whoever gets it has lost the election, whatever his clock says: stop acting as leader. Repeating cannot help.
 	ErrStale = errors.New("a newer leader has been here")
-	// ErrOrigin says that the token comes from another store than those seen so far, so that their order means nothing. Nothing
-	// was written. An operator has to find out whether the store was restored or replaced, or an address is wrong.
+	// ErrOrigin says that the token comes from another store than those seen so far, so that their order means nothing. This attempt
+	// wrote nothing. An operator has to find out whether the store was restored or replaced, or an address is wrong.
 	ErrOrigin = errors.New("the token comes from another store")
 	// ErrNotRaised says that the fence does not know the token: the leader has not raised it, or the resource has lost
-	// what it knew. Nothing was written. Raise the fence, read again what the write was built on, and write.
+	// what it knew. This attempt wrote nothing. Ask the term's Check first. Only if it says yes raise the fence, read again what the write
+	// was built on, and write: a leader of the past that raises a fence that has forgotten its successor is let in again.
 	ErrNotRaised = errors.New("the fence was not raised under this token")
 )
 

@@ -55,6 +55,8 @@ func TestPostgres(t *testing.T) {
 	each("share", oneLeaderSideBySide)
 	each("snapshots", oldSnapshots)
 	each("idle", idleTransactionsEnd)
+	each("savepoints", func(t *testing.T, db *sql.DB, f sqlfence.Fence) { savepoints(t, url, db, f) })
+	each("stuck", func(t *testing.T, db *sql.DB, f sqlfence.Fence) { stuckStatements(t, url, db, f) })
 	each("pgx", func(t *testing.T, _ *sql.DB, f sqlfence.Fence) { nativePgx(t, url, f) })
 	t.Run("tables", func(t *testing.T) { manyTables(t, db, sqlfence.Fence{Table: "made_at_once"}) })
 }

@@ -24,8 +24,11 @@
 //
 // One Txn is one step; two are not. Writes that use the client beside the guard are not fenced. In a cluster that was
 // restored from a snapshot claims stand again with their old create revisions, so a leader of that moment still passes there until its
-// restored lease ends; a Txn answered by a cluster with another ID than the store's ends in a *fence.OriginError, which
-// then does not say that nothing was written. With etcd's authentication the client needs leave to read the claim's key
+// restored lease ends; restored, or started on an empty disk, with the same flags it has the same ID, so that nothing tells it from the
+// old one: use a new --initial-cluster-token, or --bump-revision and --mark-compacted (see fence.Stamp.From). A Txn answered by a
+// cluster with another ID than the store's ends in a *fence.OriginError, which then does not say that nothing was written. A guarded Txn
+// has room for one operation less than the server's limit (--max-txn-ops, 128), and one that only reads goes through etcd's log as a
+// write does. With etcd's authentication the client needs leave to read the claim's key
 // (<prefix><name>/), or to write the fence's.
 package etcdfence
 

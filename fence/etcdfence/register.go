@@ -15,6 +15,7 @@ import (
 // guard whose Txns apply only while key holds s. Call it once a term, before the first read of what will be written. Two
 // resources may share a key; each election needs its own. Its error is a *fence.StaleError or a *fence.OriginError if s has no say any
 // more; after any other whether it was raised is unknown, repeat the call.
+// The key's value is the stamp as JSON in one spelling; one that was spelt otherwise by hand is written anew.
 func Raise(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) (*Guard, error) {
 	text, err := encode(key, s)
 	if err != nil {
@@ -32,7 +33,7 @@ func Raise(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) (*Gua
 		if err := s.After(last); err != nil {
 			return nil, err
 		}
-		if s == last {
+		if len(resp.Kvs) > 0 && string(resp.Kvs[0].Value) == text { // one spelt otherwise would fail the guard's compare
 			return registerGuard(kv, key, text, s), nil
 		}
 		rev := int64(0)
@@ -72,8 +73,9 @@ func registerGuard(kv clientv3.KV, key, text string, s fence.Stamp) *Guard {
 				err = s.After(last)
 			}
 			if err == nil {
-				// Somebody removed the key or wrote a smaller token: the cluster was restored, or an operator erred.
-				err = fmt.Errorf("fence %q: %w %d: %s holds %d", s.Name, fence.ErrNotRaised, s.Token, key, last.Token)
+				// Somebody removed the key, wrote a smaller token or spelt ours otherwise: the cluster was restored, or an operator erred.
+				err = fmt.Errorf("fence %q: %w %d: %s holds %d: ask the term's Check, and only if it says yes Raise it and read again",
+					s.Name, fence.ErrNotRaised, s.Token, key, last.Token)
 			}
 			return err
 		}}

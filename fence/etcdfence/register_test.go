@@ -86,6 +86,47 @@ func TestTheRegister(t *testing.T) {
 	}
 }
 
+// A stamp that an operator wrote by hand is spelt as he likes: the leader raises over it, and is not locked out.
+func TestAStampThatIsSpeltOtherwise(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, etcdtest.Start(t, etcdtest.Options{}))
+	for _, text := range []string{`{"name": "x", "token": "9"}`, `{"token":"9","name":"x","origin":""}`} {
+		if _, err := c.Put(soon(t), "f", text); err != nil {
+			t.Fatal(err)
+		}
+		g, err := etcdfence.Raise(soon(t), c, "f", fence.Stamp{Name: "x", Token: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Txn(soon(t)).Then(clientv3.OpPut("k", "v")).Commit(); err != nil {
+			t.Errorf("over %s: %v", text, err)
+		}
+		if _, err := etcdfence.Raise(soon(t), c, "f", fence.Stamp{Name: "x", Token: 8}); !errors.Is(err, fence.ErrStale) {
+			t.Errorf("over %s, token 8: %v", text, err)
+		}
+	}
+}
+
+// What the guard costs: one operation of the server's limit.
+func TestAGuardedTxnHasRoomForOneOperationLess(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, etcdtest.Start(t, etcdtest.Options{}))
+	g, err := etcdfence.Raise(soon(t), c, "f", fence.Stamp{Name: "x", Token: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []clientv3.Op
+	for i := range 128 {
+		ops = append(ops, clientv3.OpPut(fmt.Sprint("k", i), "v"))
+	}
+	if _, err := g.Txn(soon(t)).Then(ops[:127]...).Commit(); err != nil {
+		t.Errorf("127 operations: %v", err)
+	}
+	if _, err := g.Txn(soon(t)).Then(ops...).Commit(); err == nil || errors.Is(err, fence.ErrStale) {
+		t.Errorf("128 operations: %v, want etcd's own error", err)
+	}
+}
+
 func TestManyRaises(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, etcdtest.Start(t, etcdtest.Options{}))

@@ -5,7 +5,9 @@
 //	_, err = redisfence.Call(ctx, client, keys, s, "SET", "{ledger}:total", 17)    // one command
 //	v, err := redisfence.Eval(ctx, client, keys, s, script, []string{"{ledger}:a"}, 5) // a script of one's own
 //
-// s is fence.Of(term). The client is go-redis's, of any kind (Client, ClusterClient, Ring, Conn); this package imports none.
+// s is fence.Of(term). The client is go-redis's Client, ClusterClient or Conn; this package imports none. Not its Ring: that moves
+// the keys of a shard it cannot reach to another one, so that two leaders may each have a fence and data of their own. Set its MaxRetries
+// to -1: it repeats by itself a command whose answer was lost, and the error is then that of the last attempt only.
 //
 // # What it guarantees
 //
@@ -18,7 +20,7 @@
 // It holds until Redis loses writes. A replica that is promoted may not know the newest token (replication is asynchronous; WAIT
 // makes that rarer, not impossible), a restart without appendfsync always may not either, and nothing told the leaders. Where the
 // loss shows, it is told: a write under a token newer than the one Redis knows, or with no fence there at all (FLUSHALL, an
-// eviction), gets fence.ErrNotRaised instead of opening the fence. Raise again then, and read again what was lost with it. Set
+// eviction), gets fence.ErrNotRaised instead of opening the fence. Ask the term's Check then, and only if it says yes raise again, and read again what was lost with it. Set
 // maxmemory-policy to noeviction or volatile-*: under allkeys-* the fence itself may be evicted. A script that fails half way
 // keeps what it wrote, as ever in Redis. For data that must not be lost, use a fence in etcd or SQL.
 package redisfence
@@ -68,7 +70,8 @@ func Adopt[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) erro
 }
 
 // Call runs one command on one key under the fence ("SET", "{ledger}:total", 17) and returns its answer, nil where Redis answers nil. The
-// errors are those of [Raise], fence.ErrNotRaised, and the command's own. After an error of the network whether it ran is unknown.
+// errors are those of [Raise], fence.ErrNotRaised, and the command's own. After an error of the network whether it ran is unknown. Lua
+// takes up to some 7900 arguments in one command ("too many results to unpack"): split longer ones.
 func Call[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp, command, key string, args ...any) (any, error) {
 	return Eval(ctx, c, f, s, callBody, []string{key}, append([]any{command}, args...)...)
 }

@@ -81,7 +81,7 @@ func run[C Cmd](ctx context.Context, c Client[C], s fence.Stamp, script string, 
 		case "origin":
 			return nil, &fence.OriginError{Name: s.Name, Token: s.Token, Origin: s.Origin, Largest: t, Known: text(list, 2)}
 		}
-		return nil, fmt.Errorf("fence %q: %w %d: redis knows %d: Raise it and read again; redis may have lost writes", s.Name, fence.ErrNotRaised, s.Token, t)
+		return nil, fmt.Errorf("fence %q: %w %d: redis knows %d and may have lost writes: ask the term's Check, and only if it says yes Raise it and read again", s.Name, fence.ErrNotRaised, s.Token, t)
 	}
 	return nil, fmt.Errorf("fence %q: redis: the answer %v is none of the fence's", s.Name, answer)
 }

@@ -24,8 +24,13 @@
 //
 // # What it cannot
 //
+// A savepoint is no transaction: when it is rolled back PostgreSQL lets the row go, SQLite forgets the token, and the transaction around it goes on
+// without a fence. Raise before the first SAVEPOINT; pgx's nested Begin makes one, and RaisePgx refuses what it returns.
+//
 // A leader that is stopped inside a transaction holds the row's lock, and its successor's Raise waits. Set [Fence.Idle], and PostgreSQL
-// ends such a transaction by itself. A leader that goes on after its term, with transactions that overlap
+// ends such a transaction by itself if it is stopped between two statements. One stopped in the middle of COPY, or with rows that it has
+// read half, is not idle to PostgreSQL: kill that process, or end its session from another one (pg_blocking_pids of the waiting session names it,
+// pg_terminate_backend ends it). A leader that goes on after its term, with transactions that overlap
 // without end, holds its successor up as well: let them end with the term's context. Statements outside a transaction that has raised the
 // fence are not fenced. An asynchronous
 // replica that is promoted may have lost the row's newest state, with the newest data. Tokens above 2^63-1 do not fit a bigint and are
@@ -40,6 +45,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy"
@@ -61,7 +67,8 @@ type Fence struct {
 	Table   string // "primacy_fence" if empty; "schema.table" works
 	// Idle is how long a transaction that has raised the fence may do nothing before PostgreSQL ends it, as
 	// idle_in_transaction_session_timeout for this one transaction. About the lease's TTL: without it a leader that was stopped
-	// inside a transaction keeps its successor waiting for as long as its connection stands. 0: as the database is set.
+	// inside a transaction keeps its successor waiting for as long as its connection stands. It does not end a transaction in the
+	// middle of a statement (COPY, rows half read). 0: as the database is set.
 	Idle time.Duration
 }
 
@@ -95,7 +102,7 @@ func (f Fence) EnsureTable(ctx context.Context, db *sql.DB) error {
 }
 
 // Do runs do in a transaction that has raised the fence, and commits it. Where do returns an error, it is rolled back and the error
-// returned. A *fence.StaleError or a *fence.OriginError says that nothing was written. An error of the commit itself means, as ever,
+// returned. A *fence.StaleError or a *fence.OriginError says that this transaction wrote nothing. An error of the commit itself means, as ever,
 // that the outcome is unknown. When ctx ends before the commit the transaction is rolled back.
 func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sql.Tx) error) error {
 	if err := f.check(s); err != nil {
@@ -116,7 +123,7 @@ func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sq
 }
 
 // Raise makes the fence refuse smaller tokens, and locks its row until tx ends. Call it first in the transaction, before it reads
-// anything. On any error roll back: on a *fence.StaleError or *fence.OriginError because the leader is one of the past, on others because the
+// anything and before any SAVEPOINT: a savepoint that is rolled back takes the lock along. On any error roll back: on a *fence.StaleError or *fence.OriginError because the leader is one of the past, on others because the
 // fence is not locked. It waits for transactions under other tokens that hold the row, until ctx ends.
 func (f Fence) Raise(ctx context.Context, tx *sql.Tx, s fence.Stamp) error {
 	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row {
@@ -131,10 +138,13 @@ type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	Rollback(ctx context.Context) error
 }
 
-// RaisePgx is [Fence.Raise] for a pgx.Tx.
+// RaisePgx is [Fence.Raise] for a pgx.Tx. It returns a primacy.ErrInvalid for one that another pgx.Tx's Begin returned, which is a savepoint.
 func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fence, tx PgxTx[R], s fence.Stamp) error {
 	if f.Dialect != PostgreSQL {
 		return invalid("pgx speaks PostgreSQL's SQL only")
+	}
+	if strings.HasSuffix(fmt.Sprintf("%T", tx), "NestedTx") { // pgx exports no other sign of it
+		return invalid("this pgx.Tx is a savepoint inside another: raise the fence in the outer one, as its first statement")
 	}
 	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row { return tx.QueryRow(ctx, query, args...) })
 }

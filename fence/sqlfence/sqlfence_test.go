@@ -158,6 +158,17 @@ type pgxTx interface {
 	Rollback(ctx context.Context) error
 }
 
+// dbSimulatedNestedTx is called as pgx calls what a nested Begin returns.
+type dbSimulatedNestedTx struct{ tx }
+
+func TestASavepointIsRefused(t *testing.T) {
+	var nested pgxTx = &dbSimulatedNestedTx{}
+	err := sqlfence.RaisePgx(t.Context(), sqlfence.Fence{}, nested, fence.Stamp{Name: "x", Token: 7})
+	if !errors.Is(err, primacy.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
+		t.Error(err)
+	}
+}
+
 func TestPgxNeedsNoTypeArguments(t *testing.T) {
 	var asInterface pgxTx = &tx{}
 	if err := sqlfence.RaisePgx(t.Context(), sqlfence.Fence{}, asInterface, fence.Stamp{Name: "x", Token: 7}); err != nil {
