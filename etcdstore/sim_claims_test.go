@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -224,34 +225,36 @@ func TestSimulatedStragglerOfAClaimThatStood(t *testing.T) {
 // just taken the right away. Who is told that a claim was refused does not release it, so none may stand, nor come later.
 func TestSimulatedRefusalAfterAnUnknownOutcome(t *testing.T) {
 	for _, executed := range []bool{true, false} {
-		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-			s, g := gatedAt(t, c, 0, 0)
-			l := granted(t, s, "a", time.Minute)
-			key := s.lineDir("x") + l.ID()
-			sent := g.capture(key)
-			tries := 0
-			g.set(func() {
-				g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
-					if !puts(req, key) {
+		t.Run(strconv.FormatBool(executed), func(t *testing.T) {
+			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+				s, g := gatedAt(t, c, 0, 0)
+				l := granted(t, s, "a", time.Minute)
+				key := s.lineDir("x") + l.ID()
+				sent := g.capture(key)
+				tries := 0
+				g.set(func() {
+					g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+						if !puts(req, key) {
+							return do(ctx)
+						}
+						if tries++; tries > 1 {
+							return rpctypes.ErrGRPCPermissionDenied
+						}
 						return do(ctx)
 					}
-					if tries++; tries > 1 {
-						return rpctypes.ErrGRPCPermissionDenied
-					}
-					return do(ctx)
+				})
+				c.Hold(0, 0, !executed, true) // the request does not arrive, or the answer does not
+				_, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x1"})
+				if !errors.Is(err, driver.ErrRefused) || tries != 2 {
+					t.Fatalf("seed 1: Claim = %v in %d attempts, want ErrRefused in the second", err, tries)
+				}
+				if !executed {
+					sent.arrive(t, c)
+				}
+				if keys := c.Keys("primacy/x/"); len(keys) > 0 {
+					t.Errorf("seed 1: executed %v: a claim that was refused stands under token %d", executed, keys[0].CreateRevision)
 				}
 			})
-			c.Hold(0, 0, !executed, true) // the request does not arrive, or the answer does not
-			_, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x1"})
-			if !errors.Is(err, driver.ErrRefused) || tries != 2 {
-				t.Fatalf("seed 1: Claim = %v in %d attempts, want ErrRefused in the second", err, tries)
-			}
-			if !executed {
-				sent.arrive(t, c)
-			}
-			if keys := c.Keys("primacy/x/"); len(keys) > 0 {
-				t.Errorf("seed 1: executed %v: a claim that was refused stands under token %d", executed, keys[0].CreateRevision)
-			}
 		})
 	}
 }
