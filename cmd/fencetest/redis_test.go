@@ -25,6 +25,7 @@ func TestRedis(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	t.Run("rules", func(t *testing.T) { redisRules(t, c, redisfence.Fence{Key: "{r}:fence"}) })
 	t.Run("scripts", func(t *testing.T) { redisScripts(t, c, redisfence.Fence{Key: "{s}:fence"}) })
+	t.Run("limits", func(t *testing.T) { redisLimits(t, c, redisfence.Fence{Key: "{l}:fence"}) })
 	t.Run("writers", func(t *testing.T) { redisWriters(t, c, redisfence.Fence{Key: "{w}:fence"}) })
 }
 
