@@ -148,7 +148,7 @@ func TestHandlersUnderOneTokenRunSideBySide(t *testing.T) {
 
 // Many goroutines, tokens of all sizes, handlers with two steps: no step under a smaller token follows one under a larger.
 func TestManyRequests(t *testing.T) {
-	var largest, handled, refused atomic.Int64
+	var turn, largest, handled, refused atomic.Int64
 	step := func(token int64) {
 		if before := largest.Load(); before > token {
 			t.Errorf("an effect under %d after one under %d", token, before)
@@ -168,10 +168,10 @@ func TestManyRequests(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			for i := range 100 {
+			for range 100 {
 				func() {
 					defer func() { _ = recover() }()
-					if ask(t.Context(), h, "POST", primacy.Token(1+i/2+rand.IntN(4))).Code == 412 {
+					if ask(t.Context(), h, "POST", primacy.Token(1+turn.Add(1)/32+rand.Int64N(4))).Code == 412 {
 						refused.Add(1)
 					}
 				}()
