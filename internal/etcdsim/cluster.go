@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 )
 
 // As etcd has them by default.
@@ -103,7 +104,7 @@ func Start(o Options) *Cluster {
 		if i < len(o.Rates) {
 			rate = o.Rates[i]
 		}
-		m := &member{c: c, i: i, id: c.rnd.Uint64(), rate: rate, lead: -1, st: newState(), lis: newListener(), srv: grpc.NewServer(),
+		m := &member{c: c, i: i, id: c.rnd.Uint64(), rate: rate, lead: -1, st: newState(), lis: newListener(), srv: newServer(),
 			waiters: map[uint64]chan outcome{}, expiry: map[int64]time.Duration{}, asked: map[int64]time.Duration{},
 			changed: make(chan struct{}), leaderless: map[chan struct{}]bool{}, streams: map[*watchStream]bool{}}
 		m.patience()
@@ -115,6 +116,11 @@ func Start(o Options) *Cluster {
 		c.work.Go(m.live)
 	}
 	return c
+}
+
+// newServer takes a ping from each client every 5 s, as etcd does. By gRPC's own rules it would close connections that ask so often.
+func newServer() *grpc.Server {
+	return grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 }
 
 // Close ends the cluster and all connections to it, and returns when all its goroutines have ended.
