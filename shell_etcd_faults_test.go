@@ -161,6 +161,7 @@ func (r *rig) operate() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var err error
+	var done []func()
 	switch r.rnd.IntN(4) {
 	case 0:
 		r.logf("by hand: the history before revision %d is compacted", kv.ModRevision)
@@ -169,16 +170,20 @@ func (r *rig) operate() {
 		r.logf("by hand: the lease %x is revoked", kv.Lease)
 		for _, other := range keys {
 			if other.Lease == kv.Lease {
-				r.byHand(other)
+				done = append(done, r.byHand(other, tookLease))
 			}
 		}
 		err = r.c.Revoke(ctx, kv.Lease)
 	default:
-		r.byHand(kv)
+		done = append(done, r.byHand(kv, tookClaim))
 		err = r.c.Delete(ctx, string(kv.Key), kv.CreateRevision)
 	}
 	if err != nil {
-		r.logf("by hand: %v", err)
+		r.logf("by hand: %v", err) // it may still be done
+		return
+	}
+	for _, done := range done {
+		done()
 	}
 }
 

@@ -25,31 +25,69 @@ type rule struct {
 
 func (w *rule) String() string { return fmt.Sprintf("n%d under token %d", w.m.i, w.term.Token()) }
 
-// hand is something that an operator did to a session: to one claim of it, or to all (token 0).
+// hand is something that an operator did to a session.
 type hand struct {
-	name  string
+	what  deed
+	name  string // of the claim that was deleted, with its token
 	token uint64
-	at    time.Duration
+	until time.Duration // it explains nothing from then on; 0: what was asked for may still be under way
 }
 
-// byHand notes that an operator is about to delete a key of ours. The store breaks its promise there, and news of it needs time.
-func (r *rig) byHand(kv *mvccpb.KeyValue) {
+type deed int
+
+const (
+	tookClaim  deed = iota // deleted one claim
+	tookRecord             // deleted the session's record: its claims stand on until the store's lease has run out
+	tookLease              // ended the store's lease, and with it all that hangs on it
+)
+
+// handsLast is how long after the deed an operator may be the reason for what is seen: until everybody's right has ended for want of renewals.
+const handsLast = 20 * time.Second
+
+// byHand notes that an operator is about to do away with a key of ours. The store breaks its promise there, and news of it needs time. Which is
+// over is for done to say, or for healed.
+func (r *rig) byHand(kv *mvccpb.KeyValue, with deed) (done func()) {
 	name, session, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "primacy/"), "/")
-	h := hand{name, uint64(kv.CreateRevision), r.now()}
-	if name == "@session" {
-		h.token = 0
+	h := &hand{what: with, name: name, token: uint64(kv.CreateRevision)}
+	switch {
+	case name != "@session":
+		h.what = tookClaim
+	case with == tookClaim:
+		h.what = tookRecord
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hands[session] = append(r.hands[session], h)
 	r.lineLocked("by hand: the key %s (token %d) is deleted", kv.Key, kv.CreateRevision)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		h.until = r.now() + handsLast
+	}
 }
 
-// excusedLocked says whether an operator took the term away, or its whole session, which may be
-// carried out long after he gave up waiting for it.
+// healed notes that all faults are over, so that nothing which an operator asked for can be under way for long.
+func (r *rig) healed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, all := range r.hands {
+		for _, h := range all {
+			if h.until == 0 {
+				h.until = r.now() + handsLast
+			}
+		}
+	}
+}
+
+// recent says whether the deed may still be the reason for something.
+func (h *hand) recent(now time.Duration) bool { return h.until == 0 || now < h.until }
+
+// excusedLocked says whether an operator took the term's claim away, or its whole lease, so that the next one may lead before it has
+// heard of it.
 func (r *rig) excusedLocked(w *rule) bool {
 	for _, h := range r.hands[w.session] {
-		if h.name == w.term.Name() && h.token == uint64(w.term.Token()) || h.token == 0 && h.at > w.at-time.Minute {
+		one := h.what == tookClaim && h.name == w.term.Name() && h.token == uint64(w.term.Token())
+		if h.recent(r.now()) && (one || h.what == tookLease) {
 			return true
 		}
 	}
@@ -65,9 +103,9 @@ func (r *rig) lost(w *rule) {
 	w.lost = true
 	touched := false // a claim that an operator deletes in the middle of a move ends the whole session
 	for _, h := range r.hands[w.session] {
-		touched = touched || h.at > r.now()-20*time.Second
+		touched = touched || h.recent(r.now())
 	}
-	if errors.Is(cause, ErrDeposed) && !touched && !r.excusedLocked(w) {
+	if errors.Is(cause, ErrDeposed) && !touched {
 		r.failLocked("%s: the claim of %v was taken away though no operator did it", w.term.Name(), w)
 	}
 }
