@@ -37,7 +37,8 @@
 // What a handler leaves behind in goroutines, queues or other services is not held: those need a fence of their own, for which the
 // handler finds the stamp in its context ([StampOf]). A handler that ignores its context and never returns keeps the next leader out
 // (503 when the client gives up): one or the other must give. http.TimeoutHandler answers while its handler still runs: put it outside, around
-// the wrapped handler. httputil.ReverseProxy gives up a request whose context ends while the server behind it may go on: put the fence
+// the wrapped handler; give the server a ReadTimeout then, since what TimeoutHandler hands on cannot be interrupted in the middle of
+// a body. httputil.ReverseProxy gives up a request whose context ends while the server behind it may go on: put the fence
 // into that server. Several server processes need one memory and one gate: put the token into
 // their common database instead (package sqlfence). GET, HEAD, OPTIONS and TRACE without a token pass, since readers are no
 // leaders; a handler that writes on GET is not fenced. Whoever can reach the server can send any token: authenticate clients as ever.

@@ -186,15 +186,29 @@ func TestManyRequests(t *testing.T) {
 
 // A client that is stopped in the middle of its body holds its handler in a read; the next leader gets in all the same.
 func TestAStoppedClientDoesNotKeepTheNextLeaderOut(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) { stoppedClient(t, proto) })
+	}
+}
+
+func stoppedClient(t *testing.T, proto string) {
 	reading := make(chan struct{}, 1)
 	ended := make(chan error, 2)
 	f := &httpfence.Fence{Name: "x", Memory: &memory{}}
-	srv := httptest.NewServer(f.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	srv := httptest.NewUnstartedServer(f.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Proto != proto {
+			t.Errorf("the request is %s", r.Proto)
+		}
 		reading <- struct{}{}
 		_, err := io.ReadAll(r.Body)
 		ended <- err
 	})))
+	srv.EnableHTTP2 = proto == "HTTP/2.0"
+	srv.StartTLS()
 	defer srv.Close()
+	client := func(token primacy.Token) *http.Client {
+		return &http.Client{Transport: &httpfence.Transport{Stamp: stamp(token), Base: srv.Client().Transport}}
+	}
 	body, hold := io.Pipe()
 	defer hold.Close()
 	go func() {

@@ -71,7 +71,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		"stale":            {fake{answer: []any{"stale", "18446744073709551615"}}, fence.ErrStale, "18446744073709551615"},
 		"origin":           {fake{answer: []any{"origin", "9", "p"}}, fence.ErrOrigin, "p up to token 9"},
-		"unraised":         {fake{answer: []any{"unraised", "0"}}, fence.ErrNotRaised, "lost writes"},
+		"unraised":         {fake{answer: []any{"unraised", "0"}}, fence.ErrNotRaised, "ask the term's Check"},
 		"another election": {fake{answer: []any{"name", "y"}}, primacy.ErrInvalid, `"y"`},
 		"network":          {fake{err: down}, down, "redis"},
 		"the command's":    {fake{answer: []any{"ok", own}}, own, "redis"},
