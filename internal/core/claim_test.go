@@ -87,6 +87,8 @@ func TestClaimStories(t *testing.T) {
 			"enter+fresh await finish+free(expired) -"},
 		{"the lease is over before a release is confirmed", []ClaimEvent{stand, held, giveUp, failed, over, left},
 			"enter+fresh lead leave+stop+right(resigned) leave+1 finish+free(resigned) -"},
+		{"a release goes on while the lease ends: it may stand until that is over", []ClaimEvent{stand, held, giveUp, failed, ending, failed, left},
+			"enter+fresh lead leave+stop+right(resigned) leave+1 - leave+2 finish+free(resigned)"},
 		{"refused", []ClaimEvent{stand, refused}, "enter+fresh finish+free"},
 		{"refused while it stands: it must not stay", []ClaimEvent{stand, entered, refused, left}, "enter+fresh await leave finish+free(resigned)"},
 		{"refused after an unknown outcome: it may stand", []ClaimEvent{stand, failed, refused, left},
