@@ -25,14 +25,13 @@ type exchange struct {
 	request *http.Request
 	old     bool // HTTP/1
 
-	mu          sync.Mutex
-	begun       bool // reading the body
-	ended       bool // the body; net/http may read ahead
-	header      bool // written, or decided
-	duplex      bool
-	hijacked    bool // no more requests come on this connection, and its reads are the handler's
-	cut         bool // the read deadline is set
-	interrupted bool
+	mu       sync.Mutex
+	begun    bool // reading the body
+	ended    bool // the body; net/http may read ahead
+	header   bool // written, or decided
+	duplex   bool
+	hijacked bool // no more requests come on this connection, and its reads are the handler's
+	cut      bool // the read deadline is set
 }
 
 // drainLimit is how much of a body net/http itself reads before an answer, to keep the connection.
@@ -46,7 +45,7 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	return x
 }
 
-// interrupt ends what the handler reads or writes. Its answer gets a second.
+// interrupt ends what the handler reads or writes. Its answer gets a second; net/http lifts a write deadline with the end of each request.
 func (x *exchange) interrupt() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -55,7 +54,6 @@ func (x *exchange) interrupt() {
 		x.cut = true
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // where the server cannot, the handler's context must do
 	}
-	x.interrupted = true
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
@@ -87,20 +85,6 @@ func (x *exchange) returned() {
 	if x.old && x.cut && !x.header {
 		x.w.Header().Set("Connection", "close")
 	}
-}
-
-// end gives the connection its write deadline back, which net/http does not if the server has none.
-func (x *exchange) end() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.interrupted || x.hijacked {
-		return
-	}
-	var deadline time.Time
-	if s, ok := x.request.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
-		deadline = time.Now().Add(s.WriteTimeout)
-	}
-	_ = http.NewResponseController(x.w).SetWriteDeadline(deadline)
 }
 
 // writer returns what the handler writes to.

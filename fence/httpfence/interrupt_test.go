@@ -139,6 +139,38 @@ func TestAnInterruptedConnectionIsClosedOrSound(t *testing.T) {
 	}
 }
 
+// A handler that took over its connection, and waits for a client that says nothing, is interrupted as well.
+func TestAHijackedConnectionDoesNotKeepTheNextLeaderOut(t *testing.T) {
+	reading, ended := make(chan struct{}, 1), make(chan error, 1)
+	srv := httptest.NewServer((&httpfence.Fence{Name: "x", Memory: &memory{}}).Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, in, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		reading <- struct{}{}
+		_, err = in.ReadByte()
+		ended <- err
+	})))
+	defer srv.Close()
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	(&oldLeader{conn: conn}).send(t, 7, 0, "")
+	receive(t, "request", reading)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := httpfence.Raise(ctx, client(9), srv.URL); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, "end of the older handler", ended); err == nil {
+		t.Error("the older handler read something")
+	}
+}
+
 // A leader that knocks again and again does not give the handler it waits for another second each time.
 func TestKnockingDoesNotExtendTheOldAnswer(t *testing.T) {
 	started := make(chan struct{}, 1)

@@ -98,6 +98,28 @@ func TestAClosedFolderLetsNobodyIn(t *testing.T) {
 	}
 }
 
+// Who waits for the older handlers while the folder is closed is not let in when they have returned.
+func TestAFolderThatIsClosedWhileALeaderWaits(t *testing.T) {
+	m := folder(t, t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		h := (&httpfence.Fence{Name: "x", Memory: m}).Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if s, _ := httpfence.StampOf(r.Context()); s.Token == 9 {
+				t.Error("a handler runs on a closed folder")
+			}
+			time.Sleep(time.Second)
+		}))
+		go ask(t.Context(), h, "POST", 7)
+		synctest.Wait()
+		next := make(chan int, 1)
+		go func() { next <- ask(t.Context(), h, "POST", 9).Code }()
+		synctest.Wait()
+		m.Close()
+		if code := <-next; code != 503 {
+			t.Errorf("the leader that waited: %d, want 503", code)
+		}
+	})
+}
+
 // weak is a memory whose Store may fail when the stamp is to be seen, but not yet safe from a crash.
 type weak struct {
 	visible, durable fence.Stamp
@@ -123,6 +145,9 @@ func TestAStampThatIsOnlyVisibleIsStoredAgain(t *testing.T) {
 				t.Errorf("%s: a handler under %d while %d is safe", what, s.Token, m.durable.Token)
 			}
 		}))
+		if w := ask(t.Context(), h, "POST", 8); w.Code != 412 { // the stamp has been read now, and not stored
+			t.Errorf("%s: a stale token: %d", what, w.Code)
+		}
 		var codes []int
 		for range 3 {
 			codes = append(codes, ask(t.Context(), h, "POST", 9).Code)

@@ -65,7 +65,6 @@ func (f *Fence) Wrap(next http.Handler) http.Handler {
 		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), stampKey{}, s))
 		defer cancel(nil)
 		x := newExchange(w, r.WithContext(ctx))
-		defer x.end() // after leave: nobody stops it then
 		h := &running{stamp: s, stop: func(why error) { cancel(why); x.interrupt() }}
 		if err := g.enter(ctx, h); err != nil {
 			refuse(s, err).write(w)
