@@ -258,3 +258,26 @@ func TestSimulatedRefusalAfterAnUnknownOutcome(t *testing.T) {
 		})
 	}
 }
+
+// TestSimulatedTriesAreTakenBack: of several claims in one call one is taken. Those with Try that had entered before it are taken out again, also
+// where a first attempt at them may still be under way.
+func TestSimulatedTriesAreTakenBack(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		at := another(c)
+		other, _ := gatedAt(t, c, 1, 0)
+		claimed(t, granted(t, other, "b", time.Minute), "taken")
+		s, g := gatedAt(t, c, 0, at)
+		l := granted(t, s, "a", time.Minute)
+		sent := g.capture(s.lineDir("x") + l.ID())
+		c.Freeze(at)
+		_, err := l.Claim(ending(t, 15*time.Second), driver.Claim{Name: "x", ID: "x1", Try: true}, driver.Claim{Name: "taken", ID: "y1", Try: true})
+		if !errors.Is(err, driver.ErrTaken) {
+			t.Fatalf("seed 1: Claim = %v, want ErrTaken", err)
+		}
+		c.Thaw(at)
+		sent.arrive(t, c)
+		if keys := c.Keys("primacy/x/"); len(keys) > 0 {
+			t.Errorf("seed 1: after ErrTaken a claim of the same call stands under token %d", keys[0].CreateRevision)
+		}
+	})
+}

@@ -154,3 +154,28 @@ func newsOf(t *testing.T, l *lease) <-chan driver.News {
 	}()
 	return told
 }
+
+// TestSimulatedWaiterHearsOfItsOwnEnd: the claim of one who waits is deleted by hand, and he is told at once.
+func TestSimulatedWaiterHearsOfItsOwnEnd(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		claimed(t, granted(t, first, "a", time.Minute), "x")
+		s, _ := gatedAt(t, c, 1, 1)
+		l := granted(t, s, "b", time.Minute)
+		p := claimed(t, l, "x")
+		ended := make(chan error, 1)
+		ctx := ending(t, time.Minute)
+		go func() {
+			_, err := l.Wait(ctx, p)
+			ended <- err
+		}()
+		time.Sleep(time.Second)
+		begun := time.Now()
+		if err := c.Delete(ending(t, 10*time.Second), s.lineDir("x")+l.ID(), int64(p.Token)); err != nil {
+			t.Fatal(err)
+		}
+		if err, took := <-ended, time.Since(begun); !isGone(err) || took > handOver {
+			t.Errorf("seed 1: Wait = %v, %v after its claim was deleted, want ErrGone within %v", err, took, handOver)
+		}
+	})
+}
