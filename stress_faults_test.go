@@ -59,20 +59,22 @@ func (f *fleet) mood(m *machine) drivertest.Faults {
 	seed := f.rnd.Uint64()
 	m.setLag(upTo(f.rnd, 1800*time.Millisecond) - 600*time.Millisecond)
 	f.judge.count("network: another mood")
+	k := f.rnd.IntN(5)
+	m.moody.Store(k > 1)
 	return []drivertest.Faults{
 		{Seed: seed},
 		{Seed: seed, Delay: 20 * time.Millisecond},
 		{Seed: seed, Delay: 500 * time.Millisecond, Drop: .1, Lose: .1},
 		{Seed: seed, Delay: 100 * time.Millisecond, Drop: .05, Lose: .2, Late: .15, Twice: .15, Lag: 3 * time.Second},
 		{Seed: seed, Delay: 2500 * time.Millisecond, Lose: .1, Late: .3, Twice: .2, Lag: 12 * time.Second},
-	}[f.rnd.IntN(5)]
+	}[k]
 }
 
 // heal makes the networks whole.
 func (f *fleet) heal() {
 	for _, m := range f.machines {
-		m.net.Hang(false)
-		m.net.Deaf(false)
+		m.hang(false)
+		m.ignore(false)
 		m.out.open()
 		m.back.open()
 	}
@@ -90,13 +92,13 @@ func (f *fleet) during(m *machine, what string, begin, end func()) {
 func (f *fleet) cut(m *machine, k int) {
 	switch k {
 	case 14:
-		f.during(m, "cut off", func() { m.net.Hang(true) }, func() { m.net.Hang(false) })
+		f.during(m, "cut off", func() { m.hang(true) }, func() { m.hang(false) })
 	case 15, 16:
 		f.during(m, "cut off one way: no request arrives", m.out.shut, m.out.open)
 	case 17:
 		f.during(m, "cut off one way: no answer comes back", m.back.shut, m.back.open)
 	case 18, 19:
-		f.during(m, "store client ignores its contexts", func() { m.net.Deaf(true) }, func() { m.net.Deaf(false) })
+		f.during(m, "store client ignores its contexts", func() { m.ignore(true) }, func() { m.ignore(false) })
 	}
 }
 
@@ -185,6 +187,7 @@ func (f *fleet) restart(down bool) {
 		f.judge.count("store: new leader")
 	}
 	f.judge.logf("store", "has a new leader after %v; leases are extended", d)
+	f.judge.shake(d)
 	f.front.restart(d)
 }
 

@@ -87,6 +87,7 @@ func (f *fleet) calmDown() {
 	f.front.calm()
 	for _, m := range f.machines {
 		m.net.Set(drivertest.Faults{})
+		m.moody.Store(false)
 		m.setLag(0)
 	}
 	f.judge.logf("", "the faults are over")

@@ -25,8 +25,8 @@ import (
 // process is paused (package history).
 //
 // Excused from the first and third rule are terms whose claim an operator removed from the store (by hand, or with the lease): the
-// store breaks its promise there, and the news that it did needs its time over the network. With the lease gone it has until the
-// deadline that was the latest possible then. The second rule holds for them too.
+// store breaks its promise there, and the news that it did needs its time over the network: eight seconds of a network that is whole
+// (hearsWithin), or with the lease gone until the deadline that was the latest possible then. The second rule holds for them too.
 //
 // Excused from the third rule alone is work on a machine that was suspended under it, or that was held up itself: nothing can stop
 // work that does not run, and when it wakes it needs a moment to hear. Its Check must know at once, so the first rule spares nobody.
@@ -44,6 +44,8 @@ type judge struct {
 	reigns  map[string][]*reign
 	excused map[spot]excuse
 	wakes   map[*machine]time.Duration // when it woke last
+	rough   map[*machine]time.Duration // when its network was last seen not whole, or its process held up
+	shaken  time.Duration              // until when the store has a fault
 	fenced  map[string]*register       // by name
 	plain   map[string]*register
 	counts  map[string]int
@@ -75,7 +77,7 @@ func (r *reign) String() string { return fmt.Sprintf("%s under token %d", r.p.m.
 
 func newJudge(t *testing.T, seed uint64, now func() time.Duration) *judge {
 	return &judge{t: t, seed: seed, now: now, rnd: rand.New(rand.NewPCG(seed, 3)), reigns: map[string][]*reign{}, excused: map[spot]excuse{},
-		wakes: map[*machine]time.Duration{}, fenced: map[string]*register{}, plain: map[string]*register{}, counts: map[string]int{}}
+		wakes: map[*machine]time.Duration{}, rough: map[*machine]time.Duration{}, fenced: map[string]*register{}, plain: map[string]*register{}, counts: map[string]int{}}
 }
 
 // won takes a new term in. A term may be told late, when it is over and others led since; that is no matter unless its Check says yes.
@@ -137,6 +139,13 @@ func (j *judge) excusedLocked(r *reign) bool {
 	return yes
 }
 
+// shake marks that the store has a fault for d.
+func (j *judge) shake(d time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.shaken = max(j.shaken, j.now()+d)
+}
+
 // slowed marks that the work of a term is held up.
 func (j *judge) slowed(r *reign) {
 	j.mu.Lock()
@@ -158,12 +167,19 @@ func (j *judge) woke(m *machine) {
 	}
 }
 
+// hearsWithin is how long the news of a removed claim may need over a network that is whole. The call that hears it may have begun
+// before: delayed by 2.5 s and with its answer lost, after which it pauses for a second; answers come up to 1.2 s late.
+const hearsWithin = 8 * time.Second
+
 func (j *judge) look() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for name, rs := range j.reigns {
 		var live, work []*reign
 		for _, r := range rs {
+			if !r.p.whole() {
+				j.rough[r.p.m] = j.now()
+			}
 			if !r.p.runs() {
 				continue // a process that sleeps asks nothing and does nothing
 			}
@@ -171,6 +187,9 @@ func (j *judge) look() {
 			if e, excused := j.excused[spot{name, uint64(r.term.Token())}]; excused {
 				if yes && e.until > 0 && r.p.m.clock.now() > e.until {
 					j.failLocked("%s: %v lives on, though its lease was ended at %.3fs", name, r, e.at.Seconds())
+				}
+				if yes && e.until == 0 && j.now()-max(e.at, j.rough[r.p.m], j.shaken) > hearsWithin {
+					j.failLocked("%s: %v lives on, though its claim was removed at %.3fs", name, r, e.at.Seconds())
 				}
 				continue
 			}

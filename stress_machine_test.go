@@ -20,6 +20,9 @@ type machine struct {
 	out   valve                  // shut: no request arrives, answers to earlier ones do
 	back  valve                  // shut: requests arrive and are done, no answer comes
 	proc  *process               // that runs on it now; only the test's own goroutine reads it
+	cut   atomic.Bool            // its network hangs
+	deaf  atomic.Bool            // its store client ignores its contexts
+	moody atomic.Bool            // its network delays or loses calls
 	slow  atomic.Bool            // paused, starved or held up once: nothing can stop work that does not run
 
 	calls, late atomic.Int64    // calls on the store, and requests that came after their caller had gone
@@ -126,6 +129,22 @@ type process struct {
 
 // runs says whether the process does anything at all.
 func (p *process) runs() bool { return p.gate.isOpen() && !p.dead.Load() }
+
+// whole says whether nothing keeps the process from hearing what the store tells.
+func (p *process) whole() bool {
+	m := p.m
+	return p.runs() && p.starve.Load() == nil && m.out.isOpen() && m.back.isOpen() && !m.cut.Load() && !m.deaf.Load() && !m.moody.Load()
+}
+
+func (m *machine) hang(on bool) {
+	m.cut.Store(on)
+	m.net.Hang(on)
+}
+
+func (m *machine) ignore(on bool) {
+	m.deaf.Store(on)
+	m.net.Deaf(on)
+}
 
 // starvation keeps the goroutine that owns the deadline from running: its timer comes late, or it was stopped between reading the
 // clock and acting on it.
