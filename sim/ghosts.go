@@ -57,6 +57,34 @@ func (j *judge) noticed() {
 	}
 }
 
+// hearsWithin is how long the news of a removed claim may need once nothing is in its way: a wait relies on a push for six seconds at most.
+const hearsWithin = 8 * sec
+
+// overdue ends the excuse of a term whose claim or lease an operator removed. Where messages are lost or late at random nobody can say
+// when its owner must have heard, until the calm.
+func (j *judge) overdue(tm *term) {
+	w, n := j.w, tm.n
+	if !w.calm && w.plan.Net.Loss+w.plan.Net.Late != 0 || !n.running() {
+		return
+	}
+	for ; j.nextFault < len(w.plan.Faults) && w.plan.Faults[j.nextFault].At <= w.now; j.nextFault++ {
+		f := w.plan.Faults[j.nextFault]
+		if f.Kind >= StoreDown && f.Kind <= MemberPause {
+			j.storeBad = max(j.storeBad, f.At+f.For)
+		}
+	}
+	from := max(tm.removed, n.rough, min(j.storeBad, w.now))
+	for i := range n.cut.in {
+		from = max(from, min(w.now, max(n.cut.in[i], n.cut.out[i])))
+	}
+	if w.calm {
+		from = max(from, w.plan.Span) // the cuts are forgotten
+	}
+	if w.now-from > hearsWithin {
+		j.fail(RuleDeaf, "%s: %s has not heard for %v that its claim under token %d was removed", nameOf(tm.c.name), n.name, span(w.now-from), tm.token)
+	}
+}
+
 func (j *judge) nobody() bool {
 	for _, ln := range j.w.store.lines() {
 		if len(ln.entries) > 0 {

@@ -16,12 +16,15 @@ type judge struct {
 	past      []*term // all terms, for what comes late
 	registers []*register
 	byHand    []taken // claims that an operator removed
+	storeBad  int64   // until when the store has a fault of the plan
+	nextFault int     // of the plan
 	found     *Violation
 }
 
 type taken struct {
 	name  int
 	token uint64
+	at    int64
 }
 
 // Violation is a promise that was broken.
@@ -96,6 +99,7 @@ func (j *judge) look() {
 				j.counts(tm)
 			}
 			if tm.excused {
+				j.overdue(tm)
 				continue
 			}
 			if first != nil && j.w.plan.Overlaps {
@@ -150,7 +154,7 @@ func (j *judge) begins(tm *term) {
 	}
 	for _, x := range j.byHand {
 		if x.name == name && x.token == tm.token {
-			tm.excused = true // removed by hand while the answer was under way
+			tm.excused, tm.removed = true, x.at // removed by hand while the answer was under way
 		}
 	}
 	if tm.yes() {
@@ -253,12 +257,12 @@ func (j *judge) excuse(sess uint64, name int) {
 	j.w.count.Operator++
 	for i, ln := range j.w.store.lines() {
 		if e := ln.of(sess); e != nil && (name < 0 || name == i) {
-			j.byHand = append(j.byHand, taken{i, e.token})
+			j.byHand = append(j.byHand, taken{i, e.token, j.w.now})
 		}
 	}
 	for _, tm := range j.past {
-		if tm.l.dl.id() == sess && (name < 0 || tm.c.name == name) {
-			tm.excused = true
+		if tm.l.dl.id() == sess && !tm.excused && (name < 0 || tm.c.name == name) {
+			tm.excused, tm.removed = true, j.w.now
 		}
 	}
 }
