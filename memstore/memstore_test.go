@@ -156,3 +156,33 @@ func TestATryOfAClaimThatWaitsTakesItOutOfTheLine(t *testing.T) {
 		t.Errorf("line = %+v, %v, want nobody waiting: the one who tried believes that he does not", ln, err)
 	}
 }
+
+func TestTheStoreSharesNoMemoryWithItsCallers(t *testing.T) {
+	s := New(Options{})
+	l, err := s.Grant(t.Context(), "a", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := []byte("one")
+	places, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: "1", Value: value})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func(want string) {
+		t.Helper()
+		value[0] = 'X'
+		ln, err := s.Line(t.Context(), "n")
+		if err != nil || string(ln.Holder.Value) != want {
+			t.Errorf("the holder's value is %q, %v, want %q as it was handed in", ln.Holder.Value, err, want)
+		}
+		ln.Holder.Value[0] = 'Y'
+	}
+	shown("one")
+	shown("one")
+	value = []byte("two")
+	if err := l.Update(t.Context(), places[0], value); err != nil {
+		t.Fatal(err)
+	}
+	shown("two")
+	shown("two")
+}
