@@ -21,7 +21,6 @@ type reply struct {
 	ttl    int64
 	held   bool
 	stands bool
-	ahead  bool
 	mask   uint8 // a bit for each name
 }
 

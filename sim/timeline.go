@@ -9,7 +9,6 @@ import (
 
 // Timeline is what happened in a run, in words.
 type Timeline struct {
-	w     *World
 	lines []moment
 }
 
