@@ -147,20 +147,15 @@ func (j *judge) tally() tally {
 		all = append(all, *in)
 		judged = append(judged, j.excuse(*in))
 	}
-	byBegin(all)
-	byBegin(judged)
+	slices.SortFunc(all, func(a, b history.Interval) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Token, b.Token))
+	})
 	t.Broken = j.twins
 	if err := history.Check(judged); err != nil {
 		t.Broken = err.Error()
 	}
-	for i, a := range judged {
-		for _, b := range judged[i+1:] {
-			if b.From >= a.To {
-				break
-			}
-			t.Overlaps++
-			t.Longest = max(t.Longest, min(a.To, b.To)-b.From)
-		}
+	if overlaps := history.Overlaps(judged); len(overlaps) > 0 {
+		t.Overlaps, t.Longest = len(overlaps), overlaps[0].For
 	}
 	for i := 1; i < len(all); i++ {
 		t.Gaps = append(t.Gaps, max(0, all[i].From-all[i-1].To))
@@ -177,10 +172,4 @@ func (j *judge) excuse(in history.Interval) history.Interval {
 		}
 	}
 	return in
-}
-
-func byBegin(all []history.Interval) {
-	slices.SortFunc(all, func(a, b history.Interval) int {
-		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Token, b.Token))
-	})
 }
