@@ -92,9 +92,6 @@ func (l *lease) renew(ctx context.Context, at link) error {
 		return err
 	case rec == nil || rec.CreateRevision != l.born || rec.Lease == 0:
 		return errRecord
-	}
-	l.s.saw(term)
-	switch {
 	case rec.Lease != now.id:
 		// An earlier move was carried out and its answer lost, or somebody else did this.
 		l.learn(rec.ModRevision, rec.Lease)
