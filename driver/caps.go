@@ -14,6 +14,8 @@ var (
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a value too large,
 	// a server too old. Nothing happened.
 	ErrRefused = errors.New("the store refused")
+	// ErrNoHeir answers a Transfer to a claim that does not wait in the line. The name was not given up.
+	ErrNoHeir = errors.New("does not stand in the line")
 )
 
 // TokenLife says for how long tokens of a name keep growing.
@@ -45,6 +47,7 @@ type Caps struct {
 	Push          bool          // changes of a line are pushed; otherwise Next and Wait poll
 	ExpiryPush    bool          // the end of a lease is pushed too
 	SharedRenewal bool          // one Renew is one request however many claims the lease has
+	Shared        bool          // claims with Slots can be made
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
 	Linearizable  bool          // Line never shows a state older than its call
 	MinTTL        time.Duration // the least and the largest ttl it can keep

@@ -9,7 +9,7 @@
 //
 //   - The context is obeyed, promptly, also when the network swallows packets. What a call that was given up may still do
 //     in the store is said at each method.
-//   - [ErrGone], [ErrTaken] and [ErrRefused] are final answers. Any other error means that the outcome is unknown: the
+//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoHeir] are final answers. Any other error means that the outcome is unknown: the
 //     call may have happened, or may happen later. The caller repeats it with the same claim ID or place.
 //   - Methods may be called by many goroutines at once, but for Renew, of which one is in flight for each lease.
 //
@@ -64,7 +64,8 @@ type Lease interface {
 	// earlier ID: where one still stands, it is removed first. With Claim.Try the answer is [ErrTaken] unless the claim
 	// holds at once, and then nothing of this call is left in the line; where an earlier call of the same ID had an unknown outcome
 	// the caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no more. One lease has at most one claim
-	// for each name.
+	// for each name and seat. [ErrRefused] also where Slots is not what the shared claims in the line have, for then the line would
+	// keep neither number; nothing is left in it.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
 	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone] as soon as the place
@@ -93,33 +94,45 @@ type Lease interface {
 }
 
 // Claim is what a candidate asks for: a place in the line for a name.
+//
+// Slots says beside whom it may hold. An exclusive claim (0) holds when it is the first of the line. A shared one holds when no exclusive
+// claim stands before it and, with n slots, fewer than n claims in all. So an exclusive claim that waits lets nobody overtake it.
 type Claim struct {
 	Name  string
+	Seat  string // tells claims of one lease on one name apart: at most 16 letters and digits; empty for the usual one
+	Slots int    // 0: exclusive; n: at most n hold at once; Unlimited: shared by any number
 	ID    string // unique for ever; chosen by the caller
 	Value []byte // shown to observers
 	Try   bool   // only if it holds at once
 }
 
+// Unlimited, as Claim.Slots, lets any number of shared claims hold at once: readers.
+const Unlimited = -1
+
 // Place is a claim that was entered.
 type Place struct {
 	Name  string
-	ID    string // the claim's
+	Seat  string // the claim's, as Slots and ID are
+	Slots int
+	ID    string
 	Token uint64 // fencing token; with Caps.FIFO it is final already while waiting. 0: not known
-	Held  bool   // it is the first of the line
+	Held  bool   // it holds: for an exclusive claim, it is the first of the line
 }
 
 // Line is the state of a name: who holds it and who waits.
 type Line struct {
 	Name     string
 	Revision uint64     // grows with each change of the line; 0 is older than every line
-	Holder   *Standing  // nil: nobody holds the name
-	Waiters  []Standing // in order with Caps.FIFO, oldest first; nil where the store does not know
+	Holder   *Standing  // the first; nil: nobody holds the name
+	Waiters  []Standing // the others, in order with Caps.FIFO, oldest first; nil where the store does not know
 }
 
 // Standing is one claim as others see it.
 type Standing struct {
 	Owner string // identity given to Grant; empty for a claim that another program entered
 	Lease string // the lease's ID; empty for a claim without one
+	Slots int    // the claim's
+	Held  bool   // it holds, beside the first where both are shared
 	Token uint64
 	Value []byte
 	Note  string // what is odd about it, for people: "has no lease: it never expires"
@@ -134,9 +147,11 @@ type News struct {
 
 // Request asks a holder to give its place up. The holder decides.
 type Request struct {
-	Token  uint64 `json:"token,string"` // the term it is meant for
-	By     string `json:"by"`           // who asks
-	Reason string `json:"reason,omitempty"`
+	Token    uint64 `json:"token,string"` // the term it is meant for
+	By       string `json:"by"`           // who asks
+	Reason   string `json:"reason,omitempty"`
+	To       string `json:"to,omitempty"`       // hand over to this owner's claim; empty: to whoever is next
+	Priority int    `json:"priority,omitempty"` // not 0: only if the holder's own priority is smaller
 }
 
 // Lister is a store that can list its names.
@@ -150,4 +165,13 @@ type Asker interface {
 	// Ask delivers r to whoever holds name under r.Token, as News. [ErrGone] if that term is over. The request is forgotten
 	// with the term, so a late one cannot reach a successor.
 	Ask(ctx context.Context, name string, r Request) error
+}
+
+// Transferer is a [Lease] that can hand a name to a claim that waits, out of turn.
+type Transferer interface {
+	// Transfer gives p up, which holds its name alone, in favour of the claim with the token heir. Every claim between the two is removed
+	// from the line before, or in the same step, and hears of it as News: so tokens and order stay true. There is no moment in which
+	// the line is empty, or led by anybody but p and then the heir. [ErrNoHeir] if no exclusive claim with that token waits behind p: then p
+	// still holds. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
+	Transfer(ctx context.Context, p Place, heir uint64) error
 }
