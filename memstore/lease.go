@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -11,7 +12,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// lease is a lease with its claims, at most one for each name.
+// lease is a lease with its claims, at most one for each seat.
 type lease struct {
 	store *Store
 	owner string
@@ -21,11 +22,16 @@ type lease struct {
 	timer  *time.Timer
 	ends   time.Time // on the caller's clock; a timer that fires earlier was overtaken by a renewal
 	ended  bool
-	claims map[string]*claim // by name
-	spent  map[string]bool   // claim IDs that may not enter again: released, replaced or removed
-	news   []driver.News     // not told yet
-	told   chan struct{}     // closed when there is news or the lease ends
+	claims map[seat]*claim
+	spent  map[string]bool // claim IDs that may not enter again: released, replaced or removed
+	news   []driver.News   // not told yet
+	told   chan struct{}   // closed when there is news or the lease ends
 }
+
+// seat is what a lease has at most one claim for.
+type seat struct{ name, seat string }
+
+func seatOf(c driver.Claim) seat { return seat{c.Name, c.Seat} }
 
 func (l *lease) ID() string { return l.id }
 
@@ -53,6 +59,11 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 			}
 		}
 		for _, want := range claims {
+			if n := l.store.line(want.Name).misfit(want.Slots); n != 0 {
+				return fmt.Errorf("%s is shared with %s, not %s: %w", want.Name, slotsText(n), slotsText(want.Slots), driver.ErrRefused)
+			}
+		}
+		for _, want := range claims {
 			l.displace(want)
 		}
 		for _, want := range claims {
@@ -62,10 +73,10 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 			}
 		}
 		for _, want := range claims {
-			if l.claims[want.Name] == nil {
+			if l.claims[seatOf(want)] == nil {
 				l.store.enter(l, want)
 			}
-			places = append(places, l.claims[want.Name].place())
+			places = append(places, l.claims[seatOf(want)].place())
 		}
 		return nil
 	})
@@ -112,7 +123,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		for _, p := range places {
 			if c := l.find(p); c != nil {
 				l.store.remove(c)
-			} else if c = l.claims[p.Name]; c == nil || c.id != p.ID {
+			} else if c = l.claims[seat{p.Name, p.Seat}]; c == nil || c.id != p.ID {
 				l.spent[p.ID] = true // nothing stands yet, but the Claim may still be on its way
 			}
 		}
@@ -174,38 +185,43 @@ func (l *lease) expire() {
 	}
 }
 
-// end ends the lease and removes its claims, in order of names so that a run with a faked clock repeats exactly.
+// end ends the lease and removes its claims, in order of their seats so that a run with a faked clock repeats exactly.
 func (l *lease) end() {
 	if l.ended {
 		return
 	}
 	l.ended = true
 	l.timer.Stop()
-	for _, name := range slices.Sorted(maps.Keys(l.claims)) {
-		l.store.remove(l.claims[name])
+	for _, at := range slices.SortedFunc(maps.Keys(l.claims), func(a, b seat) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.seat, b.seat))
+	}) {
+		l.store.remove(l.claims[at])
 	}
 	l.news, l.spent = nil, nil
 	close(l.told)
 }
 
-// displace removes the claim that the lease has on the name under another ID. To take its place up instead would hand
+// displace removes the claim that the lease has on the seat under another ID. To take its place up instead would hand
 // the new claim a term that is being resigned.
 func (l *lease) displace(want driver.Claim) {
-	if c := l.claims[want.Name]; c != nil && c.id != want.ID {
+	if c := l.claims[seatOf(want)]; c != nil && c.id != want.ID {
 		l.store.remove(c)
 	}
 }
 
 // free says whether the claim holds already, or would at once.
 func (l *lease) free(want driver.Claim) bool {
-	holder := l.store.line(want.Name).holder()
-	return holder == nil || holder == l.claims[want.Name]
+	if c := l.claims[seatOf(want)]; c != nil {
+		return c.held
+	}
+	ln := l.store.line(want.Name)
+	return ln.free(want.Slots, len(ln.claims))
 }
 
 // leave removes all claims on the names, for a Try that failed: its caller believes that it has none.
 func (l *lease) leave(claims []driver.Claim) {
 	for _, want := range claims {
-		if c := l.claims[want.Name]; c != nil {
+		if c := l.claims[seatOf(want)]; c != nil {
 			l.store.remove(c)
 		}
 	}
@@ -213,7 +229,7 @@ func (l *lease) leave(claims []driver.Claim) {
 
 // find returns the claim of the place if it still stands: under its claim ID, and under its token if the caller knows it.
 func (l *lease) find(p driver.Place) *claim {
-	c := l.claims[p.Name] // none once the lease has ended
+	c := l.claims[seat{p.Name, p.Seat}] // none once the lease has ended
 	if c == nil || c.id != p.ID || p.Token != 0 && c.token != p.Token {
 		return nil
 	}
@@ -222,7 +238,7 @@ func (l *lease) find(p driver.Place) *claim {
 
 // forget drops a claim that was removed, with all requests for it: a late one must not reach the next term.
 func (l *lease) forget(c *claim) {
-	delete(l.claims, c.line.name)
+	delete(l.claims, seat{c.line.name, c.seat})
 	if l.ended {
 		return
 	}
@@ -239,12 +255,19 @@ func (l *lease) tell(n driver.News) {
 
 // check refuses what could never be told apart later.
 func check(claims []driver.Claim) error {
-	names := map[string]bool{}
+	seats := map[seat]bool{}
 	for _, c := range claims {
-		if c.Name == "" || c.ID == "" || names[c.Name] {
-			return fmt.Errorf("claim %q on %q needs a name of its own and an ID: %w", c.ID, c.Name, driver.ErrRefused)
+		if c.Name == "" || c.ID == "" || c.Slots < driver.Unlimited || seats[seatOf(c)] {
+			return fmt.Errorf("claim %q on %q needs a name and seat of its own, an ID, and a number of slots: %w", c.ID, c.Name, driver.ErrRefused)
 		}
-		names[c.Name] = true
+		seats[seatOf(c)] = true
 	}
 	return nil
+}
+
+func slotsText(n int) string {
+	if n == driver.Unlimited {
+		return "any number of slots"
+	}
+	return fmt.Sprintf("%d slots", n)
 }

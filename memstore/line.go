@@ -7,7 +7,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// line is the state of a name. The first claim holds it, the others wait in the order of their tokens.
+// line is the state of a name: its claims in the order of their tokens. The first holds it, and others beside it where they share it.
 type line struct {
 	name     string
 	revision uint64
@@ -20,9 +20,12 @@ type line struct {
 type claim struct {
 	lease *lease
 	line  *line
+	seat  string
+	slots int
 	id    string
 	token uint64
 	value []byte
+	held  bool
 	moved chan struct{} // closed when a claim that waits comes to hold or is removed
 }
 
@@ -48,26 +51,54 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 	ln := s.line(want.Name)
 	s.touch(ln)
 	c := &claim{
-		lease: l, line: ln, id: want.ID, token: ln.revision,
-		value: bytes.Clone(want.Value), moved: make(chan struct{}),
+		lease: l, line: ln, seat: want.Seat, slots: want.Slots, id: want.ID, token: ln.revision,
+		value: bytes.Clone(want.Value), held: ln.free(want.Slots, len(ln.claims)), moved: make(chan struct{}),
 	}
 	ln.claims = append(ln.claims, c)
-	l.claims[want.Name] = c
+	l.claims[seatOf(want)] = c
 }
 
-// remove takes a claim out of its line for ever and wakes one waiter: the next, if the claim held. Waking them all would
-// cost a crowd of n waiters n² calls.
+// remove takes a claim out of its line for ever and wakes those who come to hold by it: one, or the readers behind a writer. Waking
+// them all would cost a crowd of n waiters n² calls.
 func (s *Store) remove(c *claim) {
 	ln := c.line
 	i := slices.Index(ln.claims, c)
 	ln.claims = slices.Delete(ln.claims, i, i+1)
-	if i > 0 {
+	if !c.held {
 		close(c.moved)
-	} else if len(ln.claims) > 0 {
-		close(ln.claims[0].moved)
+	}
+	for n, next := range ln.claims { // those who hold are the first ones, always
+		if next.held {
+			continue
+		}
+		if !ln.free(next.slots, n) {
+			break
+		}
+		next.held = true
+		close(next.moved)
 	}
 	c.lease.forget(c)
 	s.touch(ln)
+}
+
+// free says whether a claim with so many slots holds when n claims stand before it: an exclusive one only as the first, a shared one
+// behind no exclusive one, and where its slots are counted only as one of the first so many.
+func (ln *line) free(slots, n int) bool {
+	if slots == 0 {
+		return n == 0
+	}
+	exclusive := slices.ContainsFunc(ln.claims[:n], func(c *claim) bool { return c.slots == 0 })
+	return !exclusive && (slots == driver.Unlimited || n < slots)
+}
+
+// misfit returns another number of slots that shared claims of the line have, 0 if there is none.
+func (ln *line) misfit(slots int) int {
+	for _, c := range ln.claims {
+		if slots != 0 && c.slots != 0 && c.slots != slots {
+			return c.slots
+		}
+	}
+	return 0
 }
 
 // holder returns the claim that holds the name, or nil.
@@ -82,7 +113,7 @@ func (ln *line) holder() *claim {
 func (ln *line) show() driver.Line {
 	out := driver.Line{Name: ln.name, Revision: ln.revision}
 	for i, c := range ln.claims {
-		st := driver.Standing{Owner: c.lease.owner, Lease: c.lease.id, Token: c.token, Value: bytes.Clone(c.value)}
+		st := driver.Standing{Owner: c.lease.owner, Lease: c.lease.id, Slots: c.slots, Held: c.held, Token: c.token, Value: bytes.Clone(c.value)}
 		if i == 0 {
 			out.Holder = &st
 		} else {
@@ -94,5 +125,5 @@ func (ln *line) show() driver.Line {
 
 // place returns the claim as its owner sees it.
 func (c *claim) place() driver.Place {
-	return driver.Place{Name: c.line.name, ID: c.id, Token: c.token, Held: c.line.holder() == c}
+	return driver.Place{Name: c.line.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: c.token, Held: c.held}
 }

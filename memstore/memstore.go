@@ -81,6 +81,7 @@ func (s *Store) Caps() driver.Caps {
 		Push:          true,
 		ExpiryPush:    true,
 		SharedRenewal: true,
+		Shared:        true,
 		AtomicBatch:   true,
 		Linearizable:  true,
 		MinTTL:        s.opts.MinTTL,
@@ -96,7 +97,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	l := &lease{
 		store: s, owner: owner, ttl: max(ttl, s.opts.MinTTL),
-		claims: map[string]*claim{}, spent: map[string]bool{}, told: make(chan struct{}),
+		claims: map[seat]*claim{}, spent: map[string]bool{}, told: make(chan struct{}),
 	}
 	err := s.do(ctx, owner, func() error {
 		l.id = strconv.FormatUint(s.next(), 16)
@@ -177,9 +178,7 @@ func (s *Store) Remove(name string, token uint64) bool {
 	defer s.mu.Unlock()
 	for _, c := range s.line(name).claims {
 		if c.token == token {
-			gone := c.place()
-			s.remove(c)
-			c.lease.tell(driver.News{Place: gone, Gone: true})
+			s.depose(c)
 			return true
 		}
 	}
