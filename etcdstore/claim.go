@@ -43,7 +43,10 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 // claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
 	what := verb("claim", c.Name)
-	sl := l.open(c.Name)
+	if why := wrong(c); why != "" {
+		return driver.Place{}, refused(what, why)
+	}
+	sl := l.open(spot{c.Name, c.Seat})
 	defer l.drop(sl)
 	if err := sl.lock(ctx); err != nil {
 		return driver.Place{}, fmt.Errorf("etcd: %s: %w", what, err)
@@ -59,13 +62,18 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	// Nor is one that we failed to take out.
 	l.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
+	other := sl.slots
+	differs := sl.id != "" && !stale && sl.slots != c.Slots
 	l.mu.Unlock()
+	if differs {
+		return driver.Place{}, refused(what, fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
+	}
 	if stale {
 		if err := l.retract(ctx, sl); err != nil {
 			return driver.Place{}, err
 		}
 	}
-	cctx, ok := l.begin(ctx, sl, c.ID)
+	cctx, ok := l.begin(ctx, sl, c)
 	if !ok {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
@@ -86,6 +94,43 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	return p, err
 }
 
+// free says whether the claim that this Txn entered holds, from what it read of those before.
+func free(slots int, entered *pb.TxnResponse) bool {
+	held, _ := verdict("", slots, found(entered, 0), found(entered, 1))
+	return held
+}
+
+// wrong says what is wrong with c, "" if nothing.
+func wrong(c driver.Claim) string {
+	for i := 0; i < len(c.Seat); i++ {
+		if b := c.Seat[i] | 0x20; (b < 'a' || b > 'z') && (c.Seat[i] < '0' || c.Seat[i] > '9') {
+			return fmt.Sprintf("a seat has letters and digits only, not %q", c.Seat)
+		}
+	}
+	if len(c.Seat) > seatMax {
+		return fmt.Sprintf("a seat has %d letters and digits at most, %q has %d", seatMax, c.Seat, len(c.Seat))
+	}
+	if c.Slots < driver.Unlimited {
+		return fmt.Sprintf("a claim cannot have %d slots", c.Slots)
+	}
+	return ""
+}
+
+const seatMax = 16
+
+// countSlots says a number of slots in words.
+func countSlots(n int) string {
+	switch n {
+	case 0:
+		return "no slots"
+	case 1:
+		return "1 slot"
+	case driver.Unlimited:
+		return "any number of slots"
+	}
+	return fmt.Sprintf("%d slots", n)
+}
+
 // wasSpent reports whether the claim ID was given up.
 func (l *lease) wasSpent(id string) bool {
 	l.mu.Lock()
@@ -98,14 +143,14 @@ func final(err error) bool {
 	return isGone(err) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused)
 }
 
-// begin notes that id is about to enter, so that a Release from now on finds it. It reports false if one came already.
-func (l *lease) begin(ctx context.Context, sl *slot, id string) (context.Context, bool) {
+// begin notes that c is about to enter, so that a Release from now on finds it. It reports false if one came already.
+func (l *lease) begin(ctx context.Context, sl *slot, c driver.Claim) (context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.spent.ids[id] {
+	if l.spent.ids[c.ID] {
 		return nil, false
 	}
-	sl.id = id
+	sl.id, sl.slots, sl.key = c.ID, c.Slots, l.s.claimKey(sl.spot, c.Slots, l.ID())
 	ctx, sl.stop = context.WithCancel(ctx)
 	return ctx, true
 }
@@ -120,28 +165,41 @@ func (l *lease) finish(sl *slot) {
 
 // stand enters c, unless it stands already.
 func (l *lease) stand(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
+	what := verb("claim", c.Name)
 	l.mu.Lock()
-	token := sl.token
+	p := sl.place()
 	l.mu.Unlock()
-	if token == 0 {
+	if p.Token == 0 {
 		return l.enter(ctx, sl, c)
 	}
-	st, err := l.look(ctx, verb("claim", c.Name), c.Name, token)
+	st, err := l.look(ctx, what, p)
 	if err != nil {
 		return driver.Place{}, err
 	}
 	if !st.stands {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
-	return driver.Place{Name: c.Name, ID: c.ID, Token: token, Held: st.before == ""}, nil
+	if p.Held = st.held; st.held {
+		l.show(p, st)
+	}
+	if c.Try && !st.held {
+		return driver.Place{}, taken(what)
+	}
+	return p, nil
 }
+
+func taken(what string) error { return fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken) }
 
 // enter puts the claim's key. The caller has the turn and has called begin.
 func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
 	what := verb("claim", c.Name)
 	for {
 		at := l.anchored()
-		resp, doubt, err := l.s.txn(ctx, what, l.entry(sl, c, at))
+		req, err := l.entry(ctx, sl, c, at)
+		if err != nil {
+			return driver.Place{}, err
+		}
+		resp, doubt, err := l.s.txn(ctx, what, req)
 		if doubt {
 			l.doubt(sl)
 		}
@@ -152,9 +210,7 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			return driver.Place{}, err
 		}
 		if resp.Succeeded {
-			p := driver.Place{Name: c.Name, ID: c.ID, Token: uint64(resp.Header.Revision), Held: one(resp, 0) == nil}
-			l.entered(sl, resp.Header.Revision, resp.Header.Revision)
-			return p, nil
+			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
 		own, rec := one(resp, 0), one(resp, 1)
 		switch {
@@ -167,15 +223,27 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 		case rec.ModRevision != at.mark:
 			// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from before can no longer enter.
 			l.learn(rec.ModRevision, rec.Lease)
-		case c.Try:
-			return driver.Place{}, fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken)
+		case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
+			return driver.Place{}, l.mixed(what, c, append(found(resp, 2), found(resp, 3)...)[0])
+		case c.Try && c.Slots <= 0:
+			return driver.Place{}, taken(what) // of a semaphore the line has only changed since it was read
 		}
 	}
 }
 
+// mixed is the error for a claim whose slots are not those of other, which stands in the line.
+func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
+	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
+	return refused(what, fmt.Sprintf("the claims in the line have %s, this one %s: all who share a name must give the same number",
+		countSlots(n), countSlots(c.Slots)))
+}
+
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try
-// only if nobody stands in the line. It learns the predecessor in the same step.
-func (l *lease) entry(sl *slot, c driver.Claim, at anchor) *pb.TxnRequest {
+// only if it then holds. It learns in the same step what stands before it.
+func (l *lease) entry(ctx context.Context, sl *slot, c driver.Claim, at anchor) (*pb.TxnRequest, error) {
+	if c.Slots != 0 {
+		return l.sharedEntry(ctx, sl, c, at)
+	}
 	dir := l.s.lineDir(c.Name)
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0)},
@@ -184,11 +252,67 @@ func (l *lease) entry(sl *slot, c driver.Claim, at anchor) *pb.TxnRequest {
 	}
 	if c.Try {
 		req.Compare[1] = ifNone(dir)
-		return req
+		return req, nil
 	}
 	// In a Txn reads see what stands before them in its list, so the youngest key here is the one before ours.
 	req.Success = []*pb.RequestOp{doRange(lastBefore(dir, 0)), doPut(sl.key, c.Value, at.id)}
-	return req
+	return req, nil
+}
+
+// sharedEntry is entry for a claim with slots. That no shared claim with another number stands is compared too: of two that enter
+// at once the later finds the earlier.
+func (l *lease) sharedEntry(ctx context.Context, sl *slot, c driver.Claim, at anchor) (*pb.TxnRequest, error) {
+	dir := l.s.lineDir(c.Name)
+	same := slotsDir(dir, c.Slots)
+	below, above := [2]string{dir + sharedMark, same}, [2]string{prefixEnd(same), dir + sharedEnd}
+	other := func(in [2]string) *pb.RequestOp {
+		return doRange(&pb.RangeRequest{Key: []byte(in[0]), RangeEnd: []byte(in[1]), Limit: 1, KeysOnly: true})
+	}
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]), ifEmpty(above[0], above[1])},
+		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key), other(below), other(above)},
+	}
+	put := doPut(sl.key, c.Value, at.id)
+	switch {
+	case !c.Try:
+		req.Success = append(before(dir, c.Slots, 0), put)
+		return req, nil
+	case c.Slots == driver.Unlimited:
+		req.Compare = append(req.Compare, ifEmpty(dir, dir+sharedMark))
+	default:
+		rev, err := l.room(ctx, sl, c)
+		if err != nil {
+			return nil, err
+		}
+		req.Compare = append(req.Compare, ifNoneAfter(dir, rev)) // then there is still room, if not more
+	}
+	req.Success = []*pb.RequestOp{put}
+	return req, nil
+}
+
+// room returns a revision at which one more claim on the semaphore would have held. Without room it is [driver.ErrTaken]: nothing needs to
+// enter, stand in others' way for a moment, and be taken out again.
+func (l *lease) room(ctx context.Context, sl *slot, c driver.Claim) (int64, error) {
+	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
+	resp, err := l.s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Limit: int64(c.Slots), KeysOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	full := len(resp.Kvs) == c.Slots
+	for _, kv := range resp.Kvs {
+		if string(kv.Key) == sl.key {
+			return resp.Header.Revision, nil // ours, of an earlier put in doubt: the Txn finds it too
+		}
+		n, _ := parseClaim(dir, string(kv.Key))
+		if n != 0 && n != c.Slots {
+			return 0, l.mixed(what, c, kv)
+		}
+		full = full || n == 0
+	}
+	if full {
+		return 0, taken(what)
+	}
+	return resp.Header.Revision, nil
 }
 
 // adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it was in doubt; otherwise
@@ -201,7 +325,7 @@ func (l *lease) adopt(ctx context.Context, sl *slot, c driver.Claim, own *mvccpb
 		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision)
 		return driver.Place{}, err, err != nil
 	}
-	l.entered(sl, own.CreateRevision, own.ModRevision)
+	l.entered(sl, own.CreateRevision, own.ModRevision, false)
 	p, err := l.stand(ctx, sl, c)
 	return p, err, true
 }
@@ -213,10 +337,13 @@ func (l *lease) doubt(sl *slot) {
 	sl.doubt = true
 }
 
-// entered notes that the claim stands.
-func (l *lease) entered(sl *slot, create, mod int64) {
+// entered notes that the claim stands, and returns its place. Who enters behind a claim that holds from the start sees that it does.
+func (l *lease) entered(sl *slot, create, mod int64, held bool) driver.Place {
 	l.mu.Lock()
-	sl.token, sl.mod = uint64(create), mod
+	sl.token, sl.mod, sl.shown = uint64(create), mod, held
+	p := sl.place()
 	l.mu.Unlock()
+	p.Held = held
 	l.news.poke()
+	return p
 }

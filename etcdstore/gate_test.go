@@ -219,7 +219,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	watched := func(l *lease) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.slots["n"].sub != nil && s.hub.stands(l.slots["n"].sub)
+		return l.slots[spot{name: "n"}].sub != nil && s.hub.stands(l.slots[spot{name: "n"}].sub)
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) || !watched(second); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {

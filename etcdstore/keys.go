@@ -3,18 +3,28 @@ package etcdstore
 import (
 	"strconv"
 	"strings"
+
+	"github.com/primacy-go/primacy/driver"
 )
 
 // The keys, all below one prefix:
 //
-//	<prefix><escaped name>/<lease>              a claim; its value is the claim's value, its create revision the token
+//	<prefix><escaped name>/<lease>              an exclusive claim; its value is the claim's value, its create revision the token
+//	<prefix><escaped name>/~<slots>/<lease>     a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //
 // <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its elections and mutexes,
 // `etcdctl elect` and `etcdctl lock` can stand in the same line. A session keeps the ID of its first lease in its keys, also
-// when it has been moved to another one.
+// when it has been moved to another one. Behind it a claim's key has "." and the seat, where it has one.
+//
+// "~" follows all hex digits in the order of bytes, so the exclusive claims of a line are one range of keys, and its shared claims are another.
 const sessions = "@session/"
+
+const (
+	sharedMark = "~"
+	sharedEnd  = "\x7f" // ends the range of all keys that begin with the mark
+)
 
 // upper holds the digits of an escape. One spelling only: two would let one name have two lines.
 const upper = "0123456789ABCDEF"
@@ -76,6 +86,38 @@ func hex(lease int64) string { return strconv.FormatInt(lease, 16) }
 
 // lineDir returns what all claims on name begin with.
 func (s *Store) lineDir(name string) string { return s.prefix + escape(name) + "/" }
+
+// slotsDir returns what all shared claims with that many slots begin with, in the line whose claims begin with dir.
+func slotsDir(dir string, slots int) string {
+	return dir + sharedMark + strconv.Itoa(max(slots, 0)) + "/"
+}
+
+// claimKey returns the key of a claim.
+func (s *Store) claimKey(at spot, slots int, lease string) string {
+	dir := s.lineDir(at.name)
+	if slots != 0 {
+		dir = slotsDir(dir, slots)
+	}
+	if at.seat != "" {
+		return dir + lease + "." + at.seat
+	}
+	return dir + lease
+}
+
+// parseClaim returns what a claim's key says of it, which is in the line whose claims begin with dir: how many slots, and the session's ID,
+// where the claim is a session's. Whatever other programs wrote is exclusive, as it is among themselves.
+func parseClaim(dir, key string) (slots int, session string) {
+	session, _, _ = strings.Cut(key[strings.LastIndexByte(key, '/')+1:], ".")
+	rest, shared := strings.CutPrefix(key, dir+sharedMark)
+	if !shared {
+		return 0, session
+	}
+	count, _, _ := strings.Cut(rest, "/")
+	if n, err := strconv.Atoi(count); err == nil && n > 0 {
+		return n, session
+	}
+	return driver.Unlimited, session
+}
 
 // sessionKey returns the key of a lease's record.
 func (s *Store) sessionKey(lease int64) string { return s.prefix + sessions + hex(lease) }

@@ -13,7 +13,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one slot for each name claimed.
+// lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one slot for each spot claimed.
 type lease struct {
 	s      *Store
 	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
@@ -29,7 +29,7 @@ type lease struct {
 
 	mu      sync.Mutex
 	at      anchor
-	slots   map[string]*slot // by name
+	slots   map[spot]*slot
 	spent   spent
 	closing bool // a move gives up from now on
 }
@@ -54,7 +54,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("etcd: grant: %w", err)
 	}
 	l := &lease{s: s, id: resp.ID, ttl: time.Duration(resp.TTL) * time.Second, key: s.sessionKey(resp.ID), record: value,
-		gone: make(chan struct{}), slots: map[string]*slot{}, at: anchor{id: resp.ID, term: resp.Header.RaftTerm, settled: true}}
+		gone: make(chan struct{}), slots: map[spot]*slot{}, at: anchor{id: resp.ID, term: resp.Header.RaftTerm, settled: true}}
 	l.news.init()
 	if err := l.register(ctx); err != nil {
 		s.later(l.revoke)

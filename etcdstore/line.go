@@ -45,8 +45,10 @@ func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeRespo
 // lineOf puts the claims in order. Whoever wrote them, they hold the line in etcd's own rules.
 func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners map[string]owner) driver.Line {
 	line := driver.Line{Name: name, Revision: uint64(rev)}
+	slots, held := ranks(s.lineDir(name), kvs)
 	for i, kv := range kvs {
-		st := standingOf(suffix(kv), kv, owners[suffix(kv)])
+		st := standingOf(sessionOf(kv), kv, owners[sessionOf(kv)])
+		st.Slots, st.Held = slots[i], held[i]
 		if i == 0 {
 			line.Holder = &st
 		} else {
@@ -54,6 +56,25 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 		}
 	}
 	return line
+}
+
+// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it holds.
+func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
+	exclusive := false // one stands before
+	for i, kv := range kvs {
+		n, _ := parseClaim(dir, string(kv.Key))
+		slots = append(slots, n)
+		switch n {
+		case 0:
+			held = append(held, i == 0)
+			exclusive = true
+		case driver.Unlimited:
+			held = append(held, !exclusive)
+		default:
+			held = append(held, !exclusive && i < n)
+		}
+	}
+	return slots, held
 }
 
 // standingOf describes one claim. ID is what its key ends in.

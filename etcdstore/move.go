@@ -213,7 +213,7 @@ func (l *lease) settleSome(ctx context.Context, now anchor, slots []*slot) (bool
 	for i, sl := range slots {
 		// A claim that should stand and does not may have gone with its old lease, in part of a move. To renew the others
 		// would be to renew it too.
-		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && sl.token == tokens[i] && !sl.leaving {
+		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && sl.token == tokens[i] && !sl.leaving && !sl.handing {
 			return false, errRecord
 		}
 	}

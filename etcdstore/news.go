@@ -19,9 +19,9 @@ type news struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	record bool            // the session's record or a request changed
-	names  map[string]bool // so did the keys of these
-	sub    *sub            // watches the record and the requests
+	record bool          // the session's record or a request changed
+	spots  map[spot]bool // so did the keys of the claims in these
+	sub    *sub          // watches the record and the requests
 	closed bool
 }
 
@@ -32,7 +32,7 @@ const (
 	chunk = 100
 )
 
-func (n *news) init() { n.wake, n.names = make(chan struct{}, 1), map[string]bool{} }
+func (n *news) init() { n.wake, n.spots = make(chan struct{}, 1), map[spot]bool{} }
 
 // poke wakes News.
 func (n *news) poke() {
@@ -42,21 +42,30 @@ func (n *news) poke() {
 	}
 }
 
-// add notes what changed; "" stands for the session's record.
-func (n *news) add(name string) {
-	n.keep(name)
+// add notes that the key of the claim in a spot changed.
+func (n *news) add(at spot) {
+	n.keep(at)
+	n.poke()
+}
+
+// addRecord notes that the session's record changed.
+func (n *news) addRecord() {
+	n.keepRecord()
 	n.poke()
 }
 
 // keep is add without waking News: what could not be read waits for the pause to be over.
-func (n *news) keep(name string) {
+func (n *news) keep(at spot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if name == "" {
-		n.record = true
-	} else {
-		n.names[name] = true
-	}
+	n.spots[at] = true
+}
+
+// keepRecord is addRecord without waking News.
+func (n *news) keepRecord() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.record = true
 }
 
 // close ends the watch on the record.
@@ -107,7 +116,7 @@ func (l *lease) watchRecord() {
 	if begun {
 		return
 	}
-	su := l.s.hub.watch(span{key: l.key, end: sessionEnd(l.key), puts: true}, func() { l.news.add("") })
+	su := l.s.hub.watch(span{key: l.key, end: sessionEnd(l.key), puts: true}, l.news.addRecord)
 	l.news.mu.Lock()
 	l.news.sub, l.news.record = su, true
 	closed := l.news.closed
@@ -140,10 +149,13 @@ func (l *lease) watchPlaces() (young bool) {
 
 // watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held while the hub is called.
 func (l *lease) watchPlace(sl *slot) {
-	name := sl.name
-	su := l.s.hub.watch(span{key: sl.key}, func() { l.news.add(name) })
+	at := sl.spot
 	l.mu.Lock()
-	keep := l.slots[name] == sl && sl.token != 0 && sl.sub == nil && !l.over()
+	key := sl.key
+	l.mu.Unlock()
+	su := l.s.hub.watch(span{key: key}, func() { l.news.add(at) })
+	l.mu.Lock()
+	keep := l.slots[at] == sl && sl.key == key && sl.token != 0 && sl.sub == nil && !l.over()
 	if keep {
 		sl.sub = su
 	}
@@ -153,42 +165,42 @@ func (l *lease) watchPlace(sl *slot) {
 		return
 	}
 	// A watch that stood already tells nothing, so the key is read once in any case.
-	l.news.add(name)
+	l.news.add(at)
 }
 
 // suspect has the record and some of the places read though nothing was told: no push is relied upon alone.
 func (l *lease) suspect() {
 	l.mu.Lock()
-	var names []string
-	for name := range l.slots { // in random order, so each has its turn
-		if names = append(names, name); len(names) == chunk {
+	var spots []spot
+	for at := range l.slots { // in random order, so each has its turn
+		if spots = append(spots, at); len(spots) == chunk {
 			break
 		}
 	}
 	l.mu.Unlock()
-	l.news.add("")
-	for _, name := range names {
-		l.news.add(name)
+	l.news.addRecord()
+	for _, at := range spots {
+		l.news.add(at)
 	}
 }
 
 // collect reads what changed and returns what is news about it. What could not be read is kept for the next time.
 func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 	l.news.mu.Lock()
-	rec, names := l.news.record, l.news.names
-	l.news.record, l.news.names = false, map[string]bool{}
+	rec, spots := l.news.record, l.news.spots
+	l.news.record, l.news.spots = false, map[spot]bool{}
 	l.news.mu.Unlock()
 	var out []driver.News
 	var err error
 	if rec {
 		if out, err = l.readRequests(ctx); err != nil {
-			l.news.keep("")
+			l.news.keepRecord()
 		}
 	}
 	var batch []*slot
 	l.mu.Lock()
-	for name := range names {
-		if sl := l.slots[name]; sl != nil && sl.token != 0 && !sl.leaving {
+	for at := range spots {
+		if sl := l.slots[at]; sl != nil && sl.token != 0 && !sl.leaving {
 			batch = append(batch, sl)
 		}
 	}
@@ -202,7 +214,7 @@ func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 		}
 		if err != nil {
 			for _, sl := range batch[:n] {
-				l.news.keep(sl.name)
+				l.news.keep(sl.spot)
 			}
 		}
 		batch = batch[n:]
@@ -213,14 +225,12 @@ func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 // readPlaces reads the keys of slots and returns news of those that are gone.
 func (l *lease) readPlaces(ctx context.Context, slots []*slot) ([]driver.News, error) {
 	req := &pb.TxnRequest{}
-	for _, sl := range slots {
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}))
-	}
 	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for in an older state.
 	l.mu.Lock()
 	held := make([]driver.Place, len(slots))
 	for i, sl := range slots {
-		held[i] = driver.Place{Name: sl.name, ID: sl.id, Token: sl.token}
+		held[i] = sl.place()
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}))
 	}
 	l.mu.Unlock()
 	resp, _, err := l.s.txn(ctx, "news", req)
@@ -274,10 +284,14 @@ func (l *lease) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sl := l.slots[name]
-	if sl == nil || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
-		return driver.News{}, false
+	for _, sl := range l.slots { // it does not say which seat, but no two claims have one token
+		if sl.name != name || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
+			continue
+		}
+		sl.asked = kv.ModRevision
+		p := sl.place()
+		p.Held = true
+		return driver.News{Place: p, Request: &r}, true
 	}
-	sl.asked = kv.ModRevision
-	return driver.News{Place: driver.Place{Name: name, ID: sl.id, Token: sl.token, Held: true}, Request: &r}, true
+	return driver.News{}, false
 }

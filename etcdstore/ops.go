@@ -22,9 +22,19 @@ func ifMod(key string, rev int64) *pb.Compare {
 }
 
 // ifNone holds if no key begins with prefix.
-func ifNone(prefix string) *pb.Compare {
-	c := ifCreate(prefix, 0)
-	c.RangeEnd = []byte(prefixEnd(prefix))
+func ifNone(prefix string) *pb.Compare { return ifEmpty(prefix, prefixEnd(prefix)) }
+
+// ifEmpty holds if there is no key in [from, end).
+func ifEmpty(from, end string) *pb.Compare {
+	c := ifCreate(from, 0)
+	c.RangeEnd = []byte(end)
+	return c
+}
+
+// ifNoneAfter holds if no key that begins with prefix was made after rev.
+func ifNoneAfter(prefix string, rev int64) *pb.Compare {
+	c := ifCreate(prefix, rev+1)
+	c.Result, c.RangeEnd = pb.Compare_LESS, []byte(prefixEnd(prefix))
 	return c
 }
 
@@ -48,8 +58,11 @@ func doDelete(key string) *pb.RequestOp {
 }
 
 // lastBefore asks for the youngest key under dir that was made before rev: the one to wait for. Rev 0: the youngest of all.
-func lastBefore(dir string, rev int64) *pb.RangeRequest {
-	r := &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Limit: 1, KeysOnly: true,
+func lastBefore(dir string, rev int64) *pb.RangeRequest { return youngest(dir, prefixEnd(dir), 1, rev) }
+
+// youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest first. Rev 0: the youngest of all.
+func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
+	r := &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: int64(n), KeysOnly: true,
 		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}
 	if rev > 0 {
 		r.MaxCreateRevision = rev - 1

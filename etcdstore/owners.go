@@ -1,7 +1,6 @@
 package etcdstore
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,8 +29,11 @@ type owners struct {
 // ownersKept bounds the memory for leases that are long gone.
 const ownersKept = 10000
 
-// suffix returns what a claim's key has after its line's part: the session's ID, where the claim is a session's.
-func suffix(kv *mvccpb.KeyValue) string { return string(kv.Key[bytes.LastIndexByte(kv.Key, '/')+1:]) }
+// sessionOf returns the session's ID that a claim's key bears, where the claim is a session's.
+func sessionOf(kv *mvccpb.KeyValue) string {
+	_, session := parseClaim("", string(kv.Key))
+	return session
+}
 
 // ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as of rev, when the claims stood: read
 // any later, a lease that has expired meanwhile would look like a stranger's.
@@ -40,7 +42,7 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 	var miss []string
 	s.owners.mu.Lock()
 	for _, kv := range kvs {
-		id := suffix(kv)
+		id := sessionOf(kv)
 		if _, dup := out[id]; dup || id == "" {
 			continue
 		}
@@ -101,16 +103,15 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 // Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes with it.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	what := verb("ask", name)
-	dir := s.lineDir(name)
-	resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Limit: 1,
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
-	if err != nil {
+	holder, slots, err := s.holding(ctx, what, name, r.Token, false)
+	switch {
+	case err != nil:
 		return err
-	}
-	if len(resp.Kvs) == 0 || uint64(resp.Kvs[0].CreateRevision) != r.Token {
+	case holder == nil:
 		return placeGone("ask", name)
+	case slots != 0:
+		return refused(what, "that claim is shared, and only who holds a name alone can be asked")
 	}
-	holder := resp.Kvs[0]
 	value, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 
 // deliver puts a request, if the claim it is meant for still stands.
 func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.KeyValue, value []byte) error {
-	key, rec := string(holder.Key), s.prefix+sessions+suffix(holder)
+	key, rec := string(holder.Key), s.prefix+sessions+sessionOf(holder)
 	there := ifCreate(rec, 0)
 	there.Result = pb.Compare_GREATER
 	resp, _, err := s.txn(ctx, what, &pb.TxnRequest{

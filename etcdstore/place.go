@@ -12,49 +12,32 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// standing is what a place looks like in the store.
-type standing struct {
-	stands bool
-	mod    int64  // the key's mod revision
-	before string // the key just before it in the line; "" if the place is held
-}
+// spotOf returns where a place is, among those of its lease.
+func spotOf(p driver.Place) spot { return spot{p.Name, p.Seat} }
 
-// look reads a place, and what stands before it, at one instant.
-func (l *lease) look(ctx context.Context, what, name string, token uint64) (standing, error) {
-	dir := l.s.lineDir(name)
-	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(&pb.RangeRequest{Key: []byte(dir + l.ID()), KeysOnly: true}),
-		doRange(lastBefore(dir, int64(token))),
-	}})
-	if err != nil {
-		return standing{}, err
-	}
-	own, before := one(resp, 0), one(resp, 1)
-	if own == nil || uint64(own.CreateRevision) != token {
-		return standing{}, nil
-	}
-	st := standing{stands: true, mod: own.ModRevision}
-	if before != nil {
-		st.before = string(before.Key)
-	}
-	return st, nil
-}
+// keyOf returns the key of a place.
+func (l *lease) keyOf(p driver.Place) string { return l.s.claimKey(spotOf(p), p.Slots, l.ID()) }
 
-// token returns p's token, or the one its claim is known to have.
-func (l *lease) token(p driver.Place) (uint64, error) {
-	if p.Token != 0 {
-		return p.Token, nil
-	}
+// known returns p with what is known of its claim: its slots, and where p has no token, that.
+func (l *lease) known(p driver.Place) (driver.Place, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sl := l.slots[p.Name]
-	if sl == nil || sl.id != p.ID {
-		return 0, placeGone("place", p.Name)
+	sl := l.slots[spotOf(p)]
+	ours := sl != nil && sl.id == p.ID
+	if ours {
+		p.Slots = sl.slots
+	}
+	if p.Token != 0 {
+		return p, nil
+	}
+	if !ours {
+		return p, placeGone("place", p.Name)
 	}
 	if sl.token == 0 {
-		return 0, fmt.Errorf("etcd: place %q has no token: claim it again under the same ID first", p.Name)
+		return p, fmt.Errorf("etcd: place %q has no token: claim it again under the same ID first", p.Name)
 	}
-	return sl.token, nil
+	p.Token = sl.token
+	return p, nil
 }
 
 // poll returns how long to wait beside a watch before looking anyway. The spread keeps thousands of waiters apart.
@@ -63,14 +46,13 @@ func poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
 // again is how long to wait after a read that failed.
 const again = 500 * time.Millisecond
 
-// Wait implements [driver.Lease]. It watches the place just before its own, and its own.
+// Wait implements [driver.Lease]. It watches what ends its waiting (see verdict), and its own place.
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	what := verb("wait for", p.Name)
-	token, err := l.token(p)
+	p, err := l.known(p)
 	if err != nil {
 		return p, err
 	}
-	p.Token = token
 	changed := make(chan struct{}, 1)
 	notify := func() {
 		select {
@@ -78,12 +60,12 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		default:
 		}
 	}
-	own := l.s.hub.watch(span{key: l.s.lineDir(p.Name) + l.ID()}, notify)
+	own := l.s.hub.watch(span{key: l.keyOf(p)}, notify)
 	defer own.stop()
 	var ahead *sub
 	defer func() { ahead.stop() }()
 	for {
-		st, err := l.look(ctx, what, p.Name, token)
+		st, err := l.look(ctx, what, p)
 		pause := poll()
 		switch {
 		case errors.Is(err, driver.ErrRefused):
@@ -92,13 +74,14 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			pause = again
 		case !st.stands:
 			return p, placeGone("wait for", p.Name)
-		case st.before == "":
+		case st.held:
+			l.show(p, st)
 			p.Held = true
 			return p, nil
-		case ahead == nil || ahead.w.key != st.before:
+		case ahead == nil || ahead.w.span != st.ahead:
 			// The watch tells when it stands, and then we look again: what goes before that is not missed.
 			ahead.stop()
-			ahead = l.s.hub.watch(span{key: st.before}, notify)
+			ahead = l.s.hub.watch(st.ahead, notify)
 			if l.s.hub.stands(ahead) {
 				continue // it tells nothing at first: look again
 			}
@@ -132,15 +115,14 @@ func (l *lease) pause(ctx context.Context, changed <-chan struct{}, d time.Durat
 // unknown, executed late, would otherwise bring its old value back.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	what := verb("update", p.Name)
-	token, err := l.token(p)
+	p, err := l.known(p)
 	if err != nil {
 		return err
 	}
-	key := l.s.lineDir(p.Name) + l.ID()
-	mod := l.modOf(p.Name, token, 0)
+	key, mod := l.keyOf(p), l.modOf(p, 0)
 	for {
 		resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(key, int64(token)), ifMod(key, mod)},
+			Compare: []*pb.Compare{ifCreate(key, int64(p.Token)), ifMod(key, mod)},
 			Success: []*pb.RequestOp{doReplace(key, value)},
 			Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
 		})
@@ -148,11 +130,11 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 			return err
 		}
 		if resp.Succeeded {
-			l.modOf(p.Name, token, resp.Header.Revision)
+			l.modOf(p, resp.Header.Revision)
 			return nil
 		}
 		own := one(resp, 0)
-		if own == nil || uint64(own.CreateRevision) != token {
+		if own == nil || uint64(own.CreateRevision) != p.Token {
 			return placeGone("update", p.Name)
 		}
 		mod = own.ModRevision
@@ -160,12 +142,12 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 }
 
 // modOf returns the mod revision of a place as last known, after taking over a newer one.
-func (l *lease) modOf(name string, token uint64, newer int64) int64 {
+func (l *lease) modOf(p driver.Place, newer int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sl := l.slots[name]
-	if sl == nil || sl.token != token {
-		return int64(token)
+	sl := l.slots[spotOf(p)]
+	if sl == nil || sl.token != p.Token {
+		return int64(p.Token)
 	}
 	sl.mod = max(sl.mod, newer)
 	return sl.mod
@@ -184,7 +166,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 
 // release gives one place up.
 func (l *lease) release(ctx context.Context, p driver.Place) error {
-	sl := l.open(p.Name)
+	sl := l.open(spotOf(p))
 	defer l.drop(sl)
 	l.renounce(sl, p)
 	if err := sl.lock(ctx); err != nil {
@@ -195,7 +177,7 @@ func (l *lease) release(ctx context.Context, p driver.Place) error {
 	case l.has(sl, p):
 		return l.retract(ctx, sl)
 	case p.Token != 0:
-		return l.remove(ctx, p.Name, sl.key, int64(p.Token))
+		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token))
 	}
 	// Nothing under this ID stands or is under way: an ID is forgotten only when that is certain.
 	return nil

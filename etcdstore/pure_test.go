@@ -133,8 +133,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add("primacy/@session/12/ask/a", []byte(`{"token":"7","by":"x"}`))
 	f.Add("primacy/@session/12/ask/%", []byte(`[]`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		l := &lease{s: &Store{prefix: "primacy/"}, id: 0x12, key: "primacy/@session/12", slots: map[string]*slot{
-			"a": {name: "a", id: "id", token: 7}}}
+		l := &lease{s: &Store{prefix: "primacy/"}, id: 0x12, key: "primacy/@session/12", slots: map[spot]*slot{
+			{name: "a"}: {spot: spot{name: "a"}, id: "id", token: 7}}}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)

@@ -86,10 +86,12 @@ func (l *lease) renew(ctx context.Context, at link) error {
 		}
 		return nil
 	}
-	rec, term, err := l.prove(ctx, at)
-	switch {
-	case err != nil:
+	read, term, err := l.s.prove(ctx, at, l.key, doGet(l.key))
+	if err != nil {
 		return err
+	}
+	rec := one(read, 0)
+	switch {
 	case rec == nil || rec.CreateRevision != l.born || rec.Lease == 0:
 		return errRecord
 	case rec.Lease != now.id:
@@ -106,27 +108,27 @@ func (l *lease) renew(ctx context.Context, at link) error {
 	return nil
 }
 
-// prove reads, and then sends two requests through etcd's log, both of which return the session's record. It returns that, and a raft term
-// that is at least that of the first request's entry.
+// prove reads, and then sends two requests through etcd's log, both of which carry out the reads. It returns the answer of the later one, and a
+// raft term that is at least that of the first one's entry. Key is any key that may be read and written; it is not changed.
 //
 // One request would not do. The term in an answer is that of the last entry the member has wholly applied, and an answer may leave before its own
 // entry is that; a member that caught up by a snapshot shows the new state under the old term until it has applied its next entry.
 // Where one member has answered two, the later answer left after the entry of the earlier was applied.
-func (l *lease) prove(ctx context.Context, at link) (*mvccpb.KeyValue, uint64, error) {
+func (s *Store) prove(ctx context.Context, at link, key string, reads ...*pb.RequestOp) (*pb.TxnResponse, uint64, error) {
 	kv := pb.NewKVClient(at.conn)
 	// Without it the requests could be carried out by a later leader than the one that took them into its log, under that one's term.
-	read, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(l.key), CountOnly: true})
+	read, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(key), CountOnly: true})
 	if err == nil {
-		err = l.s.same(read.Header)
+		err = s.same(read.Header)
 	}
 	if err != nil {
 		return nil, 0, err
 	}
 	// Version never is below 0: it reads only. But it may delete, so it goes through the log; a put would be refused when etcd is full.
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{{Result: pb.Compare_LESS, Target: pb.Compare_VERSION, Key: []byte(l.key), TargetUnion: &pb.Compare_Version{}}},
-		Success: []*pb.RequestOp{doDelete(l.key)},
-		Failure: []*pb.RequestOp{doGet(l.key)},
+		Compare: []*pb.Compare{{Result: pb.Compare_LESS, Target: pb.Compare_VERSION, Key: []byte(key), TargetUnion: &pb.Compare_Version{}}},
+		Success: []*pb.RequestOp{doDelete(key)},
+		Failure: reads,
 	}
 	var answers [2]*pb.TxnResponse
 	var errs [2]error
@@ -139,7 +141,7 @@ func (l *lease) prove(ctx context.Context, at link) (*mvccpb.KeyValue, uint64, e
 	if err := cmp.Or(errs[0], errs[1]); err != nil {
 		return nil, 0, err
 	}
-	if err := cmp.Or(l.s.same(a.Header), l.s.same(b.Header)); err != nil {
+	if err := cmp.Or(s.same(a.Header), s.same(b.Header)); err != nil {
 		return nil, 0, err
 	}
 	if a.Header.MemberId != b.Header.MemberId {
@@ -148,7 +150,7 @@ func (l *lease) prove(ctx context.Context, at link) (*mvccpb.KeyValue, uint64, e
 	if a.Header.Revision < b.Header.Revision {
 		a, b = b, a
 	}
-	return one(a, 0), max(a.Header.RaftTerm, b.Header.RaftTerm), nil
+	return a, max(a.Header.RaftTerm, b.Header.RaftTerm), nil
 }
 
 // send renews once and waits for the answer. Ctx bounds this one; the stream outlives it if all goes well.

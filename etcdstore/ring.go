@@ -196,6 +196,28 @@ type rpc func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOptio
 // repeat. Doubt says that some attempt may have been executed, or may be executed later, though call failed or a later
 // attempt succeeded.
 func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err error) {
+	o := s.rounds(ctx, fn)
+	switch {
+	case o.err == nil:
+		return o.doubt, nil
+	case o.at.member == nil:
+		return o.doubt, fmt.Errorf("etcd: %s: %w", verb, o.err)
+	case o.untrusted:
+		return o.doubt, fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(o.err))
+	}
+	return o.doubt, wrap(ctx, o.at.name(), verb, o.err)
+}
+
+// outcome is how a call ended.
+type outcome struct {
+	at        link  // the last member asked; none if there was none to ask
+	doubt     bool  // see call
+	untrusted bool  // no member's certificate was accepted, or none accepted ours
+	err       error // of the last attempt, as gRPC has it
+}
+
+// rounds is call without words for people.
+func (s *Store) rounds(ctx context.Context, fn rpc) (o outcome) {
 	var unsure atomic.Bool
 	// The client's interceptor repeats calls by itself; this hook sees every single one.
 	watch := grpc.OnFinish(func(err error) {
@@ -203,16 +225,17 @@ func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err 
 			unsure.Store(true)
 		}
 	})
+	defer func() { o.doubt = unsure.Load() }()
 	bad, tries := 0, 0 // attempts that ended in a TLS error, and all
 	for left := s.ring.size() + 1; ; left-- {
 		tries++
 		l, err := s.ring.use()
 		if err != nil {
-			return unsure.Load(), fmt.Errorf("etcd: %s: %w", verb, err)
+			return outcome{err: err}
 		}
 		err = s.attempt(ctx, l, fn, watch)
 		if err == nil {
-			return unsure.Load(), nil
+			return outcome{at: l}
 		}
 		if tlsReason(err) != "" {
 			bad++
@@ -220,10 +243,8 @@ func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err 
 		if ctx.Err() == nil && elsewhere(err) && left > 1 {
 			continue
 		}
-		if bad == tries && bad >= s.ring.size() { // not after an attempt whose outcome is unknown
-			return unsure.Load(), fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(err))
-		}
-		return unsure.Load(), wrap(ctx, l.name(), verb, err)
+		// Not untrusted after an attempt whose outcome is unknown.
+		return outcome{at: l, untrusted: bad == tries && bad >= s.ring.size(), err: err}
 	}
 }
 

@@ -4,21 +4,29 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/primacy-go/primacy/driver"
 )
 
-// slot is what a lease knows of its claim on one name. One lease has one key for each name, so verbs on a name go one
+// spot is where a lease may have one claim: a seat of a name.
+type spot struct{ name, seat string }
+
+// slot is what a lease knows of its claim in one spot. A lease has one key for each spot, so verbs on it go one
 // after another (turn); the fields are guarded by lease.mu, for News reads them at any time.
 type slot struct {
-	name string
-	key  string
+	spot
 	turn chan struct{}
 	refs int // verbs that use the slot; with none, and no claim, it is forgotten
 
 	id      string             // the claim that stands or may stand; "" none
+	slots   int                // the claim's
+	key     string             // the claim's; it changes with the claim, for those who have the turn only
 	token   uint64             // its create revision; 0 not known
 	mod     int64              // its mod revision as last known
 	doubt   bool               // a put of it may still be under way to some member
 	leaving bool               // we are giving it up: its end is no news
+	handing bool               // a Transfer of it may still be under way to some member
+	shown   bool               // who waits behind it has had a chance to learn that it holds
 	stop    context.CancelFunc // ends the Claim under way
 	asked   int64              // mod revision of the newest request told
 	fresh   int                // rounds that News has seen it for
@@ -48,14 +56,14 @@ func (s *spent) add(id string) {
 	s.next = (s.next + 1) % spentKept
 }
 
-// open returns the slot of name, made if there is none. Each open needs a drop.
-func (l *lease) open(name string) *slot {
+// open returns the slot of a spot, made if there is none. Each open needs a drop.
+func (l *lease) open(at spot) *slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sl := l.slots[name]
+	sl := l.slots[at]
 	if sl == nil {
-		sl = &slot{name: name, key: l.s.lineDir(name) + l.ID(), turn: make(chan struct{}, 1)}
-		l.slots[name] = sl
+		sl = &slot{spot: at, turn: make(chan struct{}, 1)}
+		l.slots[at] = sl
 	}
 	sl.refs++
 	return sl
@@ -66,8 +74,13 @@ func (l *lease) drop(sl *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if sl.refs--; sl.refs == 0 && sl.id == "" {
-		delete(l.slots, sl.name)
+		delete(l.slots, sl.spot)
 	}
+}
+
+// place returns the slot's claim. The caller holds lease.mu.
+func (sl *slot) place() driver.Place {
+	return driver.Place{Name: sl.name, Seat: sl.seat, Slots: sl.slots, ID: sl.id, Token: sl.token}
 }
 
 // lock waits for the slot's turn, unless ctx ends first.
@@ -91,7 +104,7 @@ func (sl *slot) unlock() { <-sl.turn }
 func (l *lease) clear(sl *slot) {
 	l.mu.Lock()
 	su := sl.sub
-	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.asked, sl.fresh, sl.sub = "", 0, 0, false, false, 0, 0, nil
+	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.handing, sl.shown, sl.asked, sl.fresh, sl.sub = "", 0, 0, false, false, false, false, 0, 0, nil
 	l.mu.Unlock()
 	su.stop()
 }

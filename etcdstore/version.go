@@ -66,7 +66,7 @@ func stale(version string) bool {
 func capsOf(version string, refuseOld bool) (driver.Caps, error) {
 	c := driver.Caps{
 		Store: "etcd " + version, FIFO: true, Token: driver.TokenDurable, Push: true, ExpiryPush: true,
-		SharedRenewal: true, Linearizable: true, MinTTL: minTTL, MaxTTL: maxTTL,
+		SharedRenewal: true, Shared: true, Linearizable: true, MinTTL: minTTL, MaxTTL: maxTTL,
 	}
 	if !stale(version) {
 		return c, nil

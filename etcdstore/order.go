@@ -1,0 +1,114 @@
+package etcdstore
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Who waits for what.
+//
+// An exclusive claim waits for the youngest claim before it, a reader for the youngest exclusive one: so all readers behind one writer are woken
+// by its end, and nobody else. The slots of a semaphore come free in any order. Its first waiter hears of the end of every shared claim; whoever
+// waits behind another waits for that one's end, or for its turn: as it comes to hold it touches its own key, if anybody stands behind
+// it. So a release costs, whatever the length of the line, its delete, a read by the first waiter and, where others wait, a touch and two reads by the
+// next one, who is then the first. Who comes to hold and does not look is a case for the timer beside the watch.
+
+// standing is what a place looks like in the store.
+type standing struct {
+	stands   bool
+	held     bool
+	ahead    span // whose next event may change that, where it is not held
+	followed bool // others stand behind a claim on a semaphore
+}
+
+// before returns the reads that tell what stands before a claim made at rev, as far as that decides whether it holds. Rev 0: a new claim.
+func before(dir string, slots int, rev int64) []*pb.RequestOp {
+	if slots == 0 {
+		return []*pb.RequestOp{doRange(lastBefore(dir, rev))}
+	}
+	ops := []*pb.RequestOp{doRange(youngest(dir, dir+sharedMark, 1, rev))}
+	if slots != driver.Unlimited {
+		ops = append(ops, doRange(youngest(dir+sharedMark, dir+sharedEnd, slots+1, rev)))
+	}
+	return ops
+}
+
+// verdict reads the answers to before. It returns whether the claim holds, and otherwise what it has to wait for.
+func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool, wait span) {
+	if slots <= 0 {
+		if len(first) == 0 {
+			return true, span{}
+		}
+		return false, span{key: string(first[0].Key)}
+	}
+	if len(first) > 0 {
+		n := 0 // shared claims between the exclusive one and this one
+		for n < len(shared) && shared[n].CreateRevision > first[0].CreateRevision {
+			n++
+		}
+		if n < slots {
+			return false, span{key: string(first[0].Key)}
+		}
+		return false, span{key: string(shared[0].Key), puts: true}
+	}
+	switch {
+	case len(shared) < slots:
+		return true, span{}
+	case len(shared) == slots:
+		return false, span{key: dir + sharedMark, end: dir + sharedEnd}
+	}
+	return false, span{key: string(shared[0].Key), puts: true}
+}
+
+// look reads a place, and what stands before it, at one instant.
+func (l *lease) look(ctx context.Context, what string, p driver.Place) (standing, error) {
+	dir := l.s.lineDir(p.Name)
+	own := doRange(&pb.RangeRequest{Key: []byte(l.keyOf(p)), KeysOnly: true})
+	ops := append([]*pb.RequestOp{own}, before(dir, p.Slots, int64(p.Token))...)
+	if p.Slots > 0 {
+		ops = append(ops, doRange(&pb.RangeRequest{Key: []byte(dir + sharedMark), RangeEnd: []byte(dir + sharedEnd), Limit: 1, KeysOnly: true,
+			MinCreateRevision: int64(p.Token) + 1, SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}))
+	}
+	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{Success: ops})
+	if err != nil {
+		return standing{}, err
+	}
+	kv := one(resp, 0)
+	if kv == nil || uint64(kv.CreateRevision) != p.Token {
+		return standing{}, nil
+	}
+	st := standing{stands: true, followed: one(resp, 3) != nil}
+	st.held, st.ahead = verdict(dir, p.Slots, found(resp, 1), found(resp, 2))
+	return st, nil
+}
+
+// show has whoever waits behind a claim on a semaphore learn that this one holds, which it did not when that one last looked. Nobody
+// waits for it: if it fails, the timer is left.
+func (l *lease) show(p driver.Place, st standing) {
+	l.mu.Lock()
+	sl := l.slots[spotOf(p)]
+	due := false
+	if sl != nil && sl.token == p.Token {
+		due = st.followed && !sl.shown
+		sl.shown = true // who enters from now on sees that it holds
+	}
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+	key := l.keyOf(p)
+	touch := &pb.PutRequest{Key: []byte(key), IgnoreValue: true, IgnoreLease: true}
+	l.s.later(func(ctx context.Context) {
+		resp, _, err := l.s.txn(ctx, verb("wait for", p.Name), &pb.TxnRequest{
+			Compare: []*pb.Compare{ifCreate(key, int64(p.Token))},
+			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: touch}}},
+		})
+		if err == nil && resp.Succeeded {
+			l.modOf(p, resp.Header.Revision)
+		}
+	})
+}
