@@ -1,0 +1,78 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// helperEnv says that this binary runs as one of the helper processes.
+const helperEnv = "INTEROP_HELPER"
+
+func TestMain(m *testing.M) {
+	var err error
+	switch role := os.Getenv(helperEnv); role {
+	case "act":
+		err = actMain()
+	case "wait":
+		err = waitMain()
+	case "":
+		code := m.Run()
+		if dir := os.Getenv(binDirEnv); dir != "" {
+			os.RemoveAll(dir)
+		}
+		os.Exit(code)
+	default:
+		err = fmt.Errorf("no such role: %q", role)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop helper:", err)
+		os.Exit(99)
+	}
+	os.Exit(0)
+}
+
+const binDirEnv = "INTEROP_BIN_DIR"
+
+// program builds cmd/primacy once and returns its path.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "interop-")
+	if err != nil {
+		return "", err
+	}
+	os.Setenv(binDirEnv, dir) // for TestMain to remove
+	bin := filepath.Join(dir, "primacy")
+	text, err := exec.Command("go", "build", "-o", bin, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	return bin, nil
+})
+
+// eventually polls for a condition, and fails the test if it does not come.
+func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := boottime.Now() + limit; !ok(); time.Sleep(2 * time.Millisecond) {
+		if boottime.Now() > end {
+			t.Fatalf("waited %v for: %s", limit, what)
+		}
+	}
+}
+
+// soon returns a context for what must be quick. Generous: the machine may be busy.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+const limit = 20 * time.Second

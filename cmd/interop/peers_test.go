@@ -1,0 +1,192 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// shortTTL is what those get who may die, in seconds. Less is lost by chance on a busy machine.
+const shortTTL = 4
+
+// theirSession returns a session of etcd's package, unchanged, on a client of its own, and a function to close it.
+func (w *world) theirSession() *concurrency.Session {
+	w.Helper()
+	s, err := concurrency.NewSession(w.newClient(), concurrency.WithTTL(shortTTL))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.atEnd(func() {
+		if err := s.Close(); err != nil && !isGone(err) { // it is, where the participant has died
+			w.Errorf("close of a session of etcd's own: %v", err)
+		}
+	})
+	return s
+}
+
+func isGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
+
+// alive says whether a session of etcd's own believes in its lease.
+func alive(s *concurrency.Session) func() bool {
+	return func() bool {
+		select {
+		case <-s.Done():
+			return false
+		default:
+			return true
+		}
+	}
+}
+
+var etcdMutex = kind{name: "concurrency.Mutex", dies: leased, join: func(w *world, _ string) stander {
+	s := w.theirSession()
+	return func(tn *turn) error {
+		m := concurrency.NewMutex(s, linePrefix)
+		if err := m.Lock(tn.ctx); err != nil {
+			return tn.gaveUp(err)
+		}
+		return w.holdMutex(tn, s, m)
+	}
+}}
+
+var etcdTry = kind{name: "concurrency.TryLock", try: true, join: func(w *world, _ string) stander {
+	s := w.theirSession()
+	return func(tn *turn) error {
+		m := concurrency.NewMutex(s, linePrefix)
+		switch err := m.TryLock(context.Background()); {
+		case errors.Is(err, concurrency.ErrLocked):
+			return errTaken
+		case err != nil:
+			return err
+		}
+		return w.holdMutex(tn, s, m)
+	}
+}}
+
+// holdMutex acts as the owner and unlocks. Its token is the key's create revision, not what Mutex.Header shows.
+func (w *world) holdMutex(tn *turn, s *concurrency.Session, m *concurrency.Mutex) error {
+	rev, err := w.create(context.Background(), m.Key())
+	if err != nil {
+		return err
+	}
+	if err := w.holds(tn, scale(rev), alive(s)); err != nil {
+		if errors.Is(err, errDied) {
+			s.Orphan()
+		}
+		return err
+	}
+	return m.Unlock(context.Background())
+}
+
+var etcdElection = kind{name: "concurrency.Election", dies: leased, join: func(w *world, id string) stander {
+	s := w.theirSession()
+	return func(tn *turn) error {
+		e := concurrency.NewElection(s, linePrefix)
+		if err := e.Campaign(tn.ctx, id); err != nil {
+			return tn.gaveUp(err)
+		}
+		if err := w.holds(tn, scale(uint64(e.Rev())), alive(s)); err != nil {
+			if errors.Is(err, errDied) {
+				s.Orphan()
+			}
+			return err
+		}
+		return e.Resign(context.Background())
+	}
+}}
+
+// service is a caller of the server's lock or election service: it keeps its own lease.
+type service struct {
+	w     *world
+	c     *clientv3.Client
+	lease clientv3.LeaseID
+	stop  context.CancelFunc // of the renewals
+}
+
+func (w *world) newService() *service {
+	w.Helper()
+	c := w.newClient()
+	lease, err := c.Grant(soon(w), shortTTL)
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	renewals, err := c.KeepAlive(ctx, lease.ID)
+	if err != nil {
+		w.Fatal(err)
+	}
+	go func() {
+		for range renewals { // or the client's log is full of warnings
+		}
+	}()
+	s := &service{w, c, lease.ID, sync.OnceFunc(cancel)}
+	w.atEnd(func() {
+		s.stop()
+		if _, err := c.Revoke(soon(w), s.lease); err != nil && !isGone(err) {
+			w.Errorf("revoke: %v", err)
+		}
+	})
+	return s
+}
+
+// died stops the renewals if err says that the participant is to be dead.
+func (s *service) died(err error) error {
+	if errors.Is(err, errDied) {
+		s.stop()
+	}
+	return err
+}
+
+// gaveUp turns a call that was cancelled into a turn given up.
+func (tn *turn) gaveUpCall(err error) error {
+	if status.Code(err) == codes.Canceled {
+		err = context.Canceled
+	}
+	return tn.gaveUp(err)
+}
+
+var lockService = kind{name: "v3lock", dies: leased, join: func(w *world, _ string) stander {
+	s := w.newService()
+	return func(tn *turn) error {
+		locks := v3lockpb.NewLockClient(s.c.ActiveConnection())
+		got, err := locks.Lock(tn.ctx, &v3lockpb.LockRequest{Name: []byte(linePrefix), Lease: int64(s.lease)})
+		if err != nil {
+			return tn.gaveUpCall(err)
+		}
+		rev, err := w.create(context.Background(), string(got.Key))
+		if err != nil {
+			return err
+		}
+		if err := w.holds(tn, scale(rev), always); err != nil {
+			return s.died(err)
+		}
+		_, err = locks.Unlock(context.Background(), &v3lockpb.UnlockRequest{Key: got.Key})
+		return err
+	}
+}}
+
+var electionService = kind{name: "v3election", dies: leased, join: func(w *world, id string) stander {
+	s := w.newService()
+	return func(tn *turn) error {
+		elections := v3electionpb.NewElectionClient(s.c.ActiveConnection())
+		got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix), Lease: int64(s.lease), Value: []byte(id)})
+		if err != nil {
+			return tn.gaveUpCall(err)
+		}
+		if err := w.holds(tn, scale(uint64(got.Leader.Rev)), always); err != nil {
+			return s.died(err)
+		}
+		_, err = elections.Resign(context.Background(), &v3electionpb.ResignRequest{Leader: got.Leader})
+		return err
+	}
+}}
