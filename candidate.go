@@ -101,7 +101,9 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 	defer unhook()
 	over := t.c.beginWork(t)
 	defer func() { // also when the work panics: it has stopped, so the next one may lead
-		t.c.endWork()
+		if over == nil {
+			t.c.endWork()
+		}
 		if lost = context.Cause(t.ctx); lost == nil {
 			lost = over // it was paused between winning and working
 		}

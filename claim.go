@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,10 +17,9 @@ import (
 // claim carries out what core.Claim orders, for one claim under one lease. Calls on the store that the owner waits for run on
 // the owner's goroutine; what happens meanwhile arrives through tell, interrupts the call and leaves the next order in next.
 type claim struct {
-	l     *lease
-	name  string
-	value []byte
-	leave func()          // lets the next claim of this process stand for the name
+	l *lease
+	claimSpec
+	leave func()          // lets the next claim of this process stand for the seat
 	first core.ClaimOrder // what to begin with
 	free  chan struct{}   // closed when nothing of this claim stands any more
 	quiet chan struct{}   // closed when, besides, no work of a candidate runs under it
@@ -30,18 +30,32 @@ type claim struct {
 	interrupt context.CancelFunc // of the call under way
 	next      *core.ClaimOrder   // set by tell during a call
 	term      *Term
+	shares    []*Term         // of those in this process who hold a lock under this claim
 	values    context.Context // of the campaign, for the term's context
 	request   *driver.Request
 	why       error // the cause of the owner's own context, where that ended the term
-	working   bool  // a candidate's work runs under the term
+	working   int   // how much work of a candidate or a lock's Do runs under the claim
 	freed     bool  // free is closed
 	last      error // what the store said to the last call that failed
 	overdue   bool  // the right ended while the work ran
 }
 
+// seat is what a lease has at most one claim for.
+type seat struct{ name, no string }
+
+// claimSpec is what a claim is for.
+type claimSpec struct {
+	seat
+	slots  int  // as in driver.Claim
+	try    bool // only if it holds at once
+	lock   bool // its terms are a lock's: see lockToken
+	value  []byte
+	onFree func() // called once a claim that held is free
+}
+
 // newClaim returns a claim that stands from now on: events that come before campaign are heard.
-func newClaim(ctx context.Context, l *lease, name string, value []byte, leave func()) *claim {
-	c := &claim{l: l, name: name, value: value, leave: leave, values: ctx, free: make(chan struct{}), quiet: make(chan struct{})}
+func newClaim(ctx context.Context, l *lease, spec claimSpec, leave func()) *claim {
+	c := &claim{l: l, claimSpec: spec, leave: leave, values: ctx, free: make(chan struct{}), quiet: make(chan struct{})}
 	c.first = c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
@@ -114,7 +128,7 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 
 // fits says whether a place is what was asked for. A store that answers a Wait too early would make two leaders.
 func (c *claim) fits(did core.Action, asked, got driver.Place) bool {
-	return got.ID == asked.ID && got.Name == asked.Name && (did != core.Await || got.Held) &&
+	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots && (did != core.Await || got.Held) &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone)
 }
 
@@ -131,7 +145,7 @@ func (c *claim) note(ctx context.Context, did core.Action, err error, began time
 func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.l.timing.Attempt)
 	defer cancel()
-	places, err := c.l.dl.Claim(ctx, driver.Claim{Name: c.name, ID: p.ID, Value: c.value})
+	places, err := c.l.dl.Claim(ctx, driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: c.value, Try: c.try})
 	if err == nil && len(places) == 1 {
 		return places[0], nil
 	}
@@ -183,26 +197,32 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	standing := c.core.Phase() == core.Entering || c.core.Phase() == core.Waiting
 	o := c.core.Step(e)
 	if o.Fresh {
-		c.place = driver.Place{Name: c.name, ID: rand.Text()} // now: news of the old ID is not for the new one
+		c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()} // now: news of the old ID is not for the new one
 		c.request = nil
 	}
 	if o.Do == core.Lead {
-		c.term = newTerm(c)
+		c.term = newTerm(c, c.values, c.token())
 		c.l.s.stats.terms.Add(1)
-		c.l.s.log.log(slog.LevelInfo, "elected", "election", c.name, "token", c.place.Token, "id", c.l.s.o.ID)
+		c.l.s.log.log(c.level(), "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
 	}
 	if o.EndRight {
-		c.term.endRight(c.ended(o.Cause))
+		for _, t := range c.terms() {
+			t.endRight(c.ended(t.token, o.Cause))
+		}
 		c.watchOverrun()
 	}
 	if o.Stop {
-		err := c.ended(o.Cause)
-		c.term.cancel(err)
-		c.l.s.log.log(slog.LevelInfo, "term ending", "election", c.name, "token", c.place.Token, "cause", err.Cause)
+		for _, t := range c.terms() {
+			t.cancel(c.ended(t.token, o.Cause))
+		}
+		c.l.s.log.log(c.level(), "term ending", "election", c.name, "token", c.term.token, "cause", c.ended(c.term.token, o.Cause).Cause)
 	}
 	if o.Free && !c.freed {
 		c.freed = true
 		close(c.free)
+		if c.onFree != nil && c.term != nil {
+			go c.onFree() // it takes locks that come before ours
+		}
 		c.settle()
 		if !standing || o.Cause == core.None {
 			c.leave() // else the campaign goes on under the next lease and keeps its turn
@@ -211,8 +231,27 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	return o
 }
 
-func (c *claim) ended(cause core.Cause) *EndedError {
-	e := &EndedError{Name: c.name, Token: Token(c.place.Token), Cause: causeError(cause)}
+// terms returns all that lives and dies with the claim.
+func (c *claim) terms() []*Term { return append(c.shares[:len(c.shares):len(c.shares)], c.term) }
+
+// token returns the fencing token of the claim's own term.
+func (c *claim) token() Token {
+	if c.lock {
+		return lockToken(c.place.Token, 0)
+	}
+	return Token(c.place.Token)
+}
+
+// level is that of a transition: locks come and go too often to be told each time.
+func (c *claim) level() slog.Level {
+	if c.lock {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+func (c *claim) ended(token Token, cause core.Cause) *EndedError {
+	e := &EndedError{Name: c.name, Token: token, Cause: causeError(cause), lock: c.lock}
 	if c.why != nil && cause == core.Resigned {
 		e.Cause = c.why
 	}
@@ -241,9 +280,54 @@ func (c *claim) release(o core.ClaimOrder) {
 	}
 }
 
+// giveUp begins to release the claim: nothing acts under it any more.
+func (c *claim) giveUp() {
+	if o := c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave {
+		go c.release(o)
+	}
+}
+
+// released waits until nothing of the claim stands.
+func (c *claim) released(ctx context.Context) error {
+	select {
+	case <-c.free: // whatever ctx says
+		return nil
+	default:
+	}
+	select {
+	case <-c.free:
+		return nil
+	case <-ctx.Done():
+		return unreachable(ctx, "resign "+c.name+" (it goes on in the background)", nil)
+	}
+}
+
+// takeShare makes a term for one more holder in this process, nil if the claim is ending.
+func (c *claim) takeShare(values context.Context, h *share, turn int) *Term {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core.Phase() != core.Leading {
+		return nil
+	}
+	t := newTerm(c, values, lockToken(c.place.Token, turn))
+	t.share = h
+	c.shares = append(c.shares, t)
+	return t
+}
+
+// dropShare ends a holder's right, and then its context.
+func (c *claim) dropShare(t *Term) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.ended(t.token, core.Resigned)
+	t.endRight(e)
+	t.cancel(e)
+	c.shares = slices.DeleteFunc(c.shares, func(o *Term) bool { return o == t })
+}
+
 // settle says that nothing of the claim stands, and that it is quiet if no work runs either.
 func (c *claim) settle() {
-	quiet := c.freed && !c.working
+	quiet := c.freed && c.working == 0
 	if quiet {
 		close(c.quiet)
 	}
@@ -258,68 +342,4 @@ func (c *claim) pendingWhat() string {
 		return "the store has not confirmed the release of " + c.name
 	}
 	return "the work under " + c.name + " has not stopped"
-}
-
-// beginWork marks that a candidate's work runs under the term, so that it is seen when it outlives its right. It returns why
-// not if the term is over already.
-func (c *claim) beginWork(t *Term) error {
-	if err := t.Check(); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := t.ended.Load(); e != nil {
-		return e
-	}
-	c.working = true
-	return nil
-}
-
-// endWork marks that the work has returned.
-func (c *claim) endWork() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.working {
-		c.working = false
-		if c.freed {
-			c.settle()
-		}
-	}
-}
-
-// watchOverrun acts on work that is still running though its right is over. Where the right ended without warning the work gets the
-// grace to stop, but never more than the time for which the store keeps others out.
-func (c *claim) watchOverrun() {
-	if !c.working || c.overdue {
-		return
-	}
-	c.overdue = true
-	clock := c.l.s.clock
-	c.waitOverrun(min(clock()+c.l.timing.Grace, core.Time(c.l.trusted.Load())))
-}
-
-// waitOverrun looks at the clock once a second at least: timers stand still in suspend.
-func (c *claim) waitOverrun(until core.Time) {
-	left := until - c.l.s.clock()
-	if left <= 0 {
-		go c.overrun()
-		return
-	}
-	time.AfterFunc(min(left, time.Second), func() { c.waitOverrun(until) })
-}
-
-func (c *claim) overrun() {
-	c.mu.Lock()
-	working, cause := c.working, c.core.Cause()
-	c.mu.Unlock()
-	if !working {
-		return
-	}
-	s := c.l.s
-	s.stats.overruns.Add(1)
-	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", c.place.Token, "cause", cause.String())
-	if s.o.Overrun == OverrunExit {
-		s.log.flush()
-		s.exit(exitOverrun)
-	}
 }

@@ -54,8 +54,8 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
-		leave, _ := s.enterLocal(context.Background(), "n")
-		c := newClaim(context.Background(), l, "n", nil, leave)
+		leave, _ := s.enterLocal(context.Background(), seat{name: "n"})
+		c := newClaim(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
 		if !l.join(c) {
 			t.Fatal("not joined")
 		}

@@ -31,33 +31,18 @@ func (e *Election) Campaign(ctx context.Context, value []byte) (*Term, error) {
 	if err := errors.Join(CheckName(e.name), checkValue(value)); err != nil {
 		return nil, err
 	}
-	leave, err := e.s.enterLocal(ctx, e.name)
-	if err != nil {
-		return nil, unreachableOr(ctx, "campaign for "+e.name, nil)
+	if err := reentry(ctx, e.s, e.name, false); err != nil {
+		return nil, err
 	}
-	for {
-		l, err := e.s.live(ctx)
-		if err != nil {
-			leave()
-			return nil, err
-		}
-		c := newClaim(ctx, l, e.name, value, leave)
-		if !l.join(c) {
-			_ = pause(ctx, 1) // the lease is ending: live sees it in a moment
-			continue
-		}
-		t, err := c.campaign(ctx)
-		if !errors.Is(err, errLeaseEnded) {
-			return t, err
-		}
-		_ = pause(ctx, 1) // the session hears of the lease's end a moment later; live sees ctx
-	}
+	return e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: value})
 }
 
 // Standing is one candidate in a line.
 type Standing struct {
 	ID    string // of its session; empty for a claim that another program entered
 	Token Token
+	Slots int  // of a lock: 0 exclusive, n a semaphore's, Unlimited a reader's
+	Held  bool // it leads, or holds the lock, beside others where they share it
 	Value []byte
 	Lease string // the store's name for its lease
 	Note  string // what is odd about it, in words
@@ -206,7 +191,7 @@ func stateOf(l driver.Line) State {
 }
 
 func standingOf(s driver.Standing) Standing {
-	return Standing{ID: s.Owner, Token: Token(s.Token), Value: s.Value, Lease: s.Lease, Note: s.Note}
+	return Standing{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
 }
 
 // List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease. A

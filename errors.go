@@ -26,6 +26,15 @@ var (
 	ErrUnreachable = errors.New("the store does not answer")
 	// ErrInvalid says that an argument or an option cannot work. Nothing was asked of the store.
 	ErrInvalid = errors.New("invalid")
+	// ErrHeld answers a try: others hold the lock, or wait for it.
+	ErrHeld = errors.New("held by another")
+	// ErrReentrant says that the caller's own context holds the lock already, so that it would wait for itself.
+	ErrReentrant = errors.New("already held by the caller")
+	// ErrUpgrade says that the caller's own context holds the lock for reading and asks for writing. Two that did so would wait for
+	// each other for ever: give it back, and lock it for writing.
+	ErrUpgrade = errors.New("held for reading by the caller, which cannot become writing")
+	// ErrNotStanding says that whom a name should be handed to does not wait in its line.
+	ErrNotStanding = driver.ErrNoHeir
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a server too old.
 	ErrRefused = driver.ErrRefused
 )
@@ -37,11 +46,16 @@ type EndedError struct {
 	Cause  error  // ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the caller's own context
 	By     string // who asked for it, if somebody did
 	Reason string // why he did, in his words
+	lock   bool
 }
 
 // Error returns one line with everything known.
 func (e *EndedError) Error() string {
-	s := fmt.Sprintf("leadership of %q under token %d ended: %v", e.Name, e.Token, e.Cause)
+	what := "leadership of"
+	if e.lock {
+		what = "the lock on"
+	}
+	s := fmt.Sprintf("%s %q under token %d ended: %v", what, e.Name, e.Token, e.Cause)
 	if e.By != "" {
 		s += fmt.Sprintf(", asked by %s", e.By)
 	}

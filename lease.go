@@ -32,7 +32,7 @@ type lease struct {
 
 	mu     sync.Mutex
 	ending core.Cause          // not None: takes no new claims
-	claims map[string]*claim   // that stand, by name
+	claims map[seat]*claim     // that stand
 	busy   map[*claim]struct{} // that stand, or whose work runs
 	moved  chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
@@ -41,7 +41,7 @@ func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &lease{
 		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, stop: stop,
-		events: make(chan core.LeaseEvent, 4), claims: map[string]*claim{}, busy: map[*claim]struct{}{}, moved: make(chan struct{}),
+		events: make(chan core.LeaseEvent, 4), claims: map[seat]*claim{}, busy: map[*claim]struct{}{}, moved: make(chan struct{}),
 	}
 	l.deadline.Store(int64(c.Deadline()))
 	l.trusted.Store(int64(c.Deadline()))
@@ -176,7 +176,7 @@ func (l *lease) watch() {
 
 func (l *lease) deliver(n driver.News) {
 	l.mu.Lock()
-	c := l.claims[n.Place.Name]
+	c := l.claims[seat{n.Place.Name, n.Place.Seat}]
 	l.mu.Unlock()
 	if c == nil {
 		return
@@ -196,7 +196,7 @@ func (l *lease) join(c *claim) bool {
 	if l.ending != core.None {
 		return false
 	}
-	l.claims[c.name] = c
+	l.claims[c.seat] = c
 	l.busy[c] = struct{}{}
 	return true
 }
@@ -204,8 +204,8 @@ func (l *lease) join(c *claim) bool {
 // forget drops a claim of which nothing stands any more, and with quiet none of whose work runs either.
 func (l *lease) forget(c *claim, quiet bool) {
 	l.mu.Lock()
-	if l.claims[c.name] == c {
-		delete(l.claims, c.name)
+	if l.claims[c.seat] == c {
+		delete(l.claims, c.seat)
 	}
 	if quiet {
 		delete(l.busy, c)

@@ -26,14 +26,16 @@ type Session struct {
 	stats counters
 
 	mu     sync.Mutex
-	lease  *lease               // the present one; nil before the first
-	leases map[*lease]struct{}  // that are not over yet, or whose work runs on: an earlier one may still be ending
-	locals map[string]*localRun // names this process stands for
+	lease  *lease              // the present one; nil before the first
+	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending
+	locals map[seat]*localRun  // seats this process stands for
+	queues map[string]*queue   // locks that this process holds or waits for
+	seats  map[string]*seats   // semaphores, likewise
 	closed bool
 	grant  chan struct{} // holds one token: who has it may grant
 }
 
-// localRun lets one claim of this process stand for a name at a time: a lease has one claim for each name.
+// localRun lets one claim of this process stand for a seat at a time: a lease has one claim for each.
 type localRun struct {
 	turn  chan struct{} // holds one token
 	users int
@@ -65,7 +67,7 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		return nil, err
 	}
 	s := &Session{store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
-		leases: map[*lease]struct{}{}, locals: map[string]*localRun{}, grant: make(chan struct{}, 1)}
+		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, grant: make(chan struct{}, 1)}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -178,14 +180,44 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	return l, nil
 }
 
-// enterLocal waits until no other claim of this process stands for name, and returns what lets the next one in.
-func (s *Session) enterLocal(ctx context.Context, name string) (leave func(), err error) {
+// campaign stands in the line for one seat and returns when this process holds it.
+func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
+	leave, err := s.enterLocal(ctx, spec.seat)
+	if err != nil {
+		return nil, unreachableOr(ctx, "campaign for "+spec.name, nil)
+	}
+	return s.campaignIn(ctx, spec, leave)
+}
+
+// campaignIn is campaign for one who has the seat, which leave gives back once nothing stands there any more.
+func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) (*Term, error) {
+	for {
+		l, err := s.live(ctx)
+		if err != nil {
+			leave()
+			return nil, err
+		}
+		c := newClaim(ctx, l, spec, leave)
+		if !l.join(c) {
+			_ = pause(ctx, 1) // the lease is ending: live sees it in a moment
+			continue
+		}
+		t, err := c.campaign(ctx)
+		if !errors.Is(err, errLeaseEnded) {
+			return t, err
+		}
+		_ = pause(ctx, 1) // the session hears of the lease's end a moment later; live sees ctx
+	}
+}
+
+// enterLocal waits until no other claim of this process stands for the seat, and returns what lets the next one in.
+func (s *Session) enterLocal(ctx context.Context, at seat) (leave func(), err error) {
 	s.mu.Lock()
-	r := s.locals[name]
+	r := s.locals[at]
 	if r == nil {
 		r = &localRun{turn: make(chan struct{}, 1)}
 		r.turn <- struct{}{}
-		s.locals[name] = r
+		s.locals[at] = r
 	}
 	r.users++
 	s.mu.Unlock()
@@ -193,7 +225,7 @@ func (s *Session) enterLocal(ctx context.Context, name string) (leave func(), er
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r.users--; r.users == 0 {
-			delete(s.locals, name)
+			delete(s.locals, at)
 		}
 	}
 	select {

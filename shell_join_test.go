@@ -16,7 +16,7 @@ func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newClaim(context.Background(), l, "n", nil, func() {})
+		c := newClaim(context.Background(), l, claimSpec{seat: seat{name: "n"}}, func() {})
 		l.end(core.Closed)
 		if l.join(c) {
 			t.Error("join = true under a lease that is ending, want false")

@@ -45,11 +45,12 @@ type Term struct {
 	expired *EndedError
 	right   context.Context // ends when the right is over
 	endNow  context.CancelFunc
+	share   *share // of a lock that this process holds under a claim it hands on; nil: the claim is this term's alone
 }
 
-func newTerm(c *claim) *Term {
-	t := &Term{c: c, l: c.l, token: Token(c.place.Token), expired: c.ended(core.Expired)}
-	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(c.values))
+func newTerm(c *claim, values context.Context, token Token) *Term {
+	t := &Term{c: c, l: c.l, token: token, expired: c.ended(token, core.Expired)}
+	t.ctx, t.cancel = context.WithCancelCause(holding(context.WithoutCancel(values), t))
 	t.right, t.endNow = context.WithCancel(context.Background())
 	return t
 }
@@ -150,24 +151,19 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 // over already. When ctx ends before that the release goes on in the background until the store confirms it or the lease runs out,
 // and the error is ErrUnreachable.
 func (t *Term) Resign(ctx context.Context) error {
-	if o := t.c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave {
-		go t.c.release(o)
+	if t.share != nil {
+		return t.share.giveBack(ctx, t)
 	}
-	select {
-	case <-t.c.free: // whatever ctx says
-		return nil
-	default:
-	}
-	select {
-	case <-t.c.free:
-		return nil
-	case <-ctx.Done():
-		return unreachable(ctx, "resign "+t.c.name+" (it goes on in the background)", nil)
-	}
+	t.c.giveUp()
+	return t.c.released(ctx)
 }
 
 // stop ends the term's context for the owner's own reason. The right stays until Resign.
 func (t *Term) stop(why error) {
+	if t.share != nil { // others may hold under the same claim
+		t.cancel(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
+		return
+	}
 	t.c.mu.Lock()
 	if t.c.core.Phase() == core.Leading {
 		t.c.why = why
@@ -187,7 +183,7 @@ func (t *Term) endRight(e *EndedError) {
 func (t *Term) expire() error {
 	e := t.expired
 	if cause := t.l.cause(); cause != core.None && cause != core.Expired {
-		e = &EndedError{Name: e.Name, Token: e.Token, Cause: causeError(cause)}
+		e = &EndedError{Name: e.Name, Token: e.Token, Cause: causeError(cause), lock: e.lock}
 	}
 	if t.ended.CompareAndSwap(nil, e) {
 		t.endNow()

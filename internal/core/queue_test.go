@@ -1,0 +1,280 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// judged is a queue with the world around it: the store grants each campaign when it is told to, and every rule is checked at each step.
+type judged struct {
+	t       *testing.T
+	q       Queue
+	now     Time
+	log     []string
+	next    int
+	arrived map[int]bool // waiters without an answer, in order of their numbers; the value is read
+	order   []int
+	holds   map[int]int  // waiter → tenure
+	reading map[int]bool // tenure → read
+	turns   map[int]int
+	closed  map[int]bool
+	wants   *QueueOrder // the campaign under way
+	cancel  bool
+}
+
+func newJudged(t *testing.T) *judged {
+	return &judged{t: t, arrived: map[int]bool{}, holds: map[int]int{}, reading: map[int]bool{}, turns: map[int]int{}, closed: map[int]bool{}}
+}
+
+func (j *judged) id() int { j.next++; return j.next }
+
+func (j *judged) step(e QueueEvent) {
+	j.t.Helper()
+	j.log = append(j.log, fmt.Sprintf("%v %+v", j.now, e))
+	for _, o := range j.q.Step(j.now, e) {
+		j.log = append(j.log, fmt.Sprintf("   → %+v", o))
+		j.obey(o)
+	}
+}
+
+func (j *judged) fail(format string, args ...any) {
+	j.t.Helper()
+	j.t.Fatalf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(j.log, "\n"))
+}
+
+func (j *judged) obey(o QueueOrder) {
+	switch o.Do {
+	case Campaign:
+		if j.wants != nil {
+			j.fail("a second campaign")
+		}
+		j.wants, j.cancel = &o, false
+	case Cancel:
+		if j.wants == nil || j.cancel {
+			j.fail("cancelled what is not under way")
+		}
+		j.cancel = true
+	case Grant:
+		read, waits := j.arrived[o.Waiter]
+		switch {
+		case !waits:
+			j.fail("granted to %d, who does not wait", o.Waiter)
+		case j.closed[o.Tenure]:
+			j.fail("granted under a tenure that is closed")
+		case j.reading[o.Tenure] != read:
+			j.fail("granted the wrong kind")
+		case o.Turn != j.turns[o.Tenure] || o.Turn >= Turns:
+			j.fail("turn %d after %d of them", o.Turn, j.turns[o.Tenure])
+		case j.order[0] != o.Waiter:
+			j.fail("%d overtook %d", o.Waiter, j.order[0])
+		}
+		for w, tn := range j.holds {
+			if tn == o.Tenure && !read {
+				j.fail("%d and %d hold for writing at once", w, o.Waiter)
+			}
+		}
+		j.turns[o.Tenure]++
+		j.holds[o.Waiter] = o.Tenure
+		j.drop(o.Waiter)
+	case Deny:
+		if _, waits := j.arrived[o.Waiter]; !waits {
+			j.fail("denied to %d, who does not wait", o.Waiter)
+		}
+		j.drop(o.Waiter)
+	case CloseIt:
+		for w, tn := range j.holds {
+			if tn == o.Tenure {
+				j.fail("closed while %d holds", w)
+			}
+		}
+		j.closed[o.Tenure] = true
+	}
+}
+
+func (j *judged) drop(w int) {
+	delete(j.arrived, w)
+	for i, o := range j.order {
+		if o == w {
+			j.order = append(j.order[:i:i], j.order[i+1:]...)
+			return
+		}
+	}
+}
+
+func (j *judged) arrive(read, try bool) int {
+	w := j.id()
+	j.arrived[w] = read
+	j.order = append(j.order, w)
+	j.step(QueueEvent{Kind: Arrive, Waiter: w, Read: read, Try: try})
+	return w
+}
+
+// win ends the campaign under way with a claim, as the store may also when it was cancelled.
+func (j *judged) win() int {
+	tn := j.id()
+	j.reading[tn] = j.wants.Read
+	j.wants = nil
+	j.step(QueueEvent{Kind: Win, Tenure: tn})
+	return tn
+}
+
+func (j *judged) unlock(w int) {
+	tn := j.holds[w]
+	delete(j.holds, w)
+	j.step(QueueEvent{Kind: Unlock, Tenure: tn})
+}
+
+func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		j := newJudged(t)
+		for range 120 {
+			j.now += Time(r.IntN(int(Window / 8)))
+			switch k := r.IntN(12); {
+			case k < 4:
+				j.arrive(r.IntN(2) == 0, r.IntN(5) == 0)
+			case k < 6 && j.wants != nil:
+				if j.wants.Try && r.IntN(2) == 0 || j.cancel {
+					j.wants = nil
+					j.step(QueueEvent{Kind: Lose})
+				} else {
+					j.win()
+				}
+			case k < 9 && len(j.holds) > 0:
+				for w := range j.holds {
+					j.unlock(w)
+					break
+				}
+			case k == 9 && len(j.order) > 0:
+				w := j.order[r.IntN(len(j.order))]
+				j.drop(w)
+				j.step(QueueEvent{Kind: Quit, Waiter: w})
+			case k == 10 && len(j.holds) > 0:
+				for w, tn := range j.holds {
+					kind := Fade
+					if r.IntN(3) == 0 {
+						kind = Void
+						for other, o := range j.holds {
+							if o == tn {
+								delete(j.holds, other)
+							}
+						}
+					}
+					_ = w
+					j.step(QueueEvent{Kind: kind, Tenure: tn})
+					break
+				}
+			}
+		}
+		// From here on everybody behaves: everyone who waits gets an answer, and nothing is left.
+		for range 10000 {
+			switch {
+			case j.wants != nil && j.cancel:
+				j.wants = nil
+				j.step(QueueEvent{Kind: Lose})
+			case j.wants != nil:
+				j.win()
+			case len(j.holds) > 0:
+				for w := range j.holds {
+					j.unlock(w)
+					break
+				}
+			}
+		}
+		if !j.q.Idle() || len(j.arrived) > 0 {
+			j.fail("seed %d: %d wait for ever; the queue is %+v", seed, len(j.arrived), j.q)
+		}
+	}
+}
+
+func TestHandingOnIsBounded(t *testing.T) {
+	j := newJudged(t)
+	first := j.arrive(false, false)
+	for range 3 * Turns {
+		j.arrive(false, false)
+	}
+	tn := j.win()
+	for w := first; !j.closed[tn]; w = holder(j) {
+		j.unlock(w)
+	}
+	if j.turns[tn] != Turns {
+		t.Errorf("one tenure had %d turns, want %d", j.turns[tn], Turns)
+	}
+	tn = j.win()
+	j.now += Window
+	j.unlock(holder(j))
+	if !j.closed[tn] || j.turns[tn] != 1 {
+		t.Errorf("after the window it was handed on: %d turns", j.turns[tn])
+	}
+}
+
+func holder(j *judged) int {
+	for w := range j.holds {
+		return w
+	}
+	return 0
+}
+
+func TestReadersBehindAWriterOfTheirOwnProcessWait(t *testing.T) {
+	j := newJudged(t)
+	r1 := j.arrive(true, false)
+	j.win()
+	r2 := j.arrive(true, false)
+	if len(j.holds) != 2 {
+		t.Fatalf("%d hold, want both readers %d and %d", len(j.holds), r1, r2)
+	}
+	w := j.arrive(false, false)
+	r3 := j.arrive(true, false)
+	if len(j.holds) != 2 || j.wants == nil || j.wants.Read {
+		t.Fatalf("the writer does not stand in the line while its process reads: %+v", j.wants)
+	}
+	j.unlock(r1)
+	j.unlock(r2)
+	j.win()
+	if _, ok := j.holds[w]; !ok || len(j.holds) != 1 {
+		t.Fatalf("held by %v, want the writer alone", j.holds)
+	}
+	j.unlock(w)
+	j.win()
+	if _, ok := j.holds[r3]; !ok {
+		t.Fatal("the reader behind the writer was forgotten")
+	}
+}
+
+// A reader that comes late does not wait for those who read: it gets a claim of its own.
+func TestALateReaderWaitsForNoReader(t *testing.T) {
+	j := newJudged(t)
+	j.arrive(true, false)
+	j.win()
+	j.now += 2 * Window
+	late := j.arrive(true, false)
+	if j.wants == nil || !j.wants.Read {
+		t.Fatal("no claim of its own")
+	}
+	j.win()
+	if _, ok := j.holds[late]; !ok {
+		t.Fatal("not granted")
+	}
+}
+
+func TestATryIsAnsweredAtOnce(t *testing.T) {
+	j := newJudged(t)
+	j.arrive(false, false)
+	j.win()
+	if w := j.arrive(false, true); j.arrived[w] || len(j.order) > 0 {
+		t.Fatal("a try behind a holder of the same process waits")
+	}
+	j = newJudged(t)
+	w := j.arrive(false, true)
+	if j.wants == nil || !j.wants.Try {
+		t.Fatal("a try on a free queue asks nobody")
+	}
+	behind := j.arrive(false, false)
+	j.wants = nil
+	j.step(QueueEvent{Kind: Lose})
+	if _, waits := j.arrived[w]; waits || j.wants == nil || j.wants.Try {
+		t.Fatalf("the try waits on, or the waiter %d behind it does not stand", behind)
+	}
+}

@@ -1,0 +1,508 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+func must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// guarded is what a lock guards in these tests: it knows who is inside, and the tokens it has seen.
+type guarded struct {
+	t       *testing.T
+	inside  atomic.Int64 // a writer counts 1,000
+	entries atomic.Int64
+	largest atomic.Uint64
+}
+
+func (g *guarded) visit(term *Term, weight, limit int64, d time.Duration) {
+	if err := term.Check(); err != nil {
+		g.t.Errorf("a lock that was just won: %v", err)
+	}
+	if n := g.inside.Add(weight); n > limit {
+		g.t.Errorf("%d inside, at most %d may be", n, limit)
+	}
+	if weight == 1000 {
+		if old := g.largest.Swap(uint64(term.Token())); old >= uint64(term.Token()) {
+			g.t.Errorf("token %v after %d", term.Token(), old)
+		}
+	}
+	g.entries.Add(1)
+	time.Sleep(d)
+	g.inside.Add(-weight)
+}
+
+func TestAMutexExcludesInAndBetweenProcesses(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		g := &guarded{t: t}
+		share := map[string]*atomic.Int64{}
+		var wg sync.WaitGroup
+		for _, id := range []string{"a", "b", "c"} {
+			s, n := b.session(id, b.store, Options{}), &atomic.Int64{}
+			share[id] = n
+			for range 4 {
+				wg.Go(func() {
+					for range 50 {
+						term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+						g.visit(term, 1000, 1000, 3*time.Millisecond)
+						n.Add(1)
+						if err := term.Resign(t.Context()); err != nil {
+							t.Errorf("resign: %v", err)
+						}
+						if term.Check() == nil {
+							t.Error("Check says yes after Resign")
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if got := g.entries.Load(); got != 600 {
+			t.Errorf("%d entries, want 600", got)
+		}
+		if ln := must[driver.Line](t)(b.store.Line(t.Context(), "x")); ln.Holder != nil {
+			t.Errorf("left in the line: %+v", ln)
+		}
+	})
+}
+
+// While a process hands its lock on, the others wait for no longer than its turns and window, and a hold that is under way.
+func TestLocalHandOversAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					term, err := a.Mutex("x").Lock(ctx)
+					if err != nil {
+						return
+					}
+					time.Sleep(10 * time.Millisecond)
+					_ = term.Resign(t.Context())
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		for range 5 {
+			asked := time.Now()
+			term := must[*Term](t)(other.Mutex("x").Lock(t.Context()))
+			if waited := time.Since(asked); waited > 250*time.Millisecond {
+				t.Errorf("another process waited %v", waited)
+			}
+			_ = term.Resign(t.Context())
+		}
+		stop()
+		wg.Wait()
+	})
+}
+
+func TestReadersShareAndWritersDoNotStarve(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		g := &guarded{t: t}
+		ctx, stop := context.WithCancel(t.Context())
+		var most atomic.Int64
+		var readers, writers sync.WaitGroup
+		for _, id := range []string{"a", "b"} {
+			s := b.session(id, b.store, Options{})
+			for i := range 6 {
+				readers.Go(func() {
+					time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+					for ctx.Err() == nil {
+						_ = s.RWMutex("x").RDo(ctx, func(_ context.Context, term *Term) error {
+							g.visit(term, 1, 999, 50*time.Millisecond)
+							for n := g.inside.Load(); n > most.Load(); {
+								most.Store(n)
+							}
+							return nil
+						})
+					}
+				})
+			}
+			writers.Go(func() {
+				for range 20 {
+					asked := time.Now()
+					err := s.RWMutex("x").Do(t.Context(), func(_ context.Context, term *Term) error {
+						if waited := time.Since(asked); waited > 2*time.Second {
+							t.Errorf("a writer waited %v for readers", waited)
+						}
+						g.visit(term, 1000, 1000, 5*time.Millisecond)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writers.Wait()
+		stop()
+		readers.Wait()
+		if most.Load() < 5 {
+			t.Errorf("at most %d readers together, want more", most.Load())
+		}
+	})
+}
+
+func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		g := &guarded{t: t}
+		var last atomic.Uint64
+		var most atomic.Int64
+		var wg sync.WaitGroup
+		for _, id := range []string{"a", "b"} {
+			s := b.session(id, b.store, Options{})
+			for range 5 {
+				wg.Go(func() {
+					for range 20 {
+						term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
+						for old := last.Load(); uint64(term.Token()) > old && !last.CompareAndSwap(old, uint64(term.Token())); old = last.Load() {
+						}
+						g.visit(term, 1, 3, 10*time.Millisecond)
+						if n := g.inside.Load() + 1; n > most.Load() {
+							most.Store(n)
+						}
+						_ = term.Resign(t.Context())
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if g.entries.Load() != 200 || most.Load() != 3 {
+			t.Errorf("%d entries with up to %d inside, want 200 and 3", g.entries.Load(), most.Load())
+		}
+		s := b.session("c", b.store, Options{})
+		term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
+		if uint64(term.Token()) <= last.Load() {
+			t.Errorf("token %v after %d", term.Token(), last.Load())
+		}
+		if _, err := s.Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
+			t.Errorf("another number of slots in this process: got %v, want ErrInvalid", err)
+		}
+		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrRefused) {
+			t.Errorf("another number of slots in another process: got %v, want ErrRefused", err)
+		}
+		_ = term.Resign(t.Context())
+	})
+}
+
+func TestATryLeavesNothingBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		held := must[*Term](t)(a.RWMutex("x").RLock(t.Context()))
+		for name, try := range map[string]func(context.Context) (*Term, error){
+			"write, same process": a.Mutex("x").TryLock, "write, other process": other.Mutex("x").TryLock,
+		} {
+			if _, err := try(t.Context()); !errors.Is(err, ErrHeld) {
+				t.Errorf("%s: got %v, want ErrHeld", name, err)
+			}
+		}
+		for _, s := range []*Session{a, other} {
+			r := must[*Term](t)(s.RWMutex("x").TryRLock(t.Context()))
+			_ = r.Resign(t.Context())
+		}
+		_ = held.Resign(t.Context())
+		w := must[*Term](t)(other.Mutex("x").TryLock(t.Context()))
+		if _, err := a.RWMutex("x").TryRLock(t.Context()); !errors.Is(err, ErrHeld) {
+			t.Errorf("read beside a writer: got %v, want ErrHeld", err)
+		}
+		_ = w.Resign(t.Context())
+		one := must[*Term](t)(a.Semaphore("s", 1).TryAcquire(t.Context()))
+		for _, s := range []*Session{a, other} {
+			if _, err := s.Semaphore("s", 1).TryAcquire(t.Context()); !errors.Is(err, ErrHeld) {
+				t.Errorf("a full semaphore: got %v, want ErrHeld", err)
+			}
+		}
+		_ = one.Resign(t.Context())
+		for _, name := range []string{"x", "s"} {
+			if ln := must[driver.Line](t)(b.store.Line(t.Context(), name)); ln.Holder != nil {
+				t.Errorf("left in the line of %s: %+v", name, ln)
+			}
+		}
+	})
+}
+
+func TestReEntryAndUpgradeAreRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		m := s.RWMutex("x")
+		err := m.Do(t.Context(), func(ctx context.Context, term *Term) error {
+			for name, lock := range map[string]func(context.Context) (*Term, error){"Lock": m.Lock, "RLock": m.RLock, "TryLock": m.TryLock,
+				"Campaign": func(ctx context.Context) (*Term, error) { return s.Election("x").Campaign(ctx, nil) }} {
+				_, err := lock(ctx)
+				if !errors.Is(err, ErrReentrant) || !strings.Contains(err.Error(), term.Token().String()) {
+					t.Errorf("%s while holding: got %v, want ErrReentrant with the token", name, err)
+				}
+			}
+			return s.Mutex("y").Do(ctx, func(ctx context.Context, _ *Term) error { // another lock meanwhile is no re-entry, and hides none
+				if _, err := m.Lock(ctx); !errors.Is(err, ErrReentrant) {
+					t.Errorf("below another lock: got %v, want ErrReentrant", err)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		err = m.RDo(t.Context(), func(ctx context.Context, _ *Term) error {
+			if _, err := m.Lock(ctx); !errors.Is(err, ErrUpgrade) {
+				t.Errorf("read to write: got %v, want ErrUpgrade", err)
+			}
+			if _, err := m.RLock(ctx); !errors.Is(err, ErrReentrant) {
+				t.Errorf("read to read: got %v, want ErrReentrant", err)
+			}
+			r, err := other.RWMutex("x").RLock(ctx) // another session is another holder
+			if err != nil {
+				t.Errorf("another session: %v", err)
+				return nil
+			}
+			return r.Resign(ctx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		// A context of a term that is over holds nothing.
+		term := must[*Term](t)(m.Lock(t.Context()))
+		_ = term.Resign(t.Context())
+		again := must[*Term](t)(m.Lock(context.WithoutCancel(term.Context())))
+		_ = again.Resign(t.Context())
+	})
+}
+
+func TestAWaiterThatGivesUpLeavesNoTrace(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		held := must[*Term](t)(a.Mutex("x").Lock(t.Context()))
+		for _, s := range []*Session{a, other} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			began := time.Now()
+			_, err := s.Mutex("x").Lock(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) || time.Since(began) > 1100*time.Millisecond {
+				t.Errorf("%s: got %v after %v", s.ID(), err, time.Since(began))
+			}
+		}
+		synctest.Wait()
+		if ln := must[driver.Line](t)(b.store.Line(t.Context(), "x")); len(ln.Waiters) > 0 {
+			t.Errorf("still waiting: %+v", ln.Waiters)
+		}
+		_ = held.Resign(t.Context())
+		synctest.Wait()
+		for _, s := range []*Session{a, other} {
+			s.mu.Lock()
+			if n := len(s.queues) + len(s.locals); n > 0 {
+				t.Errorf("%d queues or turns are left in the session of %s", n, s.ID())
+			}
+			s.mu.Unlock()
+		}
+	})
+}
+
+func TestALostLockEndsItsHolderAndTheOthersGoOn(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{Overrun: OverrunWait})
+		term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+		next := make(chan *Term)
+		go func() {
+			n, err := s.Mutex("x").Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			next <- n
+		}()
+		synctest.Wait()
+		b.store.Expire("x")
+		<-term.Context().Done()
+		n := <-next // though the first has not given it back
+		if err := term.Check(); !errors.Is(err, ErrDeposed) || !strings.Contains(err.Error(), `the lock on "x"`) {
+			t.Errorf("got %v, want ErrDeposed of a lock", err)
+		}
+		if n.Token() <= term.Token() || n.Check() != nil {
+			t.Errorf("the next one: token %v after %v, %v", n.Token(), term.Token(), n.Check())
+		}
+		if err := term.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := n.Check(); err != nil {
+			t.Errorf("a late unlock hurt the successor: %v", err)
+		}
+		_ = n.Resign(t.Context())
+	})
+}
+
+func TestALocalHolderEndsWithItsClaim(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		r1 := must[*Term](t)(s.RWMutex("x").RLock(t.Context()))
+		r2 := must[*Term](t)(s.RWMutex("x").RLock(t.Context()))
+		if r1.ClaimToken() != r2.ClaimToken() || r2.Token() != r1.Token()+1 {
+			t.Fatalf("tokens %v and %v: not one claim", r1.Token(), r2.Token())
+		}
+		if err := r1.Resign(t.Context()); err != nil || r1.Check() == nil || r2.Check() != nil || r2.Context().Err() != nil {
+			t.Fatalf("one gave it back: %v, its own %v, the other's %v", err, r1.Check(), r2.Check())
+		}
+		b.store.Remove("x", uint64(r2.ClaimToken()))
+		<-r2.Context().Done()
+		var ended *EndedError
+		if err := r2.Check(); !errors.As(err, &ended) || ended.Token != r2.Token() || !errors.Is(err, ErrDeposed) {
+			t.Errorf("got %v, want ErrDeposed under token %v", err, r2.Token())
+		}
+		_ = r2.Resign(t.Context())
+	})
+}
+
+func TestDoTellsOfALockThatWasLost(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{Overrun: OverrunWait})
+		mine := errors.New("mine")
+		err := s.Mutex("x").Do(t.Context(), func(ctx context.Context, _ *Term) error {
+			b.store.Expire("x")
+			<-ctx.Done()
+			return mine
+		})
+		if !errors.Is(err, mine) || !errors.Is(err, ErrDeposed) {
+			t.Errorf("got %v, want both errors", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		err = s.Mutex("x").Do(ctx, func(ctx context.Context, term *Term) error {
+			cancel()
+			<-ctx.Done()
+			if term.Check() != nil {
+				t.Error("the right ended before the work has stopped")
+			}
+			return mine
+		})
+		if err != mine {
+			t.Errorf("given up by the caller: got %v, want what work returned", err)
+		}
+	})
+}
+
+func TestLockAllTakesAllOrNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var wg sync.WaitGroup
+		g := &guarded{t: t}
+		names := []string{"c", "a", "b"}
+		for i, id := range []string{"a", "b", "c"} {
+			s := b.session(id, b.store, Options{})
+			wg.Go(func() { // each in an order of its own: without sorting they would wait in a circle
+				mine := append(slices.Clone(names[i:]), names[:i]...)
+				for range 20 {
+					err := s.DoAll(t.Context(), mine, func(ctx context.Context, held []*Term) error {
+						for j, term := range held {
+							if term.Name() != mine[j] {
+								t.Errorf("term %d is of %s, want %s", j, term.Name(), mine[j])
+							}
+							if _, err := s.Mutex(mine[j]).Lock(ctx); !errors.Is(err, ErrReentrant) {
+								t.Errorf("re-entry of %s: %v", mine[j], err)
+							}
+						}
+						g.visit(held[0], 1, 1, time.Millisecond)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		s := b.session("d", b.store, Options{})
+		busy := must[*Term](t)(b.session("e", b.store, Options{}).Mutex("b").Lock(t.Context()))
+		if _, err := s.TryLockAll(t.Context(), "a", "b", "c"); !errors.Is(err, ErrHeld) {
+			t.Errorf("one is held: got %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := s.LockAll(ctx, "a", "b", "c"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one is held: got %v", err)
+		}
+		synctest.Wait()
+		for _, name := range []string{"a", "c"} {
+			if ln := must[driver.Line](t)(b.store.Line(t.Context(), name)); ln.Holder != nil {
+				t.Errorf("%s is still held after all were not to be had", name)
+			}
+		}
+		if _, err := s.LockAll(t.Context(), "a", "a"); !errors.Is(err, ErrInvalid) {
+			t.Errorf("a name twice: got %v", err)
+		}
+		_ = busy.Resign(t.Context())
+	})
+}
+
+func TestClosingTheSessionWaitsForItsLocks(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+		waiting := make(chan error)
+		go func() {
+			_, err := s.Mutex("x").Lock(t.Context())
+			waiting <- err
+		}()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- s.Close(t.Context()) }()
+		<-term.Context().Done()
+		synctest.Wait()
+		if ln := must[driver.Line](t)(b.store.Line(t.Context(), "x")); ln.Holder == nil {
+			t.Fatal("the claim went before its holder had stopped")
+		}
+		_ = term.Resign(t.Context())
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if err := <-waiting; !errors.Is(err, ErrClosed) {
+			t.Errorf("who waited: got %v, want ErrClosed", err)
+		}
+		if _, err := s.Mutex("x").Lock(t.Context()); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: got %v, want ErrClosed", err)
+		}
+	})
+}
+
+// A waiter whose store does not answer is told so when it gives up, and a lock that cannot be is told at once.
+func TestWhyALockWasNotHad(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		b.store.Partition("a", true)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := s.Mutex("x").Lock(ctx); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("cut off: got %v, want ErrUnreachable and the context's", err)
+		}
+		b.store.Partition("a", false)
+		for _, name := range []string{"", "a\x00b", strings.Repeat("x", 300)} {
+			if _, err := s.Mutex(name).Lock(t.Context()); !errors.Is(err, ErrInvalid) {
+				t.Errorf("the name %.10q: got %v, want ErrInvalid", name, err)
+			}
+		}
+		if _, err := s.Semaphore("s", 0).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
+			t.Errorf("no slots: got %v", err)
+		}
+		gone, stop := context.WithCancelCause(t.Context())
+		why := fmt.Errorf("why")
+		stop(why)
+		if _, err := s.Mutex("x").Lock(gone); !errors.Is(err, why) {
+			t.Errorf("a context that is over: got %v, want its cause", err)
+		}
+	})
+}
