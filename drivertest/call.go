@@ -67,6 +67,9 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 		r := driver.Request{Token: p.Token, By: "x"}
 		all = append(all, call{"Ask", func(ctx context.Context) error { return a.Ask(ctx, p.Name, r) }})
 	}
+	if h, ok := l.(driver.Transferer); ok {
+		all = append(all, call{"Transfer", func(ctx context.Context) error { return h.Transfer(ctx, p, p.Token+1) }})
+	}
 	if ls, ok := s.(driver.Lister); ok {
 		all = append(all, call{"Lines", func(ctx context.Context) error { _, err := ls.Lines(ctx, p.Name); return err }})
 	}

@@ -66,7 +66,8 @@ type Clause struct {
 func Clauses() []Clause {
 	var all []Clause
 	for _, some := range [][]Clause{
-		leaseClauses, claimClauses, waitClauses, releaseClauses, lineClauses, newsClauses, callClauses, restartClauses,
+		leaseClauses, claimClauses, waitClauses, releaseClauses, lineClauses, newsClauses, seatClauses, sharedClauses, semaphoreClauses, transferClauses,
+		callClauses, restartClauses,
 	} {
 		all = append(all, some...)
 	}

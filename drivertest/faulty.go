@@ -27,7 +27,7 @@ type Faults struct {
 	Lag   time.Duration // what is done later is done after a random time below this
 }
 
-// FaultyStore is a store behind a bad network. It implements driver.Lister and driver.Asker if the store does.
+// FaultyStore is a store behind a bad network. It implements driver.Lister and driver.Asker if the store does, and its leases driver.Transferer.
 type FaultyStore interface {
 	driver.Store
 	Set(f Faults) // other faults from now on; a new Seed begins its sequence

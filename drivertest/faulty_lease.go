@@ -24,7 +24,11 @@ func (s *faulty) Grant(ctx context.Context, owner string, ttl time.Duration) (dr
 	if err != nil {
 		return nil, err
 	}
-	return &faultyLease{Lease: l, net: s.net}, nil
+	out := &faultyLease{Lease: l, net: s.net}
+	if t, ok := l.(driver.Transferer); ok {
+		return faultyTransferer{out, t}, nil
+	}
+	return out, nil
 }
 
 func (s *faulty) Line(ctx context.Context, name string) (driver.Line, error) {
@@ -67,6 +71,16 @@ type faultyLease struct {
 
 	mu   sync.Mutex
 	kept []driver.News // told by the store, but their answer did not come through yet
+}
+
+// faultyTransferer is there only where the lease has it.
+type faultyTransferer struct {
+	*faultyLease
+	transferer driver.Transferer
+}
+
+func (l faultyTransferer) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.transferer.Transfer(ctx, p, heir) })
 }
 
 // act is through for a call that returns only an error.

@@ -122,7 +122,7 @@ func claim(t *testing.T, l driver.Lease, c driver.Claim) driver.Place {
 	if err != nil {
 		t.Fatalf("Claim: %v", err)
 	}
-	if len(places) != 1 || places[0].Name != c.Name || places[0].ID != c.ID {
+	if len(places) != 1 || places[0].Name != c.Name || places[0].Seat != c.Seat || places[0].Slots != c.Slots || places[0].ID != c.ID {
 		t.Fatalf("Claim of %q under %q = %+v, want its one place", c.Name, c.ID, places)
 	}
 	return places[0]
@@ -211,7 +211,7 @@ func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 
 // final says whether err is an answer of the store. All others leave the outcome unknown.
 func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused)
+	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir)
 }
 
 // pause waits a little between two tries.

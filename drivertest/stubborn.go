@@ -59,6 +59,9 @@ func (s stubbornStore) Grant(ctx context.Context, owner string, ttl time.Duratio
 	if err != nil {
 		return nil, err
 	}
+	if t, ok := l.(driver.Transferer); ok {
+		return stubbornTransferer{stubbornLease{l}, t}, nil
+	}
 	return stubbornLease{l}, nil
 }
 
@@ -123,6 +126,17 @@ func (l stubbornLease) Release(ctx context.Context, places ...driver.Place) erro
 
 func (l stubbornLease) News(ctx context.Context) ([]driver.News, error) {
 	return until(ctx, func() ([]driver.News, error) { return l.Lease.News(ctx) })
+}
+
+// stubbornTransferer is there only where the lease has it.
+type stubbornTransferer struct {
+	stubbornLease
+	transferer driver.Transferer
+}
+
+// Transfer may be told gone after an unknown answer: then that call has done it.
+func (l stubbornTransferer) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	return untilDone(ctx, func() error { return l.transferer.Transfer(ctx, p, heir) })
 }
 
 func (l stubbornLease) Close(ctx context.Context) error {
