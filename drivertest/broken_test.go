@@ -19,6 +19,9 @@ type broken struct {
 	store  func(*memstore.Store) driver.Store
 }
 
+// allBreaks returns every cheat.
+func allBreaks() []broken { return append(append([]broken(nil), breaks...), sharedBreaks...) }
+
 var breaks = []broken{
 	{name: "revives a lease", clause: "a lease that ended never comes back",
 		lease: func(l driver.Lease) driver.Lease { return revives{l} }},
