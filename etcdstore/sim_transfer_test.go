@@ -1,0 +1,220 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
+)
+
+// TestSimulatedTransferInALongLine: more claims stand between than one Txn can remove. All of them hear that they are gone.
+func TestSimulatedTransferInALongLine(t *testing.T) {
+	const between = 250
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l, crowd := granted(t, s, "a", time.Minute), granted(t, s, "b", time.Minute)
+		p := entered(t, l, "x", "", 0)
+		for i := range between {
+			entered(t, crowd, "x", fmt.Sprint(i), 0)
+		}
+		other, _ := gatedAt(t, c, 1, 1)
+		heir := granted(t, other, "c", time.Minute)
+		q := entered(t, heir, "x", "", 0)
+		turn := held(t, heir, q)
+		time.Sleep(time.Second)
+		before, begun := g.calls.Load(), time.Now()
+		if err := l.Transfer(ending(t, 10*time.Second), p, q.Token); err != nil {
+			t.Fatal(err)
+		}
+		if n := g.calls.Load() - before; n != 4 {
+			t.Errorf("seed 1: %d requests, want a read and three Txns", n)
+		}
+		if took := (<-turn).Sub(begun); took > handOver {
+			t.Errorf("seed 1: the heir held %v after the transfer, want %v at most", took, handOver)
+		}
+		if at := only(t, c, "primacy/x/"); uint64(at.CreateRevision) != q.Token {
+			t.Errorf("seed 1: token %d stands, want the heir's, %d", at.CreateRevision, q.Token)
+		}
+		told := map[string]bool{}
+		for ctx := ending(t, 30*time.Second); len(told) < between; {
+			news, err := crowd.News(ctx)
+			if err != nil {
+				t.Fatalf("seed 1: News = %v after %d of %d", err, len(told), between)
+			}
+			for _, n := range news {
+				told[n.Place.Seat] = n.Gone
+			}
+		}
+	})
+}
+
+// handing makes a holder behind a gate at a member, and an heir elsewhere.
+func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir driver.Place) {
+	t.Helper()
+	s, g := gatedAt(t, c, 0, at)
+	other, _ := gatedAt(t, c, 1, (at+1)%3)
+	l = granted(t, s, "a", 10*time.Second)
+	p := entered(t, l, "x", "", 0)
+	between := granted(t, other, "b", time.Minute)
+	entered(t, between, "x", "", 0)
+	heir = entered(t, granted(t, other, "c", time.Minute), "x", "", 0)
+	if !p.Held || heir.Held {
+		t.Fatalf("seed 1: places = %+v, %+v", p, heir)
+	}
+	return l, g, heir
+}
+
+// place is the holder's claim as handing made it.
+func handed(l *lease) driver.Place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slots[spot{name: "x"}].place()
+}
+
+// TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so. The session moves to another lease meanwhile, which
+// must not be taken for the loss of a claim. Told again, it is done.
+func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
+	for _, moves := range []bool{false, true} {
+		t.Run(fmt.Sprint(moves), func(t *testing.T) {
+			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+				l, g, heir := handing(t, c, 0)
+				p := handed(l)
+				if err := renewedOnce(t, l); err != nil {
+					t.Fatal(err)
+				}
+				g.set(func() {
+					g.after = func(req any) {
+						if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 1 {
+							c.Hold(0, 0, false, true)
+						}
+					}
+					g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+						if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 1 && txn.Success[0].GetRequestTxn() != nil {
+							c.Hold(0, 0, false, true)
+						}
+						return do(ctx)
+					}
+				})
+				if err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token); err == nil || final(err) {
+					t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+				}
+				g.set(func() { g.after, g.instead = nil, nil })
+				c.Hold(0, 0, false, false)
+				if at := only(t, c, "primacy/x/"); uint64(at.CreateRevision) != heir.Token {
+					t.Fatal("seed 1: the transfer was not done, so this test shows nothing")
+				}
+				if moves {
+					changeLeader(c)
+					if err := renewedOnce(t, l); err != nil {
+						t.Fatalf("seed 1: Renew = %v, want the session to live on", err)
+					}
+				}
+				if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
+					t.Errorf("seed 1: Transfer again = %v, want nil", err)
+				}
+				if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: p.ID}); !isGone(err) {
+					t.Errorf("seed 1: Claim under the ID that was handed over = %v, want ErrGone", err)
+				}
+			})
+		})
+	}
+}
+
+// TestSimulatedStragglerOfAClaimThatWasHandedOver: a claim is sent to a member that is frozen, enters through another one, and is handed over. When
+// the member wakes up and carries out what it was sent, only the heir may stand.
+func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		at := another(c)
+		s, g := gatedAt(t, c, 0, at)
+		l := granted(t, s, "a", time.Minute)
+		other := claimed(t, l, "other")
+		sent := g.capture(s.lineDir("x") + l.ID())
+		c.Freeze(at)
+		p := entered(t, l, "x", "", 0)
+		c.Thaw(at)
+		far, _ := gatedAt(t, c, 1, 0)
+		heir := entered(t, granted(t, far, "b", time.Minute), "x", "", 0)
+		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
+			t.Fatal(err)
+		}
+		sent.arrive(t, c)
+		if kv := only(t, c, "primacy/x/"); uint64(kv.CreateRevision) != heir.Token {
+			t.Errorf("seed 1: token %d stands, want the heir's, %d", kv.CreateRevision, heir.Token)
+		}
+		if err := l.Update(ending(t, 10*time.Second), other, []byte("still here")); err != nil {
+			t.Errorf("seed 1: the session's other claim: %v", err)
+		}
+		if again := claimed(t, l, "x"); again.Held {
+			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the heir", again)
+		}
+	})
+}
+
+// TestSimulatedTransferAfterAMove: the holder's claim hangs on another lease than it entered under, and is handed over all the same.
+func TestSimulatedTransferAfterAMove(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		l, _, heir := handing(t, c, 0)
+		p := handed(l)
+		if err := renewedOnce(t, l); err != nil {
+			t.Fatal(err)
+		}
+		old := l.anchored().id
+		changeLeader(c)
+		if err := renewedOnce(t, l); err != nil || l.anchored().id == old {
+			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.anchored().id != old)
+		}
+		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
+			t.Fatal(err)
+		}
+		if err := renewedOnce(t, l); err != nil {
+			t.Errorf("seed 1: Renew after the transfer = %v", err)
+		}
+	})
+}
+
+// TestSimulatedTransferThatFailedIsWatched: a transfer does not reach etcd. The holder goes on, and is told when its claim is deleted by hand.
+func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		l, g, heir := handing(t, c, 0)
+		p := handed(l)
+		told := newsOf(t, l)
+		time.Sleep(time.Second)
+		g.fails(func(req any) bool {
+			txn, ok := req.(*pb.TxnRequest)
+			return ok && len(txn.Success) > 1 && len(txn.Compare) == 2
+		})
+		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
+			t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+		}
+		if err := c.Delete(ending(t, 10*time.Second), l.keyOf(p), int64(p.Token)); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-told; !n.Gone || n.Place.Token != p.Token {
+			t.Errorf("seed 1: News = %+v, want the claim gone", n)
+		}
+		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); !isGone(err) {
+			t.Errorf("seed 1: Transfer of what is gone = %v, want ErrGone", err)
+		}
+	})
+}
+
+// TestSimulatedTransferToOneself is refused: a session does not hand over to itself.
+func TestSimulatedTransferToOneself(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		p, q := entered(t, l, "x", "", 0), entered(t, l, "x", "2", 0)
+		if err := l.Transfer(ending(t, 10*time.Second), p, q.Token); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("seed 1: Transfer = %v, want ErrRefused", err)
+		}
+		if got := len(c.Keys("primacy/x/")); got != 2 {
+			t.Errorf("seed 1: %d claims stand, want 2", got)
+		}
+	})
+}
