@@ -9,7 +9,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Semaphore is a name that a limited number hold at once. What is held is a [Term] with a token of its own, larger than those given out before it.
+// Semaphore is a name that a limited number hold at once. What is held is a [Term] with a token of its own, larger than those of all who came before it.
 // First come, first served; there is no handing on inside a process, for its tokens would not grow.
 type Semaphore struct {
 	s     *Session

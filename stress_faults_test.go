@@ -14,6 +14,9 @@ func (f *fleet) act() {
 	k := f.rnd.IntN(44) - 4
 	if k < 10 {
 		f.stand(m.proc, name)
+		for f.names[2] == name && f.rnd.IntN(4) > 0 { // several of a process want a lock
+			f.stand(m.proc, name)
+		}
 		return
 	}
 	if all := f.front.standing(name); len(all) > 0 && f.coin() {

@@ -37,7 +37,7 @@ type fleet struct {
 func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 	start := time.Now()
 	now := func() time.Duration { return time.Since(start) }
-	f := &fleet{t: t, judge: newJudge(t, seed, now), rnd: rand.New(rand.NewPCG(seed, 99)), names: []string{"x", "y"}, calm: make(chan struct{})}
+	f := &fleet{t: t, judge: newJudge(t, seed, now), rnd: rand.New(rand.NewPCG(seed, 99)), names: []string{"x", "y", lockNames[seed%3]}, calm: make(chan struct{})}
 	f.judge.beyond = beyond
 	f.watch, f.unwatch = context.WithCancel(context.Background())
 	f.judge.start = func(r *reign) { f.readers.Go(func() { f.judge.follow(f.watch, r) }) }
@@ -170,8 +170,8 @@ func (f *fleet) checkClose(m *machine) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.locals) > 0 || len(s.leases) > 0 {
-		f.judge.failf("%s keeps %d names and %d leases after Close", m.id, len(s.locals), len(s.leases))
+	if n := len(s.locals) + len(s.queues) + len(s.seats); n > 0 || len(s.leases) > 0 {
+		f.judge.failf("%s keeps %d names and %d leases after Close", m.id, n, len(s.leases))
 	}
 	// Work that stops in its time never outlives its right, unless the process slept.
 	if n := s.Stats().Overruns; n > 0 && !m.slow.Load() {

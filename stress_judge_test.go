@@ -90,7 +90,7 @@ func (j *judge) won(t *Term, p *process, trusting bool) *reign {
 	// A wait that was answered just after the machine woke begins a term whose soft end may have passed in its sleep.
 	r := &reign{term: t, p: p, working: true, trusting: trusting, slow: slept && j.now()-woke < 2*time.Second || p.starve.Load() != nil, from: j.now(), last: t.Deadline()}
 	for _, old := range j.reigns[t.Name()] {
-		if old.term.Token() >= t.Token() && p.runs() && !j.excusedLocked(r) && !j.beyond && t.Check() == nil {
+		if old.term.Token() >= t.Token() && !(old.term.c.slots != 0 && t.c.slots != 0) && p.runs() && !j.excusedLocked(r) && !j.beyond && t.Check() == nil {
 			j.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
 		}
 	}
@@ -135,7 +135,7 @@ func (j *judge) excuse(s spot, until time.Duration) {
 }
 
 func (j *judge) excusedLocked(r *reign) bool {
-	_, yes := j.excused[spot{r.term.Name(), uint64(r.term.Token())}]
+	_, yes := j.excused[spot{r.term.Name(), uint64(r.term.ClaimToken())}]
 	return yes
 }
 
@@ -184,7 +184,7 @@ func (j *judge) look() {
 				continue // a process that sleeps asks nothing and does nothing
 			}
 			yes := !(r.trusting && r.working) && j.ask(r)
-			if e, excused := j.excused[spot{name, uint64(r.term.Token())}]; excused {
+			if e, excused := j.excused[spot{name, uint64(r.term.ClaimToken())}]; excused {
 				if yes && e.until > 0 && r.p.m.clock.now() > e.until {
 					j.failLocked("%s: %v lives on, though its lease was ended at %.3fs", name, r, e.at.Seconds())
 				}
@@ -200,11 +200,11 @@ func (j *judge) look() {
 				work = append(work, r)
 			}
 		}
-		if len(live) > 1 {
-			j.twoLocked("%s has two leaders: %v and %v", name, live[0], live[1])
+		if tooMany(live) {
+			j.twoLocked("%s is led by too many: %v and %v", name, live[0], live[1:])
 		}
-		if len(work) > 1 {
-			j.twoLocked("%s: work runs twice: %v and %v", name, work[0], work[1])
+		if tooMany(work) {
+			j.twoLocked("%s: work of too many runs: %v and %v", name, work[0], work[1:])
 		}
 	}
 }
@@ -254,18 +254,26 @@ func (j *judge) checkHistory() {
 	defer j.mu.Unlock()
 	var all []history.Interval
 	for name, rs := range j.reigns {
+		var shared []span
 		for _, r := range rs {
 			r.end(j.now())
 			if r.p.runs() && (r.to == 0 || r.term.Context().Err() == nil) {
 				j.failLocked("%s: %v never ended", name, r)
 			}
 			to := r.to
-			if e, excused := j.excused[spot{name, uint64(r.term.Token())}]; excused {
+			if e, excused := j.excused[spot{name, uint64(r.term.ClaimToken())}]; excused {
 				to = min(to, e.at)
 			}
-			if to > r.from {
+			switch {
+			case to <= r.from:
+			case r.term.c.slots != 0 || name == "rw":
+				shared = append(shared, span{r, r.from, to})
+			default:
 				all = append(all, history.Interval{Name: name, Token: uint64(r.term.Token()), Who: r.p.m.id, From: r.from, To: to})
 			}
+		}
+		if err := checkShared(shared); err != nil {
+			j.twoLocked("%s: %v", name, err)
 		}
 	}
 	if err := history.Check(all); err != nil && j.beyond {

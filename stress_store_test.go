@@ -207,9 +207,9 @@ func (f *front) holds(owner string, p driver.Place) {
 	if f.removed[s] {
 		f.judge.failf("the store told %s that it holds %s under token %d, which was removed before", owner, p.Name, p.Token)
 	}
-	for i, other := range f.standing(p.Name) {
-		if i > 0 && other.Token == p.Token {
-			f.judge.failf("the store told %s that it holds %s under token %d, though it stands behind others", owner, p.Name, p.Token)
+	for _, other := range f.standing(p.Name) {
+		if !other.Held && other.Token == p.Token {
+			f.judge.failf("the store told %s that it holds %s under token %d, though it does not", owner, p.Name, p.Token)
 		}
 	}
 }

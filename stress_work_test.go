@@ -26,7 +26,9 @@ func (f *fleet) stand(p *process, name string) {
 			ctx, cancel = context.WithTimeout(p.ctx, upTo(a.rnd, patience))
 		}
 		defer cancel()
-		if a.rnd.IntN(2) == 0 {
+		if _, lock := a.kinds(); lock {
+			a.lock(ctx)
+		} else if a.rnd.IntN(2) == 0 {
 			a.runCandidate(ctx)
 		} else {
 			a.campaign(ctx)
@@ -61,6 +63,11 @@ func (a *actor) campaign(ctx context.Context) {
 			_ = term.Proclaim(ctx, []byte("w"))
 		})
 	}
+	a.serve(term, r)
+}
+
+// serve works in a term, and resigns it.
+func (a *actor) serve(term *Term, r *reign) {
 	a.work(term.Context(), r)
 	a.f.judge.stopped(r)
 	for errors.Is(context.Cause(term.Context()), ErrExpired) && term.Check() == nil {
@@ -79,7 +86,7 @@ func (a *actor) judged(what string, err error) {
 	if a.p.dead.Load() || a.f.front.stingy && errors.Is(err, ErrRefused) {
 		return
 	}
-	for _, may := range []error{nil, context.DeadlineExceeded, context.Canceled, ErrClosed} {
+	for _, may := range []error{nil, context.DeadlineExceeded, context.Canceled, ErrClosed, ErrHeld} {
 		if errors.Is(err, may) {
 			return
 		}
@@ -89,7 +96,11 @@ func (a *actor) judged(what string, err error) {
 
 // work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time it is given when it is told to stop.
 func (a *actor) work(ctx context.Context, r *reign) {
-	end := time.After(upTo(a.rnd, 40*time.Second))
+	long := 40 * time.Second
+	if _, lock := a.kinds(); lock && a.rnd.IntN(4) > 0 {
+		long = 100 * time.Millisecond // so that it is handed on inside the process
+	}
+	end := time.After(upTo(a.rnd, long))
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,7 +109,7 @@ func (a *actor) work(ctx context.Context, r *reign) {
 		case <-end:
 			return
 		case <-time.After(100*time.Millisecond + upTo(a.rnd, 3*time.Second)):
-			if !r.trusting {
+			if !r.trusting && r.term.c.slots == 0 {
 				a.write(r)
 			}
 		}
