@@ -1,6 +1,7 @@
 package etcdfence_test
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"sync"
@@ -224,3 +225,34 @@ func count(t *testing.T, g *etcdfence.Guard, c *clientv3.Client, acked *atomic.I
 }
 
 var _ etcdfence.Store = (*etcdstore.Store)(nil)
+
+// A lock's tokens are of another scale than its claim's create revision; Bind knows both.
+func TestALockIsBoundByItsClaim(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c, s := newClient(t, srv), newStore(t, srv)
+	session, err := primacy.NewSession(s, primacy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var guard *etcdfence.Guard
+	err = session.Mutex("m").Do(soon(t), func(ctx context.Context, term *primacy.Term) error {
+		if term.Token() == term.ClaimToken() {
+			t.Errorf("the token of a lock is its claim's: %d", term.Token())
+		}
+		guard, err = etcdfence.Bind(ctx, c, s, term)
+		if err == nil {
+			_, err = guard.Txn(ctx).Then(clientv3.OpPut("k", "held")).Commit()
+		}
+		return err
+	})
+	if err != nil || value(t, c, "k") != "held" {
+		t.Fatalf("while held: %v, k = %q", err, value(t, c, "k"))
+	}
+	if _, err := guard.Txn(soon(t)).Then(clientv3.OpPut("k", "late")).Commit(); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("after it was given back: %v, want ErrStale", err)
+	}
+	if err := session.Close(soon(t)); err != nil {
+		t.Error(err)
+	}
+}

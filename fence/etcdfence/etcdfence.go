@@ -15,7 +15,8 @@
 // the term's token as its create revision. That is stronger than a growing number: a write is refused from the moment the claim is
 // removed, even before the next leader writes. A claim that is moved to another lease keeps its create revision. The next leader
 // leads only after the removal, so there is nothing to raise, and every read of it comes after the last write of the old one.
-// It needs no clock.
+// It needs no clock. Of a lock it is the process's claim that is compared, which those who hand the lock on inside the process share;
+// a reader's or a semaphore's term cannot be bound, since others hold beside it.
 //
 // For keys in another etcd cluster [Raise] keeps the newest token in a key there, and a Txn applies only while that is its own. Raise it
 // before the first read.
@@ -70,7 +71,8 @@ func Bind(ctx context.Context, kv clientv3.KV, store Store, t fence.Term) (*Guar
 	if err := s.Valid(); err != nil {
 		return nil, err
 	}
-	key, err := store.ClaimKey(ctx, s.Name, uint64(s.Token))
+	claim := claimOf(t)
+	key, err := store.ClaimKey(ctx, s.Name, uint64(claim))
 	if errors.Is(err, driver.ErrGone) {
 		return nil, &fence.StaleError{Name: s.Name, Token: s.Token}
 	}
@@ -84,21 +86,30 @@ func Bind(ctx context.Context, kv clientv3.KV, store Store, t fence.Term) (*Guar
 	if got := originOf(resp.Header.GetClusterId()); got != s.Origin {
 		return nil, &fence.OriginError{Name: s.Name, Token: s.Token, Origin: s.Origin, Known: got}
 	}
-	if len(resp.Kvs) == 0 || uint64(resp.Kvs[0].CreateRevision) != uint64(s.Token) {
+	if len(resp.Kvs) == 0 || uint64(resp.Kvs[0].CreateRevision) != uint64(claim) {
 		return nil, &fence.StaleError{Name: s.Name, Token: s.Token} // or a kv with a namespace, which cannot see the claim
 	}
-	return claimGuard(kv, s, key), nil
+	return claimGuard(kv, s, key, claim), nil
+}
+
+// claimOf returns the create revision of a term's claim: of an election it is the token itself, of a lock that holders in one process
+// hand on it is not.
+func claimOf(t fence.Term) primacy.Token {
+	if c, ok := t.(interface{ ClaimToken() primacy.Token }); ok {
+		return c.ClaimToken()
+	}
+	return t.Token()
 }
 
 // claimGuard compares the claim's create revision, and nothing else: its lease, its value and its mod revision change in a term.
-func claimGuard(kv clientv3.KV, s fence.Stamp, key string) *Guard {
+func claimGuard(kv clientv3.KV, s fence.Stamp, key string, claim primacy.Token) *Guard {
 	line := key[:len(key)-len(lastPart(key))]
 	return &Guard{kv: kv, stamp: s, origin: s.Origin,
-		holds: clientv3.Compare(clientv3.CreateRevision(key), "=", int64(s.Token)),
+		holds: clientv3.Compare(clientv3.CreateRevision(key), "=", int64(claim)),
 		why:   clientv3.OpGet(line, append(clientv3.WithFirstCreate(), clientv3.WithPrefix(), clientv3.WithKeysOnly())...),
 		judge: func(r *clientv3.GetResponse) error {
 			e := &fence.StaleError{Name: s.Name, Token: s.Token}
-			if len(r.Kvs) > 0 {
+			if len(r.Kvs) > 0 && claim == s.Token { // a lock's tokens are of another scale
 				e.Largest = primacy.Token(r.Kvs[0].CreateRevision)
 			}
 			return e
