@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
@@ -70,7 +71,7 @@ func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir 
 	return l, g, heir
 }
 
-// place is the holder's claim as handing made it.
+// handed returns the holder's claim as handing made it.
 func handed(l *lease) driver.Place {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,6 +216,97 @@ func TestSimulatedTransferToOneself(t *testing.T) {
 		}
 		if got := len(c.Keys("primacy/x/")); got != 2 {
 			t.Errorf("seed 1: %d claims stand, want 2", got)
+		}
+	})
+}
+
+// hands says whether req hands a claim over.
+func hands(req any) bool {
+	txn, ok := req.(*pb.TxnRequest)
+	return ok && len(txn.Compare) == 2 && len(txn.Success) == 2 && txn.Success[0].GetRequestTxn() != nil
+}
+
+// TestSimulatedTransferIsNoNews: the claim's end is pushed to the session long before the answer to the transfer comes.
+func TestSimulatedTransferIsNoNews(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		l, g, heir := handing(t, c, 0)
+		ctx := ending(t, 10*time.Second)
+		quiet := make(chan struct{})
+		go func() {
+			defer close(quiet)
+			if news, err := l.News(ctx); err == nil {
+				t.Errorf("seed 1: News = %+v, want none", news)
+			}
+		}()
+		time.Sleep(time.Second)
+		g.set(func() {
+			g.after = func(req any) {
+				if hands(req) {
+					time.Sleep(time.Second)
+				}
+			}
+		})
+		if err := l.Transfer(ending(t, 5*time.Second), handed(l), heir.Token); err != nil {
+			t.Fatal(err)
+		}
+		<-quiet
+	})
+}
+
+// TestSimulatedTransferThatFailsHidesNothing: the claim is deleted by hand while a transfer is under way, which then fails. The session looks
+// again: the push has come already.
+func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		l, g, heir := handing(t, c, 0)
+		p := handed(l)
+		told := newsOf(t, l)
+		time.Sleep(time.Second)
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				if !hands(req) {
+					return do(ctx)
+				}
+				if err := c.Delete(ctx, l.keyOf(p), int64(p.Token)); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+				return rpctypes.ErrGRPCRequestTooManyRequests
+			}
+		})
+		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
+			t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+		}
+		begun := time.Now()
+		if n, took := <-told, time.Since(begun); !n.Gone || n.Place.Token != p.Token || took > handOver {
+			t.Errorf("seed 1: News = %+v after %v, want the claim gone within %v", n, took, handOver)
+		}
+	})
+}
+
+// TestSimulatedTransferWhoseHeirLeaves: the heir goes after the holder has read the line. Then nobody is removed.
+func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		l, g, heir := handing(t, c, 0)
+		p := handed(l)
+		g.set(func() {
+			g.before = func(req any) {
+				if !hands(req) {
+					return
+				}
+				for _, kv := range c.Keys("primacy/x/") {
+					if uint64(kv.CreateRevision) == heir.Token {
+						if err := c.Delete(ending(t, 5*time.Second), string(kv.Key), kv.CreateRevision); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+		})
+		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoHeir) {
+			t.Errorf("seed 1: Transfer = %v, want ErrNoHeir", err)
+		}
+		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision, keys[1].CreateRevision)) != p.Token {
+			t.Errorf("seed 1: %d claims stand, want the holder and the one between", len(keys))
 		}
 	})
 }
