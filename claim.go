@@ -202,7 +202,9 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Do == core.Lead {
 		c.term = newTerm(c, c.values, c.token())
-		c.l.s.stats.terms.Add(1)
+		if c.onFree == nil { // else those who share the claim are counted
+			c.l.s.stats.terms.Add(1)
+		}
 		c.l.s.log.log(c.level(), "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
 	}
 	if o.EndRight {
@@ -311,6 +313,7 @@ func (c *claim) takeShare(values context.Context, h *share, turn int) *Term {
 	}
 	t := newTerm(c, values, lockToken(c.place.Token, turn))
 	t.share = h
+	c.l.s.stats.terms.Add(1)
 	c.shares = append(c.shares, t)
 	return t
 }
