@@ -1,0 +1,175 @@
+package concurrency
+
+import (
+	"context"
+	"slices"
+
+	v3 "go.etcd.io/etcd/client/v3"
+)
+
+// anchor is the lease that claims hang on.
+//
+// A lease is trusted only in the raft term it was granted in: an etcd leader that was paused and is deposed may revoke, as it wakes up, what it
+// knew while it led, from its own stale clock, and its successor carries that out (see etcdstore/move.go). So while the term is the one
+// that the session's own lease was granted in, claims hang on that; in any other, and with a lease that was brought along, on a guard: a
+// lease of ours granted in the present term. Create revisions do not change when a claim is moved. The session's own lease is kept
+// alive in any case.
+type anchor struct {
+	id   v3.LeaseID // 0: none is good; the next claim gets a guard
+	term uint64
+}
+
+// anchored registers a claim that is about to be put, and returns the lease to put it under.
+func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
+	s.mu.Lock()
+	s.claims[c.key] = c
+	at, st := s.anchor.id, s.state
+	s.mu.Unlock()
+	if st != live {
+		return s.id, nil
+	}
+	if at != 0 {
+		return at, nil
+	}
+	if err := acquire(ctx, s.granting); err != nil {
+		return 0, err
+	}
+	defer func() { <-s.granting }()
+	s.mu.Lock()
+	at = s.anchor.id
+	s.mu.Unlock()
+	if at != 0 {
+		return at, nil
+	}
+	g, err := s.guard(ctx)
+	return g.id, err
+}
+
+// guard grants a guard and makes it the anchor. The caller has granting. The former one is left to the caller.
+func (s *Session) guard(ctx context.Context) (anchor, error) {
+	resp, err := grantIn(ctx, s.wire, s.seconds(), s.later)
+	if err != nil {
+		return anchor{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != live {
+		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, resp.ID) })
+		return anchor{}, ErrSessionExpired
+	}
+	s.anchor = anchor{id: resp.ID, term: resp.ResponseHeader.GetRaftTerm()}
+	s.seen = max(s.seen, resp.ResponseHeader.GetRevision())
+	return s.anchor, nil
+}
+
+// settle makes sure that every claim hangs on a lease that was granted in the raft term that was proven. Stray are claims that do not
+// hang on the anchor; dead says that the anchor, a guard, is not known any more.
+func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool, stray []*claim) error {
+	if was.term == term && !dead && len(stray) == 0 && s.is(was) {
+		return nil
+	}
+	if err := acquire(ctx, s.granting); err != nil {
+		return err
+	}
+	defer func() { <-s.granting }()
+	s.mu.Lock()
+	now := s.anchor
+	s.mu.Unlock()
+	if now.term != term || dead && now == was || now.id == 0 {
+		// The grant takes the keepalive's place: it is as young as this renewal.
+		next, err := s.guard(ctx)
+		if err != nil {
+			return err
+		}
+		if now.id != 0 && now.id != s.id {
+			s.mu.Lock()
+			s.old = append(s.old, now.id)
+			s.mu.Unlock()
+		}
+		now = next
+	} // otherwise, where it is not was, it was granted after this renewal began: as good as renewed
+	for {
+		s.mu.Lock()
+		stray = slices.DeleteFunc(s.standing(), func(c *claim) bool { return c.lease == now.id })
+		s.mu.Unlock()
+		if len(stray) == 0 {
+			break
+		}
+		if err := s.attach(ctx, stray, now.id); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	old := s.old
+	s.old = nil
+	s.mu.Unlock()
+	for _, id := range old {
+		// From now on nothing that is still under way can hang a claim on it.
+		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, id) })
+	}
+	return nil
+}
+
+func (s *Session) is(a anchor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.anchor == a
+}
+
+// seconds is the ttl of a guard: the whole ttl of the session's lease, so that a program that is started again and brings the lease along
+// finds its claims.
+func (s *Session) seconds() int64 { return int64(s.granted.Seconds()) }
+
+// attach hangs claims on a lease. Each put compares the key's mod revision too: one that is carried out late would hang the claim on a lease
+// that nobody renews any more. errGone: a claim that should stand does not.
+func (s *Session) attach(ctx context.Context, claims []*claim, id v3.LeaseID) error {
+	for part := range slices.Chunk(claims, chunk/2) {
+		for len(part) > 0 {
+			var err error
+			if part, err = s.attachSome(ctx, part, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// attachSome moves claims in one Txn, and returns those whose mod revision was another than we knew. It is known then.
+func (s *Session) attachSome(ctx context.Context, claims []*claim, id v3.LeaseID) (again []*claim, err error) {
+	var t txn
+	revs := make([]int64, len(claims))
+	s.mu.Lock()
+	for i, c := range claims {
+		revs[i] = c.rev
+		when := []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=", c.mod)}
+		put := v3.OpPut(c.key, "", v3.WithIgnoreValue(), v3.WithLease(id))
+		t.then = append(t.then, v3.OpTxn(when, []v3.Op{put}, []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly())}))
+	}
+	s.mu.Unlock()
+	resp, _, err := s.wire.txn(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range claims {
+		if s.claims[c.key] != c || c.leaving || c.rev != revs[i] {
+			continue // given up meanwhile
+		}
+		r := (*v3.TxnResponse)(resp.Responses[i].GetResponseTxn())
+		if r.Succeeded {
+			c.mod, c.lease, c.sure = resp.Header.Revision, id, true
+			continue
+		}
+		switch kv := one(r, 0); {
+		case kv != nil && kv.CreateRevision == c.rev:
+			c.mod = kv.ModRevision
+			again = append(again, c)
+		case !c.sure:
+			delete(s.claims, c.key)
+		default:
+			return nil, errGone
+		}
+	}
+	return again, nil
+}

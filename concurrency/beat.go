@@ -1,0 +1,227 @@
+package concurrency
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// beat renews the session and ends it in time, whatever the client is doing: every call runs beside it. It looks at the clock once a
+// second at least: timers stand still in suspend, and would be late by as much after it.
+func (s *Session) beat() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	e := core.LeaseEvent{Kind: core.Tick}
+	for {
+		now := s.clock()
+		o := s.core.Step(now, e)
+		s.mu.Lock()
+		if s.state == live && s.core.Phase() == core.Alive {
+			s.soft.Store(int64(s.core.SoftEnd()))
+			s.deadline.Store(int64(s.core.Deadline()))
+		}
+		s.mu.Unlock()
+		if o.Renew {
+			go s.renewal(now)
+		}
+		if s.core.Phase() != core.Alive {
+			s.end(lost, reason(o.End))
+			return
+		}
+		timer.Reset(min(time.Second, max(0, o.Wake-s.clock())))
+		select {
+		case e = <-s.events:
+		case <-timer.C:
+			e = core.LeaseEvent{Kind: core.Tick}
+		case <-s.over.Done():
+			return
+		}
+	}
+}
+
+func reason(c core.Cause) string {
+	if c == core.Deposed {
+		return "its lease or a claim of it is gone from etcd"
+	}
+	return "it was not renewed in time"
+}
+
+// renewal sends one renewal. A client that ignores its context keeps renewing set: then no other is sent, and the session ends.
+func (s *Session) renewal(asked core.Time) {
+	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
+	if s.renewing.CompareAndSwap(false, true) {
+		ctx, cancel := context.WithTimeout(s.over, s.timing.Attempt)
+		switch err := s.renew(ctx); {
+		case err == nil:
+			e.Kind = core.Accepted
+		case errors.Is(err, errGone):
+			e.Kind = core.Gone
+		}
+		cancel()
+		s.renewing.Store(false)
+	}
+	s.post(e)
+}
+
+func (s *Session) post(e core.LeaseEvent) {
+	select {
+	case s.events <- e:
+	case <-s.over.Done():
+	}
+}
+
+// errGone says for certain that the session's lease or a claim of it is no more.
+var errGone = errors.New("gone from etcd")
+
+var (
+	errVague    = errors.New("etcd's leader does not know the lease")
+	errUnproven = errors.New("nothing that may be read and written was there to prove the renewal with")
+)
+
+// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations.
+const chunk = 100
+
+// renew makes one renewal, of which nil says: what the session holds lives for its ttl from the moment renew was called.
+//
+// It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by etcd's log, on a key of the user's own, that
+// no deposed leader answered; and looks whether every claim stands, under the right lease.
+func (s *Session) renew(ctx context.Context) error {
+	s.mu.Lock()
+	at, key := s.anchor, s.prefix
+	claims := s.standing()
+	doubts := make([]string, 0, len(s.doubts))
+	for k := range s.doubts {
+		doubts = append(doubts, k)
+	}
+	s.mu.Unlock()
+	if len(claims) > 0 {
+		key = claims[0].key
+	}
+	leases := []v3.LeaseID{s.id}
+	if at.id != 0 && at.id != s.id {
+		leases = append(leases, at.id)
+	}
+	first := claims[:min(chunk, len(claims))]
+	p, err := s.renewer.renew(ctx, leases, key, keysOf(first))
+	if len(claims) == 0 && key != "" && denied(err) {
+		key = ""
+		p, err = s.renewer.renew(ctx, leases, "", nil)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.known(p.TTL[0]); err != nil {
+		return err
+	}
+	if len(claims) == 0 {
+		if err := s.settleEmpty(key != "" && p.Term == at.term); err != nil {
+			return err
+		}
+	} else {
+		stray, err := s.compare(first, p.Keys)
+		if err != nil {
+			return err
+		}
+		more, err := s.readRest(ctx, claims[len(first):])
+		if err != nil {
+			return err
+		}
+		if err := s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0, append(stray, more...)); err != nil {
+			return err
+		}
+	}
+	s.sweep(doubts)
+	return nil
+}
+
+// known judges the answer to the keepalive of the session's own lease. One "unknown" is not enough: a leader that has just been elected may
+// not have carried out the grant yet.
+func (s *Session) known(ttl int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ttl > 0 {
+		s.vague = 0
+		return nil
+	}
+	if s.vague++; s.vague > 1 {
+		return errGone
+	}
+	return errVague
+}
+
+// settleEmpty judges a renewal without claims. The lease that the next claim would hang on is trusted no further than it was proven.
+func (s *Session) settleEmpty(proven bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if proven || s.anchor.id == 0 {
+		return nil
+	}
+	if len(s.claims) > 0 {
+		return errUnproven // one has come meanwhile
+	}
+	if old := s.anchor.id; old != s.id {
+		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, old) })
+	}
+	s.anchor = anchor{}
+	return nil
+}
+
+// compare holds claims against what was read of their keys, and returns those that hang on another lease than the anchor.
+func (s *Session) compare(claims []*claim, read []*mvccpb.KeyValue) (stray []*claim, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range claims {
+		switch kv := read[i]; {
+		case s.claims[c.key] != c || c.leaving || c.rev == 0:
+			// given up meanwhile
+		case kv != nil && kv.CreateRevision == c.rev:
+			c.mod, c.lease, c.sure = max(c.mod, kv.ModRevision), v3.LeaseID(kv.Lease), true
+			if c.lease != s.anchor.id {
+				stray = append(stray, c)
+			}
+		case !c.sure:
+			delete(s.claims, c.key) // resumed, but over before
+		default:
+			return nil, errGone
+		}
+	}
+	return stray, nil
+}
+
+// readRest compares the claims that did not fit into the proof. What is read after the keepalives shows as much.
+func (s *Session) readRest(ctx context.Context, claims []*claim) (stray []*claim, err error) {
+	for part := range slices.Chunk(claims, chunk) {
+		t := txn{}
+		for _, c := range part {
+			t.then = append(t.then, v3.OpGet(c.key, v3.WithKeysOnly()))
+		}
+		resp, _, err := s.wire.txn(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		read := make([]*mvccpb.KeyValue, len(part))
+		for i := range part {
+			read[i] = one(resp, i)
+		}
+		some, err := s.compare(part, read)
+		if err != nil {
+			return nil, err
+		}
+		stray = append(stray, some...)
+	}
+	return stray, nil
+}
+
+func keysOf(claims []*claim) []string {
+	keys := make([]string, len(claims))
+	for i, c := range claims {
+		keys[i] = c.key
+	}
+	return keys
+}

@@ -1,0 +1,260 @@
+package concurrency
+
+import (
+	"context"
+	"hash/maphash"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	v3 "go.etcd.io/etcd/client/v3"
+)
+
+// claim is a key of this session's in a line. Its fields are guarded by Session.mu; key, prefix and, once it is known, rev do not change.
+type claim struct {
+	key, prefix string
+	rev         int64      // the key's create revision; 0 while it is being put
+	mod         int64      // its mod revision as last known; 0: not known
+	lease       v3.LeaseID // what it hangs on, as last known
+	sure        bool       // it was seen to stand: if it does not any more, the session is lost
+	leaving     bool       // we are giving it up
+	users       int        // elections and mutexes that wait for it or hold it
+	fresh       time.Time  // when it was entered
+	unwatch     func()     // ends the watch on it
+}
+
+// entered is what enter found.
+type entered struct {
+	c      *claim
+	held   bool             // nobody stands before it
+	own    *mvccpb.KeyValue // the key as it stood before, where it did
+	header *pb.ResponseHeader
+}
+
+var seed = maphash.MakeSeed()
+
+// turn is what serialises entering under one key, shared by keys of one hash.
+func (s *Session) turn(key string) chan struct{} {
+	return s.turns[maphash.String(seed, key)%uint64(len(s.turns))]
+}
+
+// standing returns the claims that stand, as far as we know. The caller has s.mu.
+func (s *Session) standing() []*claim {
+	all := make([]*claim, 0, len(s.claims))
+	for _, c := range s.claims {
+		if c.rev != 0 && !c.leaving {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// enter puts the session's key under prefix, one put and nothing else, or takes the one that stands: a session has one place in a line. With try,
+// only if nobody else stands there; else the error is ErrLocked. On an error nothing is left behind that is not being cleaned up.
+func (s *Session) enter(ctx context.Context, prefix, value string, try bool) (entered, error) {
+	key := s.key(prefix)
+	turn := s.turn(key)
+	if err := acquire(ctx, turn); err != nil {
+		return entered{}, err
+	}
+	defer func() { <-turn }()
+	for {
+		if s.gone() {
+			return entered{}, ErrSessionExpired
+		}
+		s.mu.Lock()
+		c := s.claims[key]
+		if c == nil || c.leaving {
+			c = &claim{key: key, prefix: prefix}
+		}
+		known := s.seen
+		s.mu.Unlock()
+		lease, err := s.anchored(ctx, c)
+		if err != nil {
+			s.drop(c)
+			return entered{}, blame(ctx, err)
+		}
+		resp, doubt, err := s.wire.txn(ctx, entry(key, prefix, value, lease, try))
+		if doubt {
+			s.doubt(c, known)
+		}
+		if err != nil {
+			s.abandon(c, known, doubt)
+			return entered{}, blame(ctx, err)
+		}
+		e, again, err := s.entered(ctx, c, lease, resp)
+		if err != nil || again {
+			s.drop(c)
+		}
+		if again {
+			continue
+		}
+		if err == nil {
+			err = s.fasten(ctx, c)
+		}
+		if err != nil {
+			return entered{}, blame(ctx, err)
+		}
+		return e, nil
+	}
+}
+
+// entry is the Txn of enter. It tells who stands before the key in the same step: in a Txn, reads see what stands before them in its list.
+func entry(key, prefix, value string, lease v3.LeaseID, try bool) txn {
+	last := v3.OpGet(prefix, append(v3.WithLastCreate(), v3.WithKeysOnly())...)
+	t := txn{
+		when:      []v3.Cmp{v3.Compare(v3.CreateRevision(key), "=", 0)},
+		then:      []v3.Op{last, v3.OpPut(key, value, v3.WithLease(lease))},
+		otherwise: []v3.Op{v3.OpGet(key), v3.OpGet(prefix, append(v3.WithFirstCreate(), v3.WithKeysOnly())...)},
+	}
+	if try {
+		t.when = []v3.Cmp{v3.Compare(v3.CreateRevision(prefix), "=", 0).WithPrefix()}
+	}
+	return t
+}
+
+// entered takes the answer to enter's Txn over. Again says that a key which we have given up stood in the way, and is gone now.
+func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp *v3.TxnResponse) (e entered, again bool, err error) {
+	e = entered{c: c, header: resp.Header}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = max(s.seen, resp.Header.Revision)
+	if resp.Succeeded {
+		e.held = one(resp, 0) == nil
+		c.rev, c.mod, c.lease = resp.Header.Revision, resp.Header.Revision, lease
+	} else {
+		own, first := one(resp, 0), one(resp, 1)
+		switch {
+		case own == nil:
+			return e, false, ErrLocked
+		case s.going[c.key][own.CreateRevision]:
+			// To take it up would be to hold what a deletion still under way ends.
+			s.mu.Unlock()
+			_, err := s.remove(ctx, c.key, own.CreateRevision)
+			if err == nil {
+				s.forget(c.key, own.CreateRevision)
+			}
+			s.mu.Lock()
+			return e, true, err
+		case c.rev != 0 && c.rev != own.CreateRevision:
+			return e, false, ErrSessionExpired // deleted by somebody, and made anew
+		}
+		e.own, e.held = own, first != nil && first.CreateRevision == own.CreateRevision
+		c.rev, c.mod, c.lease = own.CreateRevision, own.ModRevision, v3.LeaseID(own.Lease)
+	}
+	c.sure, c.fresh = true, time.Now()
+	c.users++
+	s.claims[c.key] = c
+	s.poke()
+	return e, false, nil
+}
+
+// fasten hangs a claim on the anchor, which may have changed while it was put, or on which a claim that was found did not hang. Until then it
+// counts for nothing.
+func (s *Session) fasten(ctx context.Context, c *claim) error {
+	for {
+		s.mu.Lock()
+		st, at, has := s.state, s.anchor.id, c.lease
+		s.mu.Unlock()
+		if st != live || has == at {
+			if s.gone() {
+				s.quit(c)
+				return ErrSessionExpired
+			}
+			return nil
+		}
+		at, err := s.anchored(ctx, c)
+		if err == nil {
+			err = s.attach(ctx, []*claim{c}, at)
+		}
+		if err == errGone {
+			err = ErrSessionExpired
+		}
+		if err != nil {
+			s.quit(c)
+			return err
+		}
+	}
+}
+
+// drop takes a claim that was never put out of the table.
+func (s *Session) drop(c *claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.rev == 0 && s.claims[c.key] == c {
+		delete(s.claims, c.key)
+	}
+}
+
+// await waits until nobody stands before c and returns the header of the read that showed it. It ends with ctx, with the session, with the
+// claim, and on nothing else: a watch that fails or is compacted is a reason to read again.
+func (s *Session) await(ctx context.Context, c *claim) (*pb.ResponseHeader, error) {
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	stop, _ := s.wire.watch(c.key, "", false, notify)
+	defer stop()
+	ahead, unwatch := "", func() {}
+	defer func() { unwatch() }()
+	over := s.over.Done()
+	for {
+		resp, err := s.inspect(ctx, c)
+		pause := poll()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err == errGone:
+			return nil, ErrSessionExpired
+		case final(err):
+			return nil, err
+		case err != nil:
+			pause = again
+		case one(resp, 1) == nil:
+			if s.gone() {
+				return nil, ErrSessionExpired
+			}
+			return resp.Header, nil
+		case ahead != string(one(resp, 1).Key):
+			unwatch()
+			ahead = string(one(resp, 1).Key)
+			var told func() bool
+			if unwatch, told = s.wire.watch(ahead, "", false, notify); told() {
+				continue // it tells nothing at first: look again
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, ctx.Err()
+		case <-s.client.Ctx().Done():
+			timer.Stop()
+			return nil, s.client.Ctx().Err()
+		case <-over:
+			if over = nil; s.gone() { // orphaned: the lease may live on
+				timer.Stop()
+				return nil, ErrSessionExpired
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// inspect reads a claim's key and the youngest one before it, at one instant.
+func (s *Session) inspect(ctx context.Context, c *claim) (*v3.TxnResponse, error) {
+	before := append(v3.WithLastCreate(), v3.WithMaxCreateRev(c.rev-1), v3.WithKeysOnly())
+	resp, _, err := s.wire.txn(ctx, txn{then: []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly()), v3.OpGet(c.prefix, before...)}})
+	if err != nil {
+		return nil, err
+	}
+	if own := one(resp, 0); own == nil || own.CreateRevision != c.rev {
+		return nil, errGone
+	}
+	return resp, nil
+}

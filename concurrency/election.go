@@ -1,0 +1,269 @@
+package concurrency
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	v3 "go.etcd.io/etcd/client/v3"
+	orig "go.etcd.io/etcd/client/v3/concurrency"
+)
+
+// Errors of elections. They are the original's own values.
+var (
+	ErrElectionNotLeader = orig.ErrElectionNotLeader
+	ErrElectionNoLeader  = orig.ErrElectionNoLeader
+)
+
+// observer is embedded for its Observe, over a client of which every method is ours: what Observe returns is a channel of other things
+// in client 3.6 (responses) than in 3.7 (pointers), and so it is the one that the program was written for.
+type observer = orig.Election
+
+// Election is a line of candidates for one prefix, of whom the first leads.
+//
+// Observe returns a channel of the leader's key as it is and at each change. It need not show every leader, but always shows the latest, and
+// of one leader each value proclaimed, as long as etcd has it. It is closed when the context ends or etcd refuses to show the line. While etcd cannot be
+// reached, or no one leads, the channel is silent.
+type Election struct {
+	*observer
+	session *Session
+	prefix  string
+
+	mu        sync.Mutex
+	key       string
+	rev       int64
+	standing  bool // the key is ours, as far as we know
+	resigning bool
+	claim     *claim // nil: not entered by us
+	hdr       *pb.ResponseHeader
+}
+
+// NewElection returns the election of all keys that begin with pfx + "/".
+func NewElection(s *Session, pfx string) *Election {
+	s.note(pfx + "/")
+	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/"}
+}
+
+// ResumeElection returns an election with a leader that is known. As in the original, pfx is taken as it is, without a slash at its end.
+//
+// If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now on.
+func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
+	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
+		key: leaderKey, rev: leaderRev, standing: true}
+	s.note(pfx)
+	if leaderKey != "" && leaderRev > 0 {
+		e.claim = s.resume(leaderKey, pfx, leaderRev)
+	}
+	return e
+}
+
+// resume returns a claim for a key that stood before this session did. Only the session's own is kept alive from the start.
+func (s *Session) resume(key, prefix string, rev int64) *claim {
+	own := strings.HasSuffix(key, s.key("/"))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.claims[key]; c != nil && c.rev == rev && !c.leaving {
+		c.users++
+		return c
+	}
+	c := &claim{key: key, prefix: prefix, rev: rev, users: 1}
+	if own && s.state == live && s.claims[key] == nil {
+		s.claims[key] = c
+		// It may hang on a lease that nobody renews any more.
+		s.later(func(ctx context.Context) { _ = s.fastenResumed(ctx, c) })
+	}
+	return c
+}
+
+func (s *Session) fastenResumed(ctx context.Context, c *claim) error {
+	at, err := s.anchored(ctx, c)
+	if err == nil {
+		err = s.attach(ctx, []*claim{c}, at)
+	}
+	s.poke()
+	return err
+}
+
+// Campaign stands for the election and returns nil once this session leads and can be relied upon. A session that leads or stands already
+// proclaims val. When ctx ends it returns ctx.Err() at once, and the key is deleted, in the background if etcd does not answer. It returns
+// ErrSessionExpired as soon as the session, or its key, is lost.
+func (e *Election) Campaign(ctx context.Context, val string) error {
+	s := e.session
+	in, err := s.enter(ctx, e.prefix, val, false)
+	if err != nil {
+		return err
+	}
+	e.take(in.c)
+	if in.own != nil && string(in.own.Value) != val {
+		err = e.Proclaim(ctx, val)
+	}
+	if err == nil && !in.held {
+		_, err = s.await(ctx, in.c)
+	}
+	if err == nil && s.gone() {
+		err = ErrSessionExpired
+	}
+	if err != nil {
+		e.clear()
+		s.quit(in.c)
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hdr = in.header
+	return nil
+}
+
+func (e *Election) take(c *claim) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.key, e.rev, e.standing, e.resigning, e.claim = c.key, c.rev, true, false, c
+}
+
+func (e *Election) clear() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.key, e.standing, e.resigning, e.claim = "", false, false, nil
+}
+
+// Proclaim replaces the value announced. ErrElectionNotLeader if this election has no leader key, has begun to resign it, or the key or the session
+// is lost. After any other error the outcome is unknown; Proclaim may be called again.
+func (e *Election) Proclaim(ctx context.Context, val string) error {
+	e.mu.Lock()
+	c, ok := e.claim, e.standing && !e.resigning && e.key != ""
+	e.mu.Unlock()
+	if !ok || c == nil || e.session.gone() {
+		return ErrElectionNotLeader
+	}
+	h, err := e.session.proclaim(ctx, c, val)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case err == nil:
+		e.hdr = h
+	case err == errGone:
+		e.key, err = "", ErrElectionNotLeader
+	}
+	return blame(ctx, err)
+}
+
+// proclaim puts a value under a claim's key. It compares the mod revision: an earlier one whose outcome was unknown, carried out late, would
+// bring its old value back.
+func (s *Session) proclaim(ctx context.Context, c *claim, val string) (*pb.ResponseHeader, error) {
+	for {
+		at, err := s.anchored(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		mod := c.mod
+		s.mu.Unlock()
+		resp, _, err := s.wire.txn(ctx, txn{
+			when:      []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=", mod)},
+			then:      []v3.Op{v3.OpPut(c.key, val, v3.WithLease(at))},
+			otherwise: []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly())},
+		})
+		if err != nil {
+			return nil, err
+		}
+		own := one(resp, 0)
+		if !resp.Succeeded && (own == nil || own.CreateRevision != c.rev) {
+			return nil, errGone
+		}
+		s.mu.Lock()
+		if resp.Succeeded {
+			c.mod, c.lease, c.sure = max(c.mod, resp.Header.Revision), at, true
+		} else {
+			c.mod = own.ModRevision
+		}
+		s.mu.Unlock()
+		if resp.Succeeded {
+			return resp.Header, s.refasten(ctx, c)
+		}
+	}
+}
+
+// refasten hangs a claim on the anchor if that has changed since.
+func (s *Session) refasten(ctx context.Context, c *claim) error {
+	for {
+		s.mu.Lock()
+		done := s.state != live || c.leaving || c.lease == s.anchor.id
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		if err := s.fastenResumed(ctx, c); err != nil {
+			return err
+		}
+	}
+}
+
+// Resign gives the leadership up: deletes the key if it is still the one that was won. It may be called again after an error; meanwhile it is
+// tried on in the background. Without a leadership it does nothing.
+func (e *Election) Resign(ctx context.Context) error {
+	e.mu.Lock()
+	key, rev, standing := e.key, e.rev, e.standing
+	e.resigning = standing
+	e.mu.Unlock()
+	if !standing {
+		return nil
+	}
+	if key == "" || rev <= 0 {
+		e.clear()
+		return nil
+	}
+	h, err := e.session.release(ctx, key, rev)
+	if err != nil {
+		return err
+	}
+	e.clear()
+	e.mu.Lock()
+	e.hdr = h
+	e.mu.Unlock()
+	return nil
+}
+
+// Leader returns the leader's key, or ErrElectionNoLeader. It is a linearizable read.
+func (e *Election) Leader(ctx context.Context) (*v3.GetResponse, error) {
+	resp, err := e.session.wire.get(ctx, e.prefix, v3.WithFirstCreate()...)
+	if err != nil {
+		return nil, blame(ctx, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, ErrElectionNoLeader
+	}
+	return resp, nil
+}
+
+// Key returns the leader key if this election has one, else "".
+func (e *Election) Key() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.key
+}
+
+// Rev returns the create revision of the leader key.
+func (e *Election) Rev() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rev
+}
+
+// Token returns the fencing token of this leadership, the create revision of its key: larger than that of every earlier one of the election.
+// It is 0 without one.
+func (e *Election) Token() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.standing {
+		return 0
+	}
+	return uint64(e.rev)
+}
+
+// Header is the response header of the last successful proposal: of entering the line, or of the last Proclaim or Resign.
+func (e *Election) Header() *pb.ResponseHeader {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hdr
+}

@@ -1,0 +1,380 @@
+package concurrency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v3 "go.etcd.io/etcd/client/v3"
+	orig "go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Session is a lease that this process keeps alive, for any number of elections and locks. It is safe for concurrent use.
+type Session struct {
+	client *v3.Client
+	wire   wire
+	id     v3.LeaseID
+	shell  *orig.Session // the original, over a client of which every method is ours: options, Ctx and Done
+	under  *v3.Client    // that client
+	base   context.Context
+	hold   chan *v3.LeaseKeepAliveResponse // closed when the session ends: the shell's Done and Ctx follow
+	made   chan struct{}                   // closed when NewSession is through
+	clock  boottime.Clock
+
+	timing   core.Timing
+	core     *core.Lease  // beat's alone
+	soft     atomic.Int64 // on the boot clock, when the session ends unless it is renewed; 0: it is over
+	deadline atomic.Int64 // by which all work under it must be over
+	events   chan core.LeaseEvent
+	renewing atomic.Bool
+	renewer  renewer
+	over     context.Context // ends with the session
+	stop     context.CancelFunc
+	detach   []func() bool
+
+	turns    [64]chan struct{} // who has the key's may enter, leave or move it
+	granting chan struct{}     // who has it may grant a guard
+
+	granted time.Duration // the ttl of the session's lease
+
+	mu     sync.Mutex
+	state  state
+	why    string
+	anchor anchor
+	old    []v3.LeaseID // former anchors, to be revoked once no claim hangs on them
+	seen   int64        // the newest revision that we know of; 0: none
+	vague  int          // answers in a row that did not know the lease
+	prefix string       // a key that the user may use, for proofs while no claim stands
+	claims map[string]*claim
+	doubts map[string]int64          // keys that a put of ours may still bring back; the revision known before it
+	going  map[string]map[int64]bool // claims given up that may stand yet: by key, the create revisions
+	asked  chan struct{}             // wakes watch
+
+	lookMu sync.Mutex
+	look   map[string]bool // keys that watch is to look at
+}
+
+// state is where a session stands.
+type state int
+
+const (
+	live     state = iota
+	orphaned       // given up by its owner: its lease may live, kept by others
+	lost           // it can no longer be relied upon
+)
+
+// limits of NewSession, whatever the ttl.
+const (
+	minPatience = 10 * time.Second
+	maxPatience = 60 * time.Second
+)
+
+// baseKey is where the context made by WithContext carries the user's own.
+type baseKey struct{}
+
+// NewSession makes a session on a client: it grants a lease, or takes the one of WithLease, and keeps it alive until Close, Orphan, or the end of
+// the client or of WithContext's context. It tries for as long as the ttl, at least 10 s and at most 60 s, then it returns what etcd said last;
+// an answer that will not change is returned at once. A client that answers reads from a cache (client/v3/leasing) is refused.
+//
+// WithLease with a lease that is gone is no error: Done is closed then.
+func NewSession(client *v3.Client, opts ...SessionOption) (*Session, error) {
+	return newSession(client, boottime.Now, opts)
+}
+
+func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (*Session, error) {
+	if !boottime.Reliable {
+		return nil, errors.New("concurrency: this operating system offers no clock that goes on in suspend")
+	}
+	w, err := wireOf(client)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{client: client, wire: w, clock: clock, base: client.Ctx(), hold: make(chan *v3.LeaseKeepAliveResponse),
+		events: make(chan core.LeaseEvent, 4), renewer: w.renewer(), granting: make(chan struct{}, 1), asked: make(chan struct{}, 1),
+		claims: map[string]*claim{}, doubts: map[string]int64{}, going: map[string]map[int64]bool{}, look: map[string]bool{}}
+	for i := range s.turns {
+		s.turns[i] = make(chan struct{}, 1)
+	}
+	s.made = make(chan struct{})
+	defer close(s.made)
+	s.over, s.stop = context.WithCancel(client.Ctx())
+	s.under = v3.NewCtxClient(client.Ctx(), v3.WithZapLogger(client.GetLogger()))
+	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w}, &follower{w: w}
+	if s.shell, err = orig.NewSession(s.under, opts...); err != nil {
+		s.stop()
+		s.under.Close()
+		return nil, err
+	}
+	s.detach = append(s.detach,
+		context.AfterFunc(s.shell.Ctx(), func() { s.end(orphaned, "its context ended") }),
+		context.AfterFunc(client.Ctx(), func() { s.end(lost, "the client was closed") }))
+	return s, nil
+}
+
+// shell is the lease interface of the client below the original's session: it reads the options there, and its calls come here.
+type shell struct {
+	v3.Lease
+	s     *Session
+	asked core.Time
+	resp  *v3.LeaseGrantResponse
+}
+
+func (l *shell) Close() error { return nil }
+
+// Grant grants the session's own lease.
+func (l *shell) Grant(ctx context.Context, ttl int64) (*v3.LeaseGrantResponse, error) {
+	l.s.base = ctx
+	err := l.s.patiently(ctx, time.Duration(ttl)*time.Second, func(ctx context.Context) (err error) {
+		l.asked = l.s.clock() // before the call: the lease is counted from here
+		l.resp, err = grantIn(ctx, l.s.wire, ttl, l.s.later)
+		return err
+	})
+	return l.resp, err
+}
+
+// KeepAlive starts what keeps the lease alive. The channel says nothing and is closed when the session ends.
+func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseKeepAliveResponse, error) {
+	s := l.s
+	s.id = id
+	var seconds int64
+	if l.resp != nil {
+		seconds = l.resp.TTL
+		s.anchor = anchor{id: id, term: l.resp.ResponseHeader.GetRaftTerm()}
+		s.seen = l.resp.ResponseHeader.GetRevision()
+	} else {
+		if base, ok := ctx.Value(baseKey{}).(context.Context); ok {
+			s.base = base
+		}
+		// Nothing is known of a lease that is brought along: not when it was renewed last, nor in which raft term it was granted. No
+		// claim hangs on it (see anchor), and its ttl is what the first keepalive says.
+		err := s.patiently(ctx, minPatience, func(ctx context.Context) error {
+			l.asked = s.clock()
+			p, err := s.renewer.renew(ctx, []v3.LeaseID{id}, "", nil)
+			if err == nil {
+				seconds = p.TTL[0]
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if seconds <= 0 {
+		s.end(lost, "its lease does not exist")
+		return s.hold, nil
+	}
+	s.granted = time.Duration(seconds) * time.Second
+	// Above this a checkpoint of etcd's may shorten a lease that was renewed since.
+	s.timing = core.Timing{}.Fill(min(s.granted, 300*time.Second))
+	s.core = core.NewLease(s.timing, l.asked)
+	s.soft.Store(int64(s.core.SoftEnd()))
+	s.deadline.Store(int64(s.core.Deadline()))
+	go s.beat()
+	go s.watch()
+	return s.hold, nil
+}
+
+// patiently does what may have to wait for etcd, for a limited time.
+func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ctx context.Context) error) error {
+	pctx, cancel := context.WithTimeout(ctx, min(max(limit, minPatience), maxPatience))
+	defer cancel()
+	defer context.AfterFunc(s.client.Ctx(), cancel)()
+	var last error
+	for try := 1; ; try++ {
+		err := s.wire.open(pctx)
+		if err == nil {
+			err = do(pctx)
+		}
+		if err == nil || final(err) {
+			return err
+		}
+		if last == nil || pctx.Err() == nil {
+			last = err // an error of the context itself says less than the one before
+		}
+		sleep(pctx, core.Pause(try))
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case s.client.Ctx().Err() != nil:
+			return s.client.Ctx().Err()
+		case pctx.Err() != nil:
+			return fmt.Errorf("concurrency: no session: etcd does not answer; last: %w", last)
+		}
+	}
+}
+
+// Client is the client that the session was made on.
+func (s *Session) Client() *v3.Client { return s.client }
+
+// Lease is the session's lease, for the user's own keys. The keys of elections and locks end in it, in hex; they may hang on another lease
+// of this session's while it lives.
+func (s *Session) Lease() v3.LeaseID { return s.id }
+
+// Ctx is a context that is cancelled when Done is closed. It has the values of WithContext's.
+func (s *Session) Ctx() context.Context { return s.shell.Ctx() }
+
+// Done returns a channel that is closed when the session is orphaned or closed, or can no longer be relied upon: a tenth of the ttl before the
+// lease can be gone, also when etcd does not answer and when a claim was deleted by somebody else.
+//
+// A channel is told late to a process that was paused. Before each act that nobody else may do, ask Check.
+func (s *Session) Done() <-chan struct{} { return s.shell.Done() }
+
+// Check returns nil if at this instant the session can be relied upon: no one else can hold what it holds. It compares the clock, which
+// counts suspended time, at each call, so it is right also in a process that was paused. Once it has returned an error it always does: one that
+// [errors.Is] finds ErrSessionExpired in.
+func (s *Session) Check() error {
+	if s.clock() < core.Time(s.soft.Load()) {
+		return nil
+	}
+	s.end(lost, "it was not renewed in time")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Errorf("%w: %s", ErrSessionExpired, s.why)
+}
+
+// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under it, unless somebody else keeps it alive. Done is
+// closed when it returns. Claims that hang on another lease are put back under the session's own: for 2 s at most.
+func (s *Session) Orphan() {
+	guard, claims := s.guarded()
+	s.end(orphaned, "it was orphaned")
+	<-s.Done()
+	if guard == 0 || len(claims) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.client.Ctx(), attemptLimit)
+	defer cancel()
+	if s.attach(ctx, claims, s.id) == nil {
+		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, guard) })
+	}
+}
+
+// guarded returns the lease beside the session's own that claims hang on, and the claims.
+func (s *Session) guarded() (v3.LeaseID, []*claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.anchor.id == s.id || s.state != live {
+		return 0, nil
+	}
+	return s.anchor.id, s.standing()
+}
+
+// Close orphans the session and revokes its lease, so that others need not wait for its end. If WithContext's context has ended nothing is
+// revoked. It tries for as long as the ttl and at most 10 s; then it returns the error, and the lease expires by itself.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	guard := s.anchor.id
+	s.mu.Unlock()
+	s.end(lost, "it was closed") // not orphaned: who waits under it must hear
+	<-s.Done()
+	ctx, cancel := context.WithTimeout(s.base, min(max(s.timing.TTL, time.Second), 10*time.Second))
+	defer cancel()
+	defer context.AfterFunc(s.client.Ctx(), cancel)()
+	err := s.revoke(ctx, s.id)
+	if guard != 0 && guard != s.id {
+		if gerr := s.revoke(ctx, guard); err == nil && !missing(gerr) {
+			err = gerr
+		}
+	}
+	return err
+}
+
+// revoke ends a lease, trying until ctx ends.
+func (s *Session) revoke(ctx context.Context, id v3.LeaseID) error {
+	var last error
+	for try := 1; ; try++ {
+		err := s.wire.revoke(ctx, id)
+		if err == nil || final(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			if last == nil {
+				last = err
+			}
+			return last
+		}
+		last = err
+		sleep(ctx, core.Pause(try))
+	}
+}
+
+// end ends the session, once.
+func (s *Session) end(st state, why string) {
+	s.mu.Lock()
+	if s.state != live {
+		s.mu.Unlock()
+		return
+	}
+	s.state, s.why = st, why
+	s.soft.Store(0) // first: Check must say no before anybody is told
+	guard := s.anchor.id
+	stops := make([]func(), 0, len(s.claims))
+	for _, c := range s.claims {
+		stops = append(stops, c.unwatch)
+	}
+	s.mu.Unlock()
+	close(s.hold)
+	s.stop()
+	for _, stop := range stops {
+		if stop != nil {
+			stop()
+		}
+	}
+	go s.finish(st, guard)
+}
+
+// finish ends what belongs to the session. A guard lease outlives its session by the time that work has to stop in.
+func (s *Session) finish(st state, guard v3.LeaseID) {
+	<-s.made
+	s.renewer.close()
+	if s.shell == nil {
+		return // never begun
+	}
+	<-s.shell.Done()
+	for _, stop := range s.detach {
+		stop()
+	}
+	s.under.Close()
+	if st != lost || guard == 0 || guard == s.id {
+		return
+	}
+	sleep(s.client.Ctx(), core.Time(s.deadline.Load())-s.clock())
+	ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+	defer cancel()
+	_ = s.revoke(ctx, guard) // if it fails, it expires
+}
+
+// gone reports whether the session was lost, which an orphaned one is not.
+func (s *Session) gone() bool {
+	s.mu.Lock()
+	st := s.state
+	s.mu.Unlock()
+	return st == lost || st == live && s.Check() != nil
+}
+
+// later does a clean-up that nobody waits for, for a limited time.
+func (s *Session) later(do func(ctx context.Context)) {
+	go func() {
+		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+		defer cancel()
+		do(ctx)
+	}()
+}
+
+// key returns the key of the session's claim under a prefix.
+func (s *Session) key(prefix string) string { return prefix + strconv.FormatInt(int64(s.id), 16) }
+
+// note remembers a prefix that the user works with.
+func (s *Session) note(prefix string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.prefix == "" {
+		s.prefix = s.key(prefix)
+	}
+}

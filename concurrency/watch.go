@@ -1,0 +1,196 @@
+package concurrency
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+)
+
+// settling is how old a claim must be before its key is watched: a lock held for a millisecond need not pay for it.
+const settling = 100 * time.Millisecond
+
+// again is how long to wait after a read that failed.
+const again = 500 * time.Millisecond
+
+// poll is how long to wait beside a watch before looking anyway. The spread keeps thousands of waiters apart.
+func poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
+
+// watch ends the session as soon as a claim of it is seen to be gone, which every renewal finds too.
+func (s *Session) watch() {
+	for {
+		pause := s.watchClaims()
+		if err := s.lookUp(); errors.Is(err, errGone) {
+			s.end(lost, "a claim of it was deleted, or its lease revoked")
+			return
+		} else if err != nil {
+			pause = again
+		}
+		var due <-chan time.Time
+		timer := time.NewTimer(max(pause, time.Millisecond))
+		if pause > 0 {
+			due = timer.C
+		}
+		select {
+		case <-s.asked:
+		case <-due:
+		case <-s.over.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// poke wakes watch.
+func (s *Session) poke() {
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+}
+
+// suspect has a key looked at. The hub calls it under its own lock.
+func (s *Session) suspect(key string) {
+	s.lookMu.Lock()
+	s.look[key] = true
+	s.lookMu.Unlock()
+	s.poke()
+}
+
+// watchClaims begins to watch claims that are old enough, and returns in how long the next one will be; 0: none.
+func (s *Session) watchClaims() (next time.Duration) {
+	now := time.Now()
+	s.mu.Lock()
+	var old []*claim
+	for _, c := range s.standing() {
+		switch age := now.Sub(c.fresh); {
+		case c.unwatch != nil:
+		case age >= settling:
+			old = append(old, c)
+		case next == 0 || settling-age < next:
+			next = settling - age
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range old {
+		stop, _ := s.wire.watch(c.key, "", false, func() { s.suspect(c.key) })
+		s.mu.Lock()
+		keep := s.claims[c.key] == c && s.state == live
+		if keep {
+			c.unwatch = stop
+		}
+		s.mu.Unlock()
+		if !keep {
+			stop()
+			continue
+		}
+		s.suspect(c.key) // it tells nothing at first if it stood already
+	}
+	return next
+}
+
+// lookUp reads the keys that something happened to.
+func (s *Session) lookUp() error {
+	s.lookMu.Lock()
+	keys := make([]string, 0, len(s.look))
+	for k := range s.look {
+		keys = append(keys, k)
+	}
+	clear(s.look)
+	s.lookMu.Unlock()
+	for part := range slices.Chunk(keys, chunk) {
+		if err := s.lookAt(part); err != nil {
+			for _, k := range keys {
+				s.lookMu.Lock()
+				s.look[k] = true
+				s.lookMu.Unlock()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Session) lookAt(keys []string) error {
+	s.mu.Lock()
+	var claims []*claim
+	for _, k := range keys {
+		if c := s.claims[k]; c != nil && c.rev != 0 && !c.leaving {
+			claims = append(claims, c)
+		}
+	}
+	s.mu.Unlock()
+	s.sweep(keys)
+	if len(claims) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.over, 2*attemptLimit)
+	defer cancel()
+	_, err := s.readRest(ctx, claims)
+	return err
+}
+
+// acquire takes a channel's only place, unless ctx ends first.
+func acquire(ctx context.Context, turn chan struct{}) error {
+	select {
+	case turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// final reports whether asking again would get the same answer.
+func final(err error) bool {
+	return err != nil && (etcdstore.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err, rpctypes.ErrEmptyKey))
+}
+
+// missing reports whether err says that there is no such lease.
+func missing(err error) bool { return errors.Is(etcdstore.Final(err), driver.ErrGone) }
+
+// denied reports whether err says that the user may not do it.
+func denied(err error) bool { return errors.Is(err, rpctypes.ErrPermissionDenied) }
+
+// blame returns the end of ctx where that is why a call failed.
+func blame(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && !final(err) {
+		return ctx.Err()
+	}
+	return err
+}
+
+// waitFor waits for a signal, for d, or for the end of ctx.
+func waitFor(ctx context.Context, signal <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-signal:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
