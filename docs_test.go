@@ -26,7 +26,7 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, doc := range []string{"ARCHITECTURE.md", "docs/track-record.md", "docs/guarantees.md", "docs/fencing.md"} {
+	for _, doc := range []string{"ARCHITECTURE.md", "docs/track-record.md", "docs/guarantees.md", "docs/fencing.md", "docs/locks.md"} {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
