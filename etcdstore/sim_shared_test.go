@@ -249,3 +249,44 @@ func TestSimulatedHolderOfASlotIsKnown(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedTryWhoseAnswerIsLost: a try gets the last slot and does not hear so; others stand behind it meanwhile. Made again it finds its place,
+// wherever its key is among theirs.
+func TestSimulatedTryWhoseAnswerIsLost(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		far, _ := gatedAt(t, c, 1, 1)
+		var leases []*lease
+		for range 4 {
+			leases = append(leases, granted(t, s, "a", time.Minute))
+		}
+		other := granted(t, far, "b", time.Minute)
+		for i, l := range leases {
+			try := driver.Claim{Name: fmt.Sprint(i), Slots: 2, ID: "t", Try: true}
+			entered(t, other, try.Name, "1", 2)
+			answers := func(lost bool) {
+				for m := range c.Endpoints() {
+					c.Hold(0, m, false, lost)
+				}
+			}
+			g.set(func() {
+				g.before = func(req any) {
+					if puts(req, l.keyOf(driver.Place{Name: try.Name, Slots: 2})) {
+						answers(true)
+					}
+				}
+			})
+			if _, err := l.Claim(ending(t, 500*time.Millisecond), try); err == nil || final(err) {
+				t.Fatalf("seed 1: Claim = %v without an answer", err)
+			}
+			g.set(func() { g.before = nil })
+			answers(false)
+			for seat := range 4 {
+				entered(t, other, try.Name, fmt.Sprint(2+seat), 2)
+			}
+			if p, err := l.Claim(ending(t, 10*time.Second), try); err != nil || !p[0].Held || len(c.Keys("primacy/"+try.Name+"/")) != 6 {
+				t.Errorf("seed 1: Claim again = %+v, %v, want the slot that it has", p, err)
+			}
+		}
+	})
+}

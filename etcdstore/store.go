@@ -2,7 +2,8 @@
 //
 // A claim is a key under an etcd lease, laid out as etcd's own concurrency package does it, so that its elections and
 // mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line (their names must be escaped as here: all but
-// letters, digits, "_", "." and "-" is written %XX). The token is the key's create revision.
+// letters, digits, "_", "." and "-" is written %XX). The token is the key's create revision. Shared claims, those of readers and of
+// semaphores, have a range of keys of their own beside the exclusive ones, and stand in the same line by their create revisions.
 //
 // etcd's keepalive does not go through consensus: a leader that was cut off and paused still acknowledges renewals while
 // the majority revokes the lease. So a renewal counts only when a linearizable read on the same connection, in the
