@@ -17,8 +17,8 @@ import (
 
 // kinds is everybody who waits in the line, and tries who does not wait.
 var (
-	kinds = []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection, ourElection, ourRun}
-	tries = []kind{etcdTry}
+	kinds = []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection, ourElection, ourMutex, ourRun}
+	tries = []kind{etcdTry, ourTry, ourTryRead}
 )
 
 // fate is how a turn ends.

@@ -92,17 +92,26 @@ func (w *world) underCommand(token func(what string) (uint64, error), stopped in
 		}
 		go func() { _, _ = io.Copy(io.Discard, p.out); p.wait() }()
 		defer func() { p.kill(); <-p.exited }()
-		select {
-		case a := <-w.expect(tn.id):
-			return w.attend(tn, p, a, token)
-		case <-tn.ctx.Done():
-			p.term()
-			<-p.exited
-			return p.stopped(stopped)
-		case <-tn.dead:
-			return errDied
-		case <-p.exited:
-			return fmt.Errorf("before its turn: %w", p.died())
+		for quit := tn.ctx.Done(); ; {
+			select {
+			case a := <-w.expect(tn.id): // also after it was told to stop: etcdctl ignores that once its command runs
+				err := w.attend(tn, p, a, token)
+				if err != nil && tn.ctx.Err() != nil && !errors.Is(err, errDied) {
+					<-p.exited
+					return p.stopped(stopped)
+				}
+				return err
+			case <-quit:
+				quit = nil
+				p.term()
+			case <-tn.dead:
+				return errDied
+			case <-p.exited:
+				if quit == nil {
+					return p.stopped(stopped)
+				}
+				return fmt.Errorf("before its turn: %w", p.died())
+			}
 		}
 	}
 }
@@ -183,6 +192,9 @@ var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, id
 		case <-tn.ctx.Done():
 			p.term()
 			<-p.exited
+			if p.end(0) == nil { // it led for a moment, and resigned
+				return nil
+			}
 			return p.stopped(1)
 		case <-tn.dead:
 			return errDied

@@ -23,7 +23,7 @@ type tally struct {
 	wait                             time.Duration // the longest, of those that held
 }
 
-// TestMixedRun: two of each kind contend for one line for 25 s (INTEROP_FOR sets another time), with turns that are given up and
+// TestMixedRun: two of each kind, and readers, contend for one line for 25 s (INTEROP_FOR sets another time), with turns that are given up and
 // programs that are killed. Nobody acts beside or before another, each kind gets its share, and nothing is left.
 func TestMixedRun(t *testing.T) {
 	length := 25 * time.Second
@@ -39,7 +39,8 @@ func TestMixedRun(t *testing.T) {
 	r.ctx, cancel = context.WithTimeout(context.Background(), length)
 	defer cancel()
 	var workers sync.WaitGroup
-	for i, k := range slices.Concat(kinds, kinds, tries) {
+	more := []kind{ourReader, ourReader, ourReader, ourTogether, ourTogether}
+	for i, k := range slices.Concat(kinds, kinds, more, tries) {
 		stand := k.join(w, w.nextID(k))
 		rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(i)))
 		workers.Go(func() { r.work(k, stand, rng) })
@@ -173,7 +174,7 @@ func (r *mixed) report(terms int) {
 		}
 	}
 	r.w.Logf("%d terms\n%s", held, b.String())
-	if terms != held {
+	if terms < held { // a command may have acted, and been told to stop before it said so
 		r.w.Errorf("the judge saw %d terms, but %d were had", terms, held)
 	}
 }

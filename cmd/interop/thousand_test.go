@@ -3,230 +3,180 @@
 package interop
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
+	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/primacy-go/primacy/cmd/internal/onethread"
+	"github.com/primacy-go/primacy/internal/boottime"
 )
 
 const (
 	crowdProcs    = 10
 	crowdSessions = 100 // in each
+	crowdSize     = crowdProcs * crowdSessions
 )
 
-// sizes is how many wait when a chain of releases is counted, and how many releases that is.
-var sizes = []struct{ waiters, releases int }{{1000, 100}, {100, 50}, {10, 9}}
+// sizes is how many wait when releases are counted, and how many releases that is.
+var sizes = []struct{ waiters, releases int }{{1000, 40}, {100, 40}, {10, 9}}
 
-// lobby is a thousand waiters on one lock, in several processes.
-type lobby struct {
-	*world
-	procs []*hallProc
-	news  chan news
-	who   news // holds the line now
-	next  int  // how many have had it
+// window is the time after a release in which all that it causes has been sent.
+const window = 120 * time.Millisecond
+
+// cost is what one release cost the two whom it concerns.
+type cost struct {
+	handover time.Duration
+	requests int
+	events   int
+	detail   map[string]int
 }
 
-// hallProc is one of the processes.
-type hallProc struct {
-	cmd *exec.Cmd
-	in  io.Writer
-}
-
-// news is a line that a process said.
-type news struct {
-	proc *hallProc
-	verb string
-	arg  string
-}
-
-// chain is what a chain of releases cost.
+// chain is what was counted while so many waited.
 type chain struct {
 	waiters  int
-	idle     count // a second, while nothing is released
-	each     count // a release, beyond that
-	handover []time.Duration
+	costs    []cost
+	events   float64 // watch events that the server sent to anybody, a release
+	idle     count   // a second, while nothing is released
+	serverKB int
 }
 
-// TestAThousandWaiters: however many wait for a lock, a release costs the same few requests and watch events. The same is counted of
-// etcd's Mutex, beside it, and what server and clients weigh.
+// TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and wakes one of them. The same is counted
+// of etcd's Mutex, beside it, and what server and clients weigh.
 func TestAThousandWaiters(t *testing.T) {
 	for _, name := range []string{"our Election", "etcd's Mutex"} {
 		t.Run(name, func(t *testing.T) {
 			l := newLobby(t, name)
 			var chains []chain
-			for i, size := range sizes {
+			for _, size := range sizes {
 				l.drainTo(size.waiters)
-				if i == 0 {
-					l.weigh(name)
+				if size.waiters == crowdSize {
+					l.weigh()
 				}
 				chains = append(chains, l.count(size.waiters, size.releases))
 			}
-			l.table(name, chains)
 			for _, c := range chains {
-				// The bounds are those of the algorithm, with room for what polls by chance in the same instant.
-				if c.each.events > 3.5 || c.each.total() > 12 {
-					t.Errorf("%d wait: a release costs %.1f events and %.1f requests, want no more than 3 and 12", c.waiters, c.each.events, c.each.total())
-				}
+				t.Logf("%s, %v", name, c)
 			}
-			few, many := chains[len(chains)-1], chains[0]
-			if many.each.events > few.each.events+0.5 || many.each.total() > few.each.total()+2.5 {
-				t.Errorf("a release costs %.1f events and %.1f requests while %d wait, and %.1f and %.1f while %d do",
-					many.each.events, many.each.total(), many.waiters, few.each.events, few.each.total(), few.waiters)
-			}
+			mustBeBounded(t, chains)
 		})
 	}
 }
 
-// newLobby starts the processes and returns when all of them stand in the line.
-func newLobby(t *testing.T, name string) *lobby {
-	l := &lobby{world: newWorld(t), news: make(chan news, 2*crowdProcs*crowdSessions)}
-	bare := resident(l.serverPID())
-	began := time.Now()
-	for range crowdProcs {
-		l.startProc(name)
+// mustBeBounded checks that what a release costs is little, and does not grow with those who wait.
+func mustBeBounded(t *testing.T, chains []chain) {
+	t.Helper()
+	few, many := chains[len(chains)-1], chains[0]
+	if many.requests() > few.requests()+1 {
+		t.Errorf("a release costs %d requests while %d wait, but %d while %d do", many.requests(), many.waiters, few.requests(), few.waiters)
 	}
-	for range l.procs {
-		l.expect("ready")
-	}
-	granted := time.Since(began)
-	t.Logf("%s: server %d kB, with %d leases %d kB after %v", name, bare, crowdProcs*crowdSessions, resident(l.serverPID()), granted.Round(time.Millisecond))
-	began = time.Now()
-	for _, p := range l.procs {
-		fmt.Fprintln(p.in, "stand")
-	}
-	l.who = l.expect("held")
-	eventually(t, 2*limit, "all of them to stand", func() bool { return l.stands() == crowdProcs*crowdSessions })
-	t.Logf("%s: all stand after %v", name, time.Since(began).Round(time.Millisecond))
-	return l
-}
-
-func (l *lobby) stands() int {
-	resp, err := l.client.Get(soon(l), linePrefix+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		l.Fatal(err)
-	}
-	return int(resp.Count)
-}
-
-func (l *lobby) startProc(name string) {
-	self, err := os.Executable()
-	if err != nil {
-		l.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), helperEnv+"=wait", crowdEnv+"="+name, serverEnv+"="+l.server.Addr(), fmt.Sprintf("%s=%d", sizeEnv, crowdSessions))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Stderr = os.Stderr
-	in, err1 := cmd.StdinPipe()
-	out, err2 := cmd.StdoutPipe()
-	onethread.Do(func() { err = cmd.Start() })
-	if err != nil || err1 != nil || err2 != nil {
-		l.Fatal(err, err1, err2)
-	}
-	p := &hallProc{cmd, in}
-	l.procs = append(l.procs, p)
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			verb, arg, _ := strings.Cut(lines.Text(), " ")
-			l.news <- news{p, verb, arg}
+	for _, c := range chains {
+		if c.requests() > mostRequests {
+			t.Errorf("%d wait: a release costs %d requests, want no more than %d", c.waiters, c.requests(), mostRequests)
 		}
-	}()
-	l.Cleanup(func() { _ = cmd.Process.Kill(); <-read; _ = cmd.Wait() })
-}
-
-// expect returns the next line of a process, which must be that one.
-func (l *lobby) expect(verb string) news {
-	l.Helper()
-	select {
-	case n := <-l.news:
-		if n.verb != verb {
-			l.Fatalf("a process says %q %q, want %q", n.verb, n.arg, verb)
+		if c.events > mostEvents {
+			t.Errorf("%d wait: a release makes the server send %.2f watch events, want no more than %d: it wakes others", c.waiters, c.events, mostEvents)
 		}
-		return n
-	case <-time.After(2 * limit):
-		l.Fatalf("no process says %q", verb)
 	}
-	return news{}
 }
 
-// release lets the holder go and returns how long the next one took.
-func (l *lobby) release() time.Duration {
-	l.Helper()
-	began := time.Now()
-	fmt.Fprintf(l.who.proc.in, "release %s\n", l.who.arg)
-	l.who = l.expect("held")
-	l.next++
-	return time.Since(began)
-}
+// The bounds of what a release may cost: release, look of the next, and watches opened and closed; one event to the next, and one to
+// whoever watches his own claim.
+const (
+	mostRequests = 8
+	mostEvents   = 2
+)
 
-// drainTo releases until so many stand, and lets what follows settle.
+// drainTo has so many leave that n stand, and lets what follows settle.
 func (l *lobby) drainTo(n int) {
 	l.Helper()
-	for crowdProcs*crowdSessions-l.next > n {
-		l.release()
+	for crowdSize-l.gone > n {
+		l.release("leave")
 	}
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(2 * time.Second)
 	if got := l.stands(); got != n {
 		l.Errorf("%d stand, want %d", got, n)
 	}
 }
 
-// count measures a while without releases, and then a chain of them.
+// count measures a while without releases, and then some releases, one in each window.
 func (l *lobby) count(waiters, releases int) chain {
 	l.Helper()
-	const idleFor = 4 * time.Second
-	c := chain{waiters: waiters}
+	c := chain{waiters: waiters, serverKB: resident(l.serverPID())}
 	before := l.readCount()
-	time.Sleep(idleFor)
+	time.Sleep(2 * time.Second)
 	begin := l.readCount()
-	c.idle = begin.since(before).over(begin.at.Sub(before.at).Seconds())
-	for range releases {
-		c.handover = append(c.handover, l.release())
+	c.idle = begin.aSecond(before)
+	type step struct {
+		from, next news
+		at, took   time.Duration
 	}
-	time.Sleep(300 * time.Millisecond) // cancelled watches and the like come behind
-	end := l.readCount()
-	c.each = end.since(begin).less(c.idle, end.at.Sub(begin.at).Seconds()).over(float64(releases))
-	slices.Sort(c.handover)
+	var steps []step
+	for range releases {
+		s := step{from: l.who, at: boottime.Now()}
+		s.took = l.release("release")
+		s.next = l.who
+		steps = append(steps, s)
+		time.Sleep(s.at + window - boottime.Now())
+	}
+	c.events = (l.readCount().events - begin.events) / float64(releases)
+	for _, s := range steps {
+		one := cost{handover: s.took, detail: map[string]int{}}
+		one.add(l.seen(s.from, s.at, s.at+window))
+		one.add(l.seen(s.next, s.at, s.at+window))
+		if s.took > time.Second {
+			l.Logf("a release took %v; the one who left: %v; the next: %v", s.took, l.seen(s.from, s.at, s.at+s.took), l.seen(s.next, s.at-window, s.at+s.took))
+		}
+		c.costs = append(c.costs, one)
+	}
 	return c
 }
 
-// weigh shows what server and clients weigh while all stand.
-func (l *lobby) weigh(name string) {
+// seen asks for what one sent and heard in some time.
+func (l *lobby) seen(who news, from, to time.Duration) []string {
 	l.Helper()
-	server := resident(l.serverPID())
-	rss, routines := 0, 0
-	for _, p := range l.procs {
-		fmt.Fprintln(p.in, "report")
-		var kB, n int
-		if _, err := fmt.Sscan(l.expect("weighs").arg, &kB, &n); err != nil {
-			l.Fatal(err)
-		}
-		rss, routines = rss+kB, routines+n
-	}
-	l.Logf("%s: %d wait: server %d kB; %d client processes of %d kB and %d goroutines each", name, crowdProcs*crowdSessions,
-		server, len(l.procs), rss/len(l.procs), routines/len(l.procs))
+	fmt.Fprintf(who.proc.in, "seen %s %d %d\n", who.arg, from, to)
+	return strings.Split(l.expect("seen").arg, ",")
 }
 
-// table shows what was counted.
-func (l *lobby) table(name string, chains []chain) {
-	var b strings.Builder
-	for _, c := range chains {
-		fmt.Fprintf(&b, "%-14s %5d wait: a release: %.1f requests (%s), %.1f events in %.1f watch messages, %.0f + %.0f bytes, server CPU %.2f ms; hand-over p50 %v, max %v; idle, a second: %.1f requests (%s), CPU %.1f ms\n",
-			name, c.waiters, c.each.total(), c.each.methods(), c.each.events, c.each.answers, c.each.in, c.each.out, 1000*c.each.cpu,
-			c.handover[len(c.handover)/2].Round(10*time.Microsecond), c.handover[len(c.handover)-1].Round(10*time.Microsecond),
-			c.idle.total(), c.idle.methods(), 1000*c.idle.cpu)
+// add adds what one of the two sent and heard.
+func (c *cost) add(seen []string) {
+	for _, s := range seen {
+		switch what, _, _ := strings.Cut(s, "@"); what {
+		case "":
+		case "event":
+			c.events++
+		default:
+			c.requests++
+			c.detail[what]++
+		}
 	}
-	l.Log("\n" + b.String())
+}
+
+// requests is the median: in some window one of the two looks by chance, or renews its lease.
+func (c chain) requests() int { return c.median().requests }
+
+func (c chain) median() cost {
+	sorted := slices.SortedFunc(slices.Values(c.costs), func(a, b cost) int { return a.requests - b.requests })
+	return sorted[len(sorted)/2]
+}
+
+func (c chain) String() string {
+	m := c.median()
+	most, handover := 0, []time.Duration{}
+	for _, one := range c.costs {
+		most = max(most, one.requests)
+		handover = append(handover, one.handover)
+	}
+	slices.Sort(handover)
+	var detail []string
+	for _, what := range slices.Sorted(maps.Keys(m.detail)) {
+		detail = append(detail, fmt.Sprintf("%d %s", m.detail[what], what))
+	}
+	return fmt.Sprintf("%d wait: a release: %d requests (%s), at most %d; %.2f events sent by the server, %d to these two; "+
+		"hand-over p50 %v, max %v. Idle, a second: %.0f requests, %.2f events, %.0f ms of the server's CPU. Server %d MB",
+		c.waiters, m.requests, strings.Join(detail, ", "), most, c.events, m.events,
+		handover[len(handover)/2].Round(10*time.Microsecond), handover[len(handover)-1].Round(10*time.Microsecond),
+		c.idle.requests, c.idle.events, 1000*c.idle.cpu, c.serverKB/1024)
 }

@@ -15,8 +15,9 @@ type kind struct {
 	// join makes a participant: a session, or what starts a program.
 	join func(w *world, id string) stander
 	// dies says that a participant can end without a word, and how it is gone from the line then.
-	dies death
-	try  bool // it does not wait
+	dies  death
+	try   bool // it does not wait
+	reads bool // it shares the line with others that do
 }
 
 // death is what becomes of the claim of a participant that has died.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,125 +24,155 @@ import (
 const (
 	serverEnv = "INTEROP_SERVER"
 	crowdEnv  = "INTEROP_CROWD" // the kind
-	sizeEnv   = "INTEROP_SIZE"  // how many sessions
 )
 
-// crowdTTL is long, so that no renewal falls into the minute in which requests are counted.
+// crowdTTL is long, so that hardly a renewal falls among the requests that are counted.
 const crowdTTL = 300 * time.Second
 
-// crowd makes sessions on one connection. Each call of the result waits for the line once, and returns what releases it.
-type crowd func(ctx context.Context, addr string, n int) ([]waiter, error)
+// comeEvery is the time from one waiter of a process to its next.
+const comeEvery = 30 * time.Millisecond
 
-type waiter func(ctx context.Context) (release func(context.Context) error, err error)
+// waiter is a session on a connection of its own, as each program has it. It waits for the line once.
+type waiter struct {
+	tap   tap
+	told  chan string // what to do when it holds
+	wait  func(ctx context.Context) (release func(context.Context) error, err error)
+	close func(ctx context.Context) error
+}
 
 // crowds is who is compared, by name.
-var crowds = map[string]crowd{
-	"our Election": func(ctx context.Context, addr string, n int) ([]waiter, error) {
-		return ourCrowd(ctx, addr, n, func(s *primacy.Session) waiter {
-			return func(ctx context.Context) (func(context.Context) error, error) {
-				t, err := s.Election(lineName).Campaign(ctx, nil)
-				if err != nil {
-					return nil, err
-				}
-				return t.Resign, nil
-			}
-		})
-	},
-	"etcd's Mutex": theirCrowd,
+var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter) error{
+	"our Election": ours(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
+		return s.Election(lineName).Campaign(ctx, nil)
+	}),
+	"etcd's Mutex": theirMutex,
 }
 
-func ourCrowd(ctx context.Context, addr string, n int, wait func(*primacy.Session) waiter) ([]waiter, error) {
-	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{addr}})
-	if err != nil {
-		return nil, err
-	}
-	return each(n, func(i int) (waiter, error) {
-		s, err := primacy.NewSession(store, primacy.Options{ID: fmt.Sprintf("%d-%d", os.Getpid(), i), TTL: crowdTTL})
+// ours makes a session of ours, which waits as it is told.
+func ours(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context, *clientv3.Client, *waiter) error {
+	return func(ctx context.Context, c *clientv3.Client, w *waiter) error {
+		store, err := etcdstore.New(ctx, c, etcdstore.Options{})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return wait(s), s.Ready(ctx)
-	})
-}
-
-func theirCrowd(ctx context.Context, addr string, n int) ([]waiter, error) {
-	c, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: []string{addr}, Logger: zap.NewNop()})
-	if err != nil {
-		return nil, err
-	}
-	return each(n, func(int) (waiter, error) {
-		s, err := concurrency.NewSession(c, concurrency.WithTTL(int(crowdTTL.Seconds())))
+		s, err := primacy.NewSession(store, primacy.Options{TTL: crowdTTL})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return func(ctx context.Context) (func(context.Context) error, error) {
-			m := concurrency.NewMutex(s, linePrefix)
-			if err := m.Lock(ctx); err != nil {
+		w.wait = func(ctx context.Context) (func(context.Context) error, error) {
+			t, err := wait(ctx, s)
+			if err != nil {
 				return nil, err
 			}
-			return m.Unlock, nil
-		}, nil
-	})
+			return t.Resign, nil
+		}
+		w.close = func(ctx context.Context) error {
+			if err := s.Close(ctx); err != nil {
+				return err
+			}
+			return store.Close()
+		}
+		return s.Ready(ctx)
+	}
 }
 
-// each makes n waiters, several at a time.
-func each(n int, one func(i int) (waiter, error)) ([]waiter, error) {
-	all, errs := make([]waiter, n), make([]error, n)
+func theirMutex(_ context.Context, c *clientv3.Client, w *waiter) error {
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(crowdTTL.Seconds())))
+	if err != nil {
+		return err
+	}
+	w.wait = func(ctx context.Context) (func(context.Context) error, error) {
+		m := concurrency.NewMutex(s, linePrefix)
+		if err := m.Lock(ctx); err != nil {
+			return nil, err
+		}
+		return m.Unlock, nil
+	}
+	w.close = func(context.Context) error { return s.Close() }
+	return nil
+}
+
+// newWaiter connects one.
+func newWaiter(ctx context.Context, kind, addr string) (*waiter, error) {
+	w := &waiter{told: make(chan string, 1)}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop(), DialOptions: w.tap.options()})
+	if err != nil {
+		return nil, err
+	}
+	if err := crowds[kind](ctx, c, w); err != nil {
+		return nil, err
+	}
+	end := w.close
+	w.close = func(ctx context.Context) error {
+		if err := end(ctx); err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	return w, nil
+}
+
+// hall is a process of many waiters.
+type hall struct {
+	mu      sync.Mutex
+	waiters []*waiter
+}
+
+// waitMain is that process. It says "ready" when all have their leases, hears "stand", and says "held I" whenever one of them has the
+// line. Then it hears "release I", or "leave I" if the session shall end too. It answers "seen I FROM TO" with what that one sent and
+// heard in that time, and "report" with what the process weighs. It ends with its input.
+func waitMain() error {
+	ctx := context.Background()
+	h := &hall{waiters: make([]*waiter, crowdSessions)}
+	errs := make([]error, crowdSessions)
 	var wg sync.WaitGroup
 	turns := make(chan struct{}, 20)
-	for i := range n {
+	for i := range h.waiters {
 		turns <- struct{}{}
-		wg.Go(func() { all[i], errs[i] = one(i); <-turns })
+		wg.Go(func() {
+			h.waiters[i], errs[i] = newWaiter(ctx, os.Getenv(crowdEnv), os.Getenv(serverEnv))
+			<-turns
+		})
 	}
 	wg.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return nil, err
+			return err
 		}
-	}
-	return all, nil
-}
-
-// waitMain is a process of many waiters. It says "ready" when all have their leases, hears "stand", says "held I" whenever one of them
-// has the line, hears "release I", and hears "report", to which it says what it weighs. It ends with its input.
-func waitMain() error {
-	ctx := context.Background()
-	n, err := strconv.Atoi(os.Getenv(sizeEnv))
-	if err != nil {
-		return err
-	}
-	waiters, err := crowds[os.Getenv(crowdEnv)](ctx, os.Getenv(serverEnv), n)
-	if err != nil {
-		return err
-	}
-	h := &hall{release: make([]chan struct{}, n)}
-	for i := range h.release {
-		h.release[i] = make(chan struct{})
 	}
 	h.say("ready")
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		switch verb, arg, _ := strings.Cut(in.Text(), " "); verb {
-		case "stand":
-			for i, w := range waiters {
-				go h.wait(ctx, i, w)
-			}
-		case "release":
-			i, err := strconv.Atoi(arg)
-			if err != nil {
-				return err
-			}
-			close(h.release[i])
-		case "report":
-			h.say("weighs %d %d", resident(os.Getpid()), runtime.NumGoroutine())
+		if err := h.obey(ctx, in.Text()); err != nil {
+			return fmt.Errorf("%q: %w", in.Text(), err)
 		}
 	}
 	return nil
 }
 
-// hall is where the waiters of one process stand.
-type hall struct {
-	mu      sync.Mutex
-	release []chan struct{}
+func (h *hall) obey(ctx context.Context, order string) error {
+	verb, args, _ := strings.Cut(order, " ")
+	var i int
+	var from, to time.Duration
+	switch verb {
+	case "stand":
+		for i, w := range h.waiters {
+			go h.wait(ctx, i, w)
+			time.Sleep(comeEvery) // a crowd, not a stampede
+		}
+	case "release", "leave":
+		if _, err := fmt.Sscan(args, &i); err != nil {
+			return err
+		}
+		h.waiters[i].told <- verb
+	case "seen":
+		if _, err := fmt.Sscan(args, &i, (*int64)(&from), (*int64)(&to)); err != nil {
+			return err
+		}
+		h.say("seen %s", strings.Join(h.waiters[i].tap.between(from, to), ","))
+	case "report":
+		h.say("weighs %d %d", resident(os.Getpid()), runtime.NumGoroutine())
+	}
+	return nil
 }
 
 func (h *hall) say(format string, args ...any) {
@@ -152,12 +181,14 @@ func (h *hall) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
-func (h *hall) wait(ctx context.Context, i int, w waiter) {
-	release, err := w(ctx)
+func (h *hall) wait(ctx context.Context, i int, w *waiter) {
+	release, err := w.wait(ctx)
 	if err == nil {
 		h.say("held %d", i)
-		<-h.release[i]
-		err = release(ctx)
+		verb := <-w.told
+		if err = release(ctx); err == nil && verb == "leave" {
+			err = w.close(ctx)
+		}
 	}
 	if err != nil {
 		h.say("failed %d %v", i, err)

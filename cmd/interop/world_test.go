@@ -21,7 +21,6 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
-	"github.com/primacy-go/primacy/internal/history"
 )
 
 // The line of all tests: our name for it, and the string etcd's clients know it by. The name needs escaping.
@@ -40,6 +39,7 @@ type world struct {
 
 	mu       sync.Mutex
 	count    int
+	shared   *primacy.Session        // see sharedSession
 	arrivals map[string]chan arrival // commands that began, by the turn they belong to
 	cleanups []func()
 }
@@ -220,24 +220,6 @@ func (w *world) empty(within time.Duration) {
 	if len(left) > 0 {
 		w.Errorf("%v after everybody has gone, still there: %+v", within, left)
 	}
-}
-
-// judge reads what everybody did, and fails the test if two acted at once or out of order. It returns the terms.
-func (w *world) judge() []history.Interval {
-	w.Helper()
-	f, err := os.Open(w.actsPath())
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer f.Close()
-	terms, err := history.Read(lineName, f)
-	if err != nil {
-		w.Fatal(err)
-	}
-	if err := history.Check(terms); err != nil {
-		w.Errorf("judge: %v", err)
-	}
-	return terms
 }
 
 // storeURL is how our program is told of the server.
