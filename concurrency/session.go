@@ -130,7 +130,9 @@ func (l *shell) Close() error { return nil }
 
 // Grant grants the session's own lease.
 func (l *shell) Grant(ctx context.Context, ttl int64) (*v3.LeaseGrantResponse, error) {
-	l.s.base = ctx
+	if ctx != l.s.under.Ctx() { // which ends with the session
+		l.s.base = ctx
+	}
 	err := l.s.patiently(ctx, time.Duration(ttl)*time.Second, func(ctx context.Context) (err error) {
 		l.asked = l.s.clock() // before the call: the lease is counted from here
 		l.resp, err = grantIn(ctx, l.s.wire, ttl, l.s.later)
