@@ -33,11 +33,13 @@ type claim struct {
 	shares    []*Term         // of those in this process who hold a lock under this claim
 	values    context.Context // of the campaign, for the term's context
 	request   *driver.Request
-	why       error // the cause of the owner's own context, where that ended the term
-	working   int   // how much work of a candidate or a lock's Do runs under the claim
-	freed     bool  // free is closed
-	last      error // what the store said to the last call that failed
-	overdue   bool  // the right ended while the work ran
+	why       error  // the cause of the owner's own context, where that ended the term
+	working   int    // how much work of a candidate or a lock's Do runs under the claim
+	freed     bool   // free is closed
+	last      error  // what the store said to the last call that failed
+	overdue   bool   // the right ended while the work ran
+	wishes    []wish // to hand over, not looked at yet
+	weighing  bool   // somebody looks at them
 }
 
 // seat is what a lease has at most one claim for.
@@ -46,11 +48,13 @@ type seat struct{ name, no string }
 // claimSpec is what a claim is for.
 type claimSpec struct {
 	seat
-	slots  int  // as in driver.Claim
-	try    bool // only if it holds at once
-	lock   bool // its terms are a lock's: see lockToken
-	value  []byte
-	onFree func() // called once a claim that held is free
+	slots    int  // as in driver.Claim
+	try      bool // only if it holds at once
+	lock     bool // its terms are a lock's: see lockToken
+	priority int  // above 0: asks leaders of a smaller one to hand over, once it has stood for steady
+	steady   time.Duration
+	value    []byte
+	onFree   func() // called once a claim that held is free
 }
 
 // newClaim returns a claim that stands from now on: events that come before campaign are heard.
@@ -65,6 +69,11 @@ var errLeaseEnded = errors.New("the lease ended")
 
 // campaign stands in the line and returns when the claim is held, or will never be.
 func (c *claim) campaign(ctx context.Context) (*Term, error) {
+	if c.priority > 0 {
+		pressCtx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go c.press(pressCtx)
+	}
 	var final error
 	for o := c.first; ; {
 		switch o.Do {
@@ -263,34 +272,40 @@ func (c *claim) ended(token Token, cause core.Cause) *EndedError {
 	return e
 }
 
-// release gives the claim up and repeats it until the store has confirmed it or the lease is over.
+// release gives the claim up, or hands it over, and repeats it until the store has confirmed it or the lease is over.
 func (c *claim) release(o core.ClaimOrder) {
-	for o.Do == core.Leave {
+	for o.Do == core.Leave || o.Do == core.HandOver {
 		if pause(c.l.ctx, o.Tries) != nil {
 			c.step(core.ClaimEvent{Kind: core.LeaseOver})
 			return
 		}
 		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.Attempt)
-		err := c.l.dl.Release(ctx, c.place)
-		cancel()
 		e := core.ClaimEvent{Kind: core.Left}
-		if err != nil && !errors.Is(err, driver.ErrGone) {
+		if o.Do == core.HandOver {
+			e.Kind = c.handOver(ctx, o)
+		} else if err := c.l.dl.Release(ctx, c.place); err != nil && !errors.Is(err, driver.ErrGone) {
 			e.Kind = core.Failed
 			c.l.s.log.log(slog.LevelDebug, "release failed", "election", c.name, "try", o.Tries, "err", err)
 		}
+		cancel()
 		o = c.step(e)
 	}
 }
 
-// giveUp begins to release the claim: nothing acts under it any more.
-func (c *claim) giveUp() {
-	if o := c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave {
+// giveUp begins to give the claim up: nothing acts under it any more.
+func (c *claim) giveUp() { c.giveUpTo(0) }
+
+// giveUpTo is giveUp in favour of an heir.
+func (c *claim) giveUpTo(heir uint64) {
+	if o := c.step(core.ClaimEvent{Kind: core.GiveUp, Heir: heir}); o.Do == core.Leave || o.Do == core.HandOver {
 		go c.release(o)
 	}
 }
 
 // released waits until nothing of the claim stands.
-func (c *claim) released(ctx context.Context) error {
+func (c *claim) released(ctx context.Context) error { return c.freeAfter(ctx, "resign "+c.name) }
+
+func (c *claim) freeAfter(ctx context.Context, what string) error {
 	select {
 	case <-c.free: // whatever ctx says
 		return nil
@@ -300,7 +315,7 @@ func (c *claim) released(ctx context.Context) error {
 	case <-c.free:
 		return nil
 	case <-ctx.Done():
-		return unreachable(ctx, "resign "+c.name+" (it goes on in the background)", nil)
+		return unreachable(ctx, what+" (it goes on in the background)", nil)
 	}
 }
 

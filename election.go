@@ -28,13 +28,29 @@ func (e *Election) Name() string { return e.name }
 // The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller resigns the term once its
 // work has stopped; for the loop around that see [Candidate].
 func (e *Election) Campaign(ctx context.Context, value []byte) (*Term, error) {
-	if err := errors.Join(CheckName(e.name), checkValue(value)); err != nil {
+	return e.CampaignAs(ctx, CandidateOptions{Value: value})
+}
+
+// CampaignAs is [Election.Campaign] with a priority: see [CandidateOptions]. Once means nothing here.
+func (e *Election) CampaignAs(ctx context.Context, o CandidateOptions) (*Term, error) {
+	if err := errors.Join(CheckName(e.name), checkValue(o.Value)); err != nil {
 		return nil, err
 	}
 	if err := reentry(ctx, e.s, e.name, false); err != nil {
 		return nil, err
 	}
-	return e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: value})
+	if o.Priority < 0 || o.Steady < 0 {
+		return nil, invalid("campaign for %s: priority %d and steady %v must not be negative", e.name, o.Priority, o.Steady)
+	}
+	if o.Priority > 0 {
+		if err := e.canPress(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if o.Steady == 0 {
+		o.Steady = 3 * e.s.o.TTL
+	}
+	return e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, steady: o.Steady})
 }
 
 // Standing is one candidate in a line.
@@ -87,27 +103,7 @@ func (e *Election) State(ctx context.Context) (State, error) {
 // Ask asks the present leader to resign: its term's context ends for ErrResigned, and it gives the name up once its work has stopped.
 // It returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody leads.
 func (e *Election) Ask(ctx context.Context, reason string) (Token, error) {
-	asker, ok := e.s.store.(driver.Asker)
-	if !ok {
-		return 0, invalid("%s cannot carry a request to a leader; stop the leader where it runs", e.s.store.Caps().Store)
-	}
-	for try := 0; ; try++ {
-		if err := pause(ctx, try); err != nil {
-			return 0, unreachable(ctx, "ask the leader of "+e.name, errors.New("its term ended each time"))
-		}
-		leader, err := e.Leader(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if leader.ID == "" {
-			return 0, invalid("the leader of %s was entered by another program, which does not listen", e.name)
-		}
-		r := driver.Request{Token: uint64(leader.Token), By: e.s.o.ID, Reason: reason}
-		err = e.s.retry(ctx, "ask the leader of "+e.name, func(ctx context.Context) error { return asker.Ask(ctx, e.name, r) })
-		if !errors.Is(err, driver.ErrGone) {
-			return leader.Token, err
-		}
-	}
+	return e.ask(ctx, driver.Request{Reason: reason})
 }
 
 // freshness is how long Observe trusts that nothing has changed before it asks: a push that never comes is not a sign of peace.

@@ -185,7 +185,7 @@ func (l *lease) deliver(n driver.News) {
 	case n.Gone:
 		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	case n.Request != nil:
-		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, n.Request)
+		c.asked(n.Place.ID, *n.Request)
 	}
 }
 

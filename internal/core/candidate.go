@@ -74,3 +74,35 @@ func (c *Candidate) Step(now Time, e CandidateEvent) CandidateOrder {
 	}
 	return CandidateOrder{}
 }
+
+// Press decides when a candidate with a priority asks the leader to hand over: once it has stood at the same place under the same leader
+// for so long, and again each time that long has passed. A place that was lost in between is another one, so its count begins again.
+type Press struct {
+	Steady       Time
+	mine, leader uint64
+	since        Time
+}
+
+// look is how often the line is looked at: so many times while the candidate must stand, but not more often than the floor.
+const (
+	looks     = 4
+	lookFloor = 50 * time.Millisecond
+)
+
+// Step takes what the line shows: the token of the candidate's place in it, and of the leader's; 0 where it does not wait, or where nobody
+// leads who could be asked. It says whether to ask now, and when to look again.
+func (p *Press) Step(now Time, mine, leader uint64) (ask bool, wake Time) {
+	if mine != p.mine || leader != p.leader {
+		p.mine, p.leader, p.since = mine, leader, now
+	}
+	if mine == 0 || leader == 0 {
+		p.since = now
+	} else if ask = now-p.since >= p.Steady; ask {
+		p.since = now
+	}
+	return ask, now + max(lookFloor, min(p.since+p.Steady-now, p.Steady/looks))
+}
+
+// Yields says whether a leader of priority own hands over to a candidate that asks with a priority of its own. Two of equal priority
+// never take from each other, or they would do so for ever.
+func Yields(own, asking int) bool { return asking > own }

@@ -9,9 +9,10 @@ package core
 //	                      │ GiveUp             │ GiveUp              │ GiveUp: the work is gone            │ GiveUp
 //	                      ▼                    ▼                     ▼                                     ▼
 //	                   leaving ◀───────────────┴─────────────────────┴──────────────────────────────── (if it stands)
-//	                      └── Left, lease over ──▶ done
+//	                      └── Left, Missing, lease over ──▶ done
 //
-// The order is always the same: the context ends, the work returns, the right ends, and only then the claim is given up.
+// The order is always the same: the context ends, the work returns, the right ends, and only then the claim is given up. With an heir it is
+// handed over instead of released, until the store has said how that ended; if the heir stands no more, it is released after all.
 
 // ClaimPhase is where a claim stands.
 type ClaimPhase int
@@ -43,7 +44,9 @@ const (
 	Rejected                          // the store will not have it: refused, or taken
 	Ask                               // somebody asks us to give it up; Cause says how
 	GiveUp                            // the owner gives it up: nothing acts under it any more
-	Left                              // the store has confirmed the release
+	Left                              // the store has confirmed the release, or the hand-over
+	NoHeir                            // the store will not hand over, and the claim stands: the heir does not
+	Missing                           // a hand-over found the claim gone: an earlier try may have done it
 	LeaseEnding                       // the lease's soft end has come; Cause says why
 	LeaseOver                         // the lease is over; Cause says why
 )
@@ -53,18 +56,20 @@ type ClaimEvent struct {
 	Kind  ClaimEventKind
 	Held  bool
 	Cause Cause
+	Heir  uint64 // for Ask and GiveUp: the token of the claim to hand over to; 0: whoever is next
 }
 
 // Action is a call on the store, or the end of the story.
 type Action int
 
 const (
-	Nothing Action = iota
-	Enter          // enter the line
-	Await          // wait until held
-	Lead           // a term begins
-	Leave          // release
-	Finish         // nothing is left to do
+	Nothing  Action = iota
+	Enter           // enter the line
+	Await           // wait until held
+	Lead            // a term begins
+	Leave           // release
+	HandOver        // transfer to the heir
+	Finish          // nothing is left to do
 )
 
 // ClaimOrder is what to do after an event.
@@ -76,7 +81,18 @@ type ClaimOrder struct {
 	EndRight bool  // from now on Check says no; before any Leave
 	Free     bool  // nothing of this claim stands any more: another claim of this process may enter
 	Cause    Cause // why, for Stop, EndRight and Finish
+	Heir     uint64
 }
+
+// Fate is what became of a hand-over.
+type Fate int
+
+const (
+	Undecided Fate = iota
+	Handed         // the store has confirmed it
+	HeirGone       // the heir stood no more: the claim was released
+	Vanished       // the claim was gone
+)
 
 // Claim decides what becomes of one claim under one lease.
 type Claim struct {
@@ -85,6 +101,8 @@ type Claim struct {
 	tries int
 	asked Cause // asked for before it was known to be held
 	gone  bool  // the store has it no more
+	heir  uint64
+	fate  Fate
 }
 
 // Phase is where the claim stands.
@@ -92,6 +110,12 @@ func (c *Claim) Phase() ClaimPhase { return c.phase }
 
 // Cause is why the claim's term is ending or has ended.
 func (c *Claim) Cause() Cause { return c.cause }
+
+// Heir is the token of the claim to hand over to, 0 if there is none.
+func (c *Claim) Heir() uint64 { return c.heir }
+
+// Fate is what has become of the hand-over so far.
+func (c *Claim) Fate() Fate { return c.fate }
 
 // Step takes one event. An event that does not fit the phase changes nothing: answers may come late.
 func (c *Claim) Step(e ClaimEvent) ClaimOrder {
@@ -149,7 +173,7 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 		}
 		return c.finish(None)
 	case Ask:
-		c.asked = e.Cause // it overtook the news that the claim is held
+		c.asked, c.heir = e.Cause, e.Heir // it overtook the news that the claim is held
 	case GiveUp:
 		return c.leave()
 	case LeaseEnding, LeaseOver:
@@ -164,11 +188,16 @@ func (c *Claim) stepLeading(e ClaimEvent) ClaimOrder {
 		return c.stop(Deposed, true)
 	case LeaseOver:
 		return c.stop(e.Cause, true)
-	case LeaseEnding, Ask:
+	case LeaseEnding:
+		return c.stop(e.Cause, false)
+	case Ask:
+		c.heir = e.Heir
 		return c.stop(e.Cause, false)
 	case GiveUp:
-		c.phase, c.cause, c.tries = Leaving, Resigned, 0
-		return ClaimOrder{Do: Leave, Stop: true, EndRight: true, Cause: Resigned}
+		if c.cause = Resigned; e.Heir != 0 {
+			c.cause = Transferred
+		}
+		return c.part(e.Heir, true)
 	}
 	return ClaimOrder{}
 }
@@ -181,36 +210,79 @@ func (c *Claim) stepStopping(e ClaimEvent) ClaimOrder {
 	case LeaseOver:
 		c.gone = true
 		return ClaimOrder{EndRight: true, Free: true, Cause: e.Cause}
+	case Ask:
+		if c.heir == 0 { // who asked first counts, as for the cause
+			c.heir = e.Heir
+		}
 	case GiveUp:
 		if c.gone {
 			return c.finish(c.cause)
 		}
-		c.phase, c.tries = Leaving, 0
-		return ClaimOrder{Do: Leave, EndRight: true, Cause: c.cause}
+		return c.part(e.Heir, false)
 	}
 	return ClaimOrder{}
 }
 
+// part begins to give up a claim that has led.
+func (c *Claim) part(heir uint64, stop bool) ClaimOrder {
+	c.phase, c.tries = Leaving, 0
+	if heir != 0 {
+		c.heir = heir
+	}
+	o := c.parting()
+	o.Stop, o.EndRight, o.Cause = stop, true, c.cause
+	return o
+}
+
+// parting is the call that gives the claim up.
+func (c *Claim) parting() ClaimOrder {
+	if c.heir != 0 && c.fate == Undecided {
+		return ClaimOrder{Do: HandOver, Heir: c.heir, Tries: c.tries}
+	}
+	return ClaimOrder{Do: Leave, Tries: c.tries}
+}
+
 func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
+	handing := c.parting().Do == HandOver
 	switch e.Kind {
-	case Left, Lost, LeaseOver:
+	case Left:
+		if handing {
+			c.fate = Handed
+		}
+		return c.finish(c.cause)
+	case NoHeir:
+		if handing {
+			c.fate, c.tries = HeirGone, 0
+			return c.parting()
+		}
+	case Missing:
+		if handing {
+			c.fate = Vanished
+		}
+		return c.finish(c.cause)
+	case Lost:
+		if handing {
+			break // it may be our own doing: the answer tells
+		}
+		return c.finish(c.cause)
+	case LeaseOver:
 		return c.finish(c.cause)
 	case Failed:
 		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost would block the line.
 		c.tries++
-		return ClaimOrder{Do: Leave, Tries: c.tries}
+		return c.parting()
 	}
 	return ClaimOrder{}
 }
 
-// leave gives up a claim that never led.
+// leave gives up a claim that never led: it has nothing to hand over.
 func (c *Claim) leave() ClaimOrder {
-	c.phase, c.cause, c.tries = Leaving, Resigned, 0
+	c.phase, c.cause, c.tries, c.heir = Leaving, Resigned, 0, 0
 	return ClaimOrder{Do: Leave}
 }
 
 func (c *Claim) enter(fresh bool) ClaimOrder {
-	c.phase, c.tries, c.asked = Entering, 0, None
+	c.phase, c.tries, c.asked, c.heir = Entering, 0, None, 0
 	return ClaimOrder{Do: Enter, Fresh: fresh}
 }
 

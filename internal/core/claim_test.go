@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,7 +18,7 @@ func play(events ...ClaimEvent) (c *Claim, got string) {
 }
 
 func word(o ClaimOrder) string {
-	w := [...]string{"-", "enter", "await", "lead", "leave", "finish"}[o.Do]
+	w := [...]string{"-", "enter", "await", "lead", "leave", "handover", "finish"}[o.Do]
 	if o.Fresh {
 		w += "+fresh"
 	}
@@ -29,6 +30,9 @@ func word(o ClaimOrder) string {
 	}
 	if o.Free {
 		w += "+free"
+	}
+	if o.Heir != 0 {
+		w += fmt.Sprint("=", o.Heir)
 	}
 	if o.Tries > 0 {
 		w += fmt.Sprint("+", o.Tries)
@@ -54,6 +58,11 @@ func TestClaimStories(t *testing.T) {
 		ending  = ClaimEvent{Kind: LeaseEnding, Cause: Expired}
 		over    = ClaimEvent{Kind: LeaseOver, Cause: Expired}
 		refused = ClaimEvent{Kind: Rejected}
+		to7     = ClaimEvent{Kind: Ask, Cause: Transferred, Heir: 7}
+		to8     = ClaimEvent{Kind: Ask, Cause: Transferred, Heir: 8}
+		give7   = ClaimEvent{Kind: GiveUp, Heir: 7}
+		noHeir  = ClaimEvent{Kind: NoHeir}
+		missing = ClaimEvent{Kind: Missing}
 	)
 	for _, tc := range []struct {
 		name   string
@@ -96,6 +105,38 @@ func TestClaimStories(t *testing.T) {
 		{"asked before the win is known: the term stops as it begins", []ClaimEvent{stand, entered, ask, woken, giveUp},
 			"enter+fresh await - lead+stop(resigned) leave+right(resigned)"},
 		{"asked for a place that was lost since", []ClaimEvent{stand, entered, ask, lost, held}, "enter+fresh await - enter+fresh lead"},
+		{"handed over by the owner", []ClaimEvent{stand, held, give7, left},
+			"enter+fresh lead handover+stop+right=7(transferred) finish+free(transferred)"},
+		{"asked to hand over: the heir is kept until the work has returned", []ClaimEvent{stand, held, to7, giveUp, left},
+			"enter+fresh lead -+stop(transferred) handover+right=7(transferred) finish+free(transferred)"},
+		{"a hand-over with an unknown outcome is repeated", []ClaimEvent{stand, held, give7, failed, failed, missing},
+			"enter+fresh lead handover+stop+right=7(transferred) handover=7+1 handover=7+2 finish+free(transferred)"},
+		{"the heir has gone: released after all", []ClaimEvent{stand, held, give7, failed, noHeir, failed, left},
+			"enter+fresh lead handover+stop+right=7(transferred) handover=7+1 leave leave+1 finish+free(transferred)"},
+		{"asked to hand over, and the heir has gone when the work returns", []ClaimEvent{stand, held, to7, giveUp, noHeir, left},
+			"enter+fresh lead -+stop(transferred) handover+right=7(transferred) leave finish+free(transferred)"},
+		{"the news that it is gone may be our own doing: the answer tells", []ClaimEvent{stand, held, give7, lost, left},
+			"enter+fresh lead handover+stop+right=7(transferred) - finish+free(transferred)"},
+		{"the lease ends during a hand-over", []ClaimEvent{stand, held, give7, failed, ending, over, left},
+			"enter+fresh lead handover+stop+right=7(transferred) handover=7+1 - finish+free(transferred) -"},
+		{"asked twice: the first counts", []ClaimEvent{stand, held, to7, to8, giveUp},
+			"enter+fresh lead -+stop(transferred) - handover+right=7(transferred)"},
+		{"asked to resign, and then in favour of somebody", []ClaimEvent{stand, held, ask, to7, giveUp},
+			"enter+fresh lead -+stop(resigned) - handover+right=7(resigned)"},
+		{"the owner's own word counts more than what was asked", []ClaimEvent{stand, held, to8, give7},
+			"enter+fresh lead -+stop(transferred) handover+right=7(transferred)"},
+		{"deposed while it stops: nothing is handed over", []ClaimEvent{stand, held, to7, lost, giveUp},
+			"enter+fresh lead -+stop(transferred) -+right+free(deposed) finish+free(transferred)"},
+		{"a hand-over of what waits is a release", []ClaimEvent{stand, entered, to7, give7, left},
+			"enter+fresh await - leave finish+free(resigned)"},
+		{"asked to hand over before the win is known", []ClaimEvent{stand, entered, to7, woken, giveUp},
+			"enter+fresh await - lead+stop(transferred) handover+right=7(transferred)"},
+		{"asked to hand over a place that was lost since", []ClaimEvent{stand, entered, to7, lost, held, giveUp},
+			"enter+fresh await - enter+fresh lead leave+stop+right(resigned)"},
+		{"a second resignation during a hand-over changes nothing", []ClaimEvent{stand, held, give7, giveUp, left},
+			"enter+fresh lead handover+stop+right=7(transferred) - finish+free(transferred)"},
+		{"a hand-over that comes after a resignation changes nothing", []ClaimEvent{stand, held, giveUp, give7, failed},
+			"enter+fresh lead leave+stop+right(resigned) - leave+1"},
 		{"a wake-up that comes after giving up leads nobody", []ClaimEvent{stand, entered, giveUp, woken, left},
 			"enter+fresh await leave - finish+free(resigned)"},
 	} {
@@ -105,18 +146,24 @@ func TestClaimStories(t *testing.T) {
 	}
 }
 
-// No sequence of events, however odd, releases a claim whose context and right have not ended before, or leads twice.
+// No sequence of events, however odd, releases a claim or hands it over before its context and right have ended, leads twice, hands over to
+// two, or hands over what was ordered to be released.
 func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 	var kinds []ClaimEvent
 	for k := Stand; k <= LeaseOver; k++ {
 		kinds = append(kinds, ClaimEvent{Kind: k, Cause: Expired})
 	}
 	kinds = append(kinds, ClaimEvent{Kind: Entered, Held: true})
+	for heir := uint64(7); heir <= 8; heir++ {
+		kinds = append(kinds, ClaimEvent{Kind: Ask, Cause: Transferred, Heir: heir}, ClaimEvent{Kind: GiveUp, Heir: heir})
+	}
 	type state struct {
 		c                 Claim
 		led, stop, noMore bool
+		released          bool
+		heir              uint64 // handed over to
 	}
-	seen := map[state]bool{}
+	seen, handed := map[state]bool{}, 0
 	var walk func(s state, depth int)
 	walk = func(s state, depth int) {
 		if depth == 0 || seen[s] {
@@ -132,15 +179,48 @@ func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 			}
 			n.led = n.led || o.Do == Lead
 			n.stop, n.noMore = n.stop || o.Stop, n.noMore || o.EndRight
-			if n.led && (o.Do == Leave || o.Do == Finish) && !(n.stop && n.noMore) {
+			if (n.led && (o.Do == Leave || o.Do == Finish) || o.Do == HandOver) && !(n.stop && n.noMore) {
 				t.Fatalf("%v after %+v: the context ended %v, the right ended %v", o.Do, e, n.stop, n.noMore)
 			}
+			switch {
+			case o.Do == HandOver && (n.released || n.heir != 0 && n.heir != o.Heir || o.Heir == 0 || !n.led):
+				t.Fatalf("handed over to %d after %+v; led %v, released %v, handed over to %d before", o.Heir, e, n.led, n.released, n.heir)
+			case o.Do == Leave && n.heir != 0 && !n.released && e.Kind != NoHeir:
+				t.Fatalf("released after %+v though a hand-over may be under way", e)
+			case o.Do == HandOver:
+				n.heir = o.Heir
+				handed++
+			}
+			n.released = n.released || o.Do == Leave
 			walk(n, depth-1)
 		}
 	}
 	walk(state{}, 40)
-	if len(seen) < 10 {
-		t.Fatalf("only %d states were reached", len(seen))
+	if len(seen) < 10 || handed < 10 {
+		t.Fatalf("only %d states were reached, and %d hand-overs", len(seen), handed)
+	}
+}
+
+func TestFateOfAHandOver(t *testing.T) {
+	begin := []ClaimEvent{{Kind: Stand}, {Kind: Entered, Held: true}, {Kind: GiveUp, Heir: 7}}
+	for _, tc := range []struct {
+		then []ClaimEventKind
+		want Fate
+	}{
+		{[]ClaimEventKind{Left}, Handed},
+		{[]ClaimEventKind{Lost}, Undecided},
+		{[]ClaimEventKind{Lost, Left}, Handed},
+		{[]ClaimEventKind{Failed, Missing}, Vanished},
+		{[]ClaimEventKind{NoHeir, Left}, HeirGone},
+		{[]ClaimEventKind{LeaseOver}, Undecided},
+	} {
+		events := slices.Clone(begin)
+		for _, k := range tc.then {
+			events = append(events, ClaimEvent{Kind: k})
+		}
+		if c, _ := play(events...); c.Fate() != tc.want || c.Heir() != 7 {
+			t.Errorf("%v: fate %d of heir %d, want %d", tc.then, c.Fate(), c.Heir(), tc.want)
+		}
 	}
 }
 

@@ -1,0 +1,348 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Transfer ends the term and hands the name to another candidate: to is the ID of its session, and it must stand in the line. Its oldest
+// exclusive claim leads next, under a larger token, with no moment in between in which the name is free; candidates that stood before
+// it lose their place and stand again behind it.
+//
+// Calling it says that the work has stopped, as with [Term.Resign]. First the line is looked at: if the heir does not stand there, the answer is
+// ErrNotStanding, and the term goes on untouched, as it does after ErrInvalid (a lock, oneself, a store that cannot hand over) and after
+// ErrUnreachable if Check still says yes. Then the context ends for ErrTransferred, Check says no, and the store is asked until it has
+// confirmed; then Transfer returns nil. An heir that has gone in that moment is ErrNotStanding too, but then the name was released, and Check says no.
+//
+// When ctx ends before that the hand-over goes on in the background until the store confirms it or the lease runs out, and the error is
+// ErrUnreachable. Called by the work of a [Candidate], give it a ctx that ends within Options.Grace: work that has not returned by then has outlived its right.
+func (t *Term) Transfer(ctx context.Context, to string) error {
+	if err := t.transferable(to); err != nil {
+		return err
+	}
+	heir, err := t.heir(ctx, to)
+	if err != nil {
+		return err
+	}
+	t.c.giveUpTo(heir)
+	what := "transfer " + t.c.name + " to " + to
+	if err := t.c.freeAfter(ctx, what); err != nil {
+		return err
+	}
+	return t.handed(ctx, "primacy: "+what, heir)
+}
+
+// transferable says why the term cannot be handed over at all.
+func (t *Term) transferable(to string) error {
+	if err := checkText("ID to transfer to", to); err != nil {
+		return err
+	}
+	switch _, ok := t.l.dl.(driver.Transferer); {
+	case t.c.lock:
+		return invalid("the lock on %s goes to who stands next, and to nobody by name", t.c.name)
+	case !ok:
+		return invalid("%s cannot hand %s over to a named candidate: resign", t.l.s.store.Caps().Store, t.c.name)
+	case to == t.l.s.o.ID:
+		return invalid("transfer %s: %s leads already", t.c.name, to)
+	}
+	return t.Check()
+}
+
+// heir looks for the claim to hand over to.
+func (t *Term) heir(ctx context.Context, to string) (uint64, error) {
+	st, err := t.l.s.Election(t.c.name).State(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.Check(); err != nil {
+		return 0, err // it may have ended while we looked
+	}
+	if st.Leader == nil || st.Leader.Token != t.token {
+		return 0, &EndedError{Name: t.c.name, Token: t.token, Cause: ErrDeposed} // the news of it is under way
+	}
+	heir, ok := st.heir(to)
+	if !ok {
+		return 0, st.notStanding(to)
+	}
+	return uint64(heir.Token), nil
+}
+
+// handed says what became of a hand-over that is at its end.
+func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
+	t.c.mu.Lock()
+	fate, to, last := t.c.core.Fate(), t.c.core.Heir(), t.c.last
+	t.c.mu.Unlock()
+	switch {
+	case to != heir: // another Resign or Transfer, or the end of the lease, came first
+		return t.Check()
+	case fate == core.Handed:
+		return nil
+	case fate == core.HeirGone && errors.Is(last, driver.ErrNoHeir):
+		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotStanding)
+	case fate == core.HeirGone:
+		return fmt.Errorf("%s: %w; the name was released", what, last)
+	case fate == core.Vanished:
+		st, err := t.l.s.Election(t.c.name).State(ctx)
+		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == heir {
+			return nil // an earlier try had done it, and its answer was lost
+		}
+		return fmt.Errorf("%s: %w before the store confirmed it; whether it was handed over is not known", what, ErrDeposed)
+	}
+	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
+}
+
+// heir returns the oldest claim of that candidate that waits to lead.
+func (st State) heir(id string) (Standing, bool) {
+	i := slices.IndexFunc(st.Waiting, func(s Standing) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
+	if i < 0 {
+		return Standing{}, false
+	}
+	return st.Waiting[i], true
+}
+
+// notStanding says that id does not wait in the line, and who does.
+func (st State) notStanding(id string) error {
+	return fmt.Errorf("primacy: transfer %s: %q %w; %s", st.Name, id, ErrNotStanding, st.whoWaits())
+}
+
+// whoWaits names those who could be handed the name.
+func (st State) whoWaits() string {
+	const most = 10
+	var ids []string
+	for _, s := range st.Waiting {
+		if id := fmt.Sprintf("%q", s.ID); s.ID != "" && s.Slots == 0 && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	switch n := len(ids); {
+	case n == 0:
+		return "nobody who could be named does"
+	case n > most:
+		return fmt.Sprintf("waiting: %s and %d more", strings.Join(ids[:most], ", "), n-most)
+	}
+	return "waiting: " + strings.Join(ids, ", ")
+}
+
+// handOver asks the store once to hand the claim over, and says what came of it.
+func (c *claim) handOver(ctx context.Context, o core.ClaimOrder) core.ClaimEventKind {
+	tr, ok := c.l.dl.(driver.Transferer)
+	err := driver.ErrRefused
+	if ok {
+		err = tr.Transfer(ctx, c.place, o.Heir)
+	}
+	c.mu.Lock()
+	c.last = err
+	c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "heir", o.Heir)
+		return core.Left
+	case errors.Is(err, driver.ErrGone):
+		return core.Missing
+	case errors.Is(err, driver.ErrNoHeir), isFinal(err):
+		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
+		return core.NoHeir
+	}
+	c.l.s.log.log(slog.LevelDebug, "hand-over failed", "election", c.name, "try", o.Tries, "err", err)
+	return core.Failed
+}
+
+// wish is a request that came for the claim with that ID.
+type wish struct {
+	id string
+	r  driver.Request
+}
+
+// maxWishes bounds the requests that are looked at; who sends more is not heard.
+const maxWishes = 16
+
+// asked hears a request. Whom it is in favour of is looked up beside the news, which must not wait for that.
+func (c *claim) asked(id string, r driver.Request) {
+	if r.Priority != 0 && !core.Yields(c.priority, r.Priority) {
+		return
+	}
+	if r.To == "" {
+		c.tell(id, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, &r)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := wish{id, r}
+	if len(c.wishes) == maxWishes || slices.Contains(c.wishes, w) {
+		return
+	}
+	c.wishes = append(c.wishes, w)
+	if !c.weighing {
+		c.weighing = true
+		go c.weighAll()
+	}
+}
+
+// weighAll looks at requests to hand over, one after the other, until there are no more.
+func (c *claim) weighAll() {
+	for {
+		c.mu.Lock()
+		if len(c.wishes) == 0 {
+			c.weighing = false
+			c.mu.Unlock()
+			return
+		}
+		w := c.wishes[0]
+		c.wishes = slices.Delete(c.wishes, 0, 1)
+		over := c.core.Phase() > core.Stopping
+		c.mu.Unlock()
+		if over {
+			continue
+		}
+		heir, err := c.weigh(w.r)
+		if err != nil {
+			c.l.s.log.log(slog.LevelWarn, "not handed over as asked", "election", c.name, "to", w.r.To, "by", w.r.By, "err", err)
+			continue
+		}
+		if heir != 0 {
+			c.tell(w.id, core.ClaimEvent{Kind: core.Ask, Cause: core.Transferred, Heir: heir}, &w.r)
+		}
+	}
+}
+
+// weigh finds the heir of a request, 0 if it is not for the present term.
+func (c *claim) weigh(r driver.Request) (uint64, error) {
+	if _, ok := c.l.dl.(driver.Transferer); !ok {
+		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)
+	}
+	if c.lock {
+		return 0, invalid("%s is held as a lock, which goes to who stands next", c.name)
+	}
+	ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.TTL)
+	defer cancel()
+	st, err := c.l.s.Election(c.name).State(ctx)
+	if err != nil || st.Leader == nil || uint64(st.Leader.Token) != r.Token {
+		return 0, err
+	}
+	heir, ok := st.heir(r.To)
+	if !ok {
+		return 0, st.notStanding(r.To)
+	}
+	return uint64(heir.Token), nil
+}
+
+// AskTransfer asks the present leader to hand the name over to the candidate with the session ID to: its term's context ends for
+// ErrTransferred, and once its work has stopped the heir leads. The leader looks whether the heir stands and, if it does not, leads on.
+// If the heir goes while the work is stopping, the name is released to whoever is next.
+//
+// The line is looked at first: ErrNoLeader if nobody leads, ErrNotStanding with who does stand, ErrInvalid if to leads already, or if the
+// leader cannot be asked. Reason is told to the leader. It returns the token of the term that was asked, without waiting for its end. It repeats
+// the request until the store has taken it, also to a new leader if the term ended meanwhile, or ctx ends (ErrUnreachable).
+func (e *Election) AskTransfer(ctx context.Context, to, reason string) (Token, error) {
+	if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", to)); err != nil {
+		return 0, err
+	}
+	return e.ask(ctx, driver.Request{To: to, Reason: reason})
+}
+
+// ask brings a request to whoever leads.
+func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
+	asker, ok := e.s.store.(driver.Asker)
+	if !ok {
+		return 0, invalid("%s cannot carry a request to a leader; stop the leader where it runs", e.s.store.Caps().Store)
+	}
+	r.By = e.s.o.ID
+	for try := 0; ; try++ {
+		if err := pause(ctx, try); err != nil {
+			return 0, unreachable(ctx, "ask the leader of "+e.name, errors.New("its term ended each time"))
+		}
+		st, err := e.State(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if try > 0 && st.Leader != nil && r.To != "" && st.Leader.ID == r.To {
+			return Token(r.Token), nil // it leads now: the request may have arrived, or nobody needs it any more
+		}
+		if err := st.askable(r.To); err != nil {
+			return 0, err
+		}
+		r.Token = uint64(st.Leader.Token)
+		err = e.s.retry(ctx, "ask the leader of "+e.name, func(ctx context.Context) error { return asker.Ask(ctx, e.name, r) })
+		if !errors.Is(err, driver.ErrGone) {
+			return st.Leader.Token, err
+		}
+	}
+}
+
+// askable says why the leader cannot be asked to give up in favour of to, or of whoever is next.
+func (st State) askable(to string) error {
+	switch {
+	case st.Leader == nil:
+		return ErrNoLeader
+	case to != "" && st.Leader.ID == to:
+		return invalid("transfer %s: %q leads already", st.Name, to)
+	case st.Leader.ID == "":
+		return invalid("the leader of %s was entered by another program, which does not listen", st.Name)
+	case to != "":
+		if _, ok := st.heir(to); !ok {
+			return st.notStanding(to)
+		}
+	}
+	return nil
+}
+
+// canPress says why this session cannot ask for the lead by its priority.
+func (e *Election) canPress(ctx context.Context) error {
+	l, err := e.s.live(ctx)
+	if err != nil {
+		return err
+	}
+	_, asks := e.s.store.(driver.Asker)
+	if _, hands := l.dl.(driver.Transferer); !asks || !hands {
+		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot", e.name, e.s.store.Caps().Store)
+	}
+	return nil
+}
+
+// press asks leaders to hand over to this candidate, for as long as its claim waits: one look at the line every quarter of steady. A look is
+// enough to know that the place was kept, since tokens never come back.
+func (c *claim) press(ctx context.Context) {
+	s := c.l.s
+	e, asker := s.Election(c.name), s.store.(driver.Asker)
+	for p := (core.Press{Steady: c.steady}); ctx.Err() == nil; {
+		limit, cancel := context.WithTimeout(ctx, c.l.timing.TTL)
+		st, err := e.State(limit)
+		now := s.clock()
+		wake := now + max(c.steady/4, time.Second)
+		if err == nil {
+			var ask bool
+			mine, leader := c.pressed(st)
+			if ask, wake = p.Step(now, mine, leader); ask {
+				// Whatever comes of it: if nothing does, the same is asked again.
+				_ = asker.Ask(limit, c.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID, Priority: c.priority, Reason: fmt.Sprintf("priority %d", c.priority)})
+			}
+		}
+		cancel()
+		select {
+		case <-time.After(wake - now):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// pressed returns the token of the claim's place, if it waits, and of the leader, if that can be asked.
+func (c *claim) pressed(st State) (mine, leader uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own, _ := st.heir(c.l.s.o.ID) // whom the leader would find
+	if c.core.Phase() == core.Waiting && own.Token == Token(c.place.Token) {
+		mine = c.place.Token
+	}
+	if st.Leader != nil && st.Leader.ID != "" && st.Leader.Slots == 0 {
+		leader = uint64(st.Leader.Token)
+	}
+	return mine, leader
+}
