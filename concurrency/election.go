@@ -99,7 +99,7 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 		err = e.Proclaim(ctx, val)
 	}
 	if err == nil && !in.held {
-		_, err = s.await(ctx, in.c)
+		_, err = s.await(ctx, in.c, s.abandoned)
 	}
 	if err == nil && s.gone() {
 		err = ErrSessionExpired

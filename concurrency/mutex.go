@@ -67,7 +67,7 @@ func (m *Mutex) Lock(ctx context.Context) error {
 	m.set(in.c.key, in.c.rev)
 	h := in.header
 	if !in.held {
-		h, err = m.s.await(ctx, in.c)
+		h, err = m.s.await(ctx, in.c, never)
 	}
 	if err == nil {
 		return m.locked(in.c, h)

@@ -43,6 +43,7 @@ type Session struct {
 	granting chan struct{}     // who has it may grant a guard
 
 	granted time.Duration // the ttl of the session's lease
+	brought bool          // with WithLease
 
 	mu     sync.Mutex
 	state  state
@@ -151,6 +152,7 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 		s.anchor = anchor{id: id, term: l.resp.ResponseHeader.GetRaftTerm()}
 		s.seen = l.resp.ResponseHeader.GetRevision()
 	} else {
+		s.brought = true
 		if base, ok := ctx.Value(baseKey{}).(context.Context); ok {
 			s.base = base
 		}
