@@ -25,6 +25,7 @@ const (
 	kindRun     = "run"     // `primacy run` and a command
 	kindPrimacy = "primacy" // a process that uses the library
 	kindForeign = "foreign" // TORTURE_WORKER
+	kindLocks   = "locks"   // a process whose goroutines contend for several locks: TestLockHistories
 )
 
 // candidate is one place in a line: a process that is started again whenever it has ended, as any service would be.
@@ -42,6 +43,7 @@ type candidate struct {
 	mu     sync.Mutex
 	cmd    *exec.Cmd
 	starts int
+	ends   map[int]time.Duration // when each start was seen to have ended
 	over   bool
 	done   chan struct{}
 	sent   [][]int64 // what the meters said, the newest last
@@ -60,7 +62,8 @@ type tail struct{ read int64 }
 
 func newCandidate(t testing.TB, l *line, id, kind string, members []*etcdtest.Server) *candidate {
 	t.Helper()
-	c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), done: make(chan struct{}), tails: map[string]*tail{}}
+	c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), done: make(chan struct{}),
+		ends: map[int]time.Duration{}, tails: map[string]*tail{}}
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -94,10 +97,15 @@ func (c *candidate) command() (*exec.Cmd, error) {
 		program, kind = os.Getenv("TORTURE_WORKER"), os.Getenv("TORTURE_KIND")
 	}
 	cmd := exec.Command(program, "--kind", kind, "--endpoints", endpoints, "--name", c.line.name, "--id", c.id, "--ttl", ttl,
-		"--acts", filepath.Join(c.dir, fmt.Sprintf("acts-%d", c.starts)), "--writes", filepath.Join(c.dir, fmt.Sprintf("writes-%d", c.starts)),
+		"--acts", c.actsFile(c.starts), "--writes", filepath.Join(c.dir, fmt.Sprintf("writes-%d", c.starts)),
 		"--sink", c.line.sink.path)
 	cmd.Env = append(env, helperEnv+"=worker")
 	return cmd, nil
+}
+
+// actsFile is where a worker writes its acts, for each start another.
+func (c *candidate) actsFile(start int) string {
+	return filepath.Join(c.dir, fmt.Sprintf("acts-%d", start))
 }
 
 // keep runs the process, again and again, until down.
@@ -129,7 +137,7 @@ func (c *candidate) keep(rng *rand.Rand) error {
 		c.mu.Unlock()
 		err = cmd.Wait()
 		c.mu.Lock()
-		c.cmd = nil
+		c.cmd, c.ends[c.starts] = nil, boottime.Now()
 		over := c.over
 		c.mu.Unlock()
 		fmt.Fprintf(log, "--- ended at %d: %v\n", boottime.Now().Nanoseconds(), err)

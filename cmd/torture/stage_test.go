@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -96,9 +97,11 @@ func (s *stage) addLine(name string, kinds ...string) *line {
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		s.Fatal(err)
 	}
-	var err error
-	if l.program, err = program(); err != nil {
-		s.Fatal(err)
+	if slices.Contains(kinds, kindRun) {
+		var err error
+		if l.program, err = program(); err != nil {
+			s.Fatal(err)
+		}
 	}
 	l.sink = newSink(s, s.socketDir())
 	for i, kind := range kinds {

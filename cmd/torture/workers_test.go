@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,7 +31,7 @@ type workerArgs struct {
 
 func (w *workerArgs) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("worker", flag.ExitOnError)
-	f.StringVar(&w.kind, "kind", "", "primacy, or a control: plain-keepalive, etcd-election")
+	f.StringVar(&w.kind, "kind", "", "primacy, mutex, locks, or a control: plain-keepalive, etcd-election")
 	f.StringVar(&w.endpoints, "endpoints", "", "etcd's members, host:port,…")
 	f.StringVar(&w.name, "name", "", "of the election")
 	f.StringVar(&w.id, "id", "", "of the candidate")
@@ -63,6 +65,9 @@ func workerMain() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log.SetFlags(log.Ltime | log.Lmicroseconds)
+	if w.kind == kindLocks {
+		return w.locks(ctx)
+	}
 	a, err := newActor(w.id, w.acts, w.writes, w.sink)
 	if err != nil {
 		return err
@@ -74,22 +79,38 @@ func workerMain() error {
 		return w.control(ctx, a, keepaliveTerm)
 	case "etcd-election":
 		return w.control(ctx, a, electionTerm)
+	case kindMutex:
+		return w.mutex(ctx, a)
 	}
 	return fmt.Errorf("unknown kind %q", w.kind)
 }
 
+// session opens the store and a session. It returns what closes both.
+func (w *workerArgs) session(ctx context.Context) (*primacy.Session, func(), error) {
+	store, err := openPatiently(ctx, w.urls())
+	if err != nil {
+		return nil, nil, err
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	s, err := primacy.NewSession(store, primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
+	check(err)
+	return s, func() {
+		limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		if err := s.Close(limit); err != nil {
+			log.Print(err)
+		}
+		store.Close()
+	}, nil
+}
+
 // primacy stands by the library, again and again.
 func (w *workerArgs) primacy(ctx context.Context, a *actor) error {
-	store, err := openPatiently(ctx, w.urls())
+	s, done, err := w.session(ctx)
 	if err != nil {
 		return nil // told to end before there was a store
 	}
-	defer store.Close()
-	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	s, err := primacy.NewSession(store, primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
-	if err != nil {
-		return err
-	}
+	defer done()
 	reign, _ := time.ParseDuration(os.Getenv(reignEnv))
 	zealous := os.Getenv(zealEnv) != ""
 	for ctx.Err() == nil {
@@ -108,11 +129,38 @@ func (w *workerArgs) primacy(ctx context.Context, a *actor) error {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := s.Close(limit); err != nil {
-		log.Print(err)
+	return nil
+}
+
+// How many goroutines of a process want the mutex, and for how long each has it at most.
+const (
+	mutexLoops = 2
+	mutexReign = 500 * time.Millisecond
+)
+
+// mutex has goroutines contend for one mutex, and acts while one of them holds it.
+func (w *workerArgs) mutex(ctx context.Context, a *actor) error {
+	s, done, err := w.session(ctx)
+	if err != nil {
+		return nil
 	}
+	defer done()
+	var wg sync.WaitGroup
+	for range mutexLoops {
+		wg.Go(func() {
+			for rng := rand.New(rand.NewPCG(rand.Uint64(), 0)); ctx.Err() == nil; {
+				err := s.Mutex(w.name).Do(ctx, func(_ context.Context, t *primacy.Term) error {
+					end := boottime.Now() + between(rng, 10*time.Millisecond, mutexReign)
+					return a.lead(uint64(t.Token()), func() bool { return t.Check() == nil && ctx.Err() == nil && boottime.Now() < end })
+				})
+				if err != nil {
+					log.Printf("held the lock, and ended: %v", err)
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
 	return nil
 }
 

@@ -1,0 +1,268 @@
+//go:build linux
+
+package torture
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/primacy-go/primacy"
+)
+
+// TestLockHistories has processes contend for locks under faults, and asks porcupine whether what they recorded could be that of a mutex, of a
+// lock for readers and writers, and of a semaphore. In each process several goroutines want the same locks. The short run has all three at
+// once.
+func TestLockHistories(t *testing.T) {
+	t.Parallel()
+	d := forHow(t, "LOCKS_FOR", 12*time.Second)
+	short := d < time.Minute
+	processes, loops, ttl := 8, 4, 5*time.Second
+	if short {
+		processes, loops, ttl = 4, 2, 2*time.Second
+	}
+	ttl, processes = forHow(t, "LOCKS_TTL", ttl), knob(t, "LOCKS_PROCESSES", processes)
+	seed := uint64(knob(t, "LOCKS_SEED", int(time.Now().UnixNano()&0xffffff)+1))
+	kinds := cmp.Or(os.Getenv("LOCKS_KIND"), strings.Join(lockKinds, ","))
+	say := fmt.Sprintf("LOCKS_SEED=%d LOCKS_FOR=%v LOCKS_TTL=%v LOCKS_KIND=%s LOCKS_PROCESSES=%d", seed, d, ttl, kinds, processes)
+	t.Log(say)
+	fmt.Fprintln(os.Stderr, "locks:", say)
+	s := newStage(t, seed, ttl)
+	l := s.addLocks("locks", processes, kinds, loops, "primacy")
+	s.runLocks(lockLanes(short), d)
+	s.expectLocks(l, strings.Split(kinds, ","), short)
+	if t.Failed() {
+		t.Log("this run: " + say)
+		s.keep()
+	}
+}
+
+// TestLockControl does the same to etcd's own mutex, under a fault that it does not stand: porcupine must find it out.
+func TestLockControl(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, newSeed(t), 3*time.Second)
+	l := s.addLocks("control", 3, kindMutex, 1, "etcd")
+	s.runLocks([]lane{{name: "control", kinds: aimed("SIGSTOP, longer than the ttl"), most: 100 * time.Millisecond, line: 1}}, 12*time.Second)
+	s.expectControl(l)
+}
+
+// addLocks enters processes that contend for locks.
+func (s *stage) addLocks(name string, processes int, kinds string, loops int, by string) *line {
+	s.Helper()
+	for _, kind := range strings.Split(kinds, ",") {
+		if !slices.Contains(lockKinds, kind) {
+			s.Fatalf("LOCKS_KIND=%q: want some of %s", kinds, strings.Join(lockKinds, ","))
+		}
+	}
+	l := s.addLine(name, slices.Repeat([]string{kindLocks}, processes)...)
+	for _, c := range l.candidates {
+		c.env = append(c.env, locksEnv+"="+kinds, loopsEnv+"="+strconv.Itoa(loops), lockersEnv+"="+by)
+	}
+	return l
+}
+
+// lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a short run there is time between them.
+func lockLanes(short bool) []lane {
+	processes := append(aimed("SIGKILL", "SIGSTOP, longer than the ttl", "SIGSTOP, shorter than the ttl", "SIGKILL of a waiting candidate"),
+		harm{"SIGSTOP of any process", false, freezeAny})
+	if short {
+		return []lane{
+			{name: "members", kinds: aimed("etcd leader moved", "etcd leader frozen"), most: 6 * time.Second},
+			{name: "processes", kinds: processes, most: 500 * time.Millisecond},
+			{name: "links", kinds: aimed("holder cut off, both ways", "connections of all cut again and again"), most: 4 * time.Second},
+		}
+	}
+	members := slices.DeleteFunc(memberHarms(), func(h harm) bool { return h.name == diskFull })
+	return []lane{
+		{name: "members", kinds: members, most: 3 * time.Second},
+		{name: "processes", kinds: processes, most: 500 * time.Millisecond},
+		{name: "links", kinds: linkHarms(), most: 3 * time.Second},
+	}
+}
+
+// freezeAny freezes a process that waits or holds something else than what was had last.
+func freezeAny(_ *stage, l *line, rng *rand.Rand) (string, error) {
+	c, p, err := l.takeWaiter(rng)
+	if err != nil {
+		return "", err
+	}
+	defer c.struck.Unlock()
+	send(syscall.SIGSTOP, p)
+	defer send(syscall.SIGCONT, p)
+	time.Sleep(between(rng, l.ttl/5, l.ttl*3/2))
+	return "", nil
+}
+
+// runLocks does harm for that long, and ends everything.
+func (s *stage) runLocks(row []lane, d time.Duration) {
+	s.Helper()
+	stall := watchStalls()
+	wait := s.up()
+	s.harm(row, d)
+	s.settle()
+	wait()
+	s.Logf("the machine itself let a thread wait for %v at most", stall().Round(time.Millisecond))
+}
+
+// Until when porcupine must have an answer, for each lock.
+const answerLimit = 3 * time.Minute
+
+// expectLocks fails the test where the record of a line is not that of such locks, and tells what it has seen.
+func (s *stage) expectLocks(l *line, kinds []string, short bool) {
+	s.Helper()
+	h := readLocks(s, l)
+	s.Log("\n" + s.lockTable(l, h))
+	for _, v := range s.judgeLocks(l, h) {
+		if v.fault != "" {
+			s.Errorf("%s: porcupine says %s of %d holds (picture %s): %s", v.name, v.result, v.holds, v.html, v.fault)
+		}
+	}
+	for _, kind := range kinds {
+		if holds := h.of(kind); len(holds) < 20 {
+			s.Errorf("%s: had %d times: nothing was tried", kind, len(holds))
+		}
+	}
+	if n := h.ends(); n["deadline, killed or frozen"] == 0 || !short && n["deadline, killed or frozen"] < 10 {
+		s.Errorf("ends of holds: %v: the faults did not meet holders", n)
+	}
+	s.expectNobody(l, kinds)
+}
+
+// judgeLocks asks porcupine of each lock, one after another: a long history takes some memory.
+func (s *stage) judgeLocks(l *line, h *lockHistory) (all []*lockVerdict) {
+	s.Helper()
+	for _, name := range h.names() {
+		holds := h.named(name)
+		v := judgeHolds(holds[0].kind, name, holds, answerLimit)
+		if v.result == porcupine.Illegal {
+			dir, err := os.MkdirTemp("", "locks-")
+			if err == nil {
+				err = v.draw(holds[0].kind, filepath.Join(dir, "porcupine.html"))
+			}
+			if err != nil {
+				s.Logf("no picture: %v", err)
+			}
+		}
+		s.Logf("%s: %d holds, porcupine says %s after %v", name, v.holds, v.result, v.took.Round(time.Millisecond))
+		all = append(all, v)
+	}
+	return all
+}
+
+// expectControl looks that what must be found out was.
+func (s *stage) expectControl(l *line) {
+	s.Helper()
+	h := readLocks(s, l)
+	for _, v := range s.judgeLocks(l, h) {
+		if v.result == porcupine.Illegal {
+			s.Logf("the control, etcd's own mutex, was found out (picture %s): %s", v.html, v.fault)
+			os.RemoveAll(filepath.Dir(v.html))
+			return
+		}
+	}
+	s.Errorf("the control, etcd's own mutex, had no two holders at once in %d holds: these faults prove nothing", len(h.holds))
+}
+
+// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of the locks.
+func (s *stage) expectNobody(l *line, kinds []string) {
+	s.Helper()
+	session := openSession(s, primacy.Options{}, s.cluster.Endpoints()...)
+	for _, kind := range kinds {
+		for i := range lockNames {
+			var state primacy.State
+			var err error
+			name := fmt.Sprintf("%s/%s%d", l.name, kind, i)
+			if !within(3*l.ttl, func() bool {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				defer cancel()
+				state, err = session.Election(name).State(ctx)
+				return err == nil && state.Leader == nil && len(state.Waiting) == 0
+			}) {
+				s.Errorf("%s: somebody was left in the line: %+v, %v", name, state, err)
+			}
+		}
+	}
+}
+
+func (h *lockHistory) names() []string {
+	n := map[string]int{}
+	for _, hold := range h.holds {
+		n[hold.name]++
+	}
+	return sorted(n)
+}
+
+func (h *lockHistory) named(name string) []*hold {
+	return slices.DeleteFunc(slices.Clone(h.holds), func(h *hold) bool { return h.name != name })
+}
+
+func (h *lockHistory) of(kind string) []*hold {
+	return slices.DeleteFunc(slices.Clone(h.holds), func(h *hold) bool { return h.kind != kind })
+}
+
+// ends counts how holds have ended.
+func (h *lockHistory) ends() map[string]int {
+	n := map[string]int{}
+	for _, o := range h.holds {
+		switch {
+		case o.early():
+			n["taken away before the deadline"]++
+		case o.freed.from != 0 && (o.deadline == 0 || o.freed.from < o.deadline):
+			n["given back"]++
+		default:
+			n["deadline, killed or frozen"]++
+		}
+	}
+	return n
+}
+
+// lockTable is the end of a run.
+func (s *stage) lockTable(l *line, h *lockHistory) string {
+	var b strings.Builder
+	row := func(what string, value any) { fmt.Fprintf(&b, "  %-50s %v\n", what, value) }
+	starts, shares, local, waits := 0, map[string]int{}, 0, map[string]spread{}
+	for _, c := range l.candidates {
+		starts += c.starts
+	}
+	for _, o := range h.holds {
+		who, _, _ := strings.Cut(o.who, ".")
+		shares[who]++
+		kind := o.kind
+		if o.call.read {
+			kind += ", reading"
+		}
+		waits[kind] = append(waits[kind], o.back-o.called)
+		if o.token&255 > 0 {
+			local++
+		}
+	}
+	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl, len(l.candidates), starts, len(s.struck), len(s.kinds()))
+	for _, kind := range s.kinds() {
+		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.struck), func(f strike) bool { return f.kind != kind })))
+	}
+	row("calls", h.calls)
+	row("of these had the lock", len(h.holds))
+	row("without it, by why", h.without)
+	row("never heard of again", h.unknown)
+	row("Checks that said yes", h.asked)
+	for _, how := range sorted(h.ends()) {
+		row("ended: "+how, h.ends()[how])
+	}
+	row("handed on inside a process", fmt.Sprintf("%d, %.0f %%", local, 100*float64(local)/float64(max(1, len(h.holds)))))
+	row("times had, by process", shares)
+	for kind, w := range waits {
+		row("waited for "+kind, w)
+	}
+	return b.String()
+}
