@@ -5,7 +5,6 @@ package interop
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,15 +16,16 @@ import (
 )
 
 // shortTTL is what those get who may die, in seconds. Less is lost by chance on a busy machine.
-const shortTTL = 4
+const shortTTL = 6
 
 // theirSession returns a session of etcd's package, unchanged, on a client of its own, and a function to close it.
-func (w *world) theirSession() *concurrency.Session {
+func (w *world) theirSession(id string) *concurrency.Session {
 	w.Helper()
 	s, err := concurrency.NewSession(w.newClient(), concurrency.WithTTL(shortTTL))
 	if err != nil {
 		w.Fatal(err)
 	}
+	w.trace.owns(s.Lease(), id)
 	w.atEnd(func() {
 		if err := s.Close(); err != nil && !isGone(err) { // it is, where the participant has died
 			w.Errorf("close of a session of etcd's own: %v", err)
@@ -48,8 +48,8 @@ func alive(s *concurrency.Session) func() bool {
 	}
 }
 
-var etcdMutex = kind{name: "concurrency.Mutex", dies: leased, join: func(w *world, _ string) stander {
-	s := w.theirSession()
+var etcdMutex = kind{name: "concurrency.Mutex", dies: leased, join: func(w *world, id string) stander {
+	s := w.theirSession(id)
 	return func(tn *turn) error {
 		m := concurrency.NewMutex(s, linePrefix)
 		if err := m.Lock(tn.ctx); err != nil {
@@ -59,8 +59,8 @@ var etcdMutex = kind{name: "concurrency.Mutex", dies: leased, join: func(w *worl
 	}
 }}
 
-var etcdTry = kind{name: "concurrency.TryLock", try: true, join: func(w *world, _ string) stander {
-	s := w.theirSession()
+var etcdTry = kind{name: "concurrency.TryLock", try: true, join: func(w *world, id string) stander {
+	s := w.theirSession(id)
 	return func(tn *turn) error {
 		m := concurrency.NewMutex(s, linePrefix)
 		switch err := m.TryLock(context.Background()); {
@@ -89,7 +89,7 @@ func (w *world) holdMutex(tn *turn, s *concurrency.Session, m *concurrency.Mutex
 }
 
 var etcdElection = kind{name: "concurrency.Election", dies: leased, join: func(w *world, id string) stander {
-	s := w.theirSession()
+	s := w.theirSession(id)
 	return func(tn *turn) error {
 		e := concurrency.NewElection(s, linePrefix)
 		if err := e.Campaign(tn.ctx, id); err != nil {
@@ -105,7 +105,8 @@ var etcdElection = kind{name: "concurrency.Election", dies: leased, join: func(w
 	}
 }}
 
-// service is a caller of the server's lock or election service: it keeps its own lease.
+// service is a caller of the server's lock or election service: it keeps a lease of its own, for one turn. Under the lease of a call that
+// was given up no other may be made: what the server does late to clean up behind the first would take the second one's claim out.
 type service struct {
 	w     *world
 	c     *clientv3.Client
@@ -113,41 +114,52 @@ type service struct {
 	stop  context.CancelFunc // of the renewals
 }
 
-func (w *world) newService() *service {
-	w.Helper()
-	c := w.newClient()
-	lease, err := c.Grant(soon(w), shortTTL)
+func (w *world) newService(c *clientv3.Client, id string) (*service, error) {
+	lease, err := c.Grant(context.Background(), shortTTL)
 	if err != nil {
-		w.Fatal(err)
+		return nil, err
 	}
+	w.trace.owns(lease.ID, id)
 	ctx, cancel := context.WithCancel(context.Background())
 	renewals, err := c.KeepAlive(ctx, lease.ID)
 	if err != nil {
-		w.Fatal(err)
+		cancel()
+		return nil, err
 	}
 	go func() {
 		for range renewals { // or the client's log is full of warnings
 		}
 	}()
-	s := &service{w, c, lease.ID, sync.OnceFunc(cancel)}
-	w.atEnd(func() {
-		s.stop()
-		if _, err := c.Revoke(soon(w), s.lease); err != nil && !isGone(err) {
-			w.Errorf("revoke: %v", err)
-		}
-	})
-	return s
+	return &service{w, c, lease.ID, cancel}, nil
 }
 
-// died stops the renewals if err says that the participant is to be dead.
-func (s *service) died(err error) error {
+// end ends the lease, unless the turn's participant died, and returns how the turn ended.
+func (s *service) end(err error) error {
+	s.stop()
 	if errors.Is(err, errDied) {
-		s.stop()
+		return err
+	}
+	if _, rerr := s.c.Revoke(context.Background(), s.lease); rerr != nil && !isGone(rerr) {
+		return errors.Join(err, rerr)
 	}
 	return err
 }
 
-// gaveUp turns a call that was cancelled into a turn given up.
+// inService is a participant that calls a service of the server.
+func inService(call func(s *service, tn *turn) error) func(w *world, id string) stander {
+	return func(w *world, id string) stander {
+		c := w.newClient()
+		return func(tn *turn) error {
+			s, err := w.newService(c, id)
+			if err != nil {
+				return err
+			}
+			return s.end(call(s, tn))
+		}
+	}
+}
+
+// gaveUpCall turns a call that was cancelled into a turn given up.
 func (tn *turn) gaveUpCall(err error) error {
 	if status.Code(err) == codes.Canceled {
 		err = context.Canceled
@@ -155,38 +167,37 @@ func (tn *turn) gaveUpCall(err error) error {
 	return tn.gaveUp(err)
 }
 
-var lockService = kind{name: "v3lock", dies: leased, join: func(w *world, _ string) stander {
-	s := w.newService()
-	return func(tn *turn) error {
-		locks := v3lockpb.NewLockClient(s.c.ActiveConnection())
-		got, err := locks.Lock(tn.ctx, &v3lockpb.LockRequest{Name: []byte(linePrefix), Lease: int64(s.lease)})
-		if err != nil {
-			return tn.gaveUpCall(err)
-		}
-		rev, err := w.create(context.Background(), string(got.Key))
-		if err != nil {
-			return err
-		}
-		if err := w.holds(tn, scale(rev), always); err != nil {
-			return s.died(err)
-		}
-		_, err = locks.Unlock(context.Background(), &v3lockpb.UnlockRequest{Key: got.Key})
-		return err
-	}
-}}
+var (
+	lockService     = kind{name: "v3lock", dies: leased, join: inService((*service).lock)}
+	electionService = kind{name: "v3election", dies: leased, join: inService((*service).campaign)}
+)
 
-var electionService = kind{name: "v3election", dies: leased, join: func(w *world, id string) stander {
-	s := w.newService()
-	return func(tn *turn) error {
-		elections := v3electionpb.NewElectionClient(s.c.ActiveConnection())
-		got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix), Lease: int64(s.lease), Value: []byte(id)})
-		if err != nil {
-			return tn.gaveUpCall(err)
-		}
-		if err := w.holds(tn, scale(uint64(got.Leader.Rev)), always); err != nil {
-			return s.died(err)
-		}
-		_, err = elections.Resign(context.Background(), &v3electionpb.ResignRequest{Leader: got.Leader})
+func (s *service) lock(tn *turn) error {
+	locks := v3lockpb.NewLockClient(s.c.ActiveConnection())
+	got, err := locks.Lock(tn.ctx, &v3lockpb.LockRequest{Name: []byte(linePrefix), Lease: int64(s.lease)})
+	if err != nil {
+		return tn.gaveUpCall(err)
+	}
+	rev, err := s.w.create(context.Background(), string(got.Key))
+	if err != nil {
 		return err
 	}
-}}
+	if err := s.w.holds(tn, scale(rev), always); err != nil {
+		return err
+	}
+	_, err = locks.Unlock(context.Background(), &v3lockpb.UnlockRequest{Key: got.Key})
+	return err
+}
+
+func (s *service) campaign(tn *turn) error {
+	elections := v3electionpb.NewElectionClient(s.c.ActiveConnection())
+	got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix), Lease: int64(s.lease), Value: []byte(tn.id)})
+	if err != nil {
+		return tn.gaveUpCall(err)
+	}
+	if err := s.w.holds(tn, scale(uint64(got.Leader.Rev)), always); err != nil {
+		return err
+	}
+	_, err = elections.Resign(context.Background(), &v3electionpb.ResignRequest{Leader: got.Leader})
+	return err
+}

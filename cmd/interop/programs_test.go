@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -127,6 +129,7 @@ func (w *world) attend(tn *turn, p *proc, a arrival, token func(what string) (ui
 	if line, err := a.in.ReadString('\n'); err != nil {
 		return fmt.Errorf("the command did not act: %q, %w", line, err)
 	}
+	w.trace.note("%s holds under %d (%d)", tn.id, n, n>>8)
 	tn.held <- n
 	select {
 	case <-tn.leave:
@@ -170,9 +173,9 @@ func (w *world) program() string {
 	return bin
 }
 
-var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, id string) stander {
+var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, _ string) stander {
 	return func(tn *turn) error {
-		p, err := w.run(tn, etcdtest.Etcdctl(w), "--endpoints", w.server.Addr(), "elect", linePrefix, id)
+		p, err := w.run(tn, etcdtest.Etcdctl(w), "--endpoints", w.server.Addr(), "elect", linePrefix, tn.id)
 		if err != nil {
 			return err
 		}
@@ -192,6 +195,7 @@ var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, id
 		case <-tn.ctx.Done():
 			p.term()
 			<-p.exited
+			w.bury(tn)
 			if p.end(0) == nil { // it led for a moment, and resigned
 				return nil
 			}
@@ -203,6 +207,22 @@ var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, id
 		}
 	}
 }}
+
+// bury ends the claim that etcdctl elect leaves behind, for the minute that its lease lives, where it is told to stop in the moment in
+// which it enters the line.
+func (w *world) bury(tn *turn) {
+	resp, err := w.client.Get(soon(w), linePrefix+"/", clientv3.WithPrefix())
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	for _, kv := range resp.Kvs {
+		if string(kv.Value) == tn.id {
+			w.trace.note("%s has left a ghost: %s", tn.id, kv.Key)
+			w.revoke(clientv3.LeaseID(kv.Lease))
+		}
+	}
+}
 
 // actFor acts for a leader that runs no command.
 func (w *world) actFor(tn *turn, p *proc, key string) error {

@@ -45,7 +45,7 @@ type chain struct {
 // TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and wakes one of them. The same is counted
 // of etcd's Mutex, beside it, and what server and clients weigh.
 func TestAThousandWaiters(t *testing.T) {
-	for _, name := range []string{"our Election", "etcd's Mutex"} {
+	for _, name := range []string{"our Mutex", "etcd's Mutex"} {
 		t.Run(name, func(t *testing.T) {
 			l := newLobby(t, name)
 			var chains []chain

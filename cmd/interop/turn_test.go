@@ -62,7 +62,9 @@ func (w *world) begin(k kind, id string, stand stander) *turn {
 	w.Cleanup(tn.quit)
 	go func() {
 		defer close(tn.done)
+		w.trace.note("%s begins", id)
 		tn.err = stand(tn)
+		w.trace.note("%s ends: %v", id, tn.err)
 	}()
 	return tn
 }
@@ -91,7 +93,7 @@ func (w *world) holds(tn *turn, token uint64, valid func() bool) error {
 		case <-over:
 		}
 	}()
-	if err := w.acts.act(tn.id, token, leave, valid, func() { tn.held <- token }); err != nil {
+	if err := w.acts.act(tn.id, token, leave, valid, func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>8); tn.held <- token }); err != nil {
 		return err
 	}
 	select {

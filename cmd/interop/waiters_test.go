@@ -45,6 +45,9 @@ var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter)
 	"our Election": ours(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
 		return s.Election(lineName).Campaign(ctx, nil)
 	}),
+	"our Mutex": ours(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
+		return s.Mutex(lineName).Lock(ctx)
+	}),
 	"etcd's Mutex": theirMutex,
 }
 

@@ -36,6 +36,7 @@ type world struct {
 	client *clientv3.Client // the test's own eyes
 	dir    string
 	acts   acts
+	trace  trace
 
 	mu       sync.Mutex
 	count    int
