@@ -117,7 +117,7 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	f.StringVarP(&a.output, "output", "o", "table", "table, json or ndjson")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
-	root.AddCommand(a.runCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.statusCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand())
+	root.AddCommand(a.runCommand(), a.lockCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.transferCommand(), a.drainCommand(), a.statusCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand())
 	return root
 }
 

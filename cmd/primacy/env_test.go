@@ -33,15 +33,17 @@ func TestTheCommandsEnvironmentIsExact(t *testing.T) {
 	w := newWorld(t).with("MINE=a\nb=c", "EMPTY=",
 		// Of the same names, and from elsewhere.
 		"PRIMACY_TOKEN=1", "PRIMACY_NAME=outer", "PRIMACY_STATE_FILE=/outer", "PRIMACY_TTL_MS=1",
+		`PRIMACY_HELD=[{"name":"n","id":"elsewhere","claim":"1"},{"name":"outer","id":"me","claim":"2"}]`,
 		// For this process alone.
 		"PRIMACY_WAIT=1m", "PRIMACY_VALUE=v", "PRIMACY_STOP_TIMEOUT=1s",
 		// For this process and any below it.
 		"PRIMACY_TIMEOUT=20s")
 	got := environ(w, "--id", "me", "--ttl", "9s")
 	token := got["PRIMACY_TOKEN"]
+	around := `[{"name":"n","id":"elsewhere","claim":"1"},{"name":"outer","id":"me","claim":"2"},{"name":"n","id":"me","claim":"` + token + `"}]`
 	want := map[string]string{
 		"PRIMACY_NAME": "n", "PRIMACY_ID": "me", "PRIMACY_TOKEN": token, "PRIMACY_TTL_MS": "9000", "PRIMACY_TIMEOUT": "20s",
-		"PRIMACY_STORE": w.store, "PRIMACY_STATE_FILE": got["PRIMACY_STATE_FILE"],
+		"PRIMACY_STORE": w.store, "PRIMACY_STATE_FILE": got["PRIMACY_STATE_FILE"], "PRIMACY_HELD": around,
 	}
 	for _, kv := range w.env {
 		if name, value, _ := strings.Cut(kv, "="); !strings.HasPrefix(name, "PRIMACY_") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ func (a *app) leaderCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "leader NAME",
 		Short: "Print who leads, or ask whether it is me",
-		Long: `Print the ID of the leader of NAME; exit 1 if nobody leads.
+		Long: `Print the ID of the leader of NAME; exit 1 if nobody leads. Of a lock: of its holder, or a line for each where several share it.
 
   primacy leader billing                   who leads
   primacy leader billing --is web-1        exit 0 if web-1 leads, else 1
@@ -70,7 +71,7 @@ func (a *app) leader(ctx context.Context, name string, o leaderOptions) error {
 	if st.Leader == nil {
 		return fail(exitNo, "nobody leads %s", name)
 	}
-	if o.is != "" && st.Leader.ID != o.is {
+	if !o.met(st) {
 		return &exitError{code: exitNo}
 	}
 	return nil
@@ -104,15 +105,15 @@ func (a *app) awaitLeader(ctx context.Context, name string, o leaderOptions) (pr
 }
 
 func (o leaderOptions) met(st primacy.State) bool {
-	return st.Leader != nil && (o.is == "" || st.Leader.ID == o.is)
+	return slices.ContainsFunc(holders(st), func(h primacy.Standing) bool { return o.is == "" || h.ID == o.is })
 }
 
 func (a *app) printLeader(st primacy.State) error {
 	if a.output != "table" {
 		return a.writeJSON(stateToJSON(st, nil))
 	}
-	if st.Leader != nil {
-		fmt.Fprintln(a.stdout, who(st.Leader))
+	for _, h := range holders(st) {
+		fmt.Fprintln(a.stdout, who(&h))
 	}
 	return nil
 }

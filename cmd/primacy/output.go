@@ -18,6 +18,8 @@ import (
 type standingJSON struct {
 	ID    string        `json:"id"`
 	Token primacy.Token `json:"token"`
+	Held  bool          `json:"held"`            // it leads, or holds the lock, alone or beside others
+	Slots string        `json:"slots,omitempty"` // of a shared claim: a semaphore's number, or "unlimited" of a reader
 	Value string        `json:"value"`
 	Lease string        `json:"lease,omitempty"`
 	Note  string        `json:"note,omitempty"`
@@ -36,6 +38,7 @@ func stateToJSON(st primacy.State, err error) stateJSON {
 	j := stateJSON{Name: st.Name, Waiting: []standingJSON{}, Revision: strconv.FormatUint(st.Revision, 10), AsOf: st.AsOf.UTC()}
 	if st.Leader != nil {
 		l := standingToJSON(*st.Leader)
+		l.Held = true
 		j.Leader = &l
 	}
 	for _, w := range st.Waiting {
@@ -48,7 +51,57 @@ func stateToJSON(st primacy.State, err error) stateJSON {
 }
 
 func standingToJSON(s primacy.Standing) standingJSON {
-	return standingJSON{ID: s.ID, Token: s.Token, Value: strings.ToValidUTF8(string(s.Value), "\uFFFD"), Lease: s.Lease, Note: s.Note}
+	j := standingJSON{ID: s.ID, Token: s.Token, Held: s.Held, Value: strings.ToValidUTF8(string(s.Value), "\uFFFD"), Lease: s.Lease, Note: s.Note}
+	switch {
+	case s.Slots < 0:
+		j.Slots = "unlimited"
+	case s.Slots > 0:
+		j.Slots = strconv.Itoa(s.Slots)
+	}
+	return j
+}
+
+// holders returns who leads, or holds the lock, and who else holds it beside him, in the order of the line.
+func holders(st primacy.State) []primacy.Standing {
+	if st.Leader == nil {
+		return nil
+	}
+	out := []primacy.Standing{*st.Leader}
+	for _, w := range st.Waiting {
+		if w.Held {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// waiting returns how many stand in the line and hold nothing.
+func waiting(st primacy.State) (n int) {
+	for _, w := range st.Waiting {
+		if !w.Held {
+			n++
+		}
+	}
+	return n
+}
+
+// share says beside whom a claim may hold; "" is an exclusive one, as every candidate's is.
+func share(slots int) string {
+	switch {
+	case slots < 0:
+		return "shared"
+	case slots > 0:
+		return fmt.Sprintf("slot of %d", slots)
+	}
+	return ""
+}
+
+// whoAll names who leads or holds, in one cell.
+func whoAll(st primacy.State) string {
+	if n := len(holders(st)); n > 1 {
+		return fmt.Sprintf("%s and %d more", who(st.Leader), n-1)
+	}
+	return who(st.Leader)
 }
 
 // writeJSON writes v: indented for -o json, one line for -o ndjson.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,9 +17,10 @@ import (
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [NAME | PREFIX/...]",
-		Short: "Show who leads what, under which token, and who waits",
-		Long: `Show all elections, those below a prefix (billing/...), or one with its whole line.
-With one NAME: exit 1 if nobody leads.`,
+		Short: "Show who leads or holds what, under which token, and who waits",
+		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who leads or holds, and who waits.
+Several hold a lock at once where they share it: readers (shared), or those in a semaphore (slot of N). The token is that of the claim;
+the fencing token of a lock is 256 times that, or a little more. With one NAME: exit 1 if nobody leads or holds it.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, all := "", true
@@ -79,7 +81,7 @@ func (a *app) statusAll(ctx context.Context, st driver.Store, s *primacy.Session
 		if st.Leader != nil {
 			token, value = st.Leader.Token.String(), orDash(string(st.Leader.Value))
 		}
-		rows = append(rows, []string{clean(st.Name), who(st.Leader), token, fmt.Sprint(len(st.Waiting)), value})
+		rows = append(rows, []string{clean(st.Name), whoAll(st), token, fmt.Sprint(waiting(st)), value})
 	}
 	if err := table(a.stdout, rows...); err != nil {
 		return err
@@ -120,11 +122,17 @@ func (a *app) printLine(st primacy.State, store string) error {
 	}
 	if st.Leader == nil {
 		fmt.Fprintf(a.stdout, "nobody leads %s\n", clean(st.Name))
-	} else {
-		row("leads", *st.Leader)
 	}
-	for i, w := range st.Waiting {
-		row(fmt.Sprintf("waits %d", i+1), w)
+	mixed := isShared(st)
+	for _, h := range holders(st) {
+		row(place("leads", "holds", h, mixed), h)
+	}
+	n := 0
+	for _, w := range st.Waiting {
+		if !w.Held {
+			n++
+			row(place(fmt.Sprintf("waits %d", n), "", w, mixed), w)
+		}
 	}
 	if len(rows) > 1 {
 		if err := table(a.stdout, rows...); err != nil {
@@ -133,6 +141,23 @@ func (a *app) printLine(st primacy.State, store string) error {
 	}
 	a.printAsOf(st.AsOf, store, st.Revision)
 	return nil
+}
+
+// isShared says whether some in the line share the name: then it is a lock, not an election.
+func isShared(st primacy.State) bool {
+	all := st.Waiting
+	if st.Leader != nil {
+		all = append([]primacy.Standing{*st.Leader}, all...)
+	}
+	return slices.ContainsFunc(all, func(s primacy.Standing) bool { return s.Slots != 0 })
+}
+
+// place says what a claim does in the line; in that of a shared lock, in the lock's words and beside whom.
+func place(does, inLock string, s primacy.Standing, shared bool) string {
+	if !shared {
+		return does
+	}
+	return cmp.Or(inLock, does) + ", " + cmp.Or(share(s.Slots), "exclusive")
 }
 
 // printAsOf says how old the picture is: a page must not look live when it is not.

@@ -26,7 +26,7 @@ func (r *runner) work(term *primacy.Term) error {
 	defer state.remove()
 	// The session's own rule: the guardian must send SIGTERM when the term's context ends, not at another time.
 	grace := core.Timing{Grace: r.stopTimeout}.Fill(term.TTL()).Grace
-	r.say("%s leads %s under token %d", r.session.ID(), r.name, term.Token())
+	r.say("%s", r.won(term))
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
 			Margin: margin(term.TTL())})
@@ -103,13 +103,14 @@ func (r *runner) env(term *primacy.Term, stateFile string) []string {
 		"PRIMACY_TOKEN":  term.Token().String(),
 		"PRIMACY_TTL_MS": strconv.FormatInt(term.TTL().Milliseconds(), 10),
 		stateFileEnv:     stateFile,
+		heldEnv:          r.holding(term),
 		"PRIMACY_STORE":  r.store,
 	}
 	// Not what was meant for this process alone, and each name once: the first of two would win in some programs.
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, ours := set[name]
-		return ours || name == "PRIMACY_WAIT" || name == "PRIMACY_VALUE" || name == "PRIMACY_STOP_TIMEOUT"
+		return ours || slices.Contains(r.own, name)
 	})
 	for name, value := range set {
 		if name == "PRIMACY_STORE" && (value == "" || hasPassword(value)) {

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+)
+
+// lockOptions are flock(1)'s, by its letters.
+type lockOptions struct {
+	nonblock, shared, exclusive bool
+	slots, conflict             int
+	wait                        seconds
+	command                     string
+}
+
+func (a *app) lockCommand() *cobra.Command {
+	var o lockOptions
+	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock"}}
+	c := &cobra.Command{
+		Use:   "lock NAME [[--] COMMAND [ARG...]]",
+		Short: "Run a command while holding a lock: flock(1) for the fleet",
+		Long: `Wait for the lock NAME, run COMMAND while holding it, and give it back. First come, first served, on all machines of the store.
+
+  primacy lock backup -- restic backup /srv         wait for it, then run
+  primacy lock -n -q nightly -- ./report            only if it is free; elsewhere: nothing, exit 124
+  primacy lock -w 30 -E 0 nightly -- ./report       wait 30 s at most; not having got it is no failure
+  primacy lock -s catalog -- ./read                 many read, or one (without -s) writes
+  primacy lock --slots 3 build -- make              at most three at once; all must name the same number
+  primacy lock deploy -c 'cd /srv && ./up'          through a shell: $SHELL, or /bin/sh
+  primacy lock maintenance                          hold it until ^C, or a SIGTERM or SIGHUP
+
+Options stand before NAME; what follows it is the command's. Without -c there is no shell. The command is supervised as by 'primacy run':
+when the lock is lost its whole process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL in time for it, also when
+this process itself is killed or frozen. Its environment is that of 'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder
+of the lock to the next. (It is 256 times the claim's number that 'primacy status' shows, or a little more.)
+
+Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim), and exits 122 with a line on
+stderr in the moment in which it is lost. Nothing is stopped then but this process: what relies on the lock must look.
+
+A lock and an election of one name exclude each other. A lock inside a command that holds the same one already is refused.
+
+Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 lock lost while it ran;
+123 resigned on purpose ('primacy resign'); 124, or that of -E, not acquired with -n or -w; 125 usage; 126/127 command not
+executable/not found. Without COMMAND: 0 when a signal ended it.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("give the NAME of a lock")
+			}
+			return primacy.CheckName(args[0])
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			changed := cmd.Flags().Changed
+			r.name = args[0]
+			if r.args, err = o.commandOf(args, changed("command")); err == nil {
+				err = o.check(changed)
+			}
+			if err != nil {
+				return fmt.Errorf("lock %s: %w", clean(r.name), err)
+			}
+			o.apply(r, changed("wait"))
+			return r.run(cmd.Context())
+		},
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // what follows NAME belongs to the command
+	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if it is not free")
+	f.VarP(&o.wait, "wait", "w", "give up (exit 124) when it is not held after so long: seconds, such as 2.5, or 2m; 0: as -n")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code of giving up, 0 to 255")
+	f.BoolVarP(&o.shared, "shared", "s", false, "hold it beside others that share it: for reading")
+	f.BoolVarP(&o.exclusive, "exclusive", "x", false, "hold it alone (default)")
+	f.BoolVarP(&o.exclusive, "ex", "e", false, "as -x")
+	_ = f.MarkHidden("ex")
+	f.IntVar(&o.slots, "slots", 0, "a semaphore: so many hold it at once, 1 to 1000")
+	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
+	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
+	r.own = ownVariables(f)
+	return c
+}
+
+// commandOf returns the command to run. As with flock, -c may stand behind the name.
+func (o lockOptions) commandOf(args []string, viaShell bool) ([]string, error) {
+	shell := func(s string) []string { return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", s} }
+	rest := args[1:]
+	switch {
+	case viaShell && len(rest) > 0:
+		return nil, fmt.Errorf("-c and the command %s exclude each other", clean(rest[0]))
+	case viaShell:
+		return shell(o.command), nil
+	case len(rest) == 0:
+		return nil, nil
+	case rest[0] == "--" && len(rest) == 1:
+		return nil, errors.New("give a COMMAND after --, or leave the -- out to hold the lock until a signal")
+	case rest[0] == "--":
+		return rest[1:], nil
+	case (rest[0] == "-c" || rest[0] == "--command") && len(rest) == 2:
+		return shell(rest[1]), nil
+	case rest[0] == "-c" || rest[0] == "--command":
+		return nil, fmt.Errorf("%s takes one argument: quote the whole command", rest[0])
+	case strings.HasPrefix(rest[0], "-"):
+		return nil, fmt.Errorf("options stand before NAME: put %s there, or write -- before a command of that name", clean(rest[0]))
+	}
+	return rest, nil
+}
+
+// check refuses what contradicts itself.
+func (o lockOptions) check(changed func(string) bool) error {
+	switch {
+	case o.nonblock && changed("wait"):
+		return errors.New("-n and -w exclude each other: give up at once, or wait")
+	case o.shared && o.exclusive:
+		return errors.New("-s and -x exclude each other")
+	case o.shared && changed("slots"):
+		return errors.New("-s and --slots exclude each other: any number of readers, or so many holders")
+	case o.exclusive && changed("slots"):
+		return errors.New("-x and --slots exclude each other; --slots 1 is one holder")
+	case changed("slots") && (o.slots < 1 || o.slots > 1000):
+		return fmt.Errorf("--slots %d: use 1 to 1000", o.slots)
+	case o.conflict < 0 || o.conflict > 255:
+		return fmt.Errorf("-E %d: an exit code is 0 to 255", o.conflict)
+	}
+	return nil
+}
+
+// apply says to the runner how the lock is won.
+func (o lockOptions) apply(r *runner, limited bool) {
+	r.wait, r.late = time.Duration(o.wait), o.conflict
+	r.try = o.nonblock || limited && r.wait == 0
+	if r.slots = o.slots; o.shared {
+		r.slots = driver.Unlimited
+	}
+	r.win = func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
+		way, try := s.Mutex(r.name).Lock, s.Mutex(r.name).TryLock
+		switch {
+		case r.slots > 0:
+			way, try = s.Semaphore(r.name, r.slots).Acquire, s.Semaphore(r.name, r.slots).TryAcquire
+		case r.slots < 0:
+			way, try = s.RWMutex(r.name).RLock, s.RWMutex(r.name).TryRLock
+		}
+		if r.try {
+			return try(ctx)
+		}
+		return way(ctx)
+	}
+}
+
+// seconds is a flag that takes flock's plain seconds beside durations.
+type seconds time.Duration
+
+// Set reads "5", "2.5", "1m30s".
+func (s *seconds) Set(v string) error {
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		n, ferr := strconv.ParseFloat(v, 64)
+		if ferr != nil || math.IsNaN(n) || math.Abs(n) > math.MaxInt64/1e9-1 {
+			return errors.New("give seconds, such as 2.5, or a duration, such as 2m")
+		}
+		d = time.Duration(n * float64(time.Second))
+	}
+	if d < 0 {
+		return errors.New("it must not be negative")
+	}
+	*s = seconds(d)
+	return nil
+}
+
+// String returns the duration; nothing for none, so that the help shows no default.
+func (s *seconds) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return time.Duration(*s).String()
+}
+
+// Type names the flag's value in the help.
+func (s *seconds) Type() string { return "duration" }
+
+// heldLine is what a lock without a command prints with -o json. 64-bit numbers are strings.
+type heldLine struct {
+	Name  string        `json:"name"`
+	ID    string        `json:"id"`
+	Token primacy.Token `json:"token"`
+	Claim primacy.Token `json:"claim"`
+	Share string        `json:"share,omitempty"`
+}
+
+// hold is work without a command: it says that the lock is held and returns when a signal or a loss ends it. A loss is told in its
+// moment, and what the store may still have to say is not waited for longer than the right lasts.
+func (r *runner) hold(term *primacy.Term) error {
+	if err := r.tellHeld(term); err != nil {
+		return err
+	}
+	for {
+		select {
+		case sig := <-r.signals:
+			if r.ends(sig) {
+				return nil
+			}
+		case <-term.Context().Done():
+			cause := context.Cause(term.Context())
+			code := exitLost
+			if errors.Is(cause, primacy.ErrResigned) || errors.Is(cause, primacy.ErrTransferred) {
+				code = exitResigned
+			} else {
+				r.leaveBy = time.Now().Add(min(max(term.Remaining(), 250*time.Millisecond), 3*time.Second))
+			}
+			fmt.Fprintf(r.stderr, "primacy: %s\n", oneLine(cause))
+			return &exitError{code: code}
+		}
+	}
+}
+
+func (r *runner) tellHeld(term *primacy.Term) error {
+	if r.output != "table" {
+		r.output = "ndjson" // one line
+		return r.writeJSON(heldLine{r.name, r.session.ID(), term.Token(), term.ClaimToken(), share(r.slots)})
+	}
+	if _, err := fmt.Fprintln(r.stdout, r.won(term)); err != nil {
+		return err
+	}
+	r.say("^C, SIGTERM or SIGHUP gives it back")
+	return nil
+}
+
+// until is the time d from now, or when everything must be over.
+func (r *runner) until(d time.Duration) time.Time {
+	if t := time.Now().Add(d); r.leaveBy.IsZero() || t.Before(r.leaveBy) {
+		return t
+	}
+	return r.leaveBy
+}
+
+// leave closes the session and the store.
+func (r *runner) leave(done func()) {
+	if r.leaveBy.IsZero() {
+		done()
+		return
+	}
+	closed := make(chan struct{})
+	go func() { defer close(closed); done() }()
+	select {
+	case <-closed:
+	case <-time.After(time.Until(r.leaveBy)):
+	}
+}
+
+// tooLate is the answer when it was not won in time. With -q the exit code alone is a lock's answer, as flock's is.
+func (r *runner) tooLate(format string, args ...any) error {
+	if r.lock && r.quiet {
+		return &exitError{code: r.late}
+	}
+	return fail(r.late, format, args...)
+}
