@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,8 +27,8 @@ Waits until it has. Exit 1 if nobody leads, 124 if the leader has not resigned i
 }
 
 func (a *app) resign(ctx context.Context, name, reason string, wait time.Duration) error {
-	if len(reason) > primacy.MaxName {
-		return fmt.Errorf("--reason has %d bytes, more than %d", len(reason), primacy.MaxName)
+	if err := checkReason(reason); err != nil {
+		return err
 	}
 	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
 	if err != nil {
@@ -48,11 +47,9 @@ func (a *app) resign(ctx context.Context, name, reason string, wait time.Duratio
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	for st, err := range e.Observe(waitCtx) {
-		if err == nil && (st.Leader == nil || st.Leader.Token != token) {
-			a.say("the leader of %s under token %d has resigned; now: %s", name, token, who(st.Leader))
-			return a.printLeader(st)
-		}
+	if st, changed := awaitChange(waitCtx, e, token); changed {
+		a.say("the leader of %s under token %d has resigned; now: %s", name, token, who(st.Leader))
+		return a.printLeader(st)
 	}
 	return fail(exitNotAcquired, "the leader of %s was asked, but still leads under token %d after %v", name, token, wait)
 }
