@@ -1,8 +1,9 @@
 // Package torture holds what Primacy promises against real processes, real etcd servers and real faults. It has tests only.
 //
 // [TestTorture] is the whole at once: a cluster of three in network namespaces, two lines of candidates (`primacy run` with a
-// command that acts, and processes that use the library), and three lanes of faults beside each other: to etcd's members, to
-// the leader's processes and claim, and to the links between. Faults are aimed: etcd's leader is first moved to the member
+// command that acts, and processes that use the library), a lock that several goroutines of each process want, and four lanes of
+// faults beside each other: to etcd's members, to the leader's processes and claim, to the links between, and requests to hand
+// over to one who waits, most of them disturbed: the heir or the leader is killed, frozen or cut off in the middle. Faults are aimed: etcd's leader is first moved to the member
 // that the holder talks to. The row of faults and their parameters are a function of the seed.
 //
 // Each candidate acts every 5 ms while it believes that it leads, an act counting at the clock read before the question, and
@@ -13,6 +14,13 @@
 // by hand, until it hears of it; where the link is silent too, that is at its deadline. The fence refuses what they write.
 //
 // [TestTortureControls] does the same to a plain etcd keepalive and to etcd's own election, which must be seen to lead twice.
+//
+// [TestLockHistories] has the goroutines of many processes contend for mutexes, locks for readers and writers, and semaphores, under the
+// same faults but those that take a claim away by hand. What they recorded is judged by porcupine, with a model for each:
+// there must be an order in which each lock was had and ended that such a lock allows. A hold begins within the call that took it. It
+// ends after the last Check that said yes, and not before it was given back or its last known deadline, whichever came first; so a
+// process that was killed or frozen keeps its lock until its deadline. [TestLockModels] shows that the models bite, and
+// [TestLockControl] that etcd's own mutex is found out.
 //
 // Left out: steps of the wall clock. Nothing here reads it, no namespace has one of its own, and the machine's is not ours to
 // step. Suspend and clocks that stop need a machine of their own; the simulation has them.
@@ -40,6 +48,9 @@
 //	TORTURE_KEEP          an empty folder that keeps the record
 //	TORTURE_ETCD          etcd's version
 //	TORTURE_RATE          the clocks of two members run fast and slow by so many percent, such as 5 (builds etcd anew, for minutes)
+//	LOCKS_FOR             how long TestLockHistories does harm (default 12s; from 1m on the long run: all faults, 8 processes, ttl 5s)
+//	LOCKS_KIND            mutex, rw, semaphore, or several with commas (default: all)
+//	LOCKS_PROCESSES       how many processes want them; LOCKS_TTL, LOCKS_SEED
 //	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
 //	TORTURE_ROUNDS        rounds of TestRun (default 20)

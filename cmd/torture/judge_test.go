@@ -81,10 +81,10 @@ func judge(l *line) (*verdict, error) {
 func (v *verdict) besideRemoved(full []history.Interval) (found []history.Overlap) {
 	for _, r := range v.line.removals {
 		for _, term := range full {
-			if term.Token != r.token {
+			if v.line.claim(term.Token) != r.token {
 				continue
 			}
-			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i history.Interval) bool { return i.Token >= r.token })
+			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i history.Interval) bool { return i.Token >= term.Token })
 			found = append(found, history.Overlaps(append(pair, term))...)
 		}
 	}
@@ -108,7 +108,7 @@ func isAfter(notes []late, a sight) time.Duration {
 // and another leads at once. They may go on until the holder hears of it, and at most to its deadline.
 func (v *verdict) withoutRemoved(acts []sight) []sight {
 	return slices.DeleteFunc(acts, func(a sight) bool {
-		after := isAfter(v.line.removals, a)
+		after := isAfter(v.line.removals, sight{a.at, v.line.claim(a.token)})
 		if after < 0 || after > v.line.ttl {
 			return false
 		}
@@ -271,7 +271,7 @@ func (s *stage) kinds() []string {
 	return sorted(n)
 }
 
-func sorted(m map[string]int) []string {
+func sorted[V any](m map[string]V) []string {
 	var keys []string
 	for k := range m {
 		keys = append(keys, k)
@@ -307,13 +307,26 @@ func (v *verdict) String() string {
 	row("late acts of commands thawed with their guardian", v.lateActs)
 	row("acts after an operator had removed the claim", fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
 	row("longest time without a leader", longest(v.silences).Round(time.Millisecond))
-	return b.String()
+	if v.line.lock() {
+		row("of the terms, handed on inside a process", v.handedOn())
+	}
+	return b.String() + v.line.transferTable()
+}
+
+// handedOn counts the terms of a lock that one of the same process had before under the same claim.
+func (v *verdict) handedOn() (n int) {
+	for _, t := range v.terms {
+		if t.Token&255 > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // byHand counts the overlaps of candidates that act on, beyond a ttl, under a claim that an operator has removed.
 func (v *verdict) byHand() (n int) {
 	for _, o := range v.overlaps {
-		if slices.ContainsFunc(v.line.removals, func(r late) bool { return r.token == o.Older.Token && r.thaw <= o.Younger.From }) {
+		if slices.ContainsFunc(v.line.removals, func(r late) bool { return r.token == v.line.claim(o.Older.Token) && r.thaw <= o.Younger.From }) {
 			n++
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestTheScheduleIsAFunctionOfTheSeed(t *testing.T) {
 	row := func(seed uint64) (text []string) {
-		for i, la := range lanes() {
+		for i, la := range append(lanes(), transferLane()) {
 			next := la.schedule(seed, i, 2, func(harm) bool { return true })
 			kinds := map[string]int{}
 			for range len(la.kinds) {
@@ -52,6 +52,7 @@ func TestJudge(t *testing.T) {
 		older          [2]time.Duration // first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
 		lates, removed []late
 		overlaps       int
+		lock           bool // of two processes that want a lock: the tokens are those of their claims times 256, and more
 	}{
 		"one after another":                     {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
 		"two at once":                           {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1},
@@ -60,12 +61,17 @@ func TestJudge(t *testing.T) {
 		"thawed, and acts before the thaw, too": {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, lates: []late{{token: 1, thaw: 10500 * ms}}, overlaps: 1},
 		"its claim was removed":                 {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 9 * time.Second}}},
 		"it acts on for more than a ttl":        {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 7 * time.Second}}, overlaps: 1},
+		"the claim of a lock was removed":       {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 9 * time.Second}}, lock: true},
+		"two hold a lock at once":               {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1, lock: true},
 		"the claim of the younger was removed":  {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
 	} {
 		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed, held: map[uint64]bool{},
 			sink: &sink{called: map[history.Stamp]time.Duration{}}}
 		write := func(id, kind string, token int, from, to time.Duration) {
 			c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), tails: map[string]*tail{}}
+			if test.lock {
+				c.kind, token = kindMutex, token<<8|3
+			}
 			l.candidates = append(l.candidates, c)
 			var text strings.Builder
 			for at := from; at <= to; at += actEvery {

@@ -27,6 +27,8 @@ type lane struct {
 	kinds []harm
 	most  time.Duration // between two faults
 	line  int           // all of them strike this line, counted from 1; 0: any
+	// elections: strikes lines only whose leaders can be asked to hand over.
+	elections bool
 }
 
 func lanes() []lane {
@@ -93,6 +95,9 @@ func (s *stage) follow(la lane, next func() appointment) {
 		a := next()
 		s.pause(a.pause)
 		l := s.lines[a.line]
+		for i := a.line; la.elections && !l.asked(); i++ {
+			l = s.lines[i%len(s.lines)]
+		}
 		if leader, _ := s.await(l, 10*time.Second); leader == nil || s.over() {
 			continue
 		}

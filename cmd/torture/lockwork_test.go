@@ -23,7 +23,7 @@ const (
 	kindRW        = "rw"
 	kindSemaphore = "semaphore"
 
-	lockNames = 2 // of each kind
+	lockNames = 3 // of each kind
 	lockSlots = 3 // of each semaphore
 )
 
@@ -203,9 +203,9 @@ func stay(rng *rand.Rand) time.Duration {
 		return between(rng, time.Second/2, 2*time.Second)
 	}
 	switch n := rng.IntN(100); {
-	case n < 4:
+	case n < 2:
 		return between(rng, time.Second, 3*time.Second)
-	case n < 15:
+	case n < 10:
 		return between(rng, 100*time.Millisecond, 400*time.Millisecond)
 	}
 	return between(rng, time.Millisecond, 30*time.Millisecond)
@@ -234,7 +234,7 @@ func (r *lockRecord) visit(ctx context.Context, rng *rand.Rand, take taker, c lo
 	r.line("free %d %d", call, hold)
 	err = p.free(limit)
 	r.line("freed %d %d %d %s", call, boottime.Now(), hold, why(err))
-	time.Sleep(between(rng, 0, 10*time.Millisecond))
+	time.Sleep(between(rng, 0, 100*time.Millisecond)) // or all would stand in all lines, and each fault stop everything
 }
 
 // act asks every few milliseconds whether the lock is still held, until it is not or that instant has come.

@@ -198,7 +198,7 @@ func freezeWaiter(s *stage, l *line, rng *rand.Rand) (string, error) {
 	defer send(syscall.SIGCONT, p)
 	time.Sleep(between(rng, 0, l.ttl/2))
 	if _, token := l.leader(); token != 0 {
-		_ = s.remove(token, false)
+		_ = s.remove(l.claim(token), false)
 	}
 	time.Sleep(between(rng, l.ttl/3, l.ttl*3/2))
 	return "", nil
@@ -212,7 +212,7 @@ func (s *stage) operate(l *line, lease bool) error {
 	if token == 0 {
 		return errMissed
 	}
-	if err := s.remove(token, lease); err != nil {
+	if err := s.remove(l.claim(token), lease); err != nil {
 		return err
 	}
 	s.next(l, token)
@@ -221,16 +221,16 @@ func (s *stage) operate(l *line, lease bool) error {
 
 // removed notes that from now on the store lets another lead, whether the holder has heard of it or not: no promise covers what
 // others do to its claim.
-func (s *stage) removed(token uint64) {
-	for _, l := range s.lines { // tokens are revisions of the whole cluster: it is of one line
+func (s *stage) removed(claim uint64) {
+	for _, l := range s.lines { // these are revisions of the whole cluster: it is of one line
 		l.mu.Lock()
-		l.removals = append(l.removals, late{token: token, thaw: boottime.Now()})
+		l.removals = append(l.removals, late{token: claim, thaw: boottime.Now()})
 		l.mu.Unlock()
 	}
 }
 
 // remove takes the key that was created with that revision out of etcd, or the lease it is attached to.
-func (s *stage) remove(token uint64, lease bool) error {
+func (s *stage) remove(claim uint64, lease bool) error {
 	var all struct {
 		Kvs []struct {
 			Key    string `json:"key"`
@@ -246,10 +246,10 @@ func (s *stage) remove(token uint64, lease bool) error {
 			continue
 		}
 		for _, kv := range all.Kvs {
-			if kv.Create != fmt.Sprint(token) {
+			if kv.Create != fmt.Sprint(claim) {
 				continue
 			}
-			s.removed(token)
+			s.removed(claim)
 			if lease && kv.Lease != "" {
 				return m.Post("/v3/lease/revoke", map[string]string{"ID": kv.Lease}, nil)
 			}

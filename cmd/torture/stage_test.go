@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -35,7 +36,24 @@ type line struct {
 	lates    []late          // terms whose supervisor, guardian and command were frozen and thawed together
 	removals []late          // terms whose claim an operator removed, and when
 	held     map[uint64]bool // tokens of commands whose write was kept on its way
+
+	transfers map[string]tally // by what disturbed them
 }
+
+// asked says whether leaders of the line can be asked to hand over.
+func (l *line) asked() bool {
+	return slices.ContainsFunc(l.candidates, func(c *candidate) bool { return c.kind == kindPrimacy || c.kind == kindRun })
+}
+
+// claim returns the number by which the store knows the claim of a term: its token, but for a lock, which a process hands on behind one claim.
+func (l *line) claim(token uint64) uint64 {
+	if l.lock() {
+		return token >> 8
+	}
+	return token
+}
+
+func (l *line) lock() bool { return len(l.candidates) > 0 && l.candidates[0].kind == kindMutex }
 
 // stage is one run: a cluster, lines of candidates on it, and the faults.
 type stage struct {
@@ -49,6 +67,7 @@ type stage struct {
 	lines   []*line
 	began   time.Duration
 	stop    chan struct{} // closed when the faults are over
+	asker   *primacy.Session
 
 	mu       sync.Mutex
 	timeline *os.File // a line for each fault
@@ -93,7 +112,7 @@ func newStage(t *testing.T, seed uint64, ttl time.Duration) *stage {
 // addLine enters candidates of the given kinds for a name.
 func (s *stage) addLine(name string, kinds ...string) *line {
 	s.Helper()
-	l := &line{name: name, ttl: s.ttl, held: map[uint64]bool{}, dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
+	l := &line{name: name, ttl: s.ttl, held: map[uint64]bool{}, transfers: map[string]tally{}, dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		s.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy"
 )
 
 // forHow long something is, from the environment.
@@ -35,8 +37,9 @@ const (
 )
 
 // TestTorture holds the whole to its promises under faults of many kinds at once: a cluster of three in network namespaces, two
-// lines of candidates, `primacy run` and library processes mixed. Afterwards the record is judged: never two leaders at
-// once, tokens that grow, no acknowledged fenced write lost.
+// lines of candidates, `primacy run` and library processes mixed, whose leaders are asked to hand over now and then, and a mutex that several
+// goroutines of each process want. Afterwards the record is judged: never two leaders at once, tokens that grow, no acknowledged
+// fenced write lost.
 //
 // With TORTURE_WORKER the candidates are that program. Then two leaders at once are counted, and are no failure; with
 // TORTURE_EXPECT=overlap it is one if there are none.
@@ -45,7 +48,7 @@ func TestTorture(t *testing.T) {
 	d, ttl, seed := forHow(t, "TORTURE_FOR", time.Minute), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v", seed, d, ttl)
 	fmt.Fprintf(os.Stderr, "torture: TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v\n", seed, d, ttl)
-	s := newStage(t, seed, ttl)
+	s, row := newStage(t, seed, ttl), lanes()
 	title, foreign := "Primacy", os.Getenv("TORTURE_WORKER") != ""
 	if foreign {
 		title = os.Getenv("TORTURE_KIND")
@@ -53,12 +56,16 @@ func TestTorture(t *testing.T) {
 	} else {
 		s.addLine("torture", kindRun, kindPrimacy, kindRun, kindPrimacy, kindPrimacy)
 		s.addLine("torture/library", kindPrimacy, kindPrimacy, kindPrimacy)
+		s.addLine("torture/lock", kindMutex, kindMutex, kindMutex)
+		s.asker = openSession(t, primacy.Options{ID: "torture"}, s.cluster.Endpoints()...)
+		row = append(row, transferLane())
 	}
-	verdicts := s.run(lanes(), d)
+	verdicts := s.run(row, d)
 	text := s.table(verdicts, title)
 	t.Log("\n" + text)
 	for _, v := range verdicts {
 		s.expect(v, foreign)
+		s.expectTransfers(v.line)
 	}
 	if d >= longRun && s.network != nil && (len(s.struck) < leastDone || len(s.kinds()) < leastKind) {
 		t.Errorf("%d faults of %d kinds in %v, want at least %d of %d", len(s.struck), len(s.kinds()), d, leastDone, leastKind)

@@ -4,6 +4,7 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -52,7 +53,7 @@ func (w *workerArgs) urls() []string {
 
 // The ways of a library worker, from the environment.
 const (
-	zealEnv  = "TORTURE_ZEAL"  // not empty: acts on when its context has ended, for as long as Check says yes
+	zealEnv  = "TORTURE_ZEAL"  // not empty: acts on when its context has ended, for as long as Check says yes, unless it was asked to hand over
 	reignEnv = "TORTURE_REIGN" // resigns after so long
 )
 
@@ -121,7 +122,7 @@ func (w *workerArgs) primacy(ctx context.Context, a *actor) error {
 				case t.Check() != nil, ctx.Err() != nil, reign > 0 && boottime.Now() > end:
 					return false
 				}
-				return zealous || own.Err() == nil
+				return own.Err() == nil || zealous && !errors.Is(context.Cause(own), primacy.ErrTransferred)
 			})
 		})
 		log.Printf("stood, led, and ended: %v", err)
