@@ -32,7 +32,7 @@ func (w *world) judge() []history.Interval {
 }
 
 // isReader tells from who acted whether he only reads: turns are named for their kind.
-func isReader(t history.Interval) bool { return strings.HasPrefix(t.Who, "RWMutex.") }
+func isReader(t history.Interval) bool { return strings.HasPrefix(t.Who, "reader-") }
 
 // check returns nil if nobody acted beside one who holds the line alone, and tokens grew from each of those to whoever came after
 // him. Readers may act beside each other.
@@ -64,11 +64,11 @@ func TestTheJudgeBites(t *testing.T) {
 		terms []history.Interval
 		want  string
 	}{
-		"in turn":                {[]history.Interval{at("a", 1, 0, 10), at("RWMutex.RLock-1", 2, 11, 20), at("RWMutex.RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
+		"in turn":                {[]history.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20), at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
 		"two at once":            {[]history.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
-		"beside a reader":        {[]history.Interval{at("RWMutex.RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
-		"a reader jumped ahead":  {[]history.Interval{at("RWMutex.RLock-1", 3, 0, 5), at("b", 2, 9, 12)}, "token went back"},
-		"a writer jumped ahead":  {[]history.Interval{at("b", 3, 0, 5), at("RWMutex.RLock-1", 2, 9, 12)}, "token went back"},
+		"beside a reader":        {[]history.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
+		"a reader jumped ahead":  {[]history.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)}, "token went back"},
+		"a writer jumped ahead":  {[]history.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)}, "token went back"},
 		"jumped the line":        {[]history.Interval{at("a", 2, 0, 10), at("b", 1, 11, 12)}, "token went back"},
 		"one token, two holders": {[]history.Interval{at("a", 1, 0, 10), at("b", 1, 11, 12)}, "two owners"},
 	} {

@@ -17,8 +17,9 @@ import (
 
 // kinds is everybody who waits in the line, and tries who does not wait.
 var (
-	kinds = []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection, ourElection, ourMutex, ourRun}
-	tries = []kind{etcdTry, ourTry, ourTryRead}
+	kinds = []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection,
+		dropInMutex, dropInElection, ourElection, ourMutex, ourRun, ourLock}
+	tries = []kind{etcdTry, dropInTry, ourTry, ourTryRead}
 )
 
 // fate is how a turn ends.

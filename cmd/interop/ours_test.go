@@ -63,10 +63,10 @@ var (
 	ourTry = kind{name: "Mutex.TryLock", try: true, join: func(w *world, id string) stander {
 		return inSession(w.newSession(id), id, tryLock, ofLock)(w)
 	}}
-	ourReader = kind{name: "RWMutex.RLock", reads: true, join: func(w *world, id string) stander {
+	ourReader = kind{name: "reader-RLock", reads: true, join: func(w *world, id string) stander {
 		return inSession(w.newSession(id), id, read, ofLock)(w)
 	}}
-	ourTryRead = kind{name: "RWMutex.TryRLock", reads: true, try: true, join: func(w *world, id string) stander {
+	ourTryRead = kind{name: "reader-TryRLock", reads: true, try: true, join: func(w *world, id string) stander {
 		return inSession(w.newSession(id), id, tryRead, ofLock)(w)
 	}}
 	// ourTogether stand behind one claim: one session has them all.

@@ -9,26 +9,81 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	ours "github.com/primacy-go/primacy/concurrency"
 )
 
 // shortTTL is what those get who may die, in seconds. Less is lost by chance on a busy machine.
 const shortTTL = 6
 
-// theirSession returns a session of etcd's package, unchanged, on a client of its own, and a function to close it.
-func (w *world) theirSession(id string) *concurrency.Session {
+// library is a package with the API of etcd's concurrency: that one unchanged, or ours in its place.
+type library struct {
+	name    string
+	session func(c *clientv3.Client) (session, error)
+}
+
+type session interface {
+	Lease() clientv3.LeaseID
+	Done() <-chan struct{}
+	Orphan()
+	Close() error
+}
+
+type mutex interface {
+	Lock(context.Context) error
+	TryLock(context.Context) error
+	Unlock(context.Context) error
+	Key() string
+}
+
+type election interface {
+	Campaign(ctx context.Context, value string) error
+	Resign(context.Context) error
+	Rev() int64
+}
+
+// maker is a session that makes what stands in the line.
+type maker interface {
+	mutex() mutex
+	election() election
+}
+
+var (
+	etcds  = library{"concurrency", func(c *clientv3.Client) (session, error) { return newEtcds(c) }}
+	dropIn = library{"drop-in", func(c *clientv3.Client) (session, error) { return newDropIn(c) }}
+)
+
+type etcdsSession struct{ *concurrency.Session }
+
+func newEtcds(c *clientv3.Client) (session, error) {
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(shortTTL))
+	return etcdsSession{s}, err
+}
+
+func (s etcdsSession) mutex() mutex       { return concurrency.NewMutex(s.Session, linePrefix) }
+func (s etcdsSession) election() election { return concurrency.NewElection(s.Session, linePrefix) }
+
+type dropInSession struct{ *ours.Session }
+
+func newDropIn(c *clientv3.Client) (session, error) {
+	s, err := ours.NewSession(c, ours.WithTTL(shortTTL))
+	return dropInSession{s}, err
+}
+
+func (s dropInSession) mutex() mutex       { return ours.NewMutex(s.Session, linePrefix) }
+func (s dropInSession) election() election { return ours.NewElection(s.Session, linePrefix) }
+
+// open returns a session on a client of its own, which is closed with the world.
+func (l library) open(w *world, id string) session {
 	w.Helper()
-	s, err := concurrency.NewSession(w.newClient(), concurrency.WithTTL(shortTTL))
+	s, err := l.session(w.newClient())
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.trace.owns(s.Lease(), id)
 	w.atEnd(func() {
 		if err := s.Close(); err != nil && !isGone(err) { // it is, where the participant has died
-			w.Errorf("close of a session of etcd's own: %v", err)
+			w.Errorf("close of the session of %s: %v", id, err)
 		}
 	})
 	return s
@@ -36,8 +91,8 @@ func (w *world) theirSession(id string) *concurrency.Session {
 
 func isGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
-// alive says whether a session of etcd's own believes in its lease.
-func alive(s *concurrency.Session) func() bool {
+// alive says whether a session believes in its lease.
+func alive(s session) func() bool {
 	return func() bool {
 		select {
 		case <-s.Done():
@@ -48,33 +103,46 @@ func alive(s *concurrency.Session) func() bool {
 	}
 }
 
-var etcdMutex = kind{name: "concurrency.Mutex", dies: leased, join: func(w *world, id string) stander {
-	s := w.theirSession(id)
-	return func(tn *turn) error {
-		m := concurrency.NewMutex(s, linePrefix)
-		if err := m.Lock(tn.ctx); err != nil {
-			return tn.gaveUp(err)
-		}
-		return w.holdMutex(tn, s, m)
-	}
-}}
+var (
+	etcdMutex      = etcds.mutexKind()
+	etcdTry        = etcds.tryKind()
+	etcdElection   = etcds.electionKind()
+	dropInMutex    = dropIn.mutexKind()
+	dropInTry      = dropIn.tryKind()
+	dropInElection = dropIn.electionKind()
+)
 
-var etcdTry = kind{name: "concurrency.TryLock", try: true, join: func(w *world, id string) stander {
-	s := w.theirSession(id)
-	return func(tn *turn) error {
-		m := concurrency.NewMutex(s, linePrefix)
-		switch err := m.TryLock(context.Background()); {
-		case errors.Is(err, concurrency.ErrLocked):
-			return errTaken
-		case err != nil:
-			return err
+func (l library) mutexKind() kind {
+	return kind{name: l.name + ".Mutex", dies: leased, join: func(w *world, id string) stander {
+		s := l.open(w, id)
+		return func(tn *turn) error {
+			m := s.(maker).mutex()
+			if err := m.Lock(tn.ctx); err != nil {
+				return tn.gaveUp(err)
+			}
+			return w.holdMutex(tn, s, m)
 		}
-		return w.holdMutex(tn, s, m)
-	}
-}}
+	}}
+}
+
+func (l library) tryKind() kind {
+	return kind{name: l.name + ".TryLock", try: true, join: func(w *world, id string) stander {
+		s := l.open(w, id)
+		return func(tn *turn) error {
+			m := s.(maker).mutex()
+			switch err := m.TryLock(context.Background()); {
+			case errors.Is(err, concurrency.ErrLocked): // the drop-in has the same error
+				return errTaken
+			case err != nil:
+				return err
+			}
+			return w.holdMutex(tn, s, m)
+		}
+	}}
+}
 
 // holdMutex acts as the owner and unlocks. Its token is the key's create revision, not what Mutex.Header shows.
-func (w *world) holdMutex(tn *turn, s *concurrency.Session, m *concurrency.Mutex) error {
+func (w *world) holdMutex(tn *turn, s session, m mutex) error {
 	rev, err := w.create(context.Background(), m.Key())
 	if err != nil {
 		return err
@@ -88,116 +156,21 @@ func (w *world) holdMutex(tn *turn, s *concurrency.Session, m *concurrency.Mutex
 	return m.Unlock(context.Background())
 }
 
-var etcdElection = kind{name: "concurrency.Election", dies: leased, join: func(w *world, id string) stander {
-	s := w.theirSession(id)
-	return func(tn *turn) error {
-		e := concurrency.NewElection(s, linePrefix)
-		if err := e.Campaign(tn.ctx, id); err != nil {
-			return tn.gaveUp(err)
-		}
-		if err := w.holds(tn, scale(uint64(e.Rev())), alive(s)); err != nil {
-			if errors.Is(err, errDied) {
-				s.Orphan()
-			}
-			return err
-		}
-		return e.Resign(context.Background())
-	}
-}}
-
-// service is a caller of the server's lock or election service: it keeps a lease of its own, for one turn. Under the lease of a call that
-// was given up no other may be made: what the server does late to clean up behind the first would take the second one's claim out.
-type service struct {
-	w     *world
-	c     *clientv3.Client
-	lease clientv3.LeaseID
-	stop  context.CancelFunc // of the renewals
-}
-
-func (w *world) newService(c *clientv3.Client, id string) (*service, error) {
-	lease, err := c.Grant(context.Background(), shortTTL)
-	if err != nil {
-		return nil, err
-	}
-	w.trace.owns(lease.ID, id)
-	ctx, cancel := context.WithCancel(context.Background())
-	renewals, err := c.KeepAlive(ctx, lease.ID)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	go func() {
-		for range renewals { // or the client's log is full of warnings
-		}
-	}()
-	return &service{w, c, lease.ID, cancel}, nil
-}
-
-// end ends the lease, unless the turn's participant died, and returns how the turn ended.
-func (s *service) end(err error) error {
-	s.stop()
-	if errors.Is(err, errDied) {
-		return err
-	}
-	if _, rerr := s.c.Revoke(context.Background(), s.lease); rerr != nil && !isGone(rerr) {
-		return errors.Join(err, rerr)
-	}
-	return err
-}
-
-// inService is a participant that calls a service of the server.
-func inService(call func(s *service, tn *turn) error) func(w *world, id string) stander {
-	return func(w *world, id string) stander {
-		c := w.newClient()
+func (l library) electionKind() kind {
+	return kind{name: l.name + ".Election", dies: leased, join: func(w *world, id string) stander {
+		s := l.open(w, id)
 		return func(tn *turn) error {
-			s, err := w.newService(c, id)
-			if err != nil {
+			e := s.(maker).election()
+			if err := e.Campaign(tn.ctx, id); err != nil {
+				return tn.gaveUp(err)
+			}
+			if err := w.holds(tn, scale(uint64(e.Rev())), alive(s)); err != nil {
+				if errors.Is(err, errDied) {
+					s.Orphan()
+				}
 				return err
 			}
-			return s.end(call(s, tn))
+			return e.Resign(context.Background())
 		}
-	}
-}
-
-// gaveUpCall turns a call that was cancelled into a turn given up.
-func (tn *turn) gaveUpCall(err error) error {
-	if status.Code(err) == codes.Canceled {
-		err = context.Canceled
-	}
-	return tn.gaveUp(err)
-}
-
-var (
-	lockService     = kind{name: "v3lock", dies: leased, join: inService((*service).lock)}
-	electionService = kind{name: "v3election", dies: leased, join: inService((*service).campaign)}
-)
-
-func (s *service) lock(tn *turn) error {
-	locks := v3lockpb.NewLockClient(s.c.ActiveConnection())
-	got, err := locks.Lock(tn.ctx, &v3lockpb.LockRequest{Name: []byte(linePrefix), Lease: int64(s.lease)})
-	if err != nil {
-		return tn.gaveUpCall(err)
-	}
-	rev, err := s.w.create(context.Background(), string(got.Key))
-	if err != nil {
-		return err
-	}
-	if err := s.w.holds(tn, scale(rev), always); err != nil {
-		return err
-	}
-	_, err = locks.Unlock(context.Background(), &v3lockpb.UnlockRequest{Key: got.Key})
-	return err
-}
-
-func (s *service) campaign(tn *turn) error {
-	elections := v3electionpb.NewElectionClient(s.c.ActiveConnection())
-	got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix), Lease: int64(s.lease), Value: []byte(tn.id)})
-	if err != nil {
-		return tn.gaveUpCall(err)
-	}
-	if err := s.w.holds(tn, scale(uint64(got.Leader.Rev)), always); err != nil {
-		return err
-	}
-	_, err = elections.Resign(context.Background(), &v3electionpb.ResignRequest{Leader: got.Leader})
-	return err
+	}}
 }

@@ -156,13 +156,25 @@ var ctlLock = kind{name: "etcdctl-lock", dies: leased, join: func(w *world, _ st
 		linePrefix, "--", "SELF")
 }}
 
-var ourRun = kind{name: "primacy-run", dies: leased, join: func(w *world, _ string) stander {
-	claim := func(what string) (uint64, error) {
-		n, err := strconv.ParseUint(what, 10, 64)
-		return scale(n), err
-	}
-	return w.underCommand(claim, 128+int(syscall.SIGTERM), w.program(), "run", "--ttl", strconv.Itoa(shortTTL)+"s", lineName, "--", "SELF")
-}}
+// The verbs of our program. What their commands are told is the claim's token, or the lock's.
+var (
+	ourRun        = ourProgram("primacy-run", 8, "run", "--ttl", ourTTL, lineName)
+	ourLock       = ourProgram("primacy-lock", 0, "lock", "--ttl", ourTTL, lineName)
+	ourLockShared = ourProgram("reader-primacy-lock-s", 0, "lock", "--ttl", ourTTL, "-s", lineName)
+)
+
+var ourTTL = strconv.Itoa(shortTTL) + "s"
+
+// ourProgram is a verb of ours whose command gets a token that must be shifted by so many bits to be that of a lock.
+func ourProgram(name string, shift int, args ...string) kind {
+	return kind{name: name, dies: leased, join: func(w *world, _ string) stander {
+		token := func(what string) (uint64, error) {
+			n, err := strconv.ParseUint(what, 10, 64)
+			return n << shift, err
+		}
+		return w.underCommand(token, 128+int(syscall.SIGTERM), append(append([]string{w.program()}, args...), "--", "SELF")...)
+	}}
+}
 
 func (w *world) program() string {
 	w.Helper()

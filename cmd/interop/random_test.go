@@ -47,7 +47,7 @@ func TestMixedRun(t *testing.T) {
 	r.ctx, cancel = context.WithTimeout(context.Background(), length)
 	defer cancel()
 	var workers sync.WaitGroup
-	more := []kind{ourReader, ourReader, ourReader, ourTogether, ourTogether}
+	more := []kind{ourReader, ourReader, ourLockShared, ourTogether, ourTogether}
 	for i, k := range slices.Concat(kinds, kinds, more, tries) {
 		id := w.nextID(k)
 		stand := k.join(w, id)

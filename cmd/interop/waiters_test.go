@@ -42,17 +42,17 @@ type waiter struct {
 
 // crowds is who is compared, by name.
 var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter) error{
-	"our Election": ours(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
+	"our Election": ofOurs(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
 		return s.Election(lineName).Campaign(ctx, nil)
 	}),
-	"our Mutex": ours(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
+	"our Mutex": ofOurs(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
 		return s.Mutex(lineName).Lock(ctx)
 	}),
 	"etcd's Mutex": theirMutex,
 }
 
-// ours makes a session of ours, which waits as it is told.
-func ours(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context, *clientv3.Client, *waiter) error {
+// ofOurs makes a session of ours, which waits as it is told.
+func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context, *clientv3.Client, *waiter) error {
 	return func(ctx context.Context, c *clientv3.Client, w *waiter) error {
 		store, err := etcdstore.New(ctx, c, etcdstore.Options{})
 		if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// strangers are the kinds that keep no session record of ours.
+// strangers are the kinds that keep no session record of ours, as our drop-in for etcd's package does not.
 func strangers() []kind {
-	return []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection}
+	return []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection, dropInMutex, dropInElection}
 }
 
 // TestForeignHoldersInWords: Election.State and `primacy status` say of each claim of another program that it is one, with its true

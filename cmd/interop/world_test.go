@@ -210,12 +210,12 @@ func (w *world) create(ctx context.Context, key string) (uint64, error) {
 // scale makes a create revision comparable with the tokens of locks, which count local hand-overs in their last eight bits.
 func scale(create uint64) uint64 { return create << 8 }
 
-// empty checks that nothing of anybody is left, once leases have had the time to run out.
+// empty checks that no key of anybody is left in all of etcd, once leases have had the time to run out.
 func (w *world) empty(within time.Duration) {
 	w.Helper()
 	var left []claim
 	end := time.Now().Add(within)
-	for left = w.below("primacy/"); len(left) > 0 && time.Now().Before(end); left = w.below("primacy/") {
+	for left = w.below(""); len(left) > 0 && time.Now().Before(end); left = w.below("") {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if len(left) > 0 {
