@@ -163,7 +163,7 @@ type Lister interface {
 // Asker is a store that can carry a request to a holder.
 type Asker interface {
 	// Ask delivers r to whoever holds name under r.Token, as News. [ErrGone] if that term is over. The request is forgotten
-	// with the term, so a late one cannot reach a successor.
+	// with the term, so a late one cannot reach a successor. [ErrRefused] for a claim that is shared.
 	Ask(ctx context.Context, name string, r Request) error
 }
 
@@ -172,6 +172,6 @@ type Transferer interface {
 	// Transfer gives p up, which holds its name alone, in favour of the claim with the token heir. Every claim between the two is removed
 	// from the line before, or in the same step, and hears of it as News: so tokens and order stay true. There is no moment in which
 	// the line is empty, or led by anybody but p and then the heir. [ErrNoHeir] if no exclusive claim with that token waits behind p: then p
-	// still holds. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
+	// still holds. [ErrRefused] if p waits or is shared, or if the heir's claim is of the same lease. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
 	Transfer(ctx context.Context, p Place, heir uint64) error
 }

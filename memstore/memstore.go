@@ -152,6 +152,9 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 		if holder == nil || holder.token != r.Token {
 			return driver.ErrGone
 		}
+		if holder.slots != 0 {
+			return fmt.Errorf("%s is shared: nobody holds it alone: %w", name, driver.ErrRefused)
+		}
 		holder.lease.tell(driver.News{Place: holder.place(), Request: &r})
 		return nil
 	})

@@ -112,3 +112,23 @@ func TestTransferTakesAwayWhoStoodBetween(t *testing.T) {
 		}
 	})
 }
+
+func TestNobodyIsAskedOrHandsOverBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		leases, places := crowd(t, s, 2, 2)
+		if err := s.Ask(t.Context(), "x", driver.Request{Token: places[0].Token}); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("a shared holder was asked: %v", err)
+		}
+		p, err := leases[0].Claim(t.Context(), driver.Claim{Name: "y", ID: "1"}, driver.Claim{Name: "y", Seat: "b", ID: "2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := leases[0].(driver.Transferer).Transfer(t.Context(), p[0], p[1].Token); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("handed over to the same lease: %v", err)
+		}
+		for _, l := range leases {
+			l.Close(t.Context())
+		}
+	})
+}
