@@ -1,0 +1,462 @@
+package concurrency_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	v3 "go.etcd.io/etcd/client/v3"
+	orig "go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/primacy-go/primacy/concurrency"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// kit is one of the two packages: ours, and the original as the control that shows that a scenario bites.
+type kit struct {
+	name     string
+	session  func(*v3.Client, ...concurrency.SessionOption) (session, error)
+	election func(session, string) election
+	mutex    func(session, string) mutex
+}
+
+type session interface {
+	Lease() v3.LeaseID
+	Done() <-chan struct{}
+	Close() error
+	Orphan()
+}
+
+type election interface {
+	Campaign(ctx context.Context, val string) error
+	Proclaim(ctx context.Context, val string) error
+	Resign(ctx context.Context) error
+	Leader(ctx context.Context) (*v3.GetResponse, error)
+	Key() string
+	Rev() int64
+}
+
+type mutex interface {
+	Lock(ctx context.Context) error
+	TryLock(ctx context.Context) error
+	Unlock(ctx context.Context) error
+	IsOwner() v3.Cmp
+	Key() string
+}
+
+var ours = kit{"ours",
+	func(c *v3.Client, o ...concurrency.SessionOption) (session, error) {
+		return concurrency.NewSession(c, o...)
+	},
+	func(s session, pfx string) election { return concurrency.NewElection(s.(*concurrency.Session), pfx) },
+	func(s session, pfx string) mutex { return concurrency.NewMutex(s.(*concurrency.Session), pfx) },
+}
+
+var original = kit{"original",
+	func(c *v3.Client, o ...concurrency.SessionOption) (session, error) { return orig.NewSession(c, o...) },
+	func(s session, pfx string) election { return orig.NewElection(s.(*orig.Session), pfx) },
+	func(s session, pfx string) mutex { return orig.NewMutex(s.(*orig.Session), pfx) },
+}
+
+// both plays a scenario with each package. It returns the fault that it saw, or "": ours must show none, and the original must, or
+// the scenario proves nothing.
+func both(t *testing.T, scenario func(t *testing.T, k kit) (fault string)) {
+	t.Run("ours", func(t *testing.T) {
+		if fault := scenario(t, ours); fault != "" {
+			t.Error(fault)
+		}
+	})
+	t.Run("original", func(t *testing.T) {
+		fault := scenario(t, original)
+		if fault == "" {
+			t.Error("the original does not show the fault: this test proves nothing")
+		}
+		t.Log("as expected: ", fault)
+	})
+}
+
+func dial(t testing.TB, endpoints ...string) *v3.Client {
+	t.Helper()
+	c, err := v3.New(v3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func soon(t testing.TB) context.Context { return within(t, 20*time.Second) }
+
+func (k kit) open(t testing.TB, c *v3.Client, o ...concurrency.SessionOption) session {
+	t.Helper()
+	s, err := k.session(c, o...)
+	if err != nil {
+		t.Fatalf("NewSession: %v", err)
+	}
+	return s
+}
+
+func ok(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// async runs do and returns where its result arrives.
+func async(do func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return done
+}
+
+// in waits for a result.
+func in(d time.Duration, done <-chan error) (err error, came bool) {
+	select {
+	case err := <-done:
+		return err, true
+	case <-time.After(d):
+		return nil, false
+	}
+}
+
+// standing waits until n keys stand under a prefix.
+func standing(t testing.TB, c *v3.Client, pfx string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d keys under %s", n, pfx), 10*time.Second, func() bool { return keys(t, c, pfx) == n })
+}
+
+func keys(t testing.TB, c *v3.Client, pfx string) int {
+	t.Helper()
+	resp, err := c.Get(soon(t), pfx+"/", v3.WithPrefix(), v3.WithCountOnly())
+	ok(t, "count", err)
+	return int(resp.Count)
+}
+
+func eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	if !before(limit, ok) {
+		t.Fatalf("%s: not within %v", what, limit)
+	}
+}
+
+func before(limit time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return false
+}
+
+// 4.1 of the list in the package's doc.
+func TestNoPhantomLeaders(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "phantom-" + k.name
+		lead := k.election(k.open(t, c), pfx)
+		ok(t, "Campaign", lead.Campaign(soon(t), "first"))
+		var ss []session
+		won := make(chan error, 3)
+		for i := range 3 {
+			s := k.open(t, c)
+			ss = append(ss, s)
+			e := k.election(s, pfx)
+			go func() { won <- e.Campaign(soon(t), fmt.Sprint(i)) }()
+			standing(t, c, pfx, i+2)
+		}
+		for _, s := range ss[:2] {
+			_, err := c.Revoke(soon(t), s.Lease())
+			ok(t, "revoke", err)
+		}
+		ok(t, "Resign", lead.Resign(soon(t)))
+		winners := 0
+		for range 3 {
+			if err := <-won; err == nil {
+				winners++
+			}
+		}
+		if winners != 1 {
+			return fmt.Sprintf("%d candidates were told that they lead", winners)
+		}
+		return ""
+	})
+}
+
+func TestAWaiterHearsThatItsSessionIsLost(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	for _, what := range []string{"Lock", "Campaign"} {
+		t.Run(what, func(t *testing.T) {
+			both(t, func(t *testing.T, k kit) string {
+				pfx := "deaf-" + what + k.name
+				ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
+				s := k.open(t, c)
+				done := async(func() error { return k.wait(s, pfx, what)(within(t, 5*time.Second)) })
+				standing(t, c, pfx, 2)
+				_, err := c.Revoke(soon(t), s.Lease())
+				ok(t, "revoke", err)
+				if err, came := in(3*time.Second, done); !came {
+					return "it waits on, and its key is gone"
+				} else if err == nil {
+					return "it was told that it has won"
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// wait returns the call of that name.
+func (k kit) wait(s session, pfx, what string) func(context.Context) error {
+	if what == "Lock" {
+		return k.mutex(s, pfx).Lock
+	}
+	e := k.election(s, pfx)
+	return func(ctx context.Context) error { return e.Campaign(ctx, "v") }
+}
+
+func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c := dial(t, srv.Endpoint())
+	for _, what := range []string{"Lock", "Campaign"} {
+		t.Run(what, func(t *testing.T) {
+			both(t, func(t *testing.T, k kit) string {
+				pfx := "compact-" + what + k.name
+				proxy := etcdtest.NewProxy(t, srv.Addr())
+				lead := k.election(k.open(t, c), pfx)
+				ok(t, "Campaign", lead.Campaign(soon(t), "first"))
+				s := k.open(t, dial(t, proxy.Addr()))
+				done := async(func() error { return k.wait(s, pfx, what)(soon(t)) })
+				standing(t, c, pfx, 2)
+				time.Sleep(300 * time.Millisecond) // its watch stands
+				proxy.Cut()
+				for range 5 {
+					_, err := c.Put(soon(t), "other", "x")
+					ok(t, "put", err)
+				}
+				resp, err := c.Put(soon(t), "other", "x")
+				ok(t, "put", err)
+				_, err = c.Compact(soon(t), resp.Header.Revision)
+				ok(t, "compact", err)
+				proxy.Heal()
+				if err, came := in(3*time.Second, done); came {
+					return fmt.Sprintf("the wait ended: %v; %d keys stand", err, keys(t, c, pfx))
+				}
+				ok(t, "Resign", lead.Resign(soon(t)))
+				if err, came := in(10*time.Second, done); !came || err != nil {
+					return fmt.Sprintf("after the leader's resignation: %v", err)
+				}
+				return ""
+			})
+		})
+	}
+}
+
+func TestACancelledContextIsObeyedInAPartition(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c := dial(t, srv.Endpoint())
+	for _, what := range []string{"Lock", "Campaign"} {
+		t.Run(what, func(t *testing.T) {
+			both(t, func(t *testing.T, k kit) string {
+				pfx := "partition-" + what + k.name
+				proxy := etcdtest.NewProxy(t, srv.Addr())
+				ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
+				s := k.open(t, dial(t, proxy.Addr()))
+				done := async(func() error { return k.wait(s, pfx, what)(within(t, 2*time.Second)) })
+				standing(t, c, pfx, 2)
+				proxy.Hold()
+				if _, came := in(5*time.Second, done); !came {
+					return "it had not returned 3 s after its context had ended"
+				}
+				proxy.Heal()
+				if !before(5*time.Second, func() bool { return keys(t, c, pfx) == 1 }) {
+					return "its key is left in the line"
+				}
+				return ""
+			})
+		})
+	}
+}
+
+func TestALostReplyLeavesNoKey(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c := dial(t, srv.Endpoint())
+	for _, what := range []string{"Lock", "Campaign"} {
+		t.Run(what, func(t *testing.T) {
+			both(t, func(t *testing.T, k kit) string {
+				pfx := "reply-" + what + k.name
+				proxy := etcdtest.NewProxy(t, srv.Addr())
+				s := k.open(t, dial(t, proxy.Addr()))
+				proxy.Hold(etcdtest.Down)
+				if err := k.wait(s, pfx, what)(within(t, time.Second)); err == nil {
+					t.Fatal("it returned nil though no reply came")
+				}
+				standing(t, c, pfx, 1)
+				proxy.Heal()
+				if !before(6*time.Second, func() bool { return keys(t, c, pfx) == 0 }) {
+					return "its key stands, and nobody behind it"
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// TestALatePutIsRemoved holds a put back on its way, as a member that was frozen as it arrived would.
+func TestALatePutIsRemoved(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c := dial(t, srv.Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "late-" + k.name
+		proxy := etcdtest.NewProxy(t, srv.Addr())
+		s := k.open(t, dial(t, proxy.Addr(), srv.Addr()))
+		m := k.mutex(s, pfx)
+		proxy.Hold(etcdtest.Up)
+		// With two endpoints the call may take either: until the proxy has it.
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+			err := m.Lock(ctx)
+			held := proxy.Holds(etcdtest.Up, []byte(pfx))
+			cancel()
+			if err == nil {
+				ok(t, "Unlock", m.Unlock(soon(t)))
+			}
+			if held {
+				break
+			}
+		}
+		if !proxy.Holds(etcdtest.Up, []byte(pfx)) {
+			t.Fatal("no put went into the proxy")
+		}
+		proxy.Seal()
+		time.Sleep(3 * time.Second) // what is tried elsewhere is through
+		proxy.Heal()
+		time.Sleep(time.Second)
+		if !before(3*time.Second, func() bool { return keys(t, c, pfx) == 0 }) {
+			return "a key stands, and nobody behind it"
+		}
+		return ""
+	})
+}
+
+func TestResignDoesNotForgetOnAnError(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c := dial(t, srv.Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "resign-" + k.name
+		proxy := etcdtest.NewProxy(t, srv.Addr())
+		e := k.election(k.open(t, dial(t, proxy.Addr())), pfx)
+		ok(t, "Campaign", e.Campaign(soon(t), "v"))
+		proxy.Cut()
+		if err := e.Resign(within(t, time.Second)); err == nil {
+			t.Fatal("Resign = nil without etcd")
+		}
+		proxy.Heal()
+		eventually(t, "a Resign", 10*time.Second, func() bool { return e.Resign(within(t, 2*time.Second)) == nil })
+		if keys(t, c, pfx) != 0 {
+			return "Resign returned nil, and the key stands"
+		}
+		return ""
+	})
+}
+
+func TestAStaleUnlockHurtsNoNewerLock(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "stale-" + k.name
+		s := k.open(t, c)
+		a, b := k.mutex(s, pfx), k.mutex(s, pfx)
+		ok(t, "Lock", a.Lock(soon(t)))
+		ok(t, "Lock", b.Lock(soon(t)))
+		ok(t, "Unlock", b.Unlock(soon(t)))
+		ok(t, "Lock", b.Lock(soon(t)))
+		ok(t, "Unlock", a.Unlock(soon(t)))
+		if keys(t, c, pfx) != 1 {
+			return "the newer lock was deleted"
+		}
+		return ""
+	})
+}
+
+func TestTryLockWritesNothingWhereItFails(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "try-" + k.name
+		ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
+		m := k.mutex(k.open(t, c), pfx)
+		was, err := c.Get(soon(t), "x")
+		ok(t, "get", err)
+		if err := m.TryLock(soon(t)); err != concurrency.ErrLocked {
+			t.Fatalf("TryLock = %v", err)
+		}
+		now, err := c.Get(soon(t), "x")
+		ok(t, "get", err)
+		if n := now.Header.Revision - was.Header.Revision; n != 0 {
+			return fmt.Sprintf("%d writes", n)
+		}
+		return ""
+	})
+}
+
+func TestIsOwnerBeforeLockIsNoError(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		m := k.mutex(k.open(t, c), "owner-"+k.name)
+		resp, err := c.Txn(soon(t)).If(m.IsOwner()).Then(v3.OpPut("owned", "")).Commit()
+		if err != nil {
+			return err.Error()
+		}
+		if resp.Succeeded {
+			return "who has not locked is the owner"
+		}
+		return ""
+	})
+}
+
+// TestHandOver: a waiter that has stood for 10 ms hears of the release at once.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		holder, waiter := k.open(t, c), k.open(t, c)
+		var late []time.Duration
+		for i := range 15 {
+			pfx := fmt.Sprintf("hand-%s-%d", k.name, i)
+			m, w := k.mutex(holder, pfx), k.mutex(waiter, pfx)
+			ok(t, "Lock", m.Lock(soon(t)))
+			done := async(func() error { return w.Lock(soon(t)) })
+			standing(t, c, pfx, 2)
+			time.Sleep(10 * time.Millisecond)
+			ok(t, "Unlock", m.Unlock(soon(t)))
+			begun := time.Now()
+			ok(t, "Lock", <-done)
+			late = append(late, time.Since(begun))
+			ok(t, "Unlock", w.Unlock(soon(t)))
+		}
+		slices.Sort(late)
+		t.Logf("from Unlock to Lock: median %v, worst %v", late[len(late)/2], late[len(late)-1])
+		if m := late[len(late)/2]; m > 30*time.Millisecond {
+			return fmt.Sprintf("a median of %v", m)
+		}
+		return ""
+	})
+}
