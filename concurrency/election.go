@@ -152,13 +152,16 @@ func (e *Election) Proclaim(ctx context.Context, val string) error {
 // bring its old value back.
 func (s *Session) proclaim(ctx context.Context, c *claim, val string) (*pb.ResponseHeader, error) {
 	for {
+		s.mu.Lock()
+		mod, leaving := c.mod, c.leaving
+		s.mu.Unlock()
+		if leaving { // another object of this session gave the key up
+			return nil, errGone
+		}
 		at, err := s.anchored(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		mod := c.mod
-		s.mu.Unlock()
 		resp, _, err := s.wire.txn(ctx, txn{
 			when:      []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=", mod)},
 			then:      []v3.Op{v3.OpPut(c.key, val, v3.WithLease(at))},

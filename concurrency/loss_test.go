@@ -152,7 +152,7 @@ func TestAFrozenMemberEndsNoSession(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, k kit) string {
 		cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-		s := k.open(t, dial(t, cluster.Endpoints()...), concurrency.WithTTL(7))
+		s := k.open(t, dial(t, cluster.Endpoints()...), concurrency.WithTTL(10))
 		m := k.mutex(s, "frozen-"+k.name)
 		ok(t, "Lock", m.Lock(soon(t)))
 		for i, member := range cluster.Members {
@@ -161,7 +161,7 @@ func TestAFrozenMemberEndsNoSession(t *testing.T) {
 			case <-s.Done():
 				member.Cont()
 				return fmt.Sprintf("the session was lost when member %d froze", i)
-			case <-time.After(10 * time.Second):
+			case <-time.After(13 * time.Second):
 			}
 			member.Cont()
 			cluster.WaitLeader()

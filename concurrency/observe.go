@@ -12,9 +12,13 @@ import (
 type reader struct {
 	v3.KV // nothing else is called
 	w     wire
+	life  context.Context // the client's
 }
 
 func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.GetResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.life, cancel)()
 	for {
 		resp, err := r.w.get(ctx, key, opts...)
 		if err == nil || ctx.Err() != nil || final(err) {
@@ -28,7 +32,8 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 // nor a member that was cut off or froze ends it or makes it stale.
 type follower struct {
 	v3.Watcher
-	w wire
+	w    wire
+	life context.Context // the client's
 }
 
 func (f *follower) Close() error { return nil }
@@ -37,8 +42,11 @@ func (f *follower) Close() error { return nil }
 func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v3.WatchChan {
 	out := make(chan v3.WatchResponse)
 	op := v3.OpGet(key, opts...)
+	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(out)
+		defer cancel()
+		defer context.AfterFunc(f.life, cancel)()
 		changed := make(chan struct{}, 1)
 		end := string(op.RangeBytes())
 		stop, _ := f.w.watch(key, end, true, func() {

@@ -107,7 +107,7 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 	defer close(s.made)
 	s.over, s.stop = context.WithCancel(client.Ctx())
 	s.under = v3.NewCtxClient(client.Ctx(), v3.WithZapLogger(client.GetLogger()))
-	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w}, &follower{w: w}
+	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w, life: client.Ctx()}, &follower{w: w, life: client.Ctx()}
 	if s.shell, err = orig.NewSession(s.under, opts...); err != nil {
 		s.stop()
 		s.under.Close()
@@ -176,13 +176,18 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 	}
 	s.granted = time.Duration(seconds) * time.Second
 	// Above this a checkpoint of etcd's may shorten a lease that was renewed since.
-	s.timing = core.Timing{}.Fill(min(s.granted, 300*time.Second))
+	s.timing = timing(min(s.granted, 300*time.Second))
 	s.core = core.NewLease(s.timing, l.asked)
 	s.soft.Store(int64(s.core.SoftEnd()))
 	s.deadline.Store(int64(s.core.Deadline()))
 	go s.beat()
 	go s.watch()
 	return s.hold, nil
+}
+
+// timing says how a lease is kept. A short one gets more time for each renewal than the part of the ttl that is usual: a busy machine needs it.
+func timing(ttl time.Duration) core.Timing {
+	return core.Timing{Attempt: max(ttl/10, min(500*time.Millisecond, ttl/5))}.Fill(ttl)
 }
 
 // patiently does what may have to wait for etcd, for a limited time.
@@ -274,6 +279,7 @@ func (s *Session) guarded() (v3.LeaseID, []*claim) {
 func (s *Session) Close() error {
 	s.mu.Lock()
 	guard := s.anchor.id
+	s.anchor = anchor{} // revoked here, and not at the deadline
 	s.mu.Unlock()
 	s.end(lost, "it was closed") // not orphaned: who waits under it must hear
 	<-s.Done()
@@ -294,6 +300,9 @@ func (s *Session) revoke(ctx context.Context, id v3.LeaseID) error {
 	var last error
 	for try := 1; ; try++ {
 		err := s.wire.revoke(ctx, id)
+		if last != nil && missing(err) {
+			return nil // an earlier attempt's work
+		}
 		if err == nil || final(err) {
 			return err
 		}

@@ -194,7 +194,10 @@ func TestEveryGoroutineEndsWithTheClient(t *testing.T) {
 	for range 3 {
 		s := begin(t, c)
 		e := concurrency.NewElection(s, "leak")
-		e.Observe(context.Background())
+		go func() {
+			for range e.Observe(context.Background()) {
+			}
+		}()
 		go func() { _ = e.Campaign(context.Background(), "v") }()
 		go func() { _ = concurrency.NewMutex(s, "leak2").Lock(context.Background()) }()
 	}
@@ -235,7 +238,7 @@ func TestOnePutAWaiter(t *testing.T) {
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
 	events := c.Watch(soon(t), "count", v3.WithPrefix(), v3.WithCreatedNotify())
 	<-events
-	a, b := begin(t, c, concurrency.WithTTL(3)), begin(t, c, concurrency.WithTTL(3))
+	a, b := begin(t, c, concurrency.WithTTL(6)), begin(t, c, concurrency.WithTTL(6))
 	m, w := concurrency.NewMutex(a, "count"), concurrency.NewMutex(b, "count")
 	ok(t, "Lock", m.Lock(soon(t)))
 	done := async(func() error { return w.Lock(soon(t)) })

@@ -1,0 +1,72 @@
+// Package concurrency is a drop-in for go.etcd.io/etcd/client/v3/concurrency: sessions, elections, locks and STM with the same names, types,
+// errors and keys on the wire. Change the import and nothing else:
+//
+//	import "github.com/primacy-go/primacy/concurrency"
+//
+// Both may stand in one line. etcd's own tests of its package run against this one (see folder upstreamtest).
+//
+// # What is promised beyond the original
+//
+// While [Session.Check] returns nil, no other session holds what this one holds: under any delay, loss or partition, any pause of any process, and
+// any change of etcd's leader, as long as the rates of this machine's clock and of etcd's differ by less than a tenth. The deadline is
+//
+//	clock before the accepted renewal was sent + granted TTL × 0.9
+//
+// on a clock that counts suspended time, and Done is closed a tenth of the TTL before it. A renewal counts only if etcd's log has proved it, in the
+// raft term in which the lease was granted; when etcd's leader has changed, claims are moved to a lease granted since, their revisions unchanged. Above
+// a TTL of 300 s a renewal is trusted for 300 s. [Election.Token] and [Mutex.Token] are fencing tokens.
+//
+// Not promised: what the original does not ask of a program either, to stop when Done is closed; and a write under way when the process is paused can
+// be refused only by what it is sent to, by its token.
+//
+// # What is different, and why
+//
+// The left column is the original's fault; the test plays the same scenario with both packages.
+//
+//	in the original                                    here                                             test
+//	-----------------------------------------------    ---------------------------------------------    ----------------------------------------
+//	Campaign of a candidate whose lease was revoked    ErrSessionExpired                                TestNoPhantomLeaders
+//	returns nil: many lead at once
+//	a waiter does not hear that its session is lost    ErrSessionExpired, at once                       TestAWaiterHearsThatItsSessionIsLost
+//	a compaction and a broken connection end a wait    the wait goes on; no watch is relied on alone    TestCompactionEndsNoWaitAndLeavesNoGhost
+//	with an error; Campaign leaves its key behind
+//	a cancelled context is not obeyed in a             obeyed at once; the key is deleted in the        TestACancelledContextIsObeyedInAPartition
+//	partition                                          background
+//	a lost reply leaves the key in the line            it is found and deleted                          TestALostReplyLeavesNoKey
+//	a put that is carried out late leaves a key        it is looked for, watched for and deleted        TestALatePutIsRemoved
+//	Resign forgets after an error, the key stands      it can be called again, and is tried on          TestResignDoesNotForgetOnAnError
+//	a late Unlock deletes a newer lock                 it deletes only the revision it locked           TestAStaleUnlockHurtsNoNewerLock
+//	TryLock that fails writes twice                    it writes nothing                                TestTryLockWritesNothingWhereItFails
+//	IsOwner before Lock makes a Txn an error           the compare is false                             TestIsOwnerBeforeLockIsNoError
+//	a hand-over is up to 100 ms late                   a millisecond or two                             TestHandOver
+//	Done is counted from a reply, and looked at        before the key can go                            TestDoneIsClosedBeforeTheKeyCanGo
+//	once a second: closed after the key is gone
+//	a deleted key is never noticed                     it ends the session: there is no other way to    TestADeletedKeyEndsTheSession
+//	                                                   tell the holder
+//	a revoked lease is noticed a third of the TTL      at once, where a claim stands                    TestARevokedLeaseIsNoticedAtOnce
+//	later
+//	NewSession waits for ever                          the TTL, 10 s to 60 s                            TestNewSessionIsBounded
+//	a frozen member of etcd costs the session          another member is asked                          TestAFrozenMemberEndsNoSession
+//	an etcd leader that was paused revokes, as it      claims hang on a lease it never knew             TestALeaseOfAnEarlierRaftTermIsNotReliedOn
+//	wakes up, leases that were renewed since
+//	Observe ends with a compaction, or shows an old    it goes on, and shows what etcd's majority says  TestObserveSurvivesCompaction
+//	state for ever
+//
+// # What else to know
+//
+//   - Keys: one put for each waiter, `<prefix>/<lease in hex>`, and nothing else under the prefix. A renewal reads and writes nothing but claims (or, with none, the key
+//     that the first election or lock of the session would have), so a user needs rights on his prefix only. A session that has made
+//     neither an election nor a lock has no key to prove a renewal with; its next claim gets a lease of its own.
+//   - With WithLease, and after a change of etcd's leader, claims hang on another lease of the session's, with the same TTL, which it keeps alive beside its own.
+//     They end in the lease that Session.Lease tells all the same. Orphan puts them back. Keys that the user puts under Session.Lease are not moved.
+//   - A session that is orphaned works as in the original: it is not kept alive and has no deadline. If its lease was its own, Campaign
+//     returns nil when all before it are gone, though its own key may be gone too: etcd's tests want that. With WithLease it does not.
+//   - Close makes waiters return ErrSessionExpired.
+//   - Recipes of client/v3/experimental/recipes take the original's *Session; use a copy of them that imports this package.
+//   - NewSession makes connections of its own beside the client's, with its credentials and dial options, one set for each client; they, and
+//     every goroutine, end with the client. Endpoints must be members, or balancers that pass connections through: through etcd's own
+//     grpc-proxy no renewal is accepted.
+//   - A client that was put together from parts (client/v3/namespace, client/v3/ordering) is spoken to through these parts: a frozen member may then cost the session.
+//     client/v3/leasing, which answers from a cache, is refused.
+//   - etcd 3.4.42, 3.5.28, 3.6.9, 3.7 or newer: older ones can show old state after a pause, and a warning is logged.
+package concurrency
