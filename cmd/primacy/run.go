@@ -20,6 +20,7 @@ import (
 
 func (a *app) runCommand() *cobra.Command {
 	var value string
+	var o primacy.CandidateOptions
 	r := &runner{app: a, contest: contest{has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired}}
 	c := &cobra.Command{
 		Use:   "run NAME [--] COMMAND [ARG...]",
@@ -48,8 +49,12 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 			if len(r.args) == 0 {
 				return fmt.Errorf("run %s: give a COMMAND", r.name)
 			}
+			if o.Priority < 0 || o.Steady < 0 {
+				return fmt.Errorf("--priority and --steady must not be negative")
+			}
 			r.win = func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
-				return s.Election(r.name).Campaign(ctx, []byte(value))
+				o.Value = []byte(value)
+				return s.Election(r.name).CampaignAs(ctx, o)
 			}
 			return r.run(cmd.Context())
 		},
@@ -59,6 +64,8 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 	f.DurationVar(&r.wait, "wait", 0, "give up (exit 124) when not leading after so long; 0: wait for ever")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when leadership ends (default a tenth of the ttl)")
 	f.StringVar(&value, "value", "", "what observers see beside the ID")
+	f.IntVar(&o.Priority, "priority", 0, "above 0: a leader of a smaller priority is asked to hand over")
+	f.DurationVar(&o.Steady, "steady", 0, "how long to stand in the line before it is asked (default three times the ttl)")
 	r.own = ownVariables(f)
 	return c
 }
@@ -79,7 +86,6 @@ type runner struct {
 	outer      []held           // what the commands around this one hold
 	status     supervise.Status // of the command, once it has ended
 	started    bool
-	leaveBy    time.Time // if set: nothing is waited for longer
 }
 
 // contest is what run and lock differ in: how the right is won, and in which words that is told.
@@ -138,7 +144,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err != nil {
 		return r.ended(ctx, err)
 	}
-	defer func() { r.leave(done) }()
+	defer done()
 	r.session = s
 	if err := r.look(ctx); err != nil {
 		return r.ended(ctx, err)
@@ -180,9 +186,9 @@ func (r *runner) lead(ctx context.Context, leading func()) error {
 		workErr = r.hold(term)
 	}
 	lost := r.lost(term)
-	limit, cancel := context.WithDeadline(context.Background(), r.until(3*time.Second))
+	limit, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	if err := term.Resign(limit); err != nil && r.leaveBy.IsZero() { // nothing runs any more
+	if err := term.Resign(limit); err != nil { // nothing runs any more
 		r.say("the store did not confirm the release of %s; its lease runs out in %v", r.name, term.TTL())
 	}
 	if workErr != nil {
