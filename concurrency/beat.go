@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/core"
 )
 
@@ -108,7 +108,7 @@ func (s *Session) renew(ctx context.Context) error {
 		leases = append(leases, at.id)
 	}
 	first := claims[:min(chunk, len(claims))]
-	p, err := s.renewer.renew(ctx, leases, key, keysOf(first))
+	p, err := s.renewer.renew(ctx, leases, key, keysOf(first, at.id))
 	if len(claims) == 0 && key != "" && denied(err) {
 		key = ""
 		p, err = s.renewer.renew(ctx, leases, "", nil)
@@ -124,11 +124,11 @@ func (s *Session) renew(ctx context.Context) error {
 			return err
 		}
 	} else {
-		stray, err := s.compare(first, p.Keys)
+		stray, err := s.compare(first, p.Keys, at.id)
 		if err != nil {
 			return err
 		}
-		more, err := s.readRest(ctx, claims[len(first):])
+		more, err := s.readRest(ctx, claims[len(first):], at.id)
 		if err != nil {
 			return err
 		}
@@ -172,19 +172,22 @@ func (s *Session) settleEmpty(proven bool) error {
 	return nil
 }
 
-// compare holds claims against what was read of their keys, and returns those that hang on another lease than the anchor.
-func (s *Session) compare(claims []*claim, read []*mvccpb.KeyValue) (stray []*claim, err error) {
+// compare holds claims against how their keys stood, and returns those that do not hang on a lease.
+func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.LeaseID) (stray []*claim, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, c := range claims {
-		switch kv := read[i]; {
-		case s.claims[c.key] != c || c.leaving || c.rev == 0:
+		switch {
+		case s.claims[c.key] != c || c.leaving:
 			// given up meanwhile
-		case kv != nil && kv.CreateRevision == c.rev:
-			c.mod, c.lease, c.sure = max(c.mod, kv.ModRevision), v3.LeaseID(kv.Lease), true
-			if c.lease != s.anchor.id {
-				stray = append(stray, c)
+		case found[i].Tied:
+			c.lease, c.sure = lease, true
+		case found[i].Stands:
+			c.sure = true
+			if c.lease == lease {
+				c.lease = 0
 			}
+			stray = append(stray, c)
 		case !c.sure:
 			delete(s.claims, c.key) // resumed, but over before
 		default:
@@ -195,21 +198,18 @@ func (s *Session) compare(claims []*claim, read []*mvccpb.KeyValue) (stray []*cl
 }
 
 // readRest compares the claims that did not fit into the proof. What is read after the keepalives shows as much.
-func (s *Session) readRest(ctx context.Context, claims []*claim) (stray []*claim, err error) {
+func (s *Session) readRest(ctx context.Context, claims []*claim, lease v3.LeaseID) (stray []*claim, err error) {
 	for part := range slices.Chunk(claims, chunk) {
+		keys := keysOf(part, lease)
 		t := txn{}
-		for _, c := range part {
-			t.then = append(t.then, v3.OpGet(c.key, v3.WithKeysOnly()))
+		for _, k := range keys {
+			t.then = append(t.then, look(k))
 		}
 		resp, _, err := s.wire.txn(ctx, t)
 		if err != nil {
 			return nil, err
 		}
-		read := make([]*mvccpb.KeyValue, len(part))
-		for i := range part {
-			read[i] = one(resp, i)
-		}
-		some, err := s.compare(part, read)
+		some, err := s.compare(part, looked(keys, resp), lease)
 		if err != nil {
 			return nil, err
 		}
@@ -218,10 +218,10 @@ func (s *Session) readRest(ctx context.Context, claims []*claim) (stray []*claim
 	return stray, nil
 }
 
-func keysOf(claims []*claim) []string {
-	keys := make([]string, len(claims))
+func keysOf(claims []*claim, lease v3.LeaseID) []etcdstore.Key {
+	keys := make([]etcdstore.Key, len(claims))
 	for i, c := range claims {
-		keys[i] = c.key
+		keys[i] = etcdstore.Key{Key: c.key, Created: c.rev, Lease: int64(lease)}
 	}
 	return keys
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/etcdstore"
@@ -133,7 +132,7 @@ type asker through
 
 func (a *asker) close() {}
 
-func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []string) (p etcdstore.Proof, err error) {
+func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdstore.Key) (p etcdstore.Proof, err error) {
 	t := (*through)(a)
 	for _, id := range leases {
 		ka, err := t.client.Lease.KeepAliveOnce(ctx, id)
@@ -154,13 +153,13 @@ func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys
 }
 
 // prove is etcdstore's, through a balancer: requests go out until one member has answered two.
-func (t *through) prove(ctx context.Context, key string, keys []string, p *etcdstore.Proof) error {
+func (t *through) prove(ctx context.Context, key string, keys []etcdstore.Key, p *etcdstore.Proof) error {
 	if _, err := t.get(ctx, key, v3.WithCountOnly()); err != nil {
 		return err
 	}
 	req := txn{when: []v3.Cmp{v3.Compare(v3.Version(key), "<", 0)}, then: []v3.Op{v3.OpDelete(key)}}
 	for _, k := range keys {
-		req.otherwise = append(req.otherwise, v3.OpGet(k, v3.WithKeysOnly()))
+		req.otherwise = append(req.otherwise, look(k))
 	}
 	by := map[uint64]*v3.TxnResponse{}
 	for range 10 {
@@ -174,11 +173,27 @@ func (t *through) prove(ctx context.Context, key string, keys []string, p *etcds
 			continue
 		}
 		p.Term = max(first.Header.RaftTerm, resp.Header.RaftTerm)
-		p.Keys = make([]*mvccpb.KeyValue, len(keys))
-		for i := range keys {
-			p.Keys[i] = one(resp, i)
-		}
+		p.Keys = looked(keys, resp)
 		return nil
 	}
 	return errors.New("etcd: no member answered twice")
+}
+
+// look asks how a key stands, and looked tells. A read would carry its value, or, where it asks for keys only, not tell the lease (etcd 3.7).
+func look(k etcdstore.Key) v3.Op {
+	when := []v3.Cmp{v3.Compare(v3.CreateRevision(k.Key), "=", k.Created), v3.Compare(v3.LeaseValue(k.Key), "=", k.Lease)}
+	return v3.OpTxn(when, nil, []v3.Op{v3.OpGet(k.Key, v3.WithKeysOnly())})
+}
+
+func looked(keys []etcdstore.Key, resp *v3.TxnResponse) []etcdstore.State {
+	all := make([]etcdstore.State, len(keys))
+	for i, k := range keys {
+		r := (*v3.TxnResponse)(resp.Responses[i].GetResponseTxn())
+		if r.Succeeded {
+			all[i] = etcdstore.State{Stands: true, Tied: true}
+		} else if kv := one(r, 0); kv != nil {
+			all[i].Stands = kv.CreateRevision == k.Created
+		}
+	}
+	return all
 }

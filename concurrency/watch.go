@@ -120,6 +120,7 @@ func (s *Session) lookUp() error {
 
 func (s *Session) lookAt(keys []string) error {
 	s.mu.Lock()
+	at := s.anchor.id
 	var claims []*claim
 	for _, k := range keys {
 		if c := s.claims[k]; c != nil && c.rev != 0 && !c.leaving {
@@ -133,7 +134,7 @@ func (s *Session) lookAt(keys []string) error {
 	}
 	ctx, cancel := context.WithTimeout(s.over, 2*attemptLimit)
 	defer cancel()
-	_, err := s.readRest(ctx, claims)
+	_, err := s.readRest(ctx, claims, at)
 	return err
 }
 

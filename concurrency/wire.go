@@ -36,7 +36,7 @@ type wire interface {
 
 // renewer makes one renewal at a time. See etcdstore.Beat.
 type renewer interface {
-	renew(ctx context.Context, leases []v3.LeaseID, key string, keys []string) (etcdstore.Proof, error)
+	renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdstore.Key) (etcdstore.Proof, error)
 	close()
 }
 
@@ -169,7 +169,7 @@ type beats struct{ *etcdstore.Beat }
 
 func (b beats) close() { b.Close() }
 
-func (b beats) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []string) (etcdstore.Proof, error) {
+func (b beats) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdstore.Key) (etcdstore.Proof, error) {
 	ids := make([]int64, len(leases))
 	for i, id := range leases {
 		ids[i] = int64(id)

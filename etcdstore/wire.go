@@ -5,7 +5,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -96,14 +95,27 @@ func (w *Wire) Beat() *Beat { return &Beat{s: w.s} }
 
 // Proof is what a renewal has shown.
 type Proof struct {
-	TTL  []int64            // of each lease as its keepalive answered; 0: who answered does not know it
-	Term uint64             // no leader of an earlier raft term can have answered for leases granted in this one
-	Keys []*mvccpb.KeyValue // each key read, as it stood after the keepalives; nil: it did not stand
+	TTL  []int64 // of each lease as its keepalive answered; 0: who answered does not know it
+	Term uint64  // no leader of an earlier raft term can have answered for leases granted in this one
+	Keys []State // of each key asked for
+}
+
+// Key is a key to look at: as it was made, and the lease it should be attached to.
+type Key struct {
+	Key     string
+	Created int64
+	Lease   int64
+}
+
+// State is how a key stood after the keepalives.
+type State struct {
+	Stands bool // with that create revision
+	Tied   bool // and attached to that lease
 }
 
 // Renew makes one attempt at one member: a keepalive for each lease and then, unless key is empty, the proof by etcd's log,
-// which reads keys too: at most 100. Key must be one that the user may read and write, and is not changed. The error is gRPC's own.
-func (t *Beat) Renew(ctx context.Context, leases []int64, key string, keys []string) (Proof, error) {
+// which looks at keys too: at most 100. Key must be one that the user may read and write, and is not changed. The error is gRPC's own.
+func (t *Beat) Renew(ctx context.Context, leases []int64, key string, keys []Key) (Proof, error) {
 	at, err := t.s.ring.use()
 	if err != nil {
 		return Proof{}, err
@@ -123,7 +135,7 @@ func (t *Beat) Renew(ctx context.Context, leases []int64, key string, keys []str
 	return p, err
 }
 
-func (t *Beat) renew(ctx context.Context, at link, leases []int64, key string, keys []string) (p Proof, err error) {
+func (t *Beat) renew(ctx context.Context, at link, leases []int64, key string, keys []Key) (p Proof, err error) {
 	for _, id := range leases {
 		ka, err := t.b.send(ctx, t.s.ctx, at, id)
 		if err == nil {
@@ -139,17 +151,30 @@ func (t *Beat) renew(ctx context.Context, at link, leases []int64, key string, k
 	}
 	reads := make([]*pb.RequestOp, len(keys))
 	for i, k := range keys {
-		reads[i] = doRange(&pb.RangeRequest{Key: []byte(k), KeysOnly: true})
+		reads[i] = k.look()
 	}
 	resp, term, err := t.s.prove(ctx, at, key, reads...)
 	if err != nil {
 		return p, err
 	}
-	p.Term = term
-	for i := range keys {
-		p.Keys = append(p.Keys, one(resp, i))
+	p.Term, p.Keys = term, make([]State, len(keys))
+	for i, k := range keys {
+		if r := resp.Responses[i].GetResponseTxn(); r.Succeeded {
+			p.Keys[i] = State{Stands: true, Tied: true}
+		} else if kv := one(r, 0); kv != nil {
+			p.Keys[i].Stands = kv.CreateRevision == k.Created
+		}
 	}
 	return p, nil
+}
+
+// look asks how a key stands. A read would carry its value, or, where it asks for keys only, not tell the lease (etcd 3.7).
+func (k Key) look() *pb.RequestOp {
+	tied := &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_LEASE, Key: []byte(k.Key), TargetUnion: &pb.Compare_Lease{Lease: k.Lease}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(k.Key, k.Created), tied},
+		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(k.Key), KeysOnly: true})},
+	}}}
 }
 
 // Close ends the stream.
