@@ -24,7 +24,7 @@ type lobby struct {
 	procs []*hallProc
 	news  chan news
 	who   news // holds the line now
-	gone  int  // how many have had it
+	left  int  // how many stand
 }
 
 // hallProc is one of the processes.
@@ -41,24 +41,26 @@ type news struct {
 }
 
 // newLobby starts the processes and returns when all of them stand in the line.
-func newLobby(t *testing.T, name string) *lobby {
-	l := &lobby{world: newWorld(t), news: make(chan news, 2*crowdSize)}
+func newLobby(t *testing.T, name string, each int) *lobby {
+	size := crowdProcs * each
+	l := &lobby{world: newWorld(t), news: make(chan news, 2*size)}
 	bare := resident(l.serverPID())
 	began := time.Now()
 	for range crowdProcs {
-		l.startProc(name)
+		l.startProc(name, each)
 	}
 	for range l.procs {
 		l.expect("ready")
 	}
-	t.Logf("%s: server %d MB; with %d sessions, each on its own connection, %d MB after %v", name, bare/1024, crowdSize,
+	t.Logf("%s: server %d MB; with %d sessions, each on its own connection, %d MB after %v", name, bare/1024, size,
 		resident(l.serverPID())/1024, time.Since(began).Round(time.Millisecond))
 	began = time.Now()
 	for _, p := range l.procs {
 		fmt.Fprintln(p.in, "stand")
 	}
 	l.who = l.expect("held")
-	eventually(t, 2*limit, "all of them to stand", func() bool { return l.stands() == crowdSize })
+	eventually(t, 4*limit, "all of them to stand", func() bool { return l.stands() == size })
+	l.left = size
 	t.Logf("%s: all stand after %v", name, time.Since(began).Round(time.Millisecond))
 	return l
 }
@@ -71,13 +73,13 @@ func (l *lobby) stands() int {
 	return int(resp.Count)
 }
 
-func (l *lobby) startProc(name string) {
+func (l *lobby) startProc(name string, each int) {
 	self, err := os.Executable()
 	if err != nil {
 		l.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), helperEnv+"=wait", crowdEnv+"="+name, serverEnv+"="+l.server.Addr())
+	cmd.Env = append(os.Environ(), helperEnv+"=wait", crowdEnv+"="+name, serverEnv+"="+l.server.Addr(), fmt.Sprintf("%s=%d", sizeEnv, each))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	in, err1 := cmd.StdinPipe()
@@ -108,7 +110,7 @@ func (l *lobby) expect(verb string) news {
 			l.Fatalf("a process says %q %q, want %q", n.verb, n.arg, verb)
 		}
 		return n
-	case <-time.After(2 * limit):
+	case <-time.After(4 * limit):
 		l.Fatalf("no process says %q", verb)
 	}
 	return news{}
@@ -120,7 +122,25 @@ func (l *lobby) release(verb string) time.Duration {
 	began := time.Now()
 	fmt.Fprintf(l.who.proc.in, "%s %s\n", verb, l.who.arg)
 	l.who = l.expect("held")
-	l.gone++
+	l.left--
+	return time.Since(began)
+}
+
+// sendAway has all who wait in the other processes give up, at once, and returns how long that took.
+func (l *lobby) sendAway() time.Duration {
+	l.Helper()
+	began := time.Now()
+	others := 0
+	for _, p := range l.procs {
+		if p != l.who.proc {
+			fmt.Fprintln(p.in, "go")
+			others++
+		}
+	}
+	for range others {
+		l.expect("gone")
+	}
+	l.left = l.stands()
 	return time.Since(began)
 }
 
@@ -137,6 +157,6 @@ func (l *lobby) weigh() {
 		}
 		rss, routines = rss+kB, routines+n
 	}
-	l.Logf("%d wait: server %d MB; %d client processes of %d waiters have %d MB and %d goroutines each", crowdSize, server/1024,
-		len(l.procs), crowdSessions, rss/len(l.procs)/1024, routines/len(l.procs))
+	l.Logf("%d wait: server %d MB; %d client processes of %d waiters have %d MB and %d goroutines each", l.left, server/1024,
+		len(l.procs), l.left/len(l.procs), rss/len(l.procs)/1024, routines/len(l.procs))
 }

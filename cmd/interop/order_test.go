@@ -58,6 +58,7 @@ func TestOrder(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			w.ttl = shortTTL
 			roles := w.enterAll(rand.New(rand.NewPCG(seed, 0)))
 			for i, r := range roles {
 				t.Logf("%2d %s %s", i, r.id, r.fate)

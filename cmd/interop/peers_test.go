@@ -13,13 +13,16 @@ import (
 	ours "github.com/primacy-go/primacy/concurrency"
 )
 
-// shortTTL is what those get who may die, in seconds. Less is lost by chance on a busy machine.
-const shortTTL = 6
+// The time to live of leases, in seconds: short for those who may die, long for the others, whose leases a busy machine must not lose.
+const (
+	shortTTL = 6
+	longTTL  = 30
+)
 
 // library is a package with the API of etcd's concurrency: that one unchanged, or ours in its place.
 type library struct {
 	name    string
-	session func(c *clientv3.Client) (session, error)
+	session func(c *clientv3.Client, ttl int) (session, error)
 }
 
 type session interface {
@@ -49,14 +52,14 @@ type maker interface {
 }
 
 var (
-	etcds  = library{"concurrency", func(c *clientv3.Client) (session, error) { return newEtcds(c) }}
-	dropIn = library{"drop-in", func(c *clientv3.Client) (session, error) { return newDropIn(c) }}
+	etcds  = library{"concurrency", newEtcds}
+	dropIn = library{"drop-in", newDropIn}
 )
 
 type etcdsSession struct{ *concurrency.Session }
 
-func newEtcds(c *clientv3.Client) (session, error) {
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(shortTTL))
+func newEtcds(c *clientv3.Client, ttl int) (session, error) {
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(ttl))
 	return etcdsSession{s}, err
 }
 
@@ -65,8 +68,8 @@ func (s etcdsSession) election() election { return concurrency.NewElection(s.Ses
 
 type dropInSession struct{ *ours.Session }
 
-func newDropIn(c *clientv3.Client) (session, error) {
-	s, err := ours.NewSession(c, ours.WithTTL(shortTTL))
+func newDropIn(c *clientv3.Client, ttl int) (session, error) {
+	s, err := ours.NewSession(c, ours.WithTTL(ttl))
 	return dropInSession{s}, err
 }
 
@@ -76,7 +79,7 @@ func (s dropInSession) election() election { return ours.NewElection(s.Session, 
 // open returns a session on a client of its own, which is closed with the world.
 func (l library) open(w *world, id string) session {
 	w.Helper()
-	s, err := l.session(w.newClient())
+	s, err := l.session(w.newClient(), w.ttl)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type service struct {
 }
 
 func (w *world) newService(c *clientv3.Client, id string) (*service, error) {
-	lease, err := c.Grant(context.Background(), shortTTL)
+	lease, err := c.Grant(context.Background(), int64(w.ttl))
 	if err != nil {
 		return nil, err
 	}

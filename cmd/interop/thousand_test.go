@@ -5,7 +5,9 @@ package interop
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,14 +15,10 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-const (
-	crowdProcs    = 10
-	crowdSessions = 100 // in each
-	crowdSize     = crowdProcs * crowdSessions
-)
+const crowdProcs = 10
 
-// sizes is how many wait when releases are counted, and how many releases that is.
-var sizes = []struct{ waiters, releases int }{{1000, 40}, {100, 40}, {10, 9}}
+// releases is how many are counted at each size of the line.
+const releases = 40
 
 // window is the time after a release in which all that it causes has been sent.
 const window = 120 * time.Millisecond
@@ -43,19 +41,36 @@ type chain struct {
 }
 
 // TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and wakes one of them. The same is counted
-// of etcd's Mutex, beside it, and what server and clients weigh.
+// of etcd's Mutex, beside it, and what server and clients weigh. INTEROP_WAITERS sets another number of them, INTEROP_WHO another one than these two:
+// "our Election", "the drop-in's Mutex".
 func TestAThousandWaiters(t *testing.T) {
-	for _, name := range []string{"our Mutex", "etcd's Mutex"} {
+	size, names := 1000, []string{"our Mutex", "etcd's Mutex"}
+	if text := os.Getenv("INTEROP_WAITERS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 20*crowdProcs {
+			t.Fatalf("INTEROP_WAITERS=%q: want a number from %d", text, 20*crowdProcs)
+		}
+		size = n
+	}
+	if who := os.Getenv("INTEROP_WHO"); who != "" {
+		if crowds[who] == nil {
+			t.Fatalf("INTEROP_WHO=%q: want one of %q", who, slices.Sorted(maps.Keys(crowds)))
+		}
+		names = []string{who}
+	}
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			l := newLobby(t, name)
-			var chains []chain
-			for _, size := range sizes {
-				l.drainTo(size.waiters)
-				if size.waiters == crowdSize {
-					l.weigh()
-				}
-				chains = append(chains, l.count(size.waiters, size.releases))
+			l := newLobby(t, name, size/crowdProcs)
+			l.weigh()
+			chains := []chain{l.count()}
+			before := l.left
+			took := l.sendAway()
+			t.Logf("%s: %d gave up at once, in %v", name, before-l.left, took.Round(time.Millisecond))
+			chains = append(chains, l.count())
+			for l.left > 11 {
+				l.release("leave")
 			}
+			chains = append(chains, l.count())
 			for _, c := range chains {
 				t.Logf("%s, %v", name, c)
 			}
@@ -88,22 +103,14 @@ const (
 	mostEvents   = 2
 )
 
-// drainTo has so many leave that n stand, and lets what follows settle.
-func (l *lobby) drainTo(n int) {
+// count lets the line settle, measures a while without releases, and then some releases, one in each window.
+func (l *lobby) count() chain {
 	l.Helper()
-	for crowdSize-l.gone > n {
-		l.release("leave")
-	}
 	time.Sleep(2 * time.Second)
-	if got := l.stands(); got != n {
-		l.Errorf("%d stand, want %d", got, n)
+	if got := l.stands(); got != l.left {
+		l.Errorf("%d stand, want %d", got, l.left)
 	}
-}
-
-// count measures a while without releases, and then some releases, one in each window.
-func (l *lobby) count(waiters, releases int) chain {
-	l.Helper()
-	c := chain{waiters: waiters, serverKB: resident(l.serverPID())}
+	c := chain{waiters: l.left, serverKB: resident(l.serverPID())}
 	before := l.readCount()
 	time.Sleep(2 * time.Second)
 	begin := l.readCount()
@@ -113,14 +120,14 @@ func (l *lobby) count(waiters, releases int) chain {
 		at, took   time.Duration
 	}
 	var steps []step
-	for range releases {
+	for range min(releases, l.left-1) {
 		s := step{from: l.who, at: boottime.Now()}
 		s.took = l.release("release")
 		s.next = l.who
 		steps = append(steps, s)
 		time.Sleep(s.at + window - boottime.Now())
 	}
-	c.events = (l.readCount().events - begin.events) / float64(releases)
+	c.events = (l.readCount().events - begin.events) / float64(len(steps))
 	for _, s := range steps {
 		one := cost{handover: s.took, detail: map[string]int{}}
 		one.add(l.seen(s.from, s.at, s.at+window))

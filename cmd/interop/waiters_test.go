@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy"
@@ -24,6 +24,7 @@ import (
 const (
 	serverEnv = "INTEROP_SERVER"
 	crowdEnv  = "INTEROP_CROWD" // the kind
+	sizeEnv   = "INTEROP_SIZE"  // how many sessions
 )
 
 // crowdTTL is long, so that hardly a renewal falls among the requests that are counted.
@@ -48,7 +49,8 @@ var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter)
 	"our Mutex": ofOurs(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
 		return s.Mutex(lineName).Lock(ctx)
 	}),
-	"etcd's Mutex": theirMutex,
+	"etcd's Mutex":        mutexOf(newEtcds),
+	"the drop-in's Mutex": mutexOf(newDropIn),
 }
 
 // ofOurs makes a session of ours, which waits as it is told.
@@ -79,20 +81,23 @@ func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error))
 	}
 }
 
-func theirMutex(_ context.Context, c *clientv3.Client, w *waiter) error {
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(crowdTTL.Seconds())))
-	if err != nil {
-		return err
-	}
-	w.wait = func(ctx context.Context) (func(context.Context) error, error) {
-		m := concurrency.NewMutex(s, linePrefix)
-		if err := m.Lock(ctx); err != nil {
-			return nil, err
+// mutexOf makes a session with the API of etcd's package, whose mutex it waits for.
+func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(context.Context, *clientv3.Client, *waiter) error {
+	return func(_ context.Context, c *clientv3.Client, w *waiter) error {
+		s, err := open(c, int(crowdTTL.Seconds()))
+		if err != nil {
+			return err
 		}
-		return m.Unlock, nil
+		w.wait = func(ctx context.Context) (func(context.Context) error, error) {
+			m := s.(maker).mutex()
+			if err := m.Lock(ctx); err != nil {
+				return nil, err
+			}
+			return m.Unlock, nil
+		}
+		w.close = func(context.Context) error { return s.Close() }
+		return nil
 	}
-	w.close = func(context.Context) error { return s.Close() }
-	return nil
 }
 
 // newWaiter connects one.
@@ -119,21 +124,33 @@ func newWaiter(ctx context.Context, kind, addr string) (*waiter, error) {
 type hall struct {
 	mu      sync.Mutex
 	waiters []*waiter
+	going   context.CancelFunc // makes all who wait give up
+	waiting sync.WaitGroup
 }
 
 // waitMain is that process. It says "ready" when all have their leases, hears "stand", and says "held I" whenever one of them has the
-// line. Then it hears "release I", or "leave I" if the session shall end too. It answers "seen I FROM TO" with what that one sent and
+// line. Then it hears "release I", or "leave I" if the session shall end too. At "go" all who wait give up, end their sessions, and
+// "gone" is said. It answers "seen I FROM TO" with what that one sent and
 // heard in that time, and "report" with what the process weighs. It ends with its input.
 func waitMain() error {
 	ctx := context.Background()
-	h := &hall{waiters: make([]*waiter, crowdSessions)}
-	errs := make([]error, crowdSessions)
+	n, err := strconv.Atoi(os.Getenv(sizeEnv))
+	if err != nil {
+		return err
+	}
+	h := &hall{waiters: make([]*waiter, n)}
+	errs := make([]error, n)
 	var wg sync.WaitGroup
-	turns := make(chan struct{}, 20)
+	turns := make(chan struct{}, 5)
 	for i := range h.waiters {
 		turns <- struct{}{}
 		wg.Go(func() {
-			h.waiters[i], errs[i] = newWaiter(ctx, os.Getenv(crowdEnv), os.Getenv(serverEnv))
+			for range 5 { // a server that a thousand come to at once may not answer each in time
+				h.waiters[i], errs[i] = newWaiter(ctx, os.Getenv(crowdEnv), os.Getenv(serverEnv))
+				if errs[i] == nil {
+					break
+				}
+			}
 			<-turns
 		})
 	}
@@ -158,8 +175,9 @@ func (h *hall) obey(ctx context.Context, order string) error {
 	var from, to time.Duration
 	switch verb {
 	case "stand":
+		ctx, h.going = context.WithCancel(ctx)
 		for i, w := range h.waiters {
-			go h.wait(ctx, i, w)
+			h.waiting.Go(func() { h.wait(ctx, i, w) })
 			time.Sleep(comeEvery) // a crowd, not a stampede
 		}
 	case "release", "leave":
@@ -172,6 +190,10 @@ func (h *hall) obey(ctx context.Context, order string) error {
 			return err
 		}
 		h.say("seen %s", strings.Join(h.waiters[i].tap.between(from, to), ","))
+	case "go":
+		h.going()
+		h.waiting.Wait()
+		h.say("gone")
 	case "report":
 		h.say("weighs %d %d", resident(os.Getpid()), runtime.NumGoroutine())
 	}
@@ -186,12 +208,15 @@ func (h *hall) say(format string, args ...any) {
 
 func (h *hall) wait(ctx context.Context, i int, w *waiter) {
 	release, err := w.wait(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		h.say("held %d", i)
 		verb := <-w.told
 		if err = release(ctx); err == nil && verb == "leave" {
 			err = w.close(ctx)
 		}
+	case ctx.Err() != nil:
+		err = w.close(context.Background())
 	}
 	if err != nil {
 		h.say("failed %d %v", i, err)

@@ -37,6 +37,7 @@ type world struct {
 	dir    string
 	acts   acts
 	trace  trace
+	ttl    int // of etcd's own sessions
 
 	mu       sync.Mutex
 	count    int
@@ -54,7 +55,7 @@ type arrival struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{TB: t, server: etcdtest.Start(t, etcdtest.Options{}), arrivals: map[string]chan arrival{}}
+	w := &world{TB: t, ttl: longTTL, server: etcdtest.Start(t, etcdtest.Options{}), arrivals: map[string]chan arrival{}}
 	dir, err := os.MkdirTemp("", "interop-") // short: a socket's path has 107 bytes
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func (w *world) newSession(id string) *primacy.Session {
 	if err != nil {
 		w.Fatal(err)
 	}
-	s, err := primacy.NewSession(store, primacy.Options{ID: id, TTL: 20 * time.Second})
+	s, err := primacy.NewSession(store, primacy.Options{ID: id, TTL: longTTL * time.Second})
 	if err != nil {
 		w.Fatal(err)
 	}
