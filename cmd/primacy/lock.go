@@ -29,8 +29,10 @@ func (a *app) lockCommand() *cobra.Command {
 	var o lockOptions
 	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock"}}
 	c := &cobra.Command{
-		Use:   "lock NAME [[--] COMMAND [ARG...]]",
-		Short: "Run a command while holding a lock: flock(1) for the fleet",
+		Use: "lock [flags] NAME [[--] COMMAND [ARG...]]",
+
+		DisableFlagsInUseLine: true,
+		Short:                 "Run a command while holding a lock: flock(1) for the fleet",
 		Long: `Wait for the lock NAME, run COMMAND while holding it, and give it back. First come, first served, on all machines of the store.
 
   primacy lock backup -- restic backup /srv         wait for it, then run
@@ -196,7 +198,7 @@ type heldLine struct {
 }
 
 // hold is work without a command: it says that the lock is held and returns when a signal or a loss ends it. A loss is told in its
-// moment, and what the store may still have to say is not waited for longer than the right lasts.
+// moment; what is still asked of the store ends with the right at the latest.
 func (r *runner) hold(term *primacy.Term) error {
 	if err := r.tellHeld(term); err != nil {
 		return err
@@ -212,8 +214,6 @@ func (r *runner) hold(term *primacy.Term) error {
 			code := exitLost
 			if errors.Is(cause, primacy.ErrResigned) || errors.Is(cause, primacy.ErrTransferred) {
 				code = exitResigned
-			} else {
-				r.leaveBy = time.Now().Add(min(max(term.Remaining(), 250*time.Millisecond), 3*time.Second))
 			}
 			fmt.Fprintf(r.stderr, "primacy: %s\n", oneLine(cause))
 			return &exitError{code: code}
@@ -231,28 +231,6 @@ func (r *runner) tellHeld(term *primacy.Term) error {
 	}
 	r.say("^C, SIGTERM or SIGHUP gives it back")
 	return nil
-}
-
-// until is the time d from now, or when everything must be over.
-func (r *runner) until(d time.Duration) time.Time {
-	if t := time.Now().Add(d); r.leaveBy.IsZero() || t.Before(r.leaveBy) {
-		return t
-	}
-	return r.leaveBy
-}
-
-// leave closes the session and the store.
-func (r *runner) leave(done func()) {
-	if r.leaveBy.IsZero() {
-		done()
-		return
-	}
-	closed := make(chan struct{})
-	go func() { defer close(closed); done() }()
-	select {
-	case <-closed:
-	case <-time.After(time.Until(r.leaveBy)):
-	}
 }
 
 // tooLate is the answer when it was not won in time. With -q the exit code alone is a lock's answer, as flock's is.

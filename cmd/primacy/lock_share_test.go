@@ -75,7 +75,8 @@ func TestSlotsAreNeverMoreThanThree(t *testing.T) {
 	w := lockWorld(t)
 	var all []*prog
 	for i := range 9 {
-		all = append(all, w.start("lock", "--id", "p"+strconv.Itoa(i), "--slots", "3", "n", "sh", "-c", "echo $PRIMACY_TOKEN >>tokens; echo + >>log; sleep 0.4; echo - >>log"))
+		all = append(all, w.start("lock", "--id", "p"+strconv.Itoa(i), "--slots", "3", "n", "sh", "-c", `echo $PRIMACY_TOKEN >>tokens; echo + >>log
+			until [ "$(grep -c + log)" -ge 3 ]; do sleep 0.02; done; sleep 0.2; echo - >>log`)) // the first three meet
 	}
 	for _, p := range all {
 		p.ends(0)

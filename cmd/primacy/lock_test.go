@@ -276,7 +276,7 @@ func TestAStoreThatFallsSilentCostsTheLockBeforeItsDeadline(t *testing.T) {
 	proxy := etcdtest.NewProxy(t, w.server.Addr())
 	store := "etcd://" + proxy.Addr() + "/" + w.prefix
 	p := w.start("lock", "--ttl", "6s", "--store", store, "n", "sh", "-c", `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
-	bare := w.start("lock", "--ttl", "6s", "--store", store, "m").prints("holds the lock m")
+	bare := w.start("lock", "--ttl", "6s", "--stop-timeout", "100ms", "--store", store, "m").prints("holds the lock m")
 	proxy.Hold()
 	at := time.Now()
 	bare.ends(exitLost).complains(`the lock on "m" under token`, "ran out")
