@@ -287,6 +287,26 @@ func TestLockAllWaitsInOneOrder(t *testing.T) {
 	})
 }
 
+// The work of DoAll holds every one of the names: it is told so instead of waiting for itself.
+func TestDoAllRefusesReEntry(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		err := s.DoAll(t.Context(), []string{"b", "a", "c"}, func(ctx context.Context, _ []*Term) error {
+			for _, name := range []string{"a", "b", "c"} {
+				limit, cancel := context.WithTimeout(ctx, time.Second)
+				if _, err := s.Mutex(name).Lock(limit); !errors.Is(err, ErrReentrant) {
+					t.Errorf("%s: got %v, want ErrReentrant", name, err)
+				}
+				cancel()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A lock that went while LockAll waited for another is not among those that it returns.
 func TestLockAllNoticesWhatWasLost(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
