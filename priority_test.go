@@ -34,7 +34,7 @@ func TestAHigherPriorityIsHandedTheLead(t *testing.T) {
 		c.after(r, steadyHere-time.Millisecond, "a")
 		c.after(r, lateHere+2*time.Second, "ah")
 		wantEnded(t, r.ended[0], ErrTransferred, "h", "priority 5")
-		c.after(r, time.Hour, "ah") // for good: nobody takes it back
+		c.after(r, 10*time.Minute, "ah") // for good: nobody takes it back
 		if n := c.tap.calls.Load(); n != 1 {
 			t.Errorf("%d hand-overs", n)
 		}
@@ -47,7 +47,7 @@ func TestEqualPrioritiesNeverTakeFromEachOther(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			c.candidate(r, id, c.tap, CandidateOptions{Priority: 5, Steady: time.Second}, 0)
 		}
-		c.after(r, time.Hour, "a")
+		c.after(r, 3*time.Minute, "a")
 	})
 }
 
@@ -64,7 +64,7 @@ func TestThreeLevelsSettle(t *testing.T) {
 			if got[len(got)-1] != '3' || len(got) > 3 {
 				t.Errorf("of %s they led in the order %s", order, got)
 			}
-			c.after(r, time.Hour, got)
+			c.after(r, 10*time.Minute, got)
 		})
 	}
 }
@@ -134,7 +134,7 @@ func TestOnlyAClaimThatStandsAsks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _, _ = c.sessions["b"].Election("n").CampaignAs(ctx, CandidateOptions{Priority: 7}) }()
-		c.after(r, time.Hour, "a")
+		c.after(r, 10*time.Minute, "a")
 	})
 }
 
