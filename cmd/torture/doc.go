@@ -30,6 +30,8 @@
 // etcd restarted. The rest use the library in the test's process, or in a helper process where the process itself must suffer:
 //
 //	TestRun               never two commands at once; commands gone by the deadline of a killed or frozen supervisor
+//	TestTransfers         leaders asked to hand over, with no other faults than those that disturb that
+//	TestLockHistories     see above
 //	TestCluster           three etcd members, frozen one by one and the leader killed: no term lost, and how long things take
 //	TestSilentLink        two sessions, the leader's link silent: never two whose Check says yes
 //	TestLateReply         the same, after a renewal's reply that came late
@@ -51,6 +53,7 @@
 //	LOCKS_FOR             how long TestLockHistories does harm (default 12s; from 1m on the long run: all faults, 8 processes, ttl 5s)
 //	LOCKS_KIND            mutex, rw, semaphore, or several with commas (default: all)
 //	LOCKS_PROCESSES       how many processes want them; LOCKS_TTL, LOCKS_SEED
+//	TRANSFERS_FOR         how long TestTransfers does harm (default 15s)
 //	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
 //	TORTURE_ROUNDS        rounds of TestRun (default 20)

@@ -65,7 +65,7 @@ func TestTorture(t *testing.T) {
 	t.Log("\n" + text)
 	for _, v := range verdicts {
 		s.expect(v, foreign)
-		s.expectTransfers(v.line)
+		s.expectTransfers(v.line, undisturbed, 10)
 	}
 	if d >= longRun && s.network != nil && (len(s.struck) < leastDone || len(s.kinds()) < leastKind) {
 		t.Errorf("%d faults of %d kinds in %v, want at least %d of %d", len(s.struck), len(s.kinds()), d, leastDone, leastKind)

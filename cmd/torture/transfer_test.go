@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy"
@@ -19,7 +20,8 @@ import (
 // disturbs begins while the request is on its way, or the leader stops its work, or the store is asked.
 func transferLane() lane {
 	return lane{name: "transfers", most: 2 * time.Second, elections: true, kinds: []harm{
-		{"transfer", false, handOver("undisturbed", nil)},
+		{"transfer", false, handOver(undisturbed, nil)},
+		{"transfer", false, handOver(undisturbed, nil)}, // twice as often as the others
 		{"transfer, heir killed", false, handOver("heir killed", killEither(heirOf))},
 		{"transfer, leader killed", false, handOver("leader killed", killEither(leaderOf))},
 		{"transfer, leader frozen", false, handOver("leader frozen", freezeEither(leaderOf))},
@@ -206,12 +208,31 @@ func (l *line) transferTable() string {
 	return b.String()
 }
 
-// expectTransfers fails the test if none of the undisturbed hand-overs of a line reached the heir.
-func (s *stage) expectTransfers(l *line) {
+const undisturbed = "undisturbed" // by the lane of transfers; the other lanes know nothing of it
+
+// expectTransfers fails the test if so many hand-overs of a line, or more, were asked for and none reached the heir.
+func (s *stage) expectTransfers(l *line, how string, enough int) {
 	s.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := l.transfers["undisturbed"]; t.asked > 2 && t.heir == 0 {
-		s.Errorf("%s: transfers that nothing disturbed: %v", l.name, t)
+	if t := l.transfers[how]; t.asked >= enough && t.heir == 0 {
+		s.Errorf("%s: transfers, %s: %v", l.name, how, t)
+	}
+}
+
+// TestTransfers has leaders asked to hand over, again and again, with no faults but those that disturb the hand-overs.
+func TestTransfers(t *testing.T) {
+	t.Parallel()
+	d, ttl, seed := forHow(t, "TRANSFERS_FOR", 15*time.Second), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
+	t.Logf("TORTURE_SEED=%d TRANSFERS_FOR=%v TORTURE_TTL=%v", seed, d, ttl)
+	s := newStage(t, seed, ttl)
+	l := s.addLine("transfers", kindRun, kindPrimacy, kindPrimacy, kindRun)
+	s.asker = openSession(t, primacy.Options{ID: "torture"}, s.cluster.Endpoints()...)
+	verdicts := s.run([]lane{transferLane()}, d)
+	t.Log("\n" + s.table(verdicts, "Transfers"))
+	s.expect(verdicts[0], false)
+	s.expectTransfers(l, undisturbed, 3)
+	if t.Failed() {
+		t.Logf("this run: TORTURE_SEED=%d", seed)
 	}
 }
