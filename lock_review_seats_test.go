@@ -70,10 +70,12 @@ func TestASeatIsGivenBackWithItsClaim(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		sem := s.Semaphore("x", 2)
 		one, two := soon(later(t, sem.Acquire), time.Second), soon(later(t, sem.Acquire), time.Second)
+		limit, stop := context.WithTimeout(t.Context(), 20*time.Second)
+		defer stop()
 		if one == nil || two == nil {
 			t.Fatal("one process cannot have all slots")
 		}
-		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, ErrHeld) {
+		if _, err := sem.TryAcquire(limit); !errors.Is(err, ErrHeld) {
 			t.Errorf("all slots are taken: %v", err)
 		}
 		b.store.Partition("a", true)
@@ -81,7 +83,7 @@ func TestASeatIsGivenBackWithItsClaim(t *testing.T) {
 		if err := one.Resign(ctx); !errors.Is(err, ErrUnreachable) {
 			t.Errorf("cut off: %v", err)
 		}
-		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, ErrHeld) {
+		if _, err := sem.TryAcquire(limit); !errors.Is(err, ErrHeld) {
 			t.Errorf("the release is not confirmed: %v", err)
 		}
 		if _, err := sem.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
