@@ -149,7 +149,10 @@ func (s *Session) known(ttl int64) error {
 		s.vague = 0
 		return nil
 	}
-	if s.vague++; s.vague > 1 {
+	if s.vague++; s.vague == 1 {
+		s.vagueSince = s.clock()
+	}
+	if s.vague > 2 && s.clock()-s.vagueSince >= again {
 		return errGone
 	}
 	return errVague

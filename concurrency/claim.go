@@ -59,44 +59,62 @@ func (s *Session) enter(ctx context.Context, prefix, value string, try bool) (en
 	}
 	defer func() { <-turn }()
 	for {
-		if s.gone() {
-			return entered{}, ErrSessionExpired
-		}
-		s.mu.Lock()
-		c := s.claims[key]
-		if c == nil || c.leaving {
-			c = &claim{key: key, prefix: prefix}
-		}
-		known := s.seen
-		s.mu.Unlock()
-		lease, err := s.anchored(ctx, c)
-		if err != nil {
-			s.drop(c)
-			return entered{}, blame(ctx, err)
-		}
-		resp, doubt, err := s.wire.txn(ctx, entry(key, prefix, value, lease, try))
-		if doubt {
-			s.doubt(c, known)
-		}
-		if err != nil {
-			s.abandon(c, known, doubt)
-			return entered{}, blame(ctx, err)
-		}
-		e, again, err := s.entered(ctx, c, lease, resp)
-		if err != nil || again {
-			s.drop(c)
-		}
+		e, again, err := s.tryEnter(ctx, key, prefix, value, try)
 		if again {
 			continue
-		}
-		if err == nil {
-			err = s.fasten(ctx, c)
 		}
 		if err != nil {
 			return entered{}, blame(ctx, err)
 		}
 		return e, nil
 	}
+}
+
+// tryEnter is one round of enter. The caller has the key's turn.
+func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try bool) (e entered, again bool, err error) {
+	if s.gone() {
+		return e, false, ErrSessionExpired
+	}
+	s.mu.Lock()
+	c := s.claims[key]
+	if c == nil || c.leaving {
+		c = &claim{key: key, prefix: prefix}
+	}
+	known := s.seen
+	s.mu.Unlock()
+	lease, err := s.anchored(ctx, c)
+	if err != nil {
+		s.drop(c)
+		return e, false, err
+	}
+	resp, doubt, err := s.wire.txn(ctx, entry(key, prefix, value, lease, try))
+	if doubt {
+		s.doubt(c, known)
+	}
+	if err != nil {
+		s.abandon(c, known, doubt)
+		return e, missing(err) && s.unhook(lease), err
+	}
+	e, again, err = s.entered(ctx, c, lease, resp)
+	if err != nil || again {
+		s.drop(c)
+		return e, again && err == nil, err
+	}
+	return e, false, s.fasten(ctx, c)
+}
+
+// unhook is for a lease that turned out to be gone, as nothing else showed while no claim hung on it. It reports whether another one will do.
+func (s *Session) unhook(lease v3.LeaseID) bool {
+	if lease == s.id {
+		s.end(lost, "its lease is gone from etcd")
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.anchor.id == lease {
+		s.anchor = anchor{}
+	}
+	return true
 }
 
 // entry is the Txn of enter. It tells who stands before the key in the same step: in a Txn, reads see what stands before them in its list.
@@ -189,13 +207,7 @@ func (s *Session) drop(c *claim) {
 // await waits until nobody stands before c and returns the header of the read that showed it. It ends with ctx, with the session, with the
 // claim unless that may be gone, and on nothing else: a watch that fails or is compacted is a reason to read again.
 func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*pb.ResponseHeader, error) {
-	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	changed, notify := signal()
 	stop, _ := s.wire.watch(c.key, "", false, notify)
 	defer stop()
 	ahead, unwatch := "", func() {}
@@ -226,23 +238,16 @@ func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*
 				continue // it tells nothing at first: look again
 			}
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		switch waitFor(ctx, changed, over, pause); {
+		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case <-s.client.Ctx().Done():
-			timer.Stop()
+		case s.client.Ctx().Err() != nil:
 			return nil, s.client.Ctx().Err()
-		case <-over:
-			if over = nil; s.gone() { // orphaned: the lease may live on
-				timer.Stop()
+		case s.over.Err() != nil:
+			if over = nil; s.gone() { // otherwise orphaned: the lease may live on
 				return nil, ErrSessionExpired
 			}
 		}
-		timer.Stop()
 	}
 }
 

@@ -47,14 +47,9 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 		defer close(out)
 		defer cancel()
 		defer context.AfterFunc(f.life, cancel)()
-		changed := make(chan struct{}, 1)
+		changed, notify := signal()
 		end := string(op.RangeBytes())
-		stop, _ := f.w.watch(key, end, true, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
+		stop, _ := f.w.watch(key, end, true, notify)
 		defer stop()
 		since := op.Rev()
 		for ctx.Err() == nil {
@@ -72,7 +67,7 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 			if err != nil {
 				pause = again
 			}
-			waitFor(ctx, changed, pause)
+			waitFor(ctx, changed, nil, pause)
 		}
 	}()
 	return out

@@ -45,18 +45,19 @@ type Session struct {
 	granted time.Duration // the ttl of the session's lease
 	brought bool          // with WithLease
 
-	mu     sync.Mutex
-	state  state
-	why    string
-	anchor anchor
-	old    []v3.LeaseID // former anchors, to be revoked once no claim hangs on them
-	seen   int64        // the newest revision that we know of; 0: none
-	vague  int          // answers in a row that did not know the lease
-	prefix string       // a key that the user may use, for proofs while no claim stands
-	claims map[string]*claim
-	doubts map[string]int64          // keys that a put of ours may still bring back; the revision known before it
-	going  map[string]map[int64]bool // claims given up that may stand yet: by key, the create revisions
-	asked  chan struct{}             // wakes watch
+	mu         sync.Mutex
+	state      state
+	why        string
+	anchor     anchor
+	old        []v3.LeaseID // former anchors, to be revoked once no claim hangs on them
+	seen       int64        // the newest revision that we know of; 0: none
+	vague      int          // answers in a row that did not know the lease, since vagueSince
+	vagueSince core.Time
+	prefix     string // a key that the user may use, for proofs while no claim stands
+	claims     map[string]*claim
+	doubts     map[string]int64          // keys that a put of ours may still bring back; the revision known before it
+	going      map[string]map[int64]bool // claims given up that may stand yet: by key, the create revisions
+	asked      chan struct{}             // wakes watch
 
 	lookMu sync.Mutex
 	look   map[string]bool // keys that watch is to look at
@@ -110,6 +111,7 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w, life: client.Ctx()}, &follower{w: w, life: client.Ctx()}
 	if s.shell, err = orig.NewSession(s.under, opts...); err != nil {
 		s.stop()
+		s.renewer.close()
 		s.under.Close()
 		return nil, err
 	}

@@ -185,12 +185,24 @@ func blame(ctx context.Context, err error) error {
 	return err
 }
 
-// waitFor waits for a signal, for d, or for the end of ctx.
-func waitFor(ctx context.Context, signal <-chan struct{}, d time.Duration) {
+// signal returns a channel that holds one signal, and what gives it without blocking.
+func signal() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	return c, func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// waitFor waits for a signal, for over, which may be nil, for d, or for the end of ctx.
+func waitFor(ctx context.Context, signal, over <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-signal:
+	case <-over:
 	case <-t.C:
 	case <-ctx.Done():
 	}
