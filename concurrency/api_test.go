@@ -90,7 +90,7 @@ func TestTheWholeAPI(t *testing.T) {
 // TestRightsOnThePrefixOnly: a user who may use nothing but the prefix of his election, and whose token expires all the time.
 func TestRightsOnThePrefixOnly(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--auth-token-ttl", "2"}})
+	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--auth-token-ttl", "2", "--bcrypt-cost", "4"}})
 	c := dial(t, srv.Endpoint())
 	step := func(_ any, err error) {
 		t.Helper()
@@ -107,12 +107,12 @@ func TestRightsOnThePrefixOnly(t *testing.T) {
 	ok(t, "New", err)
 	defer user.Close()
 
-	s, other := begin(t, user, concurrency.WithTTL(5)), begin(t, user, concurrency.WithTTL(5))
-	idle := begin(t, user, concurrency.WithTTL(5)) // has no key to prove its renewals with
+	s, other := begin(t, user, concurrency.WithTTL(10)), begin(t, user, concurrency.WithTTL(10))
+	idle := begin(t, user, concurrency.WithTTL(10)) // has no key to prove its renewals with
 	e, w := concurrency.NewElection(s, "mine"), concurrency.NewElection(other, "mine")
 	ok(t, "Campaign", e.Campaign(soon(t), "one"))
 	won := async(func() error { return w.Campaign(soon(t), "two") })
-	time.Sleep(9 * time.Second)
+	time.Sleep(12 * time.Second)
 	for name, s := range map[string]*concurrency.Session{"leader": s, "waiter": other, "idle": idle} {
 		if err := s.Check(); err != nil {
 			t.Errorf("the %s's session: %v", name, err)
