@@ -236,7 +236,8 @@ func (c *claim) weigh(r driver.Request) (uint64, error) {
 
 // AskTransfer asks the present leader to hand the name over to the candidate with the session ID to: its term's context ends for
 // ErrTransferred, and once its work has stopped the heir leads. The leader looks whether the heir stands and, if it does not, leads on.
-// If the heir goes while the work is stopping, the name is released to whoever is next.
+// If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died, and whose lease has not run out yet,
+// still stands: then nobody leads until it has.
 //
 // The line is looked at first: ErrNoLeader if nobody leads, ErrNotStanding with who does stand, ErrInvalid if to leads already, or if the
 // leader cannot be asked. Reason is told to the leader. It returns the token of the term that was asked, without waiting for its end. It repeats
