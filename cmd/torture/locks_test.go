@@ -87,16 +87,16 @@ func lockLanes(short bool) []lane {
 		harm{"SIGSTOP of any process", false, freezeAny})
 	if short {
 		return []lane{
-			{name: "members", kinds: aimed("etcd leader moved", "etcd leader frozen"), most: 6 * time.Second},
+			{name: "members", kinds: aimed("etcd leader moved", "etcd leader frozen"), most: 10 * time.Second},
 			{name: "processes", kinds: processes, most: 500 * time.Millisecond},
 			{name: "links", kinds: aimed("holder cut off, both ways", "connections of all cut again and again"), most: 4 * time.Second},
 		}
 	}
 	members := slices.DeleteFunc(memberHarms(), func(h harm) bool { return h.name == diskFull })
 	return []lane{
-		{name: "members", kinds: members, most: 6 * time.Second},
-		{name: "processes", kinds: processes, most: 3 * time.Second},
-		{name: "links", kinds: linkHarms(), most: 6 * time.Second},
+		{name: "members", kinds: members, most: 10 * time.Second},
+		{name: "processes", kinds: processes, most: 4 * time.Second},
+		{name: "links", kinds: linkHarms(), most: 8 * time.Second},
 	}
 }
 
@@ -146,10 +146,42 @@ func (s *stage) expectLocks(l *line, kinds []string, short bool) {
 			s.Errorf("%s: had %d times: nothing was tried", kind, len(holds))
 		}
 	}
+	for _, kind := range kinds {
+		if full := h.crowd(kind); !short && (kind == kindSemaphore && full[lockSlots] < 0.02 || kind == kindRW && full[1] > 0.9) {
+			s.Errorf("%s: part of the time that none, one, … had it at once: %.3f: there was hardly anything to keep apart", kind, full)
+		}
+	}
 	if n := h.ends(); n[atDeadline] < met {
 		s.Errorf("ends of holds: %v: the faults did not meet holders", n)
 	}
+	if !short {
+		s.expectBite(h)
+	}
 	s.expectNobody(l, kinds)
+}
+
+// expectBite looks that this very history would be found out if holders had thought a ttl longer than they did that they hold the lock.
+func (s *stage) expectBite(h *lockHistory) {
+	s.Helper()
+	worse := &lockHistory{}
+	for _, o := range h.holds {
+		o := *o
+		if o.deadline > 0 && (o.freed.from == 0 || o.freed.from > o.deadline) {
+			o.deadline += s.ttl
+		}
+		worse.holds = append(worse.holds, &o)
+	}
+	var bitten []string
+	for _, name := range worse.names() {
+		holds := worse.named(name)
+		if judgeHolds(holds[0].kind, name, holds, answerLimit).result == porcupine.Illegal {
+			bitten = append(bitten, name)
+		}
+	}
+	s.Logf("with deadlines a ttl later porcupine would have found out %v", bitten)
+	if len(bitten) == 0 {
+		s.Error("holds that ended a ttl later would not have been found out: the faults did not meet holders that others waited for")
+	}
 }
 
 // judgeLocks asks porcupine of each lock, one after another: a long history takes some memory.
@@ -223,6 +255,33 @@ func (h *lockHistory) of(kind string) []*hold {
 	return slices.DeleteFunc(slices.Clone(h.holds), func(h *hold) bool { return h.kind != kind })
 }
 
+// crowd returns for which part of the time none, one, two and so on had one lock of that kind at once, or more where it ends.
+func (h *lockHistory) crowd(kind string) (part [lockSlots + 2]float64) {
+	type change struct {
+		name string
+		at   time.Duration
+		by   int
+	}
+	var all []change
+	for _, o := range h.of(kind) {
+		all = append(all, change{o.name, o.back, 1}, change{o.name, max(o.back, o.lastYes), -1})
+	}
+	slices.SortStableFunc(all, func(a, b change) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.at, b.at)) })
+	n, sum := 0, 0.0
+	for i, c := range all {
+		if i > 0 && all[i-1].name == c.name {
+			d := float64(c.at - all[i-1].at)
+			part[min(n, len(part)-1)] += d
+			sum += d
+		}
+		n += c.by
+	}
+	for i := range part {
+		part[i] /= max(sum, 1)
+	}
+	return part
+}
+
 // atDeadline is the end of a hold whose process was killed, or frozen or cut off for too long.
 const atDeadline = "at the deadline"
 
@@ -276,8 +335,13 @@ func (s *stage) lockTable(l *line, h *lockHistory) string {
 	}
 	row("handed on inside a process", fmt.Sprintf("%d, %.0f %%", local, 100*float64(local)/float64(max(1, len(h.holds)))))
 	row("times had, by process", shares)
-	for kind, w := range waits {
-		row("waited for "+kind, w)
+	for _, kind := range sorted(waits) {
+		row("waited for "+kind, waits[kind])
+	}
+	for _, kind := range lockKinds {
+		if len(h.of(kind)) > 0 {
+			row("part of the time that none, one, … had it, "+kind, fmt.Sprintf("%.2f", h.crowd(kind)))
+		}
 	}
 	return b.String()
 }

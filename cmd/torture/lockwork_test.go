@@ -196,19 +196,21 @@ func patience(rng *rand.Rand) time.Duration {
 	return time.Minute
 }
 
-// stay is how long a lock is held: mostly for a moment, and now and then for so long that faults meet it.
-// The control has it for long.
-func stay(rng *rand.Rand) time.Duration {
-	if os.Getenv(lockersEnv) == "etcd" {
-		return between(rng, time.Second/2, 2*time.Second)
-	}
+// stay is how long a lock is held: mostly for a moment, and now and then for so long that faults meet it. What several have at once is held
+// for longer than it takes to get it, or there would seldom be several. The control has it for long.
+func stay(rng *rand.Rand, c lockCall) time.Duration {
+	ms := time.Millisecond
 	switch n := rng.IntN(100); {
+	case os.Getenv(lockersEnv) == "etcd":
+		return between(rng, 500*ms, 2000*ms)
 	case n < 2:
-		return between(rng, time.Second, 3*time.Second)
-	case n < 10:
-		return between(rng, 100*time.Millisecond, 400*time.Millisecond)
+		return between(rng, 1000*ms, 3000*ms)
+	case c.kind == kindSemaphore:
+		return between(rng, 200*ms, 1000*ms)
+	case n < 10 || c.read:
+		return between(rng, 100*ms, 400*ms)
 	}
-	return between(rng, time.Millisecond, 30*time.Millisecond)
+	return between(rng, ms, 30*ms)
 }
 
 // visit asks for a lock, acts while it holds it, and gives it back.
@@ -226,7 +228,7 @@ func (r *lockRecord) visit(ctx context.Context, rng *rand.Rand, take taker, c lo
 		return
 	}
 	r.line("held %d %d %d %d %d", call, back, hold, p.token, p.deadline())
-	r.act(ctx, rng, p, hold, back+stay(rng))
+	r.act(ctx, rng, p, hold, back+stay(rng, c))
 	// A release that is not confirmed goes on in the background; and if nothing does any more, the lease runs out.
 	limit, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
