@@ -138,7 +138,7 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 // fits says whether a place is what was asked for. A store that answers a Wait too early would make two leaders.
 func (c *claim) fits(did core.Action, asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots && (did != core.Await || got.Held) &&
-		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone)
+		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && !(c.lock && got.Token > maxLockClaim)
 }
 
 // note keeps what the store said last, for the error of a campaign that is given up. A wait that has lasted is a sign of health.
@@ -230,14 +230,14 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Free && !c.freed {
 		c.freed = true
-		close(c.free)
+		if !standing || o.Cause == core.None {
+			c.leave() // else the campaign goes on under the next lease and keeps its turn
+		}
+		close(c.free) // after leave: whoever hears of it finds the seat free
 		if c.onFree != nil && c.term != nil {
 			go c.onFree() // it takes locks that come before ours
 		}
 		c.settle()
-		if !standing || o.Cause == core.None {
-			c.leave() // else the campaign goes on under the next lease and keeps its turn
-		}
 	}
 	return o
 }

@@ -54,7 +54,7 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
-		leave, _ := s.enterLocal(context.Background(), seat{name: "n"})
+		leave, _ := s.enterLocal(context.Background(), seat{name: "n"}, false)
 		c := newClaim(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
 		if !l.join(c) {
 			t.Fatal("not joined")

@@ -36,7 +36,7 @@ func (e *Election) CampaignAs(ctx context.Context, o CandidateOptions) (*Term, e
 	if err := errors.Join(CheckName(e.name), checkValue(o.Value)); err != nil {
 		return nil, err
 	}
-	if err := reentry(ctx, e.s, e.name, false); err != nil {
+	if err := reentry(ctx, e.s, e.name, 0); err != nil {
 		return nil, err
 	}
 	if o.Priority < 0 || o.Steady < 0 {

@@ -4,13 +4,24 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
+
+	"github.com/primacy-go/primacy/driver"
 )
 
 // lockToken is the fencing token of a lock: the claim's token times 256, plus how many in this process had the lock under that claim
 // before. A later claim has a larger number, so each holder has a larger token than every earlier one.
 //
 // It is a number of its own scale: compare it with tokens of the same lock only, not with those of an [Election] of that name.
-func lockToken(claim uint64, turn int) Token { return Token(claim<<8 | uint64(turn)) }
+func lockToken(claim uint64, turn int) Token {
+	if claim == 0 {
+		return 0 // the store has none: a number that goes back would be worse
+	}
+	return Token(claim<<8 | uint64(turn))
+}
+
+// maxLockClaim is the largest token of a claim that a lock's fits behind.
+const maxLockClaim = 1<<56 - 1
 
 // ClaimToken returns the number under which the store knows the claim: for an election the token itself, for a lock that of the claim
 // behind it, which others of this process may have held the lock under before.
@@ -53,7 +64,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Term, error) {
 
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned. Work gets the term's context, which
 // ends when the lock is lost or ctx ends; what happens to work that does not stop by [Term.Deadline] is Options.Overrun. Do returns
-// what work returned, joined with the *EndedError if the lock was lost before that. Work that asks for the same lock with its
+// what work returned, joined with the *EndedError if the lock was lost, or given back by work itself, before that. Work that asks for the same lock with its
 // context gets ErrReentrant.
 func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
 	t, err := m.Lock(ctx)
@@ -139,14 +150,18 @@ func (s *Session) lockSorted(ctx context.Context, try bool, sorted []string) (he
 	return held, nil
 }
 
-// resignAll gives locks back, the last one first. What is not confirmed goes on in the background.
+// resignAll gives locks back, all at once. What is not confirmed in time goes on in the background.
 func resignAll(ctx context.Context, held []*Term) error {
 	errs := make([]error, len(held))
-	for i, t := range slices.Backward(held) {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
-		errs[i] = t.Resign(limit)
-		cancel()
+	var all sync.WaitGroup
+	for i, t := range held {
+		all.Go(func() {
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
+			defer cancel()
+			errs[i] = t.Resign(limit)
+		})
 	}
+	all.Wait()
 	return errors.Join(errs...)
 }
 
@@ -180,7 +195,11 @@ func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error)
 	}
 	defer func() { // also when the work panics: it has stopped, so the next one may have the lock
 		t.c.endWork()
-		if lost := context.Cause(t.ctx); lost != nil && ctx.Err() == nil {
+		lost := t.Check()
+		if lost == nil && ctx.Err() == nil { // else its context ended by the caller's
+			lost = context.Cause(t.ctx)
+		}
+		if lost != nil {
 			err = errors.Join(err, lost)
 		}
 		_ = resignAll(ctx, []*Term{t})
@@ -203,16 +222,21 @@ func holding(ctx context.Context, t *Term) context.Context {
 	return context.WithValue(ctx, heldKey{}, &holds{t, outer})
 }
 
-// reentry refuses a wait that could only be for the caller itself.
-func reentry(ctx context.Context, s *Session, name string, read bool) error {
+// reentry refuses a wait that could only be for the caller itself. Several slots of a semaphore may be held by one, but not all.
+func reentry(ctx context.Context, s *Session, name string, slots int) error {
 	h, _ := ctx.Value(heldKey{}).(*holds)
-	for ; h != nil; h = h.outer {
+	for taken := 0; h != nil; h = h.outer {
 		t := h.t
-		if t.c.l.s != s || t.c.name != name || t.ended.Load() != nil || t.c.slots > 0 {
+		if t.c.l.s != s || t.c.name != name || t.ended.Load() != nil {
 			continue
 		}
+		if slots > 0 && t.c.slots > 0 {
+			if taken++; taken < slots {
+				continue
+			}
+		}
 		err := ErrReentrant
-		if t.c.slots != 0 && !read {
+		if t.c.slots == driver.Unlimited && slots == 0 {
 			err = ErrUpgrade
 		}
 		return &heldError{name, t.token, err}

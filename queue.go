@@ -15,7 +15,7 @@ import (
 type queue struct {
 	s    *Session
 	name string
-	refs int // who waits or holds; guarded by the session's lock
+	refs int // those who wait, and claims that are held; guarded by the session's lock
 
 	mu      sync.Mutex
 	core    core.Queue
@@ -23,15 +23,17 @@ type queue struct {
 	waiting map[int]*waiter
 	claims  map[int]*claim // by tenure
 	cancel  context.CancelCauseFunc
-	ended   chan struct{} // closed when the campaign under way has ended
-	err     error         // what the last campaign ended with
-	why     error         // why who waited last gave up
+	todo    []core.QueueOrder // not carried out yet, in their order
+	busy    bool              // carryOut is at it
+	ended   chan struct{}     // closed when the campaign under way has ended
+	err     error             // what the last campaign ended with
+	why     error             // why who waited last gave up
 }
 
 // waiter is one who waits.
 type waiter struct {
 	id    int
-	read  bool
+	try   bool
 	ctx   context.Context
 	ready chan struct{} // closed when term or err is set
 	term  *Term
@@ -61,9 +63,16 @@ func (s *Session) openQueue(name string) *queue {
 func (q *queue) close() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
-	if q.refs--; q.refs == 0 {
+	if q.refs--; q.refs == 0 && q.s.queues[q.name] == q {
 		delete(q.s.queues, q.name)
 	}
+}
+
+// keep is open for a queue that somebody has.
+func (q *queue) keep() {
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	q.refs++
 }
 
 // lock waits for the lock and returns its term, which is given back by Resign.
@@ -71,14 +80,19 @@ func (s *Session) lock(ctx context.Context, name string, read, try bool) (*Term,
 	if err := errors.Join(CheckName(name), s.sharable(read)); err != nil {
 		return nil, err
 	}
-	if err := reentry(ctx, s, name, read); err != nil {
+	slots := 0
+	if read {
+		slots = driver.Unlimited
+	}
+	if err := reentry(ctx, s, name, slots); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, unreachableOr(ctx, "lock "+name, nil)
 	}
 	q := s.openQueue(name)
-	w := &waiter{read: read, ctx: ctx, ready: make(chan struct{})}
+	defer q.close()
+	w := &waiter{try: try, ctx: ctx, ready: make(chan struct{})}
 	q.mu.Lock()
 	q.last++
 	w.id = q.last
@@ -89,9 +103,6 @@ func (s *Session) lock(ctx context.Context, name string, read, try bool) (*Term,
 	case <-w.ready:
 	case <-ctx.Done():
 		q.quit(w)
-	}
-	if w.err != nil {
-		q.close()
 	}
 	return w.term, w.err
 }
@@ -141,8 +152,17 @@ func (q *queue) step(e core.QueueEvent) {
 	q.carryOut(q.core.Step(q.s.clock(), e))
 }
 
+// carryOut carries out orders in the order in which they were given, also those that follow from carrying out.
 func (q *queue) carryOut(orders []core.QueueOrder) {
-	for _, o := range orders {
+	q.todo = append(q.todo, orders...)
+	if q.busy {
+		return
+	}
+	q.busy = true
+	defer func() { q.busy = false }()
+	for len(q.todo) > 0 {
+		o := q.todo[0]
+		q.todo = q.todo[1:]
 		switch o.Do {
 		case core.Campaign:
 			ctx, cancel := context.WithCancelCause(context.Background())
@@ -153,21 +173,18 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 		case core.Grant:
 			q.grant(o)
 		case core.Deny:
-			q.answer(o.Waiter, nil, q.denial())
+			err := ErrHeld
+			if o.Refused {
+				err = q.err
+			}
+			q.answer(o.Waiter, nil, err)
 		case core.CloseIt:
 			c := q.claims[o.Tenure]
 			delete(q.claims, o.Tenure)
 			c.giveUp()
+			q.close()
 		}
 	}
-}
-
-// denial is what a waiter is told that does not get the lock.
-func (q *queue) denial() error {
-	if q.err == nil || errors.Is(q.err, driver.ErrTaken) {
-		return ErrHeld
-	}
-	return q.err
 }
 
 // answer tells a waiter what became of it, if it still waits.
@@ -185,7 +202,7 @@ func (q *queue) grant(o core.QueueOrder) {
 		q.answer(o.Waiter, t, nil)
 		return
 	}
-	q.carryOut(q.core.Step(q.s.clock(), core.QueueEvent{Kind: core.Return, Waiter: o.Waiter, Tenure: o.Tenure}))
+	q.carryOut(q.core.Step(q.s.clock(), core.QueueEvent{Kind: core.Return, Waiter: o.Waiter, Tenure: o.Tenure, Try: w.try}))
 }
 
 // campaign stands in the line for the queue.
@@ -208,6 +225,7 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 		return
 	}
 	q.claims[id] = t.c
+	q.keep()
 	q.step(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
@@ -227,7 +245,6 @@ func (h *share) giveBack(ctx context.Context, t *Term) error {
 		h.q.mu.Lock()
 		h.q.step(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
 		h.q.mu.Unlock()
-		h.q.close()
 	})
 	h.q.mu.Lock()
 	handedOn := h.q.claims[h.tenure] != nil

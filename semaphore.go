@@ -24,7 +24,7 @@ func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semapho
 // Name returns the semaphore's name.
 func (m *Semaphore) Name() string { return m.name }
 
-// Acquire waits for a slot. The rules are those of [Mutex.Lock], but one caller may hold several slots.
+// Acquire waits for a slot. The rules are those of [Mutex.Lock], but one caller may hold several slots: ErrReentrant only where it holds all.
 func (m *Semaphore) Acquire(ctx context.Context) (*Term, error) { return m.acquire(ctx, false) }
 
 // TryAcquire returns a slot if one is free now and nobody waits, otherwise ErrHeld.
@@ -48,6 +48,12 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	}
 	if m.slots < 1 || m.slots > maxSlots {
 		return nil, invalid("a semaphore of %d slots: use 1 to %d", m.slots, maxSlots)
+	}
+	if err := reentry(ctx, m.s, m.name, m.slots); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
 	no, leave, err := m.s.enterSeat(ctx, m.name, m.slots, try)
 	if err != nil {

@@ -119,6 +119,9 @@ func (s *Session) Close(ctx context.Context) error {
 
 // live returns the lease if it is alive, or grants one.
 func (s *Session) live(ctx context.Context) (*lease, error) {
+	if l, err := s.present(); l != nil || err != nil {
+		return l, err // whatever ctx says: it is the caller's to ask
+	}
 	select {
 	case <-s.grant:
 		defer func() { s.grant <- struct{}{} }()
@@ -127,14 +130,8 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 	}
 	var last error
 	for try := 1; ; try++ {
-		s.mu.Lock()
-		l, closed := s.lease, s.closed
-		s.mu.Unlock()
-		if closed {
-			return nil, fmt.Errorf("primacy: %w", ErrClosed)
-		}
-		if l != nil && l.alive() {
-			return l, nil
+		if l, err := s.present(); l != nil || err != nil {
+			return l, err
 		}
 		l, err := s.grantOne(ctx)
 		switch {
@@ -151,6 +148,20 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 			return nil, unreachable(ctx, "no lease", last)
 		}
 	}
+}
+
+// present returns the lease if it is alive, nil if there is none, and ErrClosed once the session is closed.
+func (s *Session) present() (*lease, error) {
+	s.mu.Lock()
+	l, closed := s.lease, s.closed
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return nil, fmt.Errorf("primacy: %w", ErrClosed)
+	case l != nil && l.alive():
+		return l, nil
+	}
+	return nil, nil
 }
 
 func (s *Session) grantOne(ctx context.Context) (*lease, error) {
@@ -182,7 +193,13 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 
 // campaign stands in the line for one seat and returns when this process holds it.
 func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
-	leave, err := s.enterLocal(ctx, spec.seat)
+	if ctx.Err() != nil {
+		return nil, unreachableOr(ctx, "campaign for "+spec.name, nil)
+	}
+	leave, err := s.enterLocal(ctx, spec.seat, spec.try)
+	if errors.Is(err, driver.ErrTaken) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, unreachableOr(ctx, "campaign for "+spec.name, nil)
 	}
@@ -210,8 +227,9 @@ func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) 
 	}
 }
 
-// enterLocal waits until no other claim of this process stands for the seat, and returns what lets the next one in.
-func (s *Session) enterLocal(ctx context.Context, at seat) (leave func(), err error) {
+// enterLocal waits until no other claim of this process stands for the seat, and returns what lets the next one in. With try it does
+// not wait: ErrTaken.
+func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func(), err error) {
 	s.mu.Lock()
 	r := s.locals[at]
 	if r == nil {
@@ -228,9 +246,19 @@ func (s *Session) enterLocal(ctx context.Context, at seat) (leave func(), err er
 			delete(s.locals, at)
 		}
 	}
+	leave = sync.OnceFunc(func() { r.turn <- struct{}{}; done() })
 	select {
 	case <-r.turn:
-		return sync.OnceFunc(func() { r.turn <- struct{}{}; done() }), nil
+		return leave, nil
+	default:
+	}
+	if try {
+		done()
+		return nil, driver.ErrTaken
+	}
+	select {
+	case <-r.turn:
+		return leave, nil
 	case <-ctx.Done():
 		done()
 		return nil, context.Cause(ctx)

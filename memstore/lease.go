@@ -78,6 +78,13 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 			}
 			places = append(places, l.claims[seatOf(want)].place())
 		}
+		for i, want := range claims {
+			if want.Try && !places[i].Held { // for want of those that entered with it
+				places = nil
+				l.leave(claims)
+				return driver.ErrTaken
+			}
+		}
 		return nil
 	})
 	return places, err
@@ -255,12 +262,17 @@ func (l *lease) tell(n driver.News) {
 
 // check refuses what could never be told apart later.
 func check(claims []driver.Claim) error {
-	seats := map[seat]bool{}
+	seats, shared := map[seat]bool{}, map[string]int{}
 	for _, c := range claims {
 		if c.Name == "" || c.ID == "" || c.Slots < driver.Unlimited || seats[seatOf(c)] {
 			return fmt.Errorf("claim %q on %q needs a name and seat of its own, an ID, and a number of slots: %w", c.ID, c.Name, driver.ErrRefused)
 		}
 		seats[seatOf(c)] = true
+		if n := shared[c.Name]; c.Slots != 0 && n != 0 && n != c.Slots {
+			return fmt.Errorf("claims on %q with %s and with %s: %w", c.Name, slotsText(n), slotsText(c.Slots), driver.ErrRefused)
+		} else if c.Slots != 0 {
+			shared[c.Name] = c.Slots
+		}
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ const (
 	Unlock                       // a holder of Tenure has given it back
 	Fade                         // Tenure is ending: nobody gets it any more
 	Void                         // Tenure is over: whoever held it has lost it
-	Return                       // Waiter was granted Tenure, which had just ended: it waits on, as the first
+	Return                       // Waiter was granted Tenure, which had just ended: it waits on, as the first, unless it only tried
 )
 
 // QueueEvent is something that happened to a queue. Waiters and tenures are numbered by the caller, never twice the same.
@@ -38,8 +38,8 @@ type QueueEvent struct {
 	Waiter  int
 	Tenure  int
 	Read    bool // for Arrive: it shares the lock with other readers
-	Try     bool // for Arrive: only if it gets it at once
-	Refused bool // for Lose: whoever waits would be told the same
+	Try     bool // for Arrive and Return: only if it gets it at once
+	Refused bool // for Lose: whoever asks for the same would be told the same
 }
 
 // QueueAction is what to do.
@@ -61,6 +61,8 @@ type QueueOrder struct {
 	Turn   int // for Grant: how many had this tenure before
 	Read   bool
 	Try    bool
+
+	Refused bool // for Deny: by the store
 }
 
 type waiter struct {
@@ -113,11 +115,17 @@ func (q *Queue) Step(now Time, e QueueEvent) []QueueOrder {
 func (q *Queue) arrive(now Time, e QueueEvent) {
 	w := waiter{e.Waiter, e.Read, e.Try}
 	busy := len(q.waiting) > 0 || q.campaign != nil || q.blocked(w)
-	if e.Try && busy && q.open(now, w) == nil {
+	if e.Try && busy && q.open(now, w) == nil && !q.together(w) {
 		q.order(QueueOrder{Do: Deny, Waiter: w.id})
 		return
 	}
 	q.waiting = append(q.waiting, w)
+}
+
+// together reports whether w, who tries to read, can share the fate of those who are trying that now: no reader keeps another out.
+func (q *Queue) together(w waiter) bool {
+	c := q.campaign
+	return w.read && c != nil && c.read && c.try && !q.cancelled && !slices.ContainsFunc(q.waiting, func(o waiter) bool { return !o.read || !o.try })
 }
 
 // blocked reports whether somebody of this process holds what w cannot share.
@@ -129,14 +137,16 @@ func (q *Queue) lose(e QueueEvent) {
 	was := q.campaign
 	q.campaign = nil
 	if e.Refused {
-		for _, w := range q.waiting {
-			q.order(QueueOrder{Do: Deny, Waiter: w.id})
-		}
-		q.waiting = nil
+		q.waiting = slices.DeleteFunc(q.waiting, func(w waiter) bool {
+			if w.read == was.read {
+				q.order(QueueOrder{Do: Deny, Waiter: w.id, Refused: true})
+			}
+			return w.read == was.read
+		})
 		return
 	}
-	if was.try && len(q.waiting) > 0 && q.waiting[0].id == was.id {
-		q.order(QueueOrder{Do: Deny, Waiter: was.id})
+	for was.try && len(q.waiting) > 0 && q.waiting[0].try && q.waiting[0].read == was.read {
+		q.order(QueueOrder{Do: Deny, Waiter: q.waiting[0].id})
 		q.waiting = q.waiting[1:]
 	}
 }
@@ -157,6 +167,10 @@ func (q *Queue) tenureEvent(e QueueEvent) {
 	case Return:
 		t.holders--
 		t.fading = true
+		if e.Try {
+			q.order(QueueOrder{Do: Deny, Waiter: e.Waiter})
+			return
+		}
 		q.waiting = slices.Insert(q.waiting, 0, waiter{id: e.Waiter, read: t.read})
 	}
 }
@@ -206,7 +220,7 @@ func (q *Queue) stand() {
 	}
 	writing := slices.ContainsFunc(q.tenures, func(t *tenure) bool { return !t.read })
 	switch {
-	case q.campaign != nil && (want == nil || want.read != q.campaign.read || q.campaign.try && want.id != q.campaign.id):
+	case q.campaign != nil && (want == nil || want.read != q.campaign.read || q.campaign.try && !want.try):
 		if !q.cancelled {
 			q.cancelled = true
 			q.order(QueueOrder{Do: Cancel})
