@@ -18,7 +18,7 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 		c.tap.held.Store(true)
 		first := c.term("a")
 		was := c.token("d")
-		if err := first.Transfer(t.Context(), "d"); err != nil {
+		if err := first.Transfer(c.soon(), "d"); err != nil {
 			t.Fatal(err)
 		}
 		wantEnded(t, first.Check(), ErrTransferred, "", "")
@@ -66,7 +66,7 @@ func TestTransferToOneWhoDoesNotStandLeavesTheTermAlone(t *testing.T) {
 		go func() { _, _ = reads.RWMutex("n").RLock(ctx) }()
 		synctest.Wait()
 		for to, want := range map[string]error{"nobody": ErrNotStanding, "reader": ErrNotStanding, "a": ErrInvalid, "": ErrInvalid, "x\n": ErrInvalid} {
-			err := term.Transfer(t.Context(), to)
+			err := term.Transfer(c.soon(), to)
 			if !errors.Is(err, want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("transfer to %q: %v, want %v", to, err, want)
 			}
@@ -133,7 +133,7 @@ func TestTransferWhereTheHeirHasGoneMeanwhile(t *testing.T) {
 			}
 			return nil
 		})
-		err := term.Transfer(t.Context(), "c")
+		err := term.Transfer(c.soon(), "c")
 		if !errors.Is(err, ErrNotStanding) || !strings.Contains(err.Error(), "released") {
 			t.Errorf("got %v", err)
 		}
@@ -183,7 +183,7 @@ func TestTransferWithLostAnswers(t *testing.T) {
 					}
 					return nil
 				})
-				if err := term.Transfer(t.Context(), "c"); !errors.Is(err, tc.want) {
+				if err := term.Transfer(c.soon(), "c"); !errors.Is(err, tc.want) {
 					t.Errorf("got %v, want %v", err, tc.want)
 				}
 				if next := c.term(tc.leads); next.Check() != nil {
@@ -211,7 +211,7 @@ func TestTransferOfAClaimThatIsRemovedMeanwhile(t *testing.T) {
 			}
 			return nil
 		})
-		if err := term.Transfer(t.Context(), "c"); !errors.Is(err, ErrDeposed) {
+		if err := term.Transfer(c.soon(), "c"); !errors.Is(err, ErrDeposed) {
 			t.Errorf("got %v, want ErrDeposed", err)
 		}
 		c.term("b")
@@ -232,7 +232,7 @@ func TestTheLeaseEndsDuringATransfer(t *testing.T) {
 			return nil
 		})
 		at := b.clock()
-		err := term.Transfer(t.Context(), "c")
+		err := term.Transfer(c.soon(), "c")
 		if !errors.Is(err, ErrExpired) {
 			t.Errorf("got %v, want ErrExpired", err)
 		}
@@ -272,7 +272,7 @@ func TestTransferThatIsGivenUpGoesOn(t *testing.T) {
 		if next := c.term("c"); next.Check() != nil {
 			t.Errorf("c leads, but %v", next.Check())
 		}
-		if err := term.Transfer(t.Context(), "b"); !errors.Is(err, ErrTransferred) {
+		if err := term.Transfer(c.soon(), "b"); !errors.Is(err, ErrTransferred) {
 			t.Errorf("a second transfer: %v", err)
 		}
 		if err := term.Resign(t.Context()); err != nil {
@@ -302,7 +302,7 @@ func TestTransferOfATermThatIsEnding(t *testing.T) {
 			term := c.term("a")
 			tc.end(c, term)
 			synctest.Wait()
-			if err := term.Transfer(t.Context(), "c"); !errors.Is(err, tc.want) {
+			if err := term.Transfer(c.soon(), "c"); !errors.Is(err, tc.want) {
 				t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)
 			}
 			if next := c.term(tc.leads); next.Check() != nil {

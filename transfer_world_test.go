@@ -125,6 +125,13 @@ func (c *crowd) term(id string) *Term {
 	}
 }
 
+// soon bounds what would otherwise be repeated for ever.
+func (c *crowd) soon() context.Context {
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	c.t.Cleanup(cancel)
+	return ctx
+}
+
 func (c *crowd) state() driver.Line {
 	line, err := c.store.Line(context.Background(), "n")
 	if err != nil {
