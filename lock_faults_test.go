@@ -60,7 +60,7 @@ func TestATryIsToldOfNobodyElsesEnd(t *testing.T) {
 	})
 }
 
-// A claim that is removed in the moment of its grant is ending when the queue hears that it was won. Those who wait behind it are
+// A claim that is asked for in the moment of its grant is ending when the queue hears that it was won. Those who wait behind it are
 // not forgotten, and leave nothing behind.
 func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
@@ -75,7 +75,10 @@ func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 		_ = behind
 		_ = writes.Resign(t.Context())
 		synctest.Wait() // the claim of r holds; r does not know yet
-		b.store.Remove("x", must[driver.Line](t)(b.store.Line(t.Context(), "x")).Holder.Token)
+		l := must[*lease](t)(a.live(t.Context()))
+		for _, c := range l.standing() {
+			c.tell("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
+		}
 		holds := must[*Term](t)(b.session("c", b.store, Options{}).RWMutex("x").RLock(t.Context()))
 		time.Sleep(3 * time.Second)
 		select {
