@@ -2,6 +2,7 @@ package primacy
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 // act does one thing to one machine.
 func (f *fleet) act() {
 	m, name := f.machines[f.rnd.IntN(len(f.machines))], f.names[f.rnd.IntN(len(f.names))]
-	k := f.rnd.IntN(44) - 4
+	k := f.rnd.IntN(46) - 4
 	if k < 10 {
 		f.stand(m.proc, name)
 		for f.names[2] == name && f.rnd.IntN(4) > 0 { // several of a process want a lock
@@ -50,6 +51,8 @@ func (f *fleet) act() {
 		f.removeClaim(name)
 	case k == 39 && f.byHand:
 		f.endLease(name)
+	case k > 39:
+		f.askTransfer(m.proc, name)
 	}
 }
 
@@ -228,6 +231,26 @@ func (f *fleet) ask(p *process, name string) {
 		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 		defer cancel()
 		_, _ = p.sess.Election(name).Ask(ctx, "stress")
+	})
+}
+
+// anHeir returns one who waits, if somebody does, and most of the time one who still will.
+func (f *fleet) anHeir(name string, rnd *rand.Rand) string {
+	if all := f.front.standing(name); len(all) > 1 && rnd.IntN(8) > 0 {
+		return all[1+rnd.IntN(len(all)-1)].Owner
+	}
+	return f.machines[rnd.IntN(len(f.machines))].id
+}
+
+// askTransfer asks whoever leads to hand over to the candidate of another machine.
+func (f *fleet) askTransfer(p *process, name string) {
+	to := f.anHeir(name, f.rnd)
+	f.actors.Go(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
+		defer cancel()
+		if _, err := p.sess.Election(name).AskTransfer(ctx, to, "stress"); err == nil {
+			f.judge.count("asked to hand over")
+		}
 	})
 }
 

@@ -181,6 +181,24 @@ func (l *frontLease) Release(ctx context.Context, p ...driver.Place) error {
 	return l.do(func() error { return l.Lease.Release(ctx, p...) })
 }
 
+// Transfer notes whose claims it removed: nobody may be told that they hold.
+func (l *frontLease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	return l.do(func() error {
+		before := l.f.standing(p.Name)
+		err := l.Lease.(driver.Transferer).Transfer(ctx, p, heir)
+		after := l.f.standing(p.Name)
+		if err == nil && (len(after) == 0 || after[0].Token != heir) {
+			l.f.judge.failf("%s was handed to token %d, and now it is led by %+v", p.Name, heir, after)
+		}
+		for _, s := range before {
+			if !slices.ContainsFunc(after, func(a driver.Standing) bool { return a.Token == s.Token }) {
+				l.f.removed[spot{p.Name, s.Token}] = true
+			}
+		}
+		return err
+	})
+}
+
 func (l *frontLease) News(ctx context.Context) ([]driver.News, error) {
 	return stream(ctx, l.f, l.Lease.News)
 }

@@ -142,6 +142,10 @@ func (l *wireLease) Release(ctx context.Context, p ...driver.Place) error {
 }
 
 // News is not lost on its way back: its context ends with the lease only.
+func (l *wireLease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.(driver.Transferer).Transfer(ctx, p, heir) })
+}
+
 func (l *wireLease) News(ctx context.Context) ([]driver.News, error) {
 	return waitFor(ctx, l.p, func(ctx context.Context) ([]driver.News, error) { return l.Lease.News(ctx) })
 }

@@ -37,7 +37,11 @@ func (f *fleet) stand(p *process, name string) {
 }
 
 func (a *actor) runCandidate(ctx context.Context) {
-	c := a.p.sess.Candidate(a.name, &CandidateOptions{Value: []byte("v")})
+	o := &CandidateOptions{Value: []byte("v")}
+	if a.rnd.IntN(3) == 0 {
+		o.Priority, o.Steady = a.rnd.IntN(3), time.Second+upTo(a.rnd, 20*time.Second)
+	}
+	c := a.p.sess.Candidate(a.name, o)
 	if a.rnd.IntN(3) == 0 {
 		a.f.follow(a.p, c, a.rnd.Uint64())
 	}
@@ -75,6 +79,14 @@ func (a *actor) serve(term *Term, r *reign) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), upTo(a.rnd, 3*time.Second))
 	defer cancel()
+	if a.rnd.IntN(3) == 0 {
+		switch err := term.Transfer(ctx, a.f.anHeir(a.name, a.rnd)); {
+		case err == nil:
+			a.f.judge.count("handed over")
+		case errors.Is(err, ErrNotStanding):
+			a.f.judge.count("the heir did not stand")
+		}
+	}
 	_ = term.Resign(ctx)
 	if !a.p.dead.Load() && term.Check() == nil {
 		a.f.judge.failf("%s: Check says yes after Resign of %s, token %d", a.p.m.id, a.name, term.Token())
