@@ -1,6 +1,7 @@
 package concurrency_test
 
 import (
+	"context"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -140,17 +141,7 @@ func TestALateProclaimBringsNoOldValueBack(t *testing.T) {
 		proxy := etcdtest.NewProxy(t, srv.Addr())
 		e := k.election(k.open(t, dial(t, proxy.Addr(), srv.Addr())), pfx)
 		ok(t, "Campaign", e.Campaign(soon(t), "first"))
-		proxy.Hold(etcdtest.Up)
-		for range 10 {
-			_ = e.Proclaim(within(t, 400*time.Millisecond), "held-back")
-			if proxy.Holds(etcdtest.Up, []byte("held-back")) {
-				break
-			}
-		}
-		if !proxy.Holds(etcdtest.Up, []byte("held-back")) {
-			t.Fatal("no put went into the proxy")
-		}
-		proxy.Seal()
+		holdBack(t, proxy, func(ctx context.Context, mark string) { _ = e.Proclaim(ctx, mark) })
 		eventually(t, "a Proclaim elsewhere", 20*time.Second, func() bool { return e.Proclaim(within(t, 3*time.Second), "latest") == nil })
 		proxy.Heal()
 		time.Sleep(time.Second)

@@ -322,28 +322,9 @@ func TestALatePutIsRemoved(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	c := dial(t, srv.Endpoint())
 	both(t, func(t *testing.T, k kit) string {
-		pfx := "late-" + k.name
 		proxy := etcdtest.NewProxy(t, srv.Addr())
 		s := k.open(t, dial(t, proxy.Addr(), srv.Addr()))
-		m := k.mutex(s, pfx)
-		proxy.Hold(etcdtest.Up)
-		// With two endpoints the call may take either: until the proxy has it.
-		for range 10 {
-			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
-			err := m.Lock(ctx)
-			held := proxy.Holds(etcdtest.Up, []byte(pfx))
-			cancel()
-			if err == nil {
-				ok(t, "Unlock", m.Unlock(soon(t)))
-			}
-			if held {
-				break
-			}
-		}
-		if !proxy.Holds(etcdtest.Up, []byte(pfx)) {
-			t.Fatal("no put went into the proxy")
-		}
-		proxy.Seal()
+		pfx := holdBack(t, proxy, func(ctx context.Context, pfx string) { _ = k.mutex(s, pfx).Lock(ctx) })
 		time.Sleep(3 * time.Second) // what is tried elsewhere is through
 		proxy.Heal()
 		time.Sleep(time.Second)
@@ -352,6 +333,32 @@ func TestALatePutIsRemoved(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// holdBack makes calls, each with a mark of its own, until one that failed has its request in the proxy: with two endpoints it may go to either. It
+// returns the mark. Etcd does not hear that the call was given up.
+func holdBack(t *testing.T, proxy *etcdtest.Proxy, call func(ctx context.Context, mark string)) string {
+	t.Helper()
+	proxy.Hold(etcdtest.Up)
+	for i := range 20 {
+		mark := fmt.Sprintf("mark-%d-%d", i, time.Now().UnixNano())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		done := async(func() error { call(ctx, mark); return nil })
+		held := before(800*time.Millisecond, func() bool { return proxy.Holds(etcdtest.Up, []byte(mark)) || len(done) > 0 }) && len(done) == 0
+		if held {
+			proxy.Seal()
+		}
+		_, came := in(10*time.Second, done)
+		cancel()
+		if !came {
+			t.Fatal("the call has not returned")
+		}
+		if held {
+			return mark
+		}
+	}
+	t.Fatal("no request went into the proxy")
+	return ""
 }
 
 func TestResignDoesNotForgetOnAnError(t *testing.T) {
