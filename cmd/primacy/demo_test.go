@@ -103,7 +103,7 @@ func TestHelpNamesTheVerbsButNotTheWorker(t *testing.T) {
 	if strings.Contains(p.out.String(), "worker") {
 		t.Error("the worker is not hidden")
 	}
-	for _, verb := range []string{"run", "leader", "observe", "resign", "status", "dev", "demo"} {
+	for _, verb := range []string{"run", "leader", "observe", "resign", "transfer", "drain", "lock", "status", "dev", "demo", "doctor"} {
 		w.start(verb, "--help").ends(0).says("Usage:\n  primacy "+verb, "--store")
 	}
 	if p := w.start().ends(0); !strings.Contains(p.out.String(), "primacy demo") {

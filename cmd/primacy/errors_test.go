@@ -58,6 +58,9 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"leader", "a\x1b[31mb"}, "", `has the control character U+001B at byte 1`},
 		{[]string{"run", "a\xffb", "true"}, "", `the name "a\xffb" is not valid UTF-8`},
 		{[]string{"resign", "a\xffb"}, "", `is not valid UTF-8`},
+		{[]string{"transfer", ""}, "", "the name is empty"},
+		{[]string{"drain", ""}, "", "is empty"},
+		{[]string{"lock", ""}, "", "the name is empty"},
 		{[]string{"resign", "--reason", long, "n"}, "", "--reason has 10000 bytes"},
 
 		{[]string{"run"}, "", "give a NAME and a COMMAND"},
@@ -139,7 +142,7 @@ func TestOddNamesThatAreNames(t *testing.T) {
 
 func TestAClosedPortIs121AndNamed(t *testing.T) {
 	w := newWorld(t)
-	for _, args := range [][]string{{"run", "n", "true"}, {"status"}, {"leader", "n"}, {"observe", "n"}, {"resign", "n"}} {
+	for _, args := range [][]string{{"run", "n", "true"}, {"status"}, {"leader", "n"}, {"observe", "n"}, {"resign", "n"}, {"transfer", "n"}, {"drain", "x"}, {"lock", "n", "true"}} {
 		args = append([]string{"--store", "etcd://127.0.0.1:1", "--timeout", "2s"}, args...)
 		if p := w.start(args...).ends(exitUnreachable).inOneLine().complains("127.0.0.1:1", "refused"); p.took > 12*time.Second {
 			t.Errorf("%v took %v", p, p.took)

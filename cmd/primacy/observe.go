@@ -90,6 +90,8 @@ func (a *app) printChange(st primacy.State, err error) error {
 		line += fmt.Sprintf("the store does not answer (last known: %s): %s", who(st.Leader), oneLine(err))
 	case st.Leader == nil:
 		line += "nobody leads"
+	case st.Leader.Slots != 0:
+		line += fmt.Sprintf("%s: shared, the first under claim %d", whoAll(st), st.Leader.Token)
 	default:
 		line += fmt.Sprintf("%s leads  token %d", who(st.Leader), st.Leader.Token)
 		if len(st.Leader.Value) > 0 && string(st.Leader.Value) != st.Leader.ID {

@@ -150,10 +150,18 @@ func (p *patient) line(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{failed(c, err)}
 	}
-	c.Found = fmt.Sprintf("nobody leads, %d wait", len(ln.Waiters))
-	all := ln.Waiters
+	waiting, all := 0, ln.Waiters
+	for _, s := range all {
+		if !s.Held {
+			waiting++
+		}
+	}
+	c.Found = fmt.Sprintf("nobody leads, %d wait", waiting)
 	if ln.Holder != nil {
-		c.Found = fmt.Sprintf("%q leads under token %d, %d wait", ln.Holder.Owner, ln.Holder.Token, len(ln.Waiters))
+		c.Found = fmt.Sprintf("%q leads under token %d, %d wait", ln.Holder.Owner, ln.Holder.Token, waiting)
+		if held := 1 + len(all) - waiting; held > 1 {
+			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held, ln.Holder.Owner, ln.Holder.Token, waiting)
+		}
 		all = append([]driver.Standing{*ln.Holder}, all...)
 	}
 	for _, s := range all {
