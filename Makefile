@@ -24,7 +24,7 @@ demo: ## the main job, on the embedded store
 test: tools check ## everything that must hold: conformance, real etcd, real processes, real signals
 	go test -timeout 11m ./internal/etcdtest
 	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
-	go test $(RACE) -timeout 11m $(TORTURE) $(LIBRARY) $$(cd cmd && go list ./... | grep -vx $(TORTURE))
+	go test $(RACE) -timeout 11m -skip '^TestAThousandWaiters$$' $(TORTURE) $(LIBRARY) $$(cd cmd && go list ./... | grep -vx $(TORTURE))
 
 check: ## gofmt and vet, on both modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
@@ -46,6 +46,16 @@ torture: tools ## real processes and a real cluster under real faults, FOR (defa
 
 torture-all: tools ## the same, and every other torture test for longer
 	cd cmd && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
+
+locks: tools ## histories of locks from 8 processes under faults, judged by porcupine: FOR each kind (default 5m)
+	for kind in mutex rw semaphore; do \
+		(cd cmd && LOCKS_KIND=$$kind LOCKS_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestLockHistories$$' ./torture) || exit 1; done
+
+crowd: tools ## a thousand waiters on one lock: what a release costs, beside etcd's own mutex
+	cd cmd && go test -count=1 -timeout 5m -v -run TestAThousandWaiters ./interop
+
+upstream: ## etcd's own tests of its concurrency package against ours, TIMES (default 1)
+	UPSTREAM=$${TIMES:-1} go test -count=1 -timeout 60m -v ./concurrency/upstreamtest
 
 sim: ## the deterministic simulation, FOR (default 10m); go run ./sim/run -seed N replays one seed
 	go run ./sim/run -for $${FOR:-10m}
@@ -76,4 +86,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance torture torture-all sim mutations spec fence versus peers lint tools
+.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream sim mutations spec fence versus peers lint tools

@@ -59,7 +59,7 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"run", "a\xffb", "true"}, "", `the name "a\xffb" is not valid UTF-8`},
 		{[]string{"resign", "a\xffb"}, "", `is not valid UTF-8`},
 		{[]string{"transfer", ""}, "", "the name is empty"},
-		{[]string{"drain", ""}, "", "is empty"},
+		{[]string{"drain", ""}, "", "give the ID of one candidate"},
 		{[]string{"lock", ""}, "", "the name is empty"},
 		{[]string{"resign", "--reason", long, "n"}, "", "--reason has 10000 bytes"},
 
