@@ -75,6 +75,7 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 	s.mu.Lock()
 	now := s.anchor
 	s.mu.Unlock()
+	// Where it is neither, nor what it was, it was granted after this renewal began: as good as renewed.
 	if now.term != term || dead && now == was || now.id == 0 {
 		// The grant takes the keepalive's place: it is as young as this renewal.
 		next, err := s.guard(ctx)
@@ -87,7 +88,7 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 			s.mu.Unlock()
 		}
 		now = next
-	} // otherwise, where it is not was, it was granted after this renewal began: as good as renewed
+	}
 	for {
 		s.mu.Lock()
 		stray = slices.DeleteFunc(s.standing(), func(c *claim) bool { return c.lease == now.id })
@@ -99,15 +100,19 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 			return err
 		}
 	}
+	s.revokeOld()
+	return nil
+}
+
+// revokeOld ends former anchors: from now on nothing that is still under way can hang a claim on them.
+func (s *Session) revokeOld() {
 	s.mu.Lock()
 	old := s.old
 	s.old = nil
 	s.mu.Unlock()
 	for _, id := range old {
-		// From now on nothing that is still under way can hang a claim on it.
 		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, id) })
 	}
-	return nil
 }
 
 func (s *Session) is(a anchor) bool {

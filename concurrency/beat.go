@@ -3,6 +3,7 @@ package concurrency
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -93,51 +94,50 @@ const chunk = 100
 // no deposed leader answered; and looks whether every claim stands, under the right lease.
 func (s *Session) renew(ctx context.Context) error {
 	s.mu.Lock()
-	at, key := s.anchor, s.prefix
-	claims := s.standing()
-	doubts := make([]string, 0, len(s.doubts))
-	for k := range s.doubts {
-		doubts = append(doubts, k)
-	}
+	at, key, claims, doubts := s.anchor, s.prefix, s.standing(), slices.Collect(maps.Keys(s.doubts))
 	s.mu.Unlock()
 	if len(claims) > 0 {
 		key = claims[0].key
 	}
+	first := claims[:min(chunk, len(claims))]
 	leases := []v3.LeaseID{s.id}
 	if at.id != 0 && at.id != s.id {
 		leases = append(leases, at.id)
 	}
-	first := claims[:min(chunk, len(claims))]
 	p, err := s.renewer.renew(ctx, leases, key, keysOf(first, at.id))
 	if len(claims) == 0 && key != "" && denied(err) {
-		key = ""
 		p, err = s.renewer.renew(ctx, leases, "", nil)
+	}
+	if err == nil {
+		err = s.known(p.TTL[0])
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.known(p.TTL[0]); err != nil {
-		return err
-	}
 	if len(claims) == 0 {
-		if err := s.settleEmpty(key != "" && p.Term == at.term); err != nil {
-			return err
-		}
+		err = s.settleEmpty(p.Term != 0 && p.Term == at.term)
 	} else {
-		stray, err := s.compare(first, p.Keys, at.id)
-		if err != nil {
-			return err
-		}
-		more, err := s.readRest(ctx, claims[len(first):], at.id)
-		if err != nil {
-			return err
-		}
-		if err := s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0, append(stray, more...)); err != nil {
-			return err
-		}
+		err = s.verify(ctx, at, p, claims)
+	}
+	if err != nil {
+		return err
 	}
 	s.sweep(doubts)
 	return nil
+}
+
+// verify judges a proof: every claim stands, and hangs on a lease that may be trusted.
+func (s *Session) verify(ctx context.Context, at anchor, p etcdstore.Proof, claims []*claim) error {
+	n := len(p.Keys)
+	stray, err := s.compare(claims[:n], p.Keys, at.id)
+	if err != nil {
+		return err
+	}
+	more, err := s.readRest(ctx, claims[n:], at.id)
+	if err != nil {
+		return err
+	}
+	return s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0, append(stray, more...))
 }
 
 // known judges the answer to the keepalive of the session's own lease. One "unknown" is not enough: a leader that has just been elected may
