@@ -21,8 +21,9 @@ import (
 type standing struct {
 	stands   bool
 	held     bool
-	ahead    span // whose next event may change that, where it is not held
-	followed bool // others stand behind a claim on a semaphore
+	ahead    span  // whose next event may change that, where it is not held
+	aheadRev int64 // where that is one claim's end, its create revision
+	followed bool  // others stand behind a claim on a semaphore
 }
 
 // before returns the reads that tell what stands before a claim made at rev, as far as that decides whether it holds. Rev 0: a new claim.
@@ -83,7 +84,25 @@ func (l *lease) look(ctx context.Context, what string, p driver.Place) (standing
 	}
 	st := standing{stands: true, followed: one(resp, 3) != nil}
 	st.held, st.ahead = verdict(dir, p.Slots, found(resp, 1), found(resp, 2))
+	if first := one(resp, 1); first != nil && string(first.Key) == st.ahead.key && !st.ahead.puts {
+		st.aheadRev = first.CreateRevision
+	}
 	return st, nil
+}
+
+// still reports whether a place waits for the same claim's end as when it was looked at last. It costs the same however long the line is: thousands who
+// wait ask it now and then.
+func (l *lease) still(ctx context.Context, what string, p driver.Place, last standing) bool {
+	if last.aheadRev == 0 {
+		return false
+	}
+	own := l.keyOf(p)
+	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(own, int64(p.Token)), ifCreate(last.ahead.key, last.aheadRev)},
+		// Without a read etcd would answer from one member alone.
+		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(own), CountOnly: true})},
+	})
+	return err == nil && resp.Succeeded
 }
 
 // show has whoever waits behind a claim on a semaphore learn that this one holds, which it did not when that one last looked. Nobody

@@ -64,8 +64,16 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	defer own.stop()
 	var ahead *sub
 	defer func() { ahead.stop() }()
-	for {
+	var last standing
+	for quiet := false; ; {
+		if quiet && l.still(ctx, what, p, last) {
+			if quiet, err = l.pause(ctx, changed, poll()); err != nil {
+				return p, fmt.Errorf("etcd: %s: %w", what, err)
+			}
+			continue
+		}
 		st, err := l.look(ctx, what, p)
+		last = st // nothing, if it failed
 		pause := poll()
 		switch {
 		case errors.Is(err, driver.ErrRefused):
@@ -86,7 +94,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 				continue // it tells nothing at first: look again
 			}
 		}
-		if _, err := l.pause(ctx, changed, pause); err != nil {
+		if quiet, err = l.pause(ctx, changed, pause); err != nil {
 			return p, fmt.Errorf("etcd: %s: %w", what, err)
 		}
 	}

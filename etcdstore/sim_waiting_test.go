@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,6 +177,51 @@ func TestSimulatedWaiterHearsOfItsOwnEnd(t *testing.T) {
 		}
 		if err, took := <-ended, time.Since(begun); !isGone(err) || took > handOver {
 			t.Errorf("seed 1: Wait = %v, %v after its claim was deleted, want ErrGone within %v", err, took, handOver)
+		}
+	})
+}
+
+// TestSimulatedQuietWaitReadsNoLine: whoever waits asks now and then whether he still does. That must not range over the line, or the
+// waiters of a long one would cost etcd their number squared; and where a claim was removed without a word, it still finds his turn.
+func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		holds := granted(t, first, "a", time.Minute)
+		p := claimed(t, holds, "x")
+		s, g := gatedAt(t, c, 1, 0)
+		l := granted(t, s, "b", time.Minute)
+		at := held(t, l, claimed(t, l, "x"))
+		time.Sleep(5 * time.Second)
+		var asked, ranged atomic.Int64
+		g.set(func() {
+			g.before = func(req any) {
+				txn, ok := req.(*pb.TxnRequest)
+				if !ok || len(txn.Compare) == 0 {
+					return
+				}
+				asked.Add(1)
+				for _, op := range txn.Success {
+					if r := op.GetRequestRange(); r != nil && len(r.RangeEnd) > 0 {
+						ranged.Add(1)
+					}
+				}
+			}
+		})
+		time.Sleep(30 * time.Second)
+		if asked.Load() < 4 || ranged.Load() > 0 {
+			t.Errorf("seed 1: in a quiet half minute it asked %d times and read the line %d times, want some and none", asked.Load(), ranged.Load())
+		}
+		s.hub.mu.Lock()
+		for _, w := range s.hub.watches {
+			w.subs = map[*sub]struct{}{} // nobody is told anything any more
+		}
+		s.hub.mu.Unlock()
+		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
+			t.Fatal(err)
+		}
+		gone := time.Now()
+		if took := (<-at).Sub(gone); took > 7*time.Second {
+			t.Errorf("seed 1: without a push it took %v", took)
 		}
 	})
 }
