@@ -32,12 +32,11 @@ func transferLane() lane {
 	}}
 }
 
-// tally counts what became of hand-overs that were asked for.
+// tally counts requests to hand over: those that the store took, those that found the line changed or no store (refused), and who led next.
 type tally struct{ asked, refused, heir, other, nobody int }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d asked for, %d reached the heir, %d another, %d nobody in time; %d not asked for, since the line had changed or nobody answered",
-		t.asked, t.heir, t.other, t.nobody, t.refused)
+	return fmt.Sprintf("%d taken, %d reached the heir, %d another, %d nobody in time; %d refused", t.asked, t.heir, t.other, t.nobody, t.refused)
 }
 
 // succession is a hand-over under way.
