@@ -16,8 +16,8 @@
 // raft term in which the lease was granted; when etcd's leader has changed, claims are moved to a lease granted since, their revisions unchanged. Above
 // a TTL of 300 s a renewal is trusted for 300 s. [Election.Token] and [Mutex.Token] are fencing tokens.
 //
-// Not promised: what the original does not ask of a program either, to stop when Done is closed; and a write under way when the process is paused can
-// be refused only by what it is sent to, by its token.
+// Not promised: that a program stops. It must, when Done is closed or Check returns an error. A write that is already under way when its process is
+// paused can be refused only by what it is sent to, by its token.
 //
 // # What is different, and why
 //
@@ -34,6 +34,8 @@
 //	partition                                          background
 //	a lost reply leaves the key in the line            it is found and deleted                          TestALostReplyLeavesNoKey
 //	a put that is carried out late leaves a key        it is looked for, watched for and deleted        TestALatePutIsRemoved
+//	a Proclaim that is carried out late brings an      it is carried out only if it is the next         TestALateProclaimBringsNoOldValueBack
+//	old value back
 //	Resign forgets after an error, the key stands      it can be called again, and is tried on          TestResignDoesNotForgetOnAnError
 //	a late Unlock deletes a newer lock                 it deletes only the revision it locked           TestAStaleUnlockHurtsNoNewerLock
 //	TryLock that fails writes twice                    it writes nothing                                TestTryLockWritesNothingWhereItFails
