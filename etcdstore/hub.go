@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -155,7 +156,7 @@ func (h *hub) reset() {
 
 // run keeps a stream as long as there is something to watch.
 func (h *hub) run() {
-	pause := firstPause
+	pause, wait := firstPause, silence
 	for h.s.ctx.Err() == nil {
 		if h.empty() {
 			select {
@@ -164,13 +165,19 @@ func (h *hub) run() {
 			}
 			continue
 		}
-		good := h.serve()
+		opened := time.Now()
+		good, silent := h.serve(wait)
 		h.reset()
-		if good {
+		if time.Since(opened) > sound {
+			wait = silence
+		}
+		if silent {
+			wait = min(2*wait, maxSilence)
+		} else if good {
 			pause = firstPause
 			continue
 		}
-		sleep(h.s.ctx, pause)
+		sleep(h.s.ctx, rand.N(2*pause)) // not all at once
 		pause = min(2*pause, time.Second)
 	}
 }

@@ -43,6 +43,10 @@ func (l *lease) known(p driver.Place) (driver.Place, error) {
 // poll returns how long to wait beside a watch before looking anyway. The spread keeps thousands of waiters apart.
 func poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
 
+// pollAfter is poll for one who has found, so many times in a row, that nothing had been missed: up to four times as long, or a crowd of waiters
+// would keep etcd busy with questions.
+func pollAfter(quiet int) time.Duration { return poll() << min(quiet, 2) }
+
 // again is how long to wait after a read that failed.
 const again = 500 * time.Millisecond
 
@@ -65,15 +69,16 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	var ahead *sub
 	defer func() { ahead.stop() }()
 	var last standing
-	for quiet := false; ; {
+	for quiet, rounds := false, 0; ; {
 		if quiet && l.still(ctx, what, p, last) {
-			if quiet, err = l.pause(ctx, changed, poll()); err != nil {
+			rounds++
+			if quiet, err = l.pause(ctx, changed, pollAfter(rounds)); err != nil {
 				return p, fmt.Errorf("etcd: %s: %w", what, err)
 			}
 			continue
 		}
 		st, err := l.look(ctx, what, p)
-		last = st // nothing, if it failed
+		last, rounds = st, 0 // nothing, if it failed
 		pause := poll()
 		switch {
 		case errors.Is(err, driver.ErrRefused):

@@ -16,6 +16,11 @@ const (
 	tick = time.Second
 	// silence is how long it may give none. A frozen member keeps its connection open: nothing else would tell.
 	silence = 3 * time.Second
+	// maxSilence is what that grows to while one stream after the other falls silent: then it is the whole cluster that is slow, and
+	// thousands of clients who open all their watches anew would keep it so.
+	maxSilence = 8 * silence
+	// sound is how long a stream must have lived until silence is short again.
+	sound = 20 * time.Second
 )
 
 // stream is one life of the hub's stream.
@@ -23,28 +28,31 @@ type stream struct {
 	h      *hub
 	raw    pb.Watch_WatchClient
 	cancel context.CancelFunc
-	dog    *time.Timer // ends the stream after silence
-	heard  atomic.Bool // something came since the last tick
-	good   atomic.Bool // something came at all
+	wait   time.Duration // how long it may be silent
+	dog    *time.Timer   // ends the stream after that
+	bitten atomic.Bool   // the dog did
+	heard  atomic.Bool   // something came since the last tick
+	good   atomic.Bool   // something came at all
 	done   chan struct{}
 }
 
-// serve opens a stream at the current member and keeps it until it fails or nobody watches. It reports whether the
+// serve opens a stream at the current member and keeps it until it fails, falls silent for so long, or nobody watches. It reports whether the
 // stream was of use; otherwise the next try had better wait a little.
-func (h *hub) serve() bool {
+func (h *hub) serve(wait time.Duration) (good, silent bool) {
 	l, err := h.s.ring.use()
 	if err != nil {
-		return false
+		return false, false
 	}
 	ctx, cancel := context.WithCancel(h.s.ctx)
 	defer cancel()
-	st := &stream{h: h, cancel: cancel, dog: time.AfterFunc(silence, cancel), done: make(chan struct{})}
+	st := &stream{h: h, cancel: cancel, wait: wait, done: make(chan struct{})}
+	st.dog = time.AfterFunc(wait, func() { st.bitten.Store(true); cancel() })
 	defer st.dog.Stop()
 	// The server ends the stream when its member has no leader for some time: a member that was cut off tells nothing new.
 	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
 	if err != nil {
 		h.s.ring.leave(l)
-		return false
+		return false, st.bitten.Load()
 	}
 	go st.receive()
 	st.send(ctx, l)
@@ -53,7 +61,7 @@ func (h *hub) serve() bool {
 	if !h.empty() && h.s.ctx.Err() == nil {
 		h.s.ring.leave(l)
 	}
-	return st.good.Load()
+	return st.good.Load(), st.bitten.Load()
 }
 
 // send carries requests out until the stream ends. Send blocks when the member takes nothing in; then the dog bites.
@@ -135,7 +143,7 @@ func (st *stream) receive() {
 		if err != nil {
 			return
 		}
-		st.dog.Reset(silence)
+		st.dog.Reset(st.wait)
 		st.heard.Store(true)
 		st.good.Store(true)
 		if !st.h.take(r) {
