@@ -4,13 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
 // unheard is a store whose news never comes, as when the push is slow.
@@ -114,4 +122,116 @@ func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 		elder()
 		c.after(r, steadyHere+lateHere+time.Second, "ah")
 	})
+}
+
+// simulatedLine is a line on an etcd in memory: a holder, and those who stand behind it, the last of them the heir. Before the holder's next
+// removal of others' claims something happens, once.
+type simulatedLine struct {
+	t      *testing.T
+	c      *etcdsim.Cluster
+	leases []driver.Lease
+	places []driver.Place
+	then   atomic.Pointer[func()]
+}
+
+func newSimulatedLine(t *testing.T, seats int) *simulatedLine {
+	l := &simulatedLine{t: t, c: etcdsim.Start(etcdsim.Options{Seed: 1})}
+	t.Cleanup(func() { l.c.Heal(); l.c.Close(); synctest.Wait() })
+	time.Sleep(5 * time.Second)
+	for i, n := range []int{1, seats, 1} {
+		client := must[*clientv3.Client](t)(clientv3.New(clientv3.Config{Endpoints: l.c.Endpoints(), Logger: zap.NewNop(),
+			DialOptions: []grpc.DialOption{l.c.Dialer(i), grpc.WithChainUnaryInterceptor(l.intercept)}}))
+		t.Cleanup(func() { _ = client.Close() })
+		store := must[*etcdstore.Store](t)(etcdstore.New(l.soon(), client, etcdstore.Options{}))
+		t.Cleanup(func() { _ = store.Close() })
+		lease := must[driver.Lease](t)(store.Grant(l.soon(), fmt.Sprint(i), time.Minute))
+		l.leases = append(l.leases, lease)
+		for seat := range n {
+			l.enter(i, fmt.Sprint(seat))
+		}
+	}
+	return l
+}
+
+func (l *simulatedLine) soon() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	l.t.Cleanup(cancel)
+	return ctx
+}
+
+func (l *simulatedLine) enter(i int, seat string) {
+	p := must[[]driver.Place](l.t)(l.leases[i].Claim(l.soon(), driver.Claim{Name: "x", Seat: seat, ID: fmt.Sprint(len(l.places))}))
+	l.places = append(l.places, p[0])
+}
+
+func (l *simulatedLine) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 0 && txn.Success[0].GetRequestTxn() != nil {
+		if f := l.then.Swap(nil); f != nil {
+			(*f)()
+		}
+	}
+	return do(ctx, method, req, reply, cc, opts...)
+}
+
+// byHand deletes the claim with that token.
+func (l *simulatedLine) byHand(token uint64) {
+	for _, kv := range l.c.Keys("primacy/x/") {
+		if uint64(kv.CreateRevision) == token {
+			if err := l.c.Delete(l.soon(), string(kv.Key), kv.CreateRevision); err != nil {
+				l.t.Error(err)
+			}
+		}
+	}
+}
+
+// tokens returns those of the claims that stand, in their order.
+func (l *simulatedLine) tokens() (all []uint64) {
+	for _, kv := range l.c.Keys("primacy/x/") {
+		all = append(all, uint64(kv.CreateRevision))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// The line changes between the holder's look at it and what it then does, be that one transaction or several. Nobody is removed for a holder or an
+// heir that is gone, and nobody who stands behind the heir meanwhile.
+func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
+	for _, between := range []int{2, 120} {
+		for _, tc := range []struct {
+			name  string
+			then  func(l *simulatedLine, heir driver.Place)
+			err   error
+			stand func(was []driver.Place) []driver.Place
+		}{
+			{"the holder goes", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[0].Token) }, driver.ErrGone,
+				func(was []driver.Place) []driver.Place { return was[1:] }},
+			{"the heir goes", func(l *simulatedLine, heir driver.Place) { l.byHand(heir.Token) }, driver.ErrNoHeir,
+				func(was []driver.Place) []driver.Place { return was[:len(was)-1] }},
+			{"one between stands anew, behind the heir", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[1].Token); l.enter(1, "0") }, nil,
+				func(was []driver.Place) []driver.Place { return was[len(was)-1:] }},
+		} {
+			t.Run(fmt.Sprintf("%s %d", tc.name, between), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newSimulatedLine(t, between)
+					was := slices.Clone(l.places)
+					heir := was[len(was)-1]
+					changes := func() { tc.then(l, heir) }
+					l.then.Store(&changes)
+					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0], heir.Token); !errors.Is(err, tc.err) {
+						t.Errorf("Transfer = %v, want %v", err, tc.err)
+					}
+					if l.then.Load() != nil {
+						t.Fatal("nothing was removed, so this test shows nothing")
+					}
+					var want []uint64
+					for _, p := range append(slices.Clone(tc.stand(was)), l.places[len(was):]...) {
+						want = append(want, p.Token)
+					}
+					if got := l.tokens(); !slices.Equal(got, want) {
+						t.Errorf("%d claims stand: %v\nwant %d: %v", len(got), got, len(want), want)
+					}
+				})
+			})
+		}
+	}
 }
