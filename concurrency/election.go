@@ -2,8 +2,8 @@ package concurrency
 
 import (
 	"context"
+	"strconv"
 	"strings"
-	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
@@ -30,30 +30,26 @@ type Election struct {
 	session *Session
 	prefix  string
 
-	mu        sync.Mutex
-	key       string
-	rev       int64
-	standing  bool // the key is ours, as far as we know
-	resigning bool
-	claim     *claim // nil: not entered by us
-	hdr       *pb.ResponseHeader
+	at      place
+	resumed bool // ResumeElection made it
 }
 
 // NewElection returns the election of all keys that begin with pfx + "/".
 func NewElection(s *Session, pfx string) *Election {
 	s.note(pfx + "/")
-	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/"}
+	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
 }
 
-// ResumeElection returns an election with a leader that is known. As in the original, pfx is taken as it is, without a slash at its end.
+// ResumeElection returns an election with a leader that is known. As in the original, pfx is taken as it is, without a slash at its end. It takes
+// the caller's word for it, and asks nobody: until Campaign or Proclaim has returned nil nothing is held, and Token is 0.
 //
-// If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now on.
+// If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now on; once it turns out to be gone, Key is "".
 func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
-	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
-		key: leaderKey, rev: leaderRev, standing: true}
+	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx, resumed: true,
+		at: place{s: s, key: leaderKey, rev: leaderRev}}
 	s.note(pfx)
 	if leaderKey != "" && leaderRev > 0 {
-		e.claim = s.resume(leaderKey, pfx, leaderRev)
+		e.at.claim, e.at.kept = s.resume(leaderKey, pfx, leaderRev), true
 	}
 	return e
 }
@@ -88,15 +84,17 @@ func (s *Session) fastenResumed(ctx context.Context, c *claim) error {
 // Campaign stands for the election and returns nil once this session leads and can be relied upon. A session that leads or stands already
 // proclaims val. When ctx ends it returns ctx.Err() at once, and the key is deleted, in the background if etcd does not answer. It returns
 // ErrSessionExpired as soon as the session, or its key, is lost.
+//
+// An election that leads already leads on where Campaign fails, unless Token is 0 then; whether val was proclaimed is unknown.
 func (e *Election) Campaign(ctx context.Context, val string) error {
 	s := e.session
 	in, err := s.enter(ctx, e.prefix, val, false)
 	if err != nil {
-		return err
+		return expired(err)
 	}
-	e.take(in.c)
-	if in.own != nil && string(in.own.Value) != val {
-		err = e.Proclaim(ctx, val)
+	e.at.take(in.c)
+	if in.own != nil && string(in.own.Value) != val && !s.gone() {
+		err = e.proclaim(ctx, in.c, val)
 	}
 	if err == nil && !in.held {
 		_, err = s.await(ctx, in.c, s.abandoned)
@@ -104,48 +102,39 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 	if err == nil && s.gone() {
 		err = ErrSessionExpired
 	}
-	if err != nil {
-		e.clear()
-		s.quit(in.c)
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.hdr = in.header
-	return nil
-}
-
-func (e *Election) take(c *claim) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.key, e.rev, e.standing, e.resigning, e.claim = c.key, c.rev, true, false, c
-}
-
-func (e *Election) clear() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.key, e.standing, e.resigning, e.claim = "", false, false, nil
+	return e.at.ended(in.c, in.header, err)
 }
 
 // Proclaim replaces the value announced. ErrElectionNotLeader if this election has no leader key, has begun to resign it, or the key or the session
 // is lost. After any other error the outcome is unknown; Proclaim may be called again.
 func (e *Election) Proclaim(ctx context.Context, val string) error {
-	e.mu.Lock()
-	c, ok := e.claim, e.standing && !e.resigning && e.key != ""
-	e.mu.Unlock()
-	if !ok || c == nil || e.session.gone() {
+	key, _, c := e.at.get()
+	if c == nil || key == "" || e.at.left() || e.session.gone() {
 		return ErrElectionNotLeader
 	}
+	return e.proclaim(ctx, c, val)
+}
+
+func (e *Election) proclaim(ctx context.Context, c *claim, val string) error {
 	h, err := e.session.proclaim(ctx, c, val)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case err == nil:
-		e.hdr = h
-	case err == errGone:
-		e.key, err = "", ErrElectionNotLeader
+	e.at.proclaimed(c, h, err, e.resumed)
+	if err == errGone {
+		return ErrElectionNotLeader
 	}
 	return blame(ctx, err)
+}
+
+// proclaimed takes over what became of a Proclaim under c.
+func (p *place) proclaimed(c *claim, h *pb.ResponseHeader, err error, resumed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.claim != c: // given up meanwhile, and maybe another one entered
+	case err == nil:
+		p.hdr, p.won = h, p.won || resumed && p.kept
+	case err == errGone:
+		p.key, p.won = "", false
+	}
 }
 
 // proclaim puts a value under a claim's key. It compares the mod revision: an earlier one whose outcome was unknown, carried out late, would
@@ -203,27 +192,22 @@ func (s *Session) refasten(ctx context.Context, c *claim) error {
 }
 
 // Resign gives the leadership up: deletes the key if it is still the one that was won. It may be called again after an error; meanwhile it is
-// tried on in the background. Without a leadership it does nothing.
+// tried on in the background. Without a leadership it does nothing. Another Election of this session with the same prefix loses the same key.
 func (e *Election) Resign(ctx context.Context) error {
-	e.mu.Lock()
-	key, rev, standing := e.key, e.rev, e.standing
-	e.resigning = standing
-	e.mu.Unlock()
-	if !standing {
+	key, rev, c := e.at.leave()
+	if c == nil {
 		return nil
 	}
-	if key == "" || rev <= 0 {
-		e.clear()
+	if key == "" {
+		e.at.vacate(c)
 		return nil
 	}
 	h, err := e.session.release(ctx, key, rev)
 	if err != nil {
 		return err
 	}
-	e.clear()
-	e.mu.Lock()
-	e.hdr = h
-	e.mu.Unlock()
+	e.at.vacate(c)
+	e.at.answered(h)
 	return nil
 }
 
@@ -239,34 +223,50 @@ func (e *Election) Leader(ctx context.Context) (*v3.GetResponse, error) {
 	return resp, nil
 }
 
-// Key returns the leader key if this election has one, else "".
+// Key returns the key that this election leads or waits with, else "". Token tells which.
 func (e *Election) Key() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.key
+	key, _, c := e.at.get()
+	if _, token := e.at.held(); token == 0 && e.resumed && c != nil && e.session.missed(c) {
+		return ""
+	}
+	return key
 }
 
-// Rev returns the create revision of the leader key.
+// missed reports whether a claim that was resumed turned out to be gone.
+func (s *Session) missed(c *claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.key != s.key(c.prefix) || s.state != live || c.leaving {
+		return false
+	}
+	now := s.claims[c.key]
+	return now == nil || now.rev != c.rev
+}
+
+// Rev returns the create revision of the key.
 func (e *Election) Rev() int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.rev
+	_, rev, _ := e.at.get()
+	return rev
 }
 
 // Token returns the fencing token of this leadership, the create revision of its key: larger than that of every earlier one of the election.
-// It is 0 without one.
+// It is 0 without one: while Campaign only waits, and as soon as a Resign has begun, also that of another Election of this session on the same prefix.
 func (e *Election) Token() uint64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.standing {
-		return 0
-	}
-	return uint64(e.rev)
+	_, token := e.at.held()
+	return token
 }
 
 // Header is the response header of the last successful proposal: of entering the line, or of the last Proclaim or Resign.
-func (e *Election) Header() *pb.ResponseHeader {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.hdr
+func (e *Election) Header() *pb.ResponseHeader { return e.at.header() }
+
+// key returns the key of the session's claim under a prefix.
+func (s *Session) key(prefix string) string { return prefix + strconv.FormatInt(int64(s.id), 16) }
+
+// note remembers a prefix that the user works with.
+func (s *Session) note(prefix string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.prefix == "" {
+		s.prefix = s.key(prefix)
+	}
 }

@@ -3,7 +3,6 @@ package concurrency
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -15,7 +14,8 @@ import (
 var (
 	// ErrLocked answers TryLock where another session holds the lock or waits for it.
 	ErrLocked = orig.ErrLocked
-	// ErrSessionExpired says that the session, or the key of the lock, is lost.
+	// ErrSessionExpired says that the session, or the key of the lock, is lost. Where it was etcd that did not know the lease, [errors.Is] finds
+	// rpctypes.ErrLeaseNotFound in the same error, which is what the original returns.
 	ErrSessionExpired = orig.ErrSessionExpired
 	// ErrLockReleased answers Unlock where there is nothing to unlock.
 	ErrLockReleased = orig.ErrLockReleased
@@ -29,126 +29,235 @@ const released = "\x00"
 type Mutex struct {
 	s   *Session
 	pfx string
-
-	mu  sync.Mutex
-	key string
-	rev int64
-	hdr *pb.ResponseHeader
+	at  place
 }
 
 // NewMutex returns the lock of all keys that begin with pfx + "/".
 func NewMutex(s *Session, pfx string) *Mutex {
 	s.note(pfx + "/")
-	return &Mutex{s: s, pfx: pfx + "/", rev: -1}
+	return &Mutex{s: s, pfx: pfx + "/", at: place{s: s, lock: true, rev: -1}}
 }
 
 // TryLock locks if no other session holds the lock or waits for it, else it returns ErrLocked and has left nothing behind.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	in, err := m.s.enter(ctx, m.pfx, "", true)
 	if err != nil {
-		return err
+		return expired(err)
 	}
-	if !in.held { // another Mutex of this session waits
-		m.s.mu.Lock()
-		in.c.users--
-		m.s.mu.Unlock()
+	if !in.held { // another Mutex of this session waits, or did: the last one to give up deletes the key
+		m.s.quit(in.c)
 		return ErrLocked
 	}
-	return m.locked(in.c, in.header)
+	m.at.take(in.c)
+	return m.ended(in.c, in.header, nil)
 }
 
 // Lock waits for its turn and returns nil once this session holds the lock and can be relied upon. When ctx ends it returns ctx.Err() at once, and
 // the key is deleted, in the background if etcd does not answer. It returns ErrSessionExpired as soon as the session, or its key, is lost.
+//
+// Locked already, it returns nil again, and one Unlock is enough. If it fails then, what was locked stays locked.
 func (m *Mutex) Lock(ctx context.Context) error {
 	in, err := m.s.enter(ctx, m.pfx, "", false)
 	if err != nil {
-		return err
+		return expired(err)
 	}
-	m.set(in.c.key, in.c.rev)
+	m.at.take(in.c)
 	h := in.header
 	if !in.held {
 		h, err = m.s.await(ctx, in.c, never)
 	}
-	if err == nil {
-		return m.locked(in.c, h)
-	}
-	m.set(released, -1)
-	m.s.quit(in.c)
-	return err
+	return m.ended(in.c, h, err)
 }
 
-func (m *Mutex) locked(c *claim, h *pb.ResponseHeader) error {
-	if m.s.gone() {
-		m.set(released, -1)
-		m.s.quit(c)
-		return ErrSessionExpired
+// ended ends a call that waited with c.
+func (m *Mutex) ended(c *claim, h *pb.ResponseHeader, err error) error {
+	if err == nil && m.s.gone() {
+		err = ErrSessionExpired
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.key, m.rev, m.hdr = c.key, c.rev, h
-	return nil
-}
-
-func (m *Mutex) set(key string, rev int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.key, m.rev = key, rev
+	return m.at.ended(c, h, err)
 }
 
 // Unlock deletes the key, if it is still the one that was locked with, so that a late one does not hurt a lock taken since. After an error it may be called
 // again; meanwhile it is tried on in the background. ErrLockReleased if this Mutex is not locked.
 func (m *Mutex) Unlock(ctx context.Context) error {
-	m.mu.Lock()
-	key, rev := m.key, m.rev
-	m.mu.Unlock()
-	if key == "" || key == released || rev <= 0 {
+	key, rev, c := m.at.leave()
+	if c == nil {
 		return ErrLockReleased
-	}
-	if !strings.HasPrefix(key, m.pfx) {
-		return fmt.Errorf("invalid key %q, it should have prefix %q", key, m.pfx)
 	}
 	if _, err := m.s.release(ctx, key, rev); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.key == key && m.rev == rev {
-		m.key, m.rev = released, -1
-	}
+	m.at.vacate(c)
 	return nil
 }
 
-// IsOwner is a compare for a Txn of the user's own, which holds as long as the lock is held. It never holds where the Mutex is not locked.
+// IsOwner is a compare for a Txn of the user's own, which holds as long as the lock is held. It never holds where Lock has not returned nil, so
+// not while the Mutex only waits.
 func (m *Mutex) IsOwner() v3.Cmp {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	key := m.key
-	if key == "" {
-		key = released
+	if key, token := m.at.held(); token != 0 {
+		return v3.Compare(v3.CreateRevision(key), "=", int64(token))
 	}
-	return v3.Compare(v3.CreateRevision(key), "=", m.rev)
+	// No key has it. The session's is one that the user may compare.
+	return v3.Compare(v3.CreateRevision(m.s.key(m.pfx)), "=", -1)
 }
 
-// Key returns the key that the lock is held with.
+// Key returns the key that the lock is held or waited for with. Token tells which.
 func (m *Mutex) Key() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.key
+	key, _, _ := m.at.get()
+	return key
 }
 
 // Token returns the fencing token of this lock, the create revision of its key: larger than that of every earlier holder. It is 0 where
-// it is not locked. Header().Revision is not one: after a wait it is larger than the token of the next holder.
+// it is not locked, while Lock only waits, and as soon as an Unlock has begun, also that of another Mutex of this session on the same
+// prefix. Header().Revision is not one: after a wait it is larger than the token of the next holder.
 func (m *Mutex) Token() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return uint64(max(m.rev, 0))
+	_, token := m.at.held()
+	return token
 }
 
 // Header is the response header of the call that showed the lock to be held.
-func (m *Mutex) Header() *pb.ResponseHeader {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.hdr
+func (m *Mutex) Header() *pb.ResponseHeader { return m.at.header() }
+
+// expired makes an answer that knows no lease the end of the session that it is, and keeps what etcd said.
+func expired(err error) error {
+	if missing(err) {
+		return fmt.Errorf("%w: %w", ErrSessionExpired, err)
+	}
+	return err
+}
+
+// place is where an election or a mutex stands in a line. Two calls may wait with it at once, and one of them fail after the other has won: so
+// what is held is kept apart from the calls under way. It is locked before its session's mu.
+type place struct {
+	s    *Session
+	lock bool // a mutex's
+
+	mu    sync.Mutex
+	key   string
+	rev   int64
+	claim *claim // nil: it stands nowhere
+	calls int    // calls that wait with claim, each one of its users
+	kept  bool   // one more of claim's users: it was won, or resumed
+	won   bool   // told to hold
+	going bool   // it is being given up
+	hdr   *pb.ResponseHeader
+}
+
+// take is for a call that has entered the line with c.
+func (p *place) take(c *claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.claim != c {
+		p.key, p.rev, p.claim, p.calls = c.key, c.rev, c, 0
+		p.kept, p.won, p.going = false, false, false
+	}
+	p.calls++
+}
+
+// ended ends a call that waited with c, and returns what that call returns. If it failed, only its own part in the claim is given up: what was won
+// before, or another call waits for, stands.
+func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
+	p.mu.Lock()
+	same := p.claim == c // not given up meanwhile
+	if same {
+		p.calls--
+	}
+	if err == nil {
+		err = p.win(c, same, h)
+	}
+	if err == nil {
+		p.mu.Unlock()
+		return nil
+	}
+	if same && p.calls == 0 && (!p.kept || p.key == "") {
+		p.empty()
+	}
+	p.mu.Unlock()
+	p.s.quit(c)
+	return err
+}
+
+// win takes over what a call has won. It may have been given up again, by another object too. The caller has p.mu.
+func (p *place) win(c *claim, same bool, h *pb.ResponseHeader) error {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if c.leaving {
+		return ErrSessionExpired
+	}
+	if same && p.kept {
+		c.users-- // counted when it was won first
+	}
+	if same {
+		p.kept, p.won = true, true
+	}
+	p.hdr = h
+	return nil
+}
+
+// vacate is for a claim that was given up.
+func (p *place) vacate(c *claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.claim == c {
+		p.empty()
+	}
+}
+
+// empty has it stand nowhere. The caller has p.mu.
+func (p *place) empty() {
+	p.key, p.claim, p.calls = "", nil, 0
+	p.kept, p.won, p.going = false, false, false
+	if p.lock {
+		p.key, p.rev = released, -1
+	}
+}
+
+// leave begins to give up what it stands with, until it is vacated or enters anew.
+func (p *place) leave() (key string, rev int64, c *claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.going = p.claim != nil
+	return p.key, p.rev, p.claim
+}
+
+func (p *place) get() (key string, rev int64, c *claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.key, p.rev, p.claim
+}
+
+// held returns what it holds; 0 if it holds nothing, or that is being given up.
+func (p *place) held() (key string, token uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.won || p.going {
+		return p.key, 0
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if p.claim.leaving {
+		return p.key, 0
+	}
+	return p.key, uint64(p.rev)
+}
+
+// left reports whether leave was called.
+func (p *place) left() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.going
+}
+
+func (p *place) header() *pb.ResponseHeader {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hdr
+}
+
+func (p *place) answered(h *pb.ResponseHeader) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hdr = h
 }
 
 type locker struct{ *Mutex }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +68,7 @@ type state int
 const (
 	live     state = iota
 	orphaned       // given up by its owner: its lease may live, kept by others
+	dropped        // the same, but by the end of its context: nobody hands it over to anybody
 	lost           // it can no longer be relied upon
 )
 
@@ -85,7 +85,8 @@ type baseKey struct{}
 // the client or of WithContext's context. It tries for as long as the ttl, at least 10 s and at most 60 s, then it returns what etcd said last;
 // an answer that will not change is returned at once. A client that answers reads from a cache (client/v3/leasing) is refused.
 //
-// WithLease with a lease that is gone is no error: Done is closed then.
+// WithLease with a lease that is gone is no error: Done is closed then. etcd is asked three times, as one that has just elected a leader may not
+// know yet what it has granted.
 func NewSession(client *v3.Client, opts ...SessionOption) (*Session, error) {
 	return newSession(client, boottime.Now, opts)
 }
@@ -116,7 +117,7 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 		return nil, err
 	}
 	s.detach = append(s.detach,
-		context.AfterFunc(s.shell.Ctx(), func() { s.end(orphaned, "its context ended") }),
+		context.AfterFunc(s.shell.Ctx(), func() { s.end(dropped, "its context ended") }),
 		context.AfterFunc(client.Ctx(), func() { s.end(lost, "the client was closed") }))
 	return s, nil
 }
@@ -160,13 +161,21 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 		}
 		// Nothing is known of a lease that is brought along: not when it was renewed last, nor in which raft term it was granted. No
 		// claim hangs on it (see anchor), and its ttl is what the first keepalive says.
+		unknown := 0
 		err := s.patiently(ctx, minPatience, func(ctx context.Context) error {
 			l.asked = s.clock()
 			p, err := s.renewer.renew(ctx, []v3.LeaseID{id}, "", nil)
-			if err == nil {
-				seconds = p.TTL[0]
+			if err != nil {
+				return err
 			}
-			return err
+			if seconds = p.TTL[0]; seconds > 0 {
+				return nil
+			}
+			if unknown++; unknown > 2 {
+				return nil
+			}
+			sleep(ctx, again/2)
+			return errVague
 		})
 		if err != nil {
 			return nil, err
@@ -380,16 +389,4 @@ func (s *Session) later(do func(ctx context.Context)) {
 		defer cancel()
 		do(ctx)
 	}()
-}
-
-// key returns the key of the session's claim under a prefix.
-func (s *Session) key(prefix string) string { return prefix + strconv.FormatInt(int64(s.id), 16) }
-
-// note remembers a prefix that the user works with.
-func (s *Session) note(prefix string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.prefix == "" {
-		s.prefix = s.key(prefix)
-	}
 }
