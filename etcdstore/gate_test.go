@@ -217,8 +217,14 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	}()
 	go second.News(ending(t, 30*time.Second))
 	watched := func(l *lease) bool {
+		s.hub.mu.Lock()
+		answered := len(s.hub.opened) == 0 // etcd's answer tells too: it must not come late
+		s.hub.mu.Unlock()
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		if !answered {
+			return false
+		}
 		return l.slots[spot{name: "n"}].sub != nil && s.hub.stands(l.slots[spot{name: "n"}].sub)
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) || !watched(second); time.Sleep(10 * time.Millisecond) {
