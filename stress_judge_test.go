@@ -3,7 +3,6 @@ package primacy
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -16,7 +15,7 @@ import (
 
 // judge follows every term and says at every look what the promises (doc.go) demand:
 //
-//   - of one name at most one term's Check says yes;
+//   - of one name at most one term's Check says yes, of a shared lock as many as may hold it together;
 //   - a Check that said no once never says yes again;
 //   - work never runs beside other work on the same name, so whoever leads finds that the work before him has stopped;
 //   - tokens grow from one term to the next;
@@ -372,32 +371,4 @@ func (j *judge) report() {
 func topName(t *testing.T) string {
 	name, _, _ := strings.Cut(t.Name(), "/")
 	return name
-}
-
-// logger puts what the sessions of a machine log into the timeline.
-func (j *judge) logger(who string) *slog.Logger { return slog.New(timeline{j, who}) }
-
-type timeline struct {
-	j   *judge
-	who string
-}
-
-func (h timeline) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
-func (h timeline) WithAttrs([]slog.Attr) slog.Handler           { return h }
-func (h timeline) WithGroup(string) slog.Handler                { return h }
-
-func (h timeline) Handle(_ context.Context, r slog.Record) error {
-	h.j.mu.Lock()
-	defer h.j.mu.Unlock()
-	h.j.lines = append(h.j.lines, line{h.j.now(), h.who, func() string {
-		text := "· " + r.Message
-		r.Attrs(func(a slog.Attr) bool {
-			if a.Key != "id" {
-				text += " " + a.String()
-			}
-			return true
-		})
-		return text
-	}, false})
-	return nil
 }

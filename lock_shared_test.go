@@ -1,0 +1,137 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+func TestReadersShareAndWritersDoNotStarve(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		g := &guarded{t: t}
+		ctx, stop := context.WithCancel(t.Context())
+		var most atomic.Int64
+		var readers, writers sync.WaitGroup
+		for _, id := range []string{"a", "b"} {
+			s := b.session(id, b.store, Options{})
+			for i := range 6 {
+				readers.Go(func() {
+					time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+					for ctx.Err() == nil {
+						_ = s.RWMutex("x").RDo(ctx, func(_ context.Context, term *Term) error {
+							g.visit(term, 1, 999, 50*time.Millisecond)
+							for n := g.inside.Load(); n > most.Load(); {
+								most.Store(n)
+							}
+							return nil
+						})
+					}
+				})
+			}
+			writers.Go(func() {
+				for range 20 {
+					asked := time.Now()
+					err := s.RWMutex("x").Do(t.Context(), func(_ context.Context, term *Term) error {
+						if waited := time.Since(asked); waited > 2*time.Second {
+							t.Errorf("a writer waited %v for readers", waited)
+						}
+						g.visit(term, 1000, 1000, 5*time.Millisecond)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writers.Wait()
+		stop()
+		readers.Wait()
+		if most.Load() < 5 {
+			t.Errorf("at most %d readers together, want more", most.Load())
+		}
+	})
+}
+
+func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		g := &guarded{t: t}
+		var last atomic.Uint64
+		var most atomic.Int64
+		var wg sync.WaitGroup
+		for _, id := range []string{"a", "b"} {
+			s := b.session(id, b.store, Options{})
+			for range 5 {
+				wg.Go(func() {
+					for range 20 {
+						term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
+						for old := last.Load(); uint64(term.Token()) > old && !last.CompareAndSwap(old, uint64(term.Token())); old = last.Load() {
+						}
+						g.visit(term, 1, 3, 10*time.Millisecond)
+						if n := g.inside.Load() + 1; n > most.Load() {
+							most.Store(n)
+						}
+						_ = term.Resign(t.Context())
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if g.entries.Load() != 200 || most.Load() != 3 {
+			t.Errorf("%d entries with up to %d inside, want 200 and 3", g.entries.Load(), most.Load())
+		}
+		s := b.session("c", b.store, Options{})
+		term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
+		if uint64(term.Token()) <= last.Load() {
+			t.Errorf("token %v after %d", term.Token(), last.Load())
+		}
+		if _, err := s.Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
+			t.Errorf("another number of slots in this process: got %v, want ErrInvalid", err)
+		}
+		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrRefused) {
+			t.Errorf("another number of slots in another process: got %v, want ErrRefused", err)
+		}
+		_ = term.Resign(t.Context())
+	})
+}
+
+func TestATryLeavesNothingBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		held := must[*Term](t)(a.RWMutex("x").RLock(t.Context()))
+		for name, try := range map[string]func(context.Context) (*Term, error){
+			"write, same process": a.Mutex("x").TryLock, "write, other process": other.Mutex("x").TryLock,
+		} {
+			if _, err := try(t.Context()); !errors.Is(err, ErrHeld) {
+				t.Errorf("%s: got %v, want ErrHeld", name, err)
+			}
+		}
+		for _, s := range []*Session{a, other} {
+			r := must[*Term](t)(s.RWMutex("x").TryRLock(t.Context()))
+			_ = r.Resign(t.Context())
+		}
+		_ = held.Resign(t.Context())
+		w := must[*Term](t)(other.Mutex("x").TryLock(t.Context()))
+		if _, err := a.RWMutex("x").TryRLock(t.Context()); !errors.Is(err, ErrHeld) {
+			t.Errorf("read beside a writer: got %v, want ErrHeld", err)
+		}
+		_ = w.Resign(t.Context())
+		one := must[*Term](t)(a.Semaphore("s", 1).TryAcquire(t.Context()))
+		for _, s := range []*Session{a, other} {
+			if _, err := s.Semaphore("s", 1).TryAcquire(t.Context()); !errors.Is(err, ErrHeld) {
+				t.Errorf("a full semaphore: got %v, want ErrHeld", err)
+			}
+		}
+		_ = one.Resign(t.Context())
+		for _, name := range []string{"x", "s"} {
+			if ln := must[driver.Line](t)(b.store.Line(t.Context(), name)); ln.Holder != nil {
+				t.Errorf("left in the line of %s: %+v", name, ln)
+			}
+		}
+	})
+}
