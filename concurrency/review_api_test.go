@@ -317,3 +317,76 @@ func TestWithLeaseAsksMoreThanOnce(t *testing.T) {
 		t.Errorf("it took %v", d)
 	}
 }
+
+func TestAFailedCampaignKeepsTheLead(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "keep-" + k.name
+		c, tap := tapped(t, srv.Endpoint())
+		ctx, cancel := marked(t)
+		tap.after = func(ctx context.Context) {
+			if ctx.Value(mark{}) != nil {
+				cancel()
+			}
+		}
+		e := k.election(k.open(t, c), pfx)
+		ok(t, "Campaign", e.Campaign(soon(t), "a"))
+		if err := e.Campaign(ctx, "b"); err == nil {
+			t.Fatal("Campaign with a context that ends = nil")
+		}
+		ok(t, "Resign", e.Resign(soon(t)))
+		if keys(t, c, pfx) != 0 {
+			return "Resign returned nil, and the key stands"
+		}
+		return ""
+	})
+}
+
+func TestAnEndedContextWinsNothing(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "context-" + k.name
+		first := k.election(k.open(t, c), pfx)
+		ok(t, "Campaign", first.Campaign(soon(t), "first"))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		e := k.election(k.open(t, c, concurrency.WithTTL(2), concurrency.WithContext(ctx)), pfx)
+		lost := async(func() error { return e.Campaign(soon(t), "lost") })
+		standing(t, c, pfx, 2)
+		next := k.election(k.open(t, c), pfx)
+		won := async(func() error { return next.Campaign(soon(t), "next") })
+		standing(t, c, pfx, 3)
+		cancel()
+		standing(t, c, pfx, 2)
+		ok(t, "Resign", first.Resign(soon(t)))
+		ok(t, "the next one's Campaign", <-won)
+		if err := <-lost; err == nil {
+			return "two were told that they lead"
+		}
+		return ""
+	})
+}
+
+func TestAWaiterOwnsNothing(t *testing.T) {
+	t.Parallel()
+	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	both(t, func(t *testing.T, k kit) string {
+		pfx := "owns-" + k.name
+		holder, m := k.mutex(k.open(t, c), pfx), k.mutex(k.open(t, c), pfx)
+		ok(t, "Lock", holder.Lock(soon(t)))
+		ctx, cancel := context.WithCancel(soon(t))
+		waiter := async(func() error { return m.Lock(ctx) })
+		standing(t, c, pfx, 2)
+		time.Sleep(300 * time.Millisecond)
+		r, err := c.Txn(soon(t)).If(m.IsOwner()).Commit()
+		ok(t, "Txn with IsOwner", err)
+		cancel()
+		<-waiter
+		if r.Succeeded {
+			return "who waits is the owner"
+		}
+		return ""
+	})
+}
