@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -19,12 +20,16 @@ type anchor struct {
 	term uint64
 }
 
-// anchored registers a claim that is about to be put, and returns the lease to put it under.
+// anchored registers a claim that is about to be put, and returns the lease to put it under. errGone: the claim was given up, or is not what
+// this session has under its key.
 func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	s.mu.Lock()
-	s.claims[c.key] = c
+	known := s.register(c)
 	at, st := s.anchor.id, s.state
 	s.mu.Unlock()
+	if !known {
+		return 0, errGone
+	}
 	if st != live {
 		return s.id, nil
 	}
@@ -45,7 +50,28 @@ func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	return g.id, err
 }
 
-// guard grants a guard and makes it the anchor. The caller has granting. The former one is left to the caller.
+// register puts a claim into the table, unless it was given up or the session's true claim is there: nobody would look after that any more.
+// The caller has s.mu.
+func (s *Session) register(c *claim) bool {
+	was := s.claims[c.key]
+	switch {
+	case c.leaving:
+		return false
+	case was == c:
+		return true
+	case was != nil && !was.leaving:
+		return c.rev != 0 && was.rev == c.rev // resumed twice
+	case was != nil && c.rev != 0:
+		return false
+	}
+	for rev := range s.going[c.key] {
+		c.past = append(c.past, rev)
+	}
+	s.place(c)
+	return true
+}
+
+// guard grants a guard and makes it the anchor. The caller has granting. The former one is among the old from then on.
 func (s *Session) guard(ctx context.Context) (anchor, error) {
 	resp, err := grantIn(ctx, s.wire, s.seconds(), s.later)
 	if err != nil {
@@ -57,15 +83,18 @@ func (s *Session) guard(ctx context.Context) (anchor, error) {
 		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, resp.ID) })
 		return anchor{}, ErrSessionExpired
 	}
+	if was := s.anchor.id; was != 0 && was != s.id {
+		s.old = append(s.old, was)
+	}
 	s.anchor = anchor{id: resp.ID, term: resp.ResponseHeader.GetRaftTerm()}
 	s.seen = max(s.seen, resp.ResponseHeader.GetRevision())
 	return s.anchor, nil
 }
 
-// settle makes sure that every claim hangs on a lease that was granted in the raft term that was proven. Stray are claims that do not
-// hang on the anchor; dead says that the anchor, a guard, is not known any more.
-func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool, stray []*claim) error {
-	if was.term == term && !dead && len(stray) == 0 && s.is(was) {
+// settle makes sure that every claim hangs on a lease that was granted in the raft term that was proven. Dead says that the anchor, a guard,
+// is not known any more.
+func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool) error {
+	if was.term == term && !dead && len(s.astray(was.id)) == 0 && s.is(was) {
 		return nil
 	}
 	if err := acquire(ctx, s.granting); err != nil {
@@ -82,17 +111,10 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 		if err != nil {
 			return err
 		}
-		if now.id != 0 && now.id != s.id {
-			s.mu.Lock()
-			s.old = append(s.old, now.id)
-			s.mu.Unlock()
-		}
 		now = next
 	}
 	for {
-		s.mu.Lock()
-		stray = slices.DeleteFunc(s.standing(), func(c *claim) bool { return c.lease == now.id })
-		s.mu.Unlock()
+		stray := s.astray(now.id)
 		if len(stray) == 0 {
 			break
 		}
@@ -102,6 +124,14 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 	}
 	s.revokeOld()
 	return nil
+}
+
+// astray returns the claims that are not known to hang on a lease. What one hangs on is known as surely as its create revision: only this session
+// moves it.
+func (s *Session) astray(lease v3.LeaseID) []*claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(s.standing(), func(c *claim) bool { return c.lease == lease })
 }
 
 // revokeOld ends former anchors: from now on nothing that is still under way can hang a claim on them.
@@ -114,6 +144,16 @@ func (s *Session) revokeOld() {
 		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, id) })
 	}
 }
+
+// ours reports whether a lease is this session's. The caller has s.mu.
+func (s *Session) ours(id int64) bool {
+	lease := v3.LeaseID(id)
+	return lease != 0 && (lease == s.id || lease == s.anchor.id || slices.Contains(s.old, lease))
+}
+
+// foreign reports whether a key hangs on a lease that is none of this session's: then another session, of the same lease, has taken it up. The
+// caller has s.mu.
+func (s *Session) foreign(kv *mvccpb.KeyValue) bool { return kv.Lease != 0 && !s.ours(kv.Lease) }
 
 func (s *Session) is(a anchor) bool {
 	s.mu.Lock()
@@ -128,27 +168,22 @@ func (s *Session) seconds() int64 { return int64(s.granted.Seconds()) }
 // attach hangs claims on a lease. Each put compares the key's mod revision too: one that is carried out late would hang the claim on a lease
 // that nobody renews any more. errGone: a claim that should stand does not.
 func (s *Session) attach(ctx context.Context, claims []*claim, id v3.LeaseID) error {
-	for part := range slices.Chunk(claims, chunk/2) {
-		for len(part) > 0 {
-			var err error
-			if part, err = s.attachSome(ctx, part, id); err != nil {
-				return err
-			}
+	return inParts(s.wire, claims, func(part []*claim) (err error) {
+		for len(part) > 0 && err == nil {
+			part, err = s.attachSome(ctx, part, id)
 		}
-	}
-	return nil
+		return err
+	})
 }
 
 // attachSome moves claims in one Txn, and returns those whose mod revision was another than we knew. It is known then.
 func (s *Session) attachSome(ctx context.Context, claims []*claim, id v3.LeaseID) (again []*claim, err error) {
 	var t txn
-	revs := make([]int64, len(claims))
 	s.mu.Lock()
-	for i, c := range claims {
-		revs[i] = c.rev
+	for _, c := range claims {
 		when := []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=", c.mod)}
 		put := v3.OpPut(c.key, "", v3.WithIgnoreValue(), v3.WithLease(id))
-		t.then = append(t.then, v3.OpTxn(when, []v3.Op{put}, []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly())}))
+		t.then = append(t.then, v3.OpTxn(when, []v3.Op{put}, []v3.Op{v3.OpGet(c.key)}))
 	}
 	s.mu.Unlock()
 	resp, _, err := s.wire.txn(ctx, t)
@@ -158,20 +193,22 @@ func (s *Session) attachSome(ctx context.Context, claims []*claim, id v3.LeaseID
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, c := range claims {
-		if s.claims[c.key] != c || c.leaving || c.rev != revs[i] {
+		if c.leaving {
 			continue // given up meanwhile
 		}
 		r := (*v3.TxnResponse)(resp.Responses[i].GetResponseTxn())
 		if r.Succeeded {
-			c.mod, c.lease, c.sure = resp.Header.Revision, id, true
+			c.mod, c.lease, c.sure, c.tied = resp.Header.Revision, id, true, true
 			continue
 		}
 		switch kv := one(r, 0); {
+		case kv != nil && kv.CreateRevision == c.rev && c.tied && s.foreign(kv):
+			return nil, errGone // another session of our lease has taken it over
 		case kv != nil && kv.CreateRevision == c.rev:
 			c.mod = kv.ModRevision
 			again = append(again, c)
 		case !c.sure:
-			delete(s.claims, c.key)
+			s.strike(c)
 		default:
 			return nil, errGone
 		}

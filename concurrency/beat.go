@@ -1,6 +1,7 @@
 package concurrency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -85,26 +86,36 @@ var (
 	errUnproven = errors.New("nothing that may be read and written was there to prove the renewal with")
 )
 
-// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations.
+// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations, unless it was told otherwise.
 const chunk = 100
 
 // renew makes one renewal, of which nil says: what the session holds lives for its ttl from the moment renew was called.
 //
 // It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by etcd's log, on a key of the user's own, that
-// no deposed leader answered; and looks whether every claim stands, under the right lease.
+// no deposed leader answered. By that, all stands that hangs on this lease and that nobody has deleted. In the same Txn it looks whether claims
+// stand, under the right lease: those that it has not looked at for longest, where there are more than a Txn takes. That a claim is deleted
+// is told by its watch, too.
 func (s *Session) renew(ctx context.Context) error {
 	s.mu.Lock()
 	at, key, claims, doubts := s.anchor, s.prefix, s.standing(), slices.Collect(maps.Keys(s.doubts))
+	slices.SortFunc(claims, func(a, b *claim) int { return cmp.Compare(a.looked, b.looked) })
 	s.mu.Unlock()
 	if len(claims) > 0 {
 		key = claims[0].key
 	}
-	first := claims[:min(chunk, len(claims))]
 	leases := []v3.LeaseID{s.id}
 	if at.id != 0 && at.id != s.id {
 		leases = append(leases, at.id)
 	}
-	p, err := s.renewer.renew(ctx, leases, key, keysOf(first, at.id))
+	var p etcdstore.Proof
+	var err error
+	for {
+		claims = claims[:min(s.wire.ops(), len(claims))]
+		p, err = s.renewer.renew(ctx, leases, key, keysOf(claims, at.id))
+		if !crowded(err) || !s.wire.fewer(len(claims)) {
+			break
+		}
+	}
 	if len(claims) == 0 && key != "" && denied(err) {
 		p, err = s.renewer.renew(ctx, leases, "", nil)
 	}
@@ -126,18 +137,12 @@ func (s *Session) renew(ctx context.Context) error {
 	return nil
 }
 
-// verify judges a proof: every claim stands, and hangs on a lease that may be trusted.
+// verify judges a proof: claims stand, and every one hangs on a lease that may be trusted.
 func (s *Session) verify(ctx context.Context, at anchor, p etcdstore.Proof, claims []*claim) error {
-	n := len(p.Keys)
-	stray, err := s.compare(claims[:n], p.Keys, at.id)
-	if err != nil {
+	if err := s.compare(claims, p.Keys, at.id); err != nil {
 		return err
 	}
-	more, err := s.readRest(ctx, claims[n:], at.id)
-	if err != nil {
-		return err
-	}
-	return s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0, append(stray, more...))
+	return s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
 }
 
 // known judges the answer to the keepalive of the session's own lease. One "unknown" is not enough: a leader that has just been elected may
@@ -175,34 +180,35 @@ func (s *Session) settleEmpty(proven bool) error {
 	return nil
 }
 
-// compare holds claims against how their keys stood, and returns those that do not hang on a lease.
-func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.LeaseID) (stray []*claim, err error) {
+// compare holds claims against how their keys stood, and notes whether they hang on a lease.
+func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.LeaseID) error {
+	now := int64(s.clock())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, c := range claims {
+		c.looked = now
 		switch {
 		case s.claims[c.key] != c || c.leaving:
 			// given up meanwhile
 		case found[i].Tied:
-			c.lease, c.sure = lease, true
+			c.lease, c.sure, c.tied = lease, true, true
 		case found[i].Stands:
 			c.sure = true
 			if c.lease == lease {
 				c.lease = 0
 			}
-			stray = append(stray, c)
 		case !c.sure:
-			delete(s.claims, c.key) // resumed, but over before
+			s.strike(c) // resumed, but over before
 		default:
-			return nil, errGone
+			return errGone
 		}
 	}
-	return stray, nil
+	return nil
 }
 
-// readRest compares the claims that did not fit into the proof. What is read after the keepalives shows as much.
-func (s *Session) readRest(ctx context.Context, claims []*claim, lease v3.LeaseID) (stray []*claim, err error) {
-	for part := range slices.Chunk(claims, chunk) {
+// read compares claims without a proof.
+func (s *Session) read(ctx context.Context, claims []*claim, lease v3.LeaseID) error {
+	return inParts(s.wire, claims, func(part []*claim) error {
 		keys := keysOf(part, lease)
 		t := txn{}
 		for _, k := range keys {
@@ -210,15 +216,10 @@ func (s *Session) readRest(ctx context.Context, claims []*claim, lease v3.LeaseI
 		}
 		resp, _, err := s.wire.txn(ctx, t)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		some, err := s.compare(part, looked(keys, resp), lease)
-		if err != nil {
-			return nil, err
-		}
-		stray = append(stray, some...)
-	}
-	return stray, nil
+		return s.compare(part, looked(keys, resp), lease)
+	})
 }
 
 func keysOf(claims []*claim, lease v3.LeaseID) []etcdstore.Key {

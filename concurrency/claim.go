@@ -3,6 +3,7 @@ package concurrency
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -10,7 +11,8 @@ import (
 	v3 "go.etcd.io/etcd/client/v3"
 )
 
-// claim is a key of this session's in a line. Its fields are guarded by Session.mu; key, prefix and, once it is known, rev do not change.
+// claim is a key of this session's in a line. Its fields are guarded by Session.mu; key, prefix and, once it is known, rev do not change: a key
+// that is deleted and made anew is another claim.
 type claim struct {
 	key, prefix string
 	rev         int64      // the key's create revision; 0 while it is being put
@@ -21,6 +23,9 @@ type claim struct {
 	users       int        // elections and mutexes that wait for it or hold it
 	fresh       time.Time  // when it was entered
 	unwatch     func()     // ends the watch on it
+	looked      int64      // on the boot clock, when a renewal looked at it last
+	tied        bool       // it counts: it was seen to hang on a lease of ours that is relied upon
+	past        []int64    // create revisions given up while it was being put: a late answer may still show them
 }
 
 // entered is what enter found.
@@ -80,13 +85,18 @@ func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try b
 	if c == nil || c.leaving {
 		c = &claim{key: key, prefix: prefix}
 	}
-	known := s.seen
 	s.mu.Unlock()
 	lease, err := s.anchored(ctx, c)
+	if err == errGone {
+		return e, true, nil // given up meanwhile
+	}
 	if err != nil {
 		s.drop(c)
 		return e, false, err
 	}
+	s.mu.Lock()
+	known := s.seen
+	s.mu.Unlock()
 	resp, doubt, err := s.wire.txn(ctx, entry(key, prefix, value, lease, try))
 	if doubt {
 		s.doubt(c, known)
@@ -96,11 +106,34 @@ func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try b
 		return e, missing(err) && s.unhook(lease), err
 	}
 	e, again, err = s.entered(ctx, c, lease, resp)
+	if err == errGone {
+		s.bereaved(c, known, resp, doubt)
+		return e, false, ErrSessionExpired
+	}
 	if err != nil || again {
 		s.drop(c)
 		return e, again && err == nil, err
 	}
-	return e, false, s.fasten(ctx, c)
+	again, err = s.fasten(ctx, e.c)
+	return e, again, err
+}
+
+// bereaved ends a session of which enter has found that a claim was deleted, and deletes what enter has put in its place: who holds the claim must
+// not take that for it.
+func (s *Session) bereaved(c *claim, known int64, resp *v3.TxnResponse, doubt bool) {
+	s.end(lost, "a claim of it was deleted")
+	s.mu.Lock()
+	if s.claims[c.key] == c {
+		delete(s.claims, c.key)
+	}
+	s.mu.Unlock()
+	switch rev := resp.Header.Revision; {
+	case resp.Succeeded:
+		s.leave(c.key, rev)
+		go s.retire(c.key, rev, rev)
+	case doubt:
+		go s.insist(func(ctx context.Context) error { return s.clean(ctx, c.key, known) })
+	}
 }
 
 // unhook is for a lease that turned out to be gone, as nothing else showed while no claim hung on it. It reports whether another one will do.
@@ -131,13 +164,22 @@ func entry(key, prefix, value string, lease v3.LeaseID, try bool) txn {
 	return t
 }
 
-// entered takes the answer to enter's Txn over. Again says that a key which we have given up stood in the way, and is gone now.
+// entered takes the answer to enter's Txn over. Again says that a key which we have given up stood in the way, and is gone now; errGone, that the
+// claim was deleted by somebody.
 func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp *v3.TxnResponse) (e entered, again bool, err error) {
 	e = entered{c: c, header: resp.Header}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = max(s.seen, resp.Header.Revision)
+	if c.leaving || !c.sure && c.rev != 0 && !shows(resp, c.rev) {
+		// Given up meanwhile, or resumed and over before: what stands now is another claim.
+		c = &claim{key: c.key, prefix: c.prefix, past: append(c.past, c.rev)}
+		e.c = c
+	}
 	if resp.Succeeded {
+		if c.rev != 0 {
+			return e, false, errGone
+		}
 		e.held = one(resp, 0) == nil
 		c.rev, c.mod, c.lease = resp.Header.Revision, resp.Header.Revision, lease
 	} else {
@@ -145,53 +187,105 @@ func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp 
 		switch {
 		case own == nil:
 			return e, false, ErrLocked
-		case s.going[c.key][own.CreateRevision]:
+		case c.rev != 0 && c.rev != own.CreateRevision:
+			return e, false, errGone // deleted by somebody, and made anew
+		case s.foreign(own):
+			if c.tied {
+				return e, false, errGone // taken over by another session of our lease
+			}
+		case s.going[c.key][own.CreateRevision] || slices.Contains(c.past, own.CreateRevision):
 			// To take it up would be to hold what a deletion still under way ends.
 			s.mu.Unlock()
-			_, err := s.remove(ctx, c.key, own.CreateRevision)
+			mod := own.ModRevision
+			_, err := s.remove(ctx, c.key, own.CreateRevision, &mod)
 			if err == nil {
 				s.forget(c.key, own.CreateRevision)
 			}
 			s.mu.Lock()
 			return e, true, err
-		case c.rev != 0 && c.rev != own.CreateRevision:
-			return e, false, ErrSessionExpired // deleted by somebody, and made anew
 		}
+		delete(s.going[c.key], own.CreateRevision) // what is under way ends it no more: fasten moves it
 		e.own, e.held = own, first != nil && first.CreateRevision == own.CreateRevision
 		c.rev, c.mod, c.lease = own.CreateRevision, own.ModRevision, v3.LeaseID(own.Lease)
 	}
-	c.sure, c.fresh = true, time.Now()
+	c.fresh = time.Now()
 	c.users++
-	s.claims[c.key] = c
+	s.place(c)
 	s.poke()
 	return e, false, nil
 }
 
+// shows reports whether the answer to enter's Txn shows the session's key to stand with that create revision.
+func shows(resp *v3.TxnResponse, rev int64) bool {
+	own := one(resp, 0)
+	return !resp.Succeeded && own != nil && own.CreateRevision == rev
+}
+
+// place puts a claim into the table, with the watch of the one whose place it takes. The caller has s.mu.
+func (s *Session) place(c *claim) {
+	if was := s.claims[c.key]; was != nil && was != c {
+		c.unwatch, was.unwatch = was.unwatch, nil
+	}
+	s.claims[c.key] = c
+}
+
 // fasten hangs a claim on the anchor, which may have changed while it was put, or on which a claim that was found did not hang. Until then it
-// counts for nothing.
-func (s *Session) fasten(ctx context.Context, c *claim) error {
+// counts for nothing. Again says that it went before it counted.
+func (s *Session) fasten(ctx context.Context, c *claim) (again bool, err error) {
 	for {
 		s.mu.Lock()
-		st, at, has := s.state, s.anchor.id, c.lease
+		live, in := s.state == live, s.claims[c.key] == c && !c.leaving
+		done := !live || in && c.lease == s.anchor.id
+		if done {
+			c.sure, c.tied = true, c.tied || live
+		}
 		s.mu.Unlock()
-		if st != live || has == at {
-			if s.gone() {
-				s.quit(c)
-				return ErrSessionExpired
-			}
-			return nil
+		switch {
+		case done && s.gone():
+			s.quit(c)
+			return false, ErrSessionExpired
+		case done:
+			return false, nil
+		case !in:
+			return true, nil
 		}
 		at, err := s.anchored(ctx, c)
 		if err == nil {
 			err = s.attach(ctx, []*claim{c}, at)
 		}
 		if err == errGone {
+			if s.passed(c) {
+				return true, nil
+			}
+			s.end(lost, "a claim of it was deleted")
 			err = ErrSessionExpired
 		}
 		if err != nil {
 			s.quit(c)
-			return err
+			return false, err
 		}
+	}
+}
+
+// passed reports whether a claim that is gone was given up by another object of this session, or went before it counted, with a lease that
+// was given up as it was put, or by an earlier session's deletion. It is out of the table then.
+func (s *Session) passed(c *claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.tied && !c.leaving {
+		s.strike(c)
+	}
+	return c.leaving || !c.tied
+}
+
+// strike takes a claim out of the table. The caller has s.mu.
+func (s *Session) strike(c *claim) {
+	if s.claims[c.key] != c {
+		return
+	}
+	delete(s.claims, c.key)
+	if c.unwatch != nil {
+		go c.unwatch()
 	}
 }
 
@@ -199,8 +293,8 @@ func (s *Session) fasten(ctx context.Context, c *claim) error {
 func (s *Session) drop(c *claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.rev == 0 && s.claims[c.key] == c {
-		delete(s.claims, c.key)
+	if c.rev == 0 {
+		s.strike(c)
 	}
 }
 

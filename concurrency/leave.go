@@ -16,11 +16,11 @@ const moment = 500 * time.Millisecond
 // release gives a key up: deletes it under its create revision. After an error it may be called again; meanwhile the deletion is tried on, in the
 // background, and the key is never taken up again.
 func (s *Session) release(ctx context.Context, key string, rev int64) (*pb.ResponseHeader, error) {
-	s.leave(key, rev)
-	h, err := s.remove(ctx, key, rev)
+	mod := s.leave(key, rev)
+	h, err := s.remove(ctx, key, rev, &mod)
 	if err != nil {
 		if !final(err) {
-			go s.retire(key, rev)
+			go s.retire(key, rev, mod)
 		}
 		return nil, blame(ctx, err)
 	}
@@ -36,8 +36,8 @@ func (s *Session) quit(c *claim) {
 		return
 	}
 	s.mu.Unlock()
-	s.leave(c.key, c.rev)
-	s.promptly(func() { s.retire(c.key, c.rev) })
+	mod := s.leave(c.key, c.rev)
+	s.promptly(func() { s.retire(c.key, c.rev, mod) })
 }
 
 // abandon is quit for a put that failed. Where its outcome is unknown, what stands is looked for: a key that is younger than all we had
@@ -45,7 +45,8 @@ func (s *Session) quit(c *claim) {
 func (s *Session) abandon(c *claim, known int64, doubt bool) {
 	s.drop(c)
 	if doubt && c.rev == 0 && known != 0 {
-		s.promptly(func() { s.insist(func(ctx context.Context) error { return s.clean(ctx, c.key, known) }) })
+		// It waits for the key's turn, which the caller has.
+		go s.insist(func(ctx context.Context) error { return s.clean(ctx, c.key, known) })
 	}
 }
 
@@ -64,17 +65,24 @@ func (s *Session) promptly(do func()) {
 	}
 }
 
-// leave marks a key as given up: that it goes is no news, and a claim that is entered later waits until it has gone.
-func (s *Session) leave(key string, rev int64) {
+// leave marks a key as given up: that it goes is no news, and a claim that is entered later waits until it has gone. It returns the
+// key's mod revision, or 0 where that is not known.
+func (s *Session) leave(key string, rev int64) (mod int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.going[key] == nil {
 		s.going[key] = map[int64]bool{}
 	}
 	s.going[key][rev] = true
-	if c := s.claims[key]; c != nil && c.rev == rev {
+	switch c := s.claims[key]; {
+	case c == nil:
+	case c.rev == rev:
 		c.leaving = true
+		return c.mod
+	case c.rev == 0:
+		c.past = append(c.past, rev)
 	}
+	return 0
 }
 
 // forget is for a key that is known to be gone.
@@ -95,7 +103,7 @@ func (s *Session) forget(key string, rev int64) {
 }
 
 // retire deletes a key that was given up until etcd has confirmed it.
-func (s *Session) retire(key string, rev int64) {
+func (s *Session) retire(key string, rev, mod int64) {
 	s.insist(func(ctx context.Context) error {
 		s.mu.Lock()
 		done := !s.going[key][rev]
@@ -103,7 +111,7 @@ func (s *Session) retire(key string, rev int64) {
 		if done {
 			return nil
 		}
-		_, err := s.remove(ctx, key, rev)
+		_, err := s.remove(ctx, key, rev, &mod)
 		if err == nil {
 			s.forget(key, rev)
 		}
@@ -133,13 +141,34 @@ func (s *Session) insist(do func(ctx context.Context) error) {
 	}
 }
 
-// remove deletes a key if it still has that create revision. What is gone already is no error.
-func (s *Session) remove(ctx context.Context, key string, rev int64) (*pb.ResponseHeader, error) {
-	resp, _, err := s.wire.txn(ctx, txn{when: []v3.Cmp{v3.Compare(v3.CreateRevision(key), "=", rev)}, then: []v3.Op{v3.OpDelete(key)}})
-	if err != nil {
-		return nil, err
+// remove deletes a key if it still has that create revision, and the mod revision that it is known to have, or one that we have given it. What is gone
+// already is no error, nor what a later session of the same lease has taken up: it moves the key to a guard of its own, and a
+// deletion that arrives late must not end what it holds. A mod revision of 0 is not known; it is read, and known then.
+func (s *Session) remove(ctx context.Context, key string, rev int64, mod *int64) (*pb.ResponseHeader, error) {
+	for {
+		resp, _, err := s.wire.txn(ctx, txn{
+			when:      []v3.Cmp{v3.Compare(v3.CreateRevision(key), "=", rev), v3.Compare(v3.ModRevision(key), "=", *mod)},
+			then:      []v3.Op{v3.OpDelete(key)},
+			otherwise: []v3.Op{v3.OpGet(key)},
+		})
+		if err != nil {
+			return nil, err
+		}
+		kv := one(resp, 0)
+		if resp.Succeeded || kv == nil || kv.CreateRevision != rev {
+			return resp.Header, nil
+		}
+		s.mu.Lock()
+		taken := *mod != 0 && (s.foreign(kv) || !s.going[key][rev]) // by another session, or by this one again
+		if c := s.claims[key]; c != nil && c.rev == rev && !taken {
+			c.mod = max(c.mod, kv.ModRevision) // for the next attempt
+		}
+		s.mu.Unlock()
+		if taken {
+			return resp.Header, nil
+		}
+		*mod = kv.ModRevision
 	}
-	return resp.Header, nil
 }
 
 // maxDoubts bounds what a session remembers of puts whose outcome was unknown.
@@ -175,23 +204,28 @@ func (s *Session) sweep(keys []string) {
 	}
 }
 
-// clean deletes a key that nobody stands behind, if it is younger than known.
+// clean deletes a key that nobody stands behind, if it is younger than known and hangs on a lease of ours. Where nothing is known, any key might be
+// an earlier session's.
 func (s *Session) clean(ctx context.Context, key string, known int64) error {
+	if known == 0 {
+		return nil
+	}
 	turn := s.turn(key)
 	if err := acquire(ctx, turn); err != nil {
 		return err
 	}
 	defer func() { <-turn }()
-	resp, err := s.wire.get(ctx, key, v3.WithKeysOnly())
-	if err != nil {
+	resp, err := s.wire.get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
+	kv := resp.Kvs[0]
 	s.mu.Lock()
-	claimed := s.claims[key] != nil
+	keep := s.claims[key] != nil || !s.ours(kv.Lease)
 	s.mu.Unlock()
-	if claimed || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision <= known {
+	if keep || kv.CreateRevision <= known {
 		return nil
 	}
-	_, err = s.remove(ctx, key, resp.Kvs[0].CreateRevision)
+	_, err = s.remove(ctx, key, kv.CreateRevision, &kv.ModRevision)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 // through is the wire of a client put together from parts, through its own methods. Its promises are the same as long as the parts do
 // not answer from memory; a frozen member may cost more time, for the client's balancer knows nothing of it.
 type through struct {
+	bound
 	client *v3.Client
 	seen   atomic.Uint64 // raft term
 }

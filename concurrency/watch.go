@@ -134,8 +134,7 @@ func (s *Session) lookAt(keys []string) error {
 	}
 	ctx, cancel := context.WithTimeout(s.over, 2*attemptLimit)
 	defer cancel()
-	_, err := s.readRest(ctx, claims, at)
-	return err
+	return s.read(ctx, claims, at)
 }
 
 // acquire takes a channel's only place, unless ctx ends first.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	v3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
@@ -32,6 +34,52 @@ type wire interface {
 	watch(key, end string, puts bool, notify func()) (stop func(), told func() bool)
 	// renewer renews the leases of one session.
 	renewer() renewer
+	// ops is how many keys may be looked at in one Txn. Fewer halves that, where etcd has refused n of them, and says whether less will do.
+	ops() int
+	fewer(n int) bool
+}
+
+// bound is how many operations the cluster allows in a Txn, as far as we know: 128, unless it was started with another --max-txn-ops.
+type bound struct{ n atomic.Int64 }
+
+func (b *bound) ops() int {
+	if n := b.n.Load(); n > 0 {
+		return int(n)
+	}
+	return chunk
+}
+
+func (b *bound) fewer(n int) bool {
+	for {
+		was := b.n.Load()
+		switch {
+		case n <= 1:
+			return false
+		case was > 0 && was < int64(n):
+			return true // known since
+		case b.n.CompareAndSwap(was, int64(n/2)):
+			return true
+		}
+	}
+}
+
+// crowded reports whether err says that a Txn had more operations than the cluster allows.
+func crowded(err error) bool { return errors.Is(err, rpctypes.ErrTooManyOps) }
+
+// inParts does something with claims, as many at once as one Txn takes.
+func inParts(w wire, claims []*claim, do func(part []*claim) error) error {
+	for len(claims) > 0 {
+		part := claims[:min(w.ops(), len(claims))]
+		err := do(part)
+		if crowded(err) && w.fewer(len(part)) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		claims = claims[len(part):]
+	}
+	return nil
 }
 
 // renewer makes one renewal at a time. See etcdstore.Beat.
@@ -104,6 +152,7 @@ func madeBy(part any, path string) bool {
 // direct is the wire of a client as clientv3.New returns it: beside the client's balancer, which lets one frozen member swallow
 // every n-th call.
 type direct struct {
+	bound
 	client *v3.Client
 	w      *etcdstore.Wire
 	kv     v3.KV // speaks through w
