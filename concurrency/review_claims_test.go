@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	v3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/concurrency"
 	"github.com/primacy-go/primacy/internal/etcdtest"
@@ -207,12 +210,31 @@ func lockMany(t *testing.T, s *concurrency.Session, pfx string, n int) {
 func TestManyLocksWithAShortTTL(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	c := dial(t, srv.Endpoint())
-	s := begin(t, dial(t, srv.Endpoint()), concurrency.WithTTL(5))
+	var txns atomic.Int64
+	count := func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		if strings.HasSuffix(method, "/Txn") {
+			txns.Add(1)
+		}
+		return call(ctx, method, in, out, conn, o...)
+	}
+	counted, err := v3.New(v3.Config{Endpoints: []string{srv.Endpoint()}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)}})
+	ok(t, "client", err)
+	t.Cleanup(func() { counted.Close() })
+	s := begin(t, counted, concurrency.WithTTL(5))
 	lockMany(t, s, "many", 2000)
+	if txns.Load() < 2000 {
+		t.Fatalf("%d Txns for 2,000 locks: they are not counted", txns.Load())
+	}
+	time.Sleep(2 * time.Second) // every claim is watched, and was looked at
+	begun := txns.Load()
 	select {
 	case <-s.Done():
 		t.Fatalf("the session is lost: %v", s.Check())
 	case <-time.After(8 * time.Second):
+	}
+	if n := txns.Load() - begun; n > 30 { // 20 for every renewal if it looked at all of them
+		t.Errorf("%d Txns in 8 s with 2,000 locks and a TTL of 5 s", n)
 	}
 	first, err := c.Get(soon(t), "many/", v3.WithFirstCreate()...)
 	ok(t, "get", err)
