@@ -206,7 +206,10 @@ func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp 
 		}
 		delete(s.going[c.key], own.CreateRevision) // what is under way ends it no more: fasten moves it
 		e.own, e.held = own, first != nil && first.CreateRevision == own.CreateRevision
-		c.rev, c.mod, c.lease = own.CreateRevision, own.ModRevision, v3.LeaseID(own.Lease)
+		if c.rev == 0 { // who waits with it reads it meanwhile
+			c.rev = own.CreateRevision
+		}
+		c.mod, c.lease = own.ModRevision, v3.LeaseID(own.Lease)
 	}
 	c.fresh = time.Now()
 	c.users++

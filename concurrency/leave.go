@@ -35,8 +35,8 @@ func (s *Session) quit(c *claim) {
 		s.mu.Unlock()
 		return
 	}
+	mod := s.marked(c.key, c.rev) // under the same lock: who enters with it now must not hold what goes
 	s.mu.Unlock()
-	mod := s.leave(c.key, c.rev)
 	s.promptly(func() { s.retire(c.key, c.rev, mod) })
 }
 
@@ -70,6 +70,11 @@ func (s *Session) promptly(do func()) {
 func (s *Session) leave(key string, rev int64) (mod int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.marked(key, rev)
+}
+
+// marked is leave. The caller has s.mu.
+func (s *Session) marked(key string, rev int64) (mod int64) {
 	if s.going[key] == nil {
 		s.going[key] = map[int64]bool{}
 	}
