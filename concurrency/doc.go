@@ -31,7 +31,6 @@
 //	does
 //	a leader's second Campaign fails: it is no leader  it leads on; a second Lock that fails leaves     TestAFailedCampaignKeepsTheLead
 //	to itself, and the key stands                      the Mutex locked, too
-//	IsOwner of a Mutex that waits holds                it does not                                      TestAWaiterOwnsNothing
 //	a waiter does not hear that its session is lost    ErrSessionExpired, at once                       TestAWaiterHearsThatItsSessionIsLost
 //	a compaction and a broken connection end a wait    the wait goes on; no watch is relied on alone    TestCompactionEndsNoWaitAndLeavesNoGhost
 //	with an error; Campaign leaves its key behind
@@ -78,7 +77,8 @@
 //     where the context of WithContext ended it, Campaign returns ErrSessionExpired then.
 //   - On a lease that etcd does not know, the first call returns an error in which errors.Is finds both ErrSessionExpired and rpctypes.ErrLeaseNotFound, which
 //     is all that the original returns; later ones return ErrSessionExpired. Compare with errors.Is, not with ==.
-//   - Token is 0 for who only waits, for who has begun to resign or unlock, and for a resumed election until Proclaim or Campaign has returned nil. Objects of one
+//   - Token is 0 for who only waits, for who has begun to resign or unlock, and for a resumed election until Proclaim or Campaign has returned nil. IsOwner
+//     holds only while Token is not 0; in the original it holds for who waits, too. Objects of one
 //     session and one prefix share one key: they win it together, and lose it together.
 //   - Close makes waiters return ErrSessionExpired.
 //   - Recipes of client/v3/experimental/recipes take the original's *Session; use a copy of them that imports this package.

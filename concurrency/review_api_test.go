@@ -368,25 +368,3 @@ func TestAnEndedContextWinsNothing(t *testing.T) {
 		return ""
 	})
 }
-
-func TestAWaiterOwnsNothing(t *testing.T) {
-	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
-	both(t, func(t *testing.T, k kit) string {
-		pfx := "owns-" + k.name
-		holder, m := k.mutex(k.open(t, c), pfx), k.mutex(k.open(t, c), pfx)
-		ok(t, "Lock", holder.Lock(soon(t)))
-		ctx, cancel := context.WithCancel(soon(t))
-		waiter := async(func() error { return m.Lock(ctx) })
-		standing(t, c, pfx, 2)
-		time.Sleep(300 * time.Millisecond)
-		r, err := c.Txn(soon(t)).If(m.IsOwner()).Commit()
-		ok(t, "Txn with IsOwner", err)
-		cancel()
-		<-waiter
-		if r.Succeeded {
-			return "who waits is the owner"
-		}
-		return ""
-	})
-}
