@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,23 +25,39 @@ type frail struct {
 	cut  atomic.Bool  // no Txn goes out
 	n    atomic.Int64 // Txns
 	lose atomic.Int64 // the number of the Txn whose answer is lost
+	hold atomic.Pointer[held]
 }
+
+// held is an answer to a put that is on its way.
+type held struct{ done, release chan struct{} }
 
 type frailTxn struct {
 	v3.Txn
-	k *frail
+	k    *frail
+	puts bool
 }
 
-func (k *frail) Txn(ctx context.Context) v3.Txn { return &frailTxn{k.KV.Txn(ctx), k} }
+func (k *frail) Txn(ctx context.Context) v3.Txn { return &frailTxn{Txn: k.KV.Txn(ctx), k: k} }
 func (t *frailTxn) If(c ...v3.Cmp) v3.Txn       { t.Txn = t.Txn.If(c...); return t }
-func (t *frailTxn) Then(o ...v3.Op) v3.Txn      { t.Txn = t.Txn.Then(o...); return t }
-func (t *frailTxn) Else(o ...v3.Op) v3.Txn      { t.Txn = t.Txn.Else(o...); return t }
+func (t *frailTxn) Then(o ...v3.Op) v3.Txn {
+	t.puts = slices.ContainsFunc(o, v3.Op.IsPut)
+	t.Txn = t.Txn.Then(o...)
+	return t
+}
+
+func (t *frailTxn) Else(o ...v3.Op) v3.Txn { t.Txn = t.Txn.Else(o...); return t }
 func (t *frailTxn) Commit() (*v3.TxnResponse, error) {
 	n := t.k.n.Add(1)
 	if t.k.cut.Load() {
 		return nil, errors.New("cut")
 	}
 	r, err := t.Txn.Commit()
+	if t.puts {
+		if h := t.k.hold.Swap(nil); h != nil {
+			close(h.done)
+			<-h.release
+		}
+	}
 	if n == t.k.lose.Load() {
 		return nil, errors.New("lost")
 	}
@@ -185,6 +202,35 @@ func TestACancelledContextIsObeyedAfterALostReply(t *testing.T) {
 	}
 	proxy.Heal()
 	ok(t, "Lock", m.Lock(soon(t)))
+}
+
+// TestALockThatFindsAKeyBeingUnlockedWaits: one Mutex enters and finds its session's key; before it hears of it, another Mutex of the session
+// unlocks, and is answered. What was found is gone.
+func TestALockThatFindsAKeyBeingUnlockedWaits(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	c, k := frailClient(t, srv.Endpoint())
+	a := begin(t, c)
+	m1, m2 := concurrency.NewMutex(a, "found"), concurrency.NewMutex(a, "found")
+	mb := concurrency.NewMutex(begin(t, dial(t, srv.Endpoint())), "found")
+	ok(t, "Lock", m1.Lock(soon(t)))
+	got := async(func() error { return mb.Lock(soon(t)) })
+	standing(t, c, "found", 2)
+	h := &held{make(chan struct{}), make(chan struct{})}
+	k.hold.Store(h)
+	second := async(func() error { return m2.Lock(soon(t)) })
+	<-h.done
+	ok(t, "Unlock", m1.Unlock(soon(t)))
+	ok(t, "the next", <-got)
+	close(h.release)
+	if err, came := in(time.Second, second); came {
+		t.Errorf("Lock returned %v, and another session holds the lock", err)
+	}
+	ok(t, "Check", a.Check())
+	ok(t, "Unlock", mb.Unlock(soon(t)))
+	if err, came := in(5*time.Second, second); !came || err != nil {
+		t.Errorf("Lock after the other's Unlock: %v", err)
+	}
 }
 
 // lockMany takes n locks on one session.
