@@ -1,0 +1,157 @@
+package concurrency_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	v3 "go.etcd.io/etcd/client/v3"
+	orig "go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/primacy-go/primacy/concurrency"
+)
+
+// kit is one of the two packages: ours, and the original as the control that shows that a scenario bites.
+type kit struct {
+	name     string
+	session  func(*v3.Client, ...concurrency.SessionOption) (session, error)
+	election func(session, string) election
+	mutex    func(session, string) mutex
+}
+
+type session interface {
+	Lease() v3.LeaseID
+	Done() <-chan struct{}
+	Close() error
+	Orphan()
+}
+
+type election interface {
+	Campaign(ctx context.Context, val string) error
+	Proclaim(ctx context.Context, val string) error
+	Resign(ctx context.Context) error
+	Leader(ctx context.Context) (*v3.GetResponse, error)
+	Key() string
+	Rev() int64
+}
+
+type mutex interface {
+	Lock(ctx context.Context) error
+	TryLock(ctx context.Context) error
+	Unlock(ctx context.Context) error
+	IsOwner() v3.Cmp
+	Key() string
+}
+
+var ours = kit{"ours",
+	func(c *v3.Client, o ...concurrency.SessionOption) (session, error) {
+		return concurrency.NewSession(c, o...)
+	},
+	func(s session, pfx string) election { return concurrency.NewElection(s.(*concurrency.Session), pfx) },
+	func(s session, pfx string) mutex { return concurrency.NewMutex(s.(*concurrency.Session), pfx) },
+}
+
+var original = kit{"original",
+	func(c *v3.Client, o ...concurrency.SessionOption) (session, error) { return orig.NewSession(c, o...) },
+	func(s session, pfx string) election { return orig.NewElection(s.(*orig.Session), pfx) },
+	func(s session, pfx string) mutex { return orig.NewMutex(s.(*orig.Session), pfx) },
+}
+
+// both plays a scenario with each package. It returns the fault that it saw, or "": ours must show none, and the original must, or
+// the scenario proves nothing.
+func both(t *testing.T, scenario func(t *testing.T, k kit) (fault string)) {
+	t.Run("ours", func(t *testing.T) {
+		if fault := scenario(t, ours); fault != "" {
+			t.Error(fault)
+		}
+	})
+	t.Run("original", func(t *testing.T) {
+		fault := scenario(t, original)
+		if fault == "" {
+			t.Error("the original does not show the fault: this test proves nothing")
+		}
+		t.Log("as expected: ", fault)
+	})
+}
+
+func dial(t testing.TB, endpoints ...string) *v3.Client {
+	t.Helper()
+	c, err := v3.New(v3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func soon(t testing.TB) context.Context { return within(t, 20*time.Second) }
+
+func (k kit) open(t testing.TB, c *v3.Client, o ...concurrency.SessionOption) session {
+	t.Helper()
+	s, err := k.session(c, o...)
+	if err != nil {
+		t.Fatalf("NewSession: %v", err)
+	}
+	return s
+}
+
+func ok(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// async runs do and returns where its result arrives.
+func async(do func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return done
+}
+
+// in waits for a result.
+func in(d time.Duration, done <-chan error) (err error, came bool) {
+	select {
+	case err := <-done:
+		return err, true
+	case <-time.After(d):
+		return nil, false
+	}
+}
+
+// standing waits until n keys stand under a prefix.
+func standing(t testing.TB, c *v3.Client, pfx string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d keys under %s", n, pfx), 10*time.Second, func() bool { return keys(t, c, pfx) == n })
+}
+
+func keys(t testing.TB, c *v3.Client, pfx string) int {
+	t.Helper()
+	resp, err := c.Get(soon(t), pfx+"/", v3.WithPrefix(), v3.WithCountOnly())
+	ok(t, "count", err)
+	return int(resp.Count)
+}
+
+func eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	if !before(limit, ok) {
+		t.Fatalf("%s: not within %v", what, limit)
+	}
+}
+
+func before(limit time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return false
+}
