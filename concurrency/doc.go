@@ -80,6 +80,8 @@
 //   - Token is 0 for who only waits, for who has begun to resign or unlock, and for a resumed election until Proclaim or Campaign has returned nil. IsOwner
 //     holds only while Token is not 0; in the original it holds for who waits, too. Objects of one
 //     session and one prefix share one key: they win it together, and lose it together.
+//   - A leader of etcd's that was paused may revoke the session's own lease as it wakes up, though it was renewed since. That lease cannot be moved, since it must keep its
+//     ID: the session ends, and Done is closed before its claims go.
 //   - Close makes waiters return ErrSessionExpired.
 //   - Recipes of client/v3/experimental/recipes take the original's *Session; use a copy of them that imports this package.
 //   - NewSession makes connections of its own beside the client's, with its credentials and dial options, one set for each client; they, and
