@@ -1,6 +1,9 @@
 package core
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // The queue of those in one process who want one lock. They stand behind one claim at a time, and hand it on among themselves for a
 // while: first come, first served, but no more than Turns times and not after Window, or other processes would wait for ever.
@@ -15,7 +18,7 @@ const (
 	// Turns is how many holders one tenure has at most. It must be below 256: a holder's token is its claim's times 256, plus its turn.
 	Turns = 64
 	// Window is how long after it was won a tenure is still handed on.
-	Window = 200 * 1e6 * Time(1)
+	Window = 200 * time.Millisecond
 )
 
 // QueueEventKind is what happened to a queue.
