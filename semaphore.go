@@ -39,15 +39,15 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 	return hold(ctx, t, work)
 }
 
-// maxSlots bounds the number of slots: whoever enters the line reads as many claims.
-const maxSlots = 1000
+// MaxSlots is the largest number of slots of a semaphore: whoever enters the line reads as many claims.
+const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if err := errors.Join(CheckName(m.name), m.s.sharable(true)); err != nil {
 		return nil, err
 	}
-	if m.slots < 1 || m.slots > maxSlots {
-		return nil, invalid("a semaphore of %d slots: use 1 to %d", m.slots, maxSlots)
+	if m.slots < 1 || m.slots > MaxSlots {
+		return nil, invalid("a semaphore of %d slots: use 1 to %d", m.slots, MaxSlots)
 	}
 	if err := reentry(ctx, m.s, m.name, m.slots); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package concurrency
 
 import (
 	"context"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -116,9 +117,7 @@ func (f *follower) history(ctx context.Context, kv *mvccpb.KeyValue, since int64
 		}
 		kv = resp.Kvs[0]
 	}
-	for i, j := 0, len(back)-1; i < j; i, j = i+1, j-1 {
-		back[i], back[j] = back[j], back[i]
-	}
+	slices.Reverse(back)
 	return back
 }
 

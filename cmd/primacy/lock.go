@@ -84,7 +84,7 @@ executable/not found. Without COMMAND: 0 when a signal ended it.`,
 	f.BoolVarP(&o.exclusive, "exclusive", "x", false, "hold it alone (default)")
 	f.BoolVarP(&o.exclusive, "ex", "e", false, "as -x")
 	_ = f.MarkHidden("ex")
-	f.IntVar(&o.slots, "slots", 0, "a semaphore: so many hold it at once, 1 to 1000")
+	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: so many hold it at once, 1 to %d", primacy.MaxSlots))
 	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
 	r.own = ownVariables(f)
@@ -127,8 +127,8 @@ func (o lockOptions) check(changed func(string) bool) error {
 		return errors.New("-s and --slots exclude each other: any number of readers, or so many holders")
 	case o.exclusive && changed("slots"):
 		return errors.New("-x and --slots exclude each other; --slots 1 is one holder")
-	case changed("slots") && (o.slots < 1 || o.slots > 1000):
-		return fmt.Errorf("--slots %d: use 1 to 1000", o.slots)
+	case changed("slots") && (o.slots < 1 || o.slots > primacy.MaxSlots):
+		return fmt.Errorf("--slots %d: use 1 to %d", o.slots, primacy.MaxSlots)
 	case o.conflict < 0 || o.conflict > 255:
 		return fmt.Errorf("-E %d: an exit code is 0 to 255", o.conflict)
 	}
