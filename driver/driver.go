@@ -142,7 +142,9 @@ type Standing struct {
 type News struct {
 	Place   Place
 	Gone    bool     // the place was removed
-	Request *Request // a wish from outside; nil if Gone
+	Held    bool     // the place, which was followed while it waited, is held now
+	Wanted  bool     // the place, which was followed while it was held, has somebody waiting behind it
+	Request *Request // a wish from outside; nil with any of the others
 }
 
 // Request asks a holder to give its place up. The holder decides.
@@ -174,4 +176,25 @@ type Transferer interface {
 	// the line is empty, or led by anybody but p and then the heir. [ErrNoHeir] if no exclusive claim with that token waits behind p: then p
 	// still holds. [ErrRefused] if p waits or is shared, or if the heir's claim is of the same lease. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
 	Transfer(ctx context.Context, p Place, heir uint64) error
+}
+
+// Follower is a [Lease] that tells what becomes of many places without a call that waits for each.
+type Follower interface {
+	// Follow has News tell, once for each place and call, as soon as it finds so: of a place that waits, that it is held (Held), with all that
+	// [Lease.Wait] promises of its answer; of one with Held, that another claim waits behind it (Wanted), also if it does already. It does no I/O and does
+	// not block. What is gone or released meanwhile is told as ever, and not followed any more.
+	Follow(places ...Place)
+}
+
+// Exchanger is a [Lease] that can give a place up and stand again in one request.
+type Exchanger interface {
+	// Exchange gives p up and enters c, of the same name and another seat, behind all who wait: as Release(p) and after it Claim(c), with their answers, in
+	// one step. p is given up whenever the error is nil. After an unknown outcome the caller repeats the two one by one. [ErrRefused], before anything is done, for claims that are shared, for Try and for different names.
+	Exchange(ctx context.Context, p Place, c Claim) (Place, error)
+}
+
+// Revoker is a [Store] that can end the lease of another process, for who has seen that process and all its work die.
+type Revoker interface {
+	// Revoke ends the lease of that ID ([Lease.ID]) and with it every claim, at once. What is gone already is no error.
+	Revoke(ctx context.Context, lease string) error
 }
