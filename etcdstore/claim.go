@@ -173,6 +173,7 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			return driver.Place{}, err
 		}
 		if resp.Succeeded {
+			l.found(sl, resp, len(req.Success)-1)
 			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
 		own, rec := one(resp, 0), one(resp, 1)
@@ -211,7 +212,7 @@ func (l *lease) entry(ctx context.Context, sl *slot, c driver.Claim, at anchor) 
 		return req, nil
 	}
 	// In a Txn reads see what stands before them in its list, so the youngest key here is the one before ours.
-	req.Success = []*pb.RequestOp{doRange(lastBefore(dir, 0)), doPut(sl.key, c.Value, at.id)}
+	req.Success = append(before(dir, 0, 0), doPut(sl.key, c.Value, at.id))
 	return req, nil
 }
 
@@ -235,6 +236,17 @@ func (l *lease) doubt(sl *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sl.doubt = true
+}
+
+// found keeps what the Txn that entered the slot's claim read of those before it: the answers to its first n operations.
+func (l *lease) found(sl *slot, resp *pb.TxnResponse, n int) {
+	var ahead []*mvccpb.KeyValue
+	for i := range n {
+		ahead = append(ahead, found(resp, i)...)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sl.ahead, sl.at = ahead, resp.Header.Revision
 }
 
 // entered notes that the claim stands, and returns its place. Who enters behind a claim that holds from the start sees that it does.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -31,6 +32,9 @@ type slot struct {
 	asked   int64              // mod revision of the newest request told
 	fresh   int                // rounds that News has seen it for
 	sub     *sub               // News watches the key
+
+	ahead []*mvccpb.KeyValue // what its own entry found before it, as asked for by before; keys only
+	at    int64              // the revision of that answer; 0: none is known, and the line must be read
 }
 
 // spent remembers claim IDs that were given up, the newest of them: they must not enter again. That no put of theirs is
@@ -105,6 +109,7 @@ func (l *lease) clear(sl *slot) {
 	l.mu.Lock()
 	su := sl.sub
 	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.handing, sl.shown, sl.asked, sl.fresh, sl.sub = "", 0, 0, false, false, false, false, 0, 0, nil
+	sl.ahead, sl.at = nil, 0
 	l.mu.Unlock()
 	su.stop()
 }
