@@ -181,7 +181,7 @@ type Transferer interface {
 // Follower is a [Lease] that tells what becomes of many places without a call that waits for each.
 type Follower interface {
 	// Follow has News tell, once for each place and call, as soon as it finds so: of a place that waits, that it is held (Held), with all that
-	// [Lease.Wait] promises of its answer; of one with Held, that another claim waits behind it (Wanted), also if it does already. It does no I/O and does
+	// [Lease.Wait] promises of its answer; of one with Held, that a claim of another lease waits behind it (Wanted), also if it does already. It does no I/O and does
 	// not block. What is gone or released meanwhile is told as ever, and not followed any more.
 	Follow(places ...Place)
 }

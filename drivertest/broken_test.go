@@ -3,6 +3,7 @@ package drivertest_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +21,7 @@ type broken struct {
 }
 
 // allBreaks returns every cheat.
-func allBreaks() []broken { return append(append([]broken(nil), breaks...), sharedBreaks...) }
+func allBreaks() []broken { return slices.Concat(breaks, sharedBreaks, portBreaks) }
 
 var breaks = []broken{
 	{name: "revives a lease", clause: "a lease that ended never comes back",

@@ -70,6 +70,15 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 	if h, ok := l.(driver.Transferer); ok {
 		all = append(all, call{"Transfer", func(ctx context.Context) error { return h.Transfer(ctx, p, p.Token+1) }})
 	}
+	if e, ok := l.(driver.Exchanger); ok {
+		all = append(all, call{"Exchange", func(ctx context.Context) error {
+			_, err := e.Exchange(ctx, p, driver.Claim{Name: p.Name, Seat: "x", ID: unique()})
+			return err
+		}})
+	}
+	if r, ok := s.(driver.Revoker); ok {
+		all = append(all, call{"Revoke", func(ctx context.Context) error { return r.Revoke(ctx, l.ID()) }})
+	}
 	if ls, ok := s.(driver.Lister); ok {
 		all = append(all, call{"Lines", func(ctx context.Context) error { _, err := ls.Lines(ctx, p.Name); return err }})
 	}

@@ -67,6 +67,7 @@ func Clauses() []Clause {
 	var all []Clause
 	for _, some := range [][]Clause{
 		leaseClauses, claimClauses, waitClauses, releaseClauses, lineClauses, newsClauses, seatClauses, sharedClauses, semaphoreClauses, transferClauses,
+		followClauses, exchangeClauses,
 		callClauses, restartClauses,
 	} {
 		all = append(all, some...)

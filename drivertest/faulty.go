@@ -27,7 +27,8 @@ type Faults struct {
 	Lag   time.Duration // what is done later is done after a random time below this
 }
 
-// FaultyStore is a store behind a bad network. It implements driver.Lister and driver.Asker if the store does, and its leases driver.Transferer.
+// FaultyStore is a store behind a bad network. It implements driver.Lister, driver.Asker and driver.Revoker if the store does, and its leases driver.Transferer,
+// driver.Follower and driver.Exchanger.
 type FaultyStore interface {
 	driver.Store
 	Set(f Faults) // other faults from now on; a new Seed begins its sequence
@@ -43,28 +44,10 @@ var ErrUnknown = errors.New("drivertest: the answer was lost, the call may have 
 func Faulty(store driver.Store, f Faults) FaultyStore {
 	s := &faulty{Store: store, net: &network{changed: make(chan struct{})}}
 	s.Set(f)
-	lister, lists := store.(driver.Lister)
-	asker, asks := store.(driver.Asker)
-	ls, as := faultyLister{lister, s.net}, faultyAsker{asker, s.net}
-	switch {
-	case lists && asks:
-		return struct {
-			*faulty
-			faultyLister
-			faultyAsker
-		}{s, ls, as}
-	case lists:
-		return struct {
-			*faulty
-			faultyLister
-		}{s, ls}
-	case asks:
-		return struct {
-			*faulty
-			faultyAsker
-		}{s, as}
-	}
-	return s
+	lister, _ := store.(driver.Lister)
+	asker, _ := store.(driver.Asker)
+	revoker, _ := store.(driver.Revoker)
+	return storeWith(s, storePorts{lister, asker, revoker}, faultyPorts{lister, asker, revoker, s.net}).(FaultyStore)
 }
 
 // network decides what becomes of each call.

@@ -24,11 +24,8 @@ func (s *faulty) Grant(ctx context.Context, owner string, ttl time.Duration) (dr
 	if err != nil {
 		return nil, err
 	}
-	out := &faultyLease{Lease: l, net: s.net}
-	if t, ok := l.(driver.Transferer); ok {
-		return faultyTransferer{out, t}, nil
-	}
-	return out, nil
+	ports := leasePortsOf(l)
+	return leaseWith(&faultyLease{Lease: l, net: s.net}, ports, faultyLeasePorts{ports, s.net}), nil
 }
 
 func (s *faulty) Line(ctx context.Context, name string) (driver.Line, error) {
@@ -45,23 +42,24 @@ func (s *faulty) Close() error {
 	return s.Store.Close()
 }
 
-// faultyLister and faultyAsker are there only where the store has them.
-type faultyLister struct {
-	lister driver.Lister
-	net    *network
+// faultyPorts are the optional ports of a store.
+type faultyPorts struct {
+	lister  driver.Lister
+	asker   driver.Asker
+	revoker driver.Revoker
+	net     *network
 }
 
-func (s faultyLister) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+func (s faultyPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
 }
 
-type faultyAsker struct {
-	asker driver.Asker
-	net   *network
+func (s faultyPorts) Ask(ctx context.Context, name string, r driver.Request) error {
+	return act(ctx, s.net, changes, func(ctx context.Context) error { return s.asker.Ask(ctx, name, r) })
 }
 
-func (s faultyAsker) Ask(ctx context.Context, name string, r driver.Request) error {
-	return act(ctx, s.net, changes, func(ctx context.Context) error { return s.asker.Ask(ctx, name, r) })
+func (s faultyPorts) Revoke(ctx context.Context, lease string) error {
+	return act(ctx, s.net, idempotent, func(ctx context.Context) error { return s.revoker.Revoke(ctx, lease) })
 }
 
 // faultyLease is a lease behind the network. ID and TTL need none.
@@ -73,15 +71,21 @@ type faultyLease struct {
 	kept []driver.News // told by the store, but their answer did not come through yet
 }
 
-// faultyTransferer is there only where the lease has it.
-type faultyTransferer struct {
-	*faultyLease
-	transferer driver.Transferer
+// faultyLeasePorts are the optional ports of a lease. Follow needs no network.
+type faultyLeasePorts struct {
+	leasePorts
+	net *network
 }
 
-func (l faultyTransferer) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l faultyLeasePorts) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.transferer.Transfer(ctx, p, heir) })
 }
+
+func (l faultyLeasePorts) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	return through(ctx, l.net, changes, func(ctx context.Context) (driver.Place, error) { return l.exchanger.Exchange(ctx, p, c) })
+}
+
+func (l faultyLeasePorts) Follow(places ...driver.Place) { l.follower.Follow(places...) }
 
 // act is through for a call that returns only an error.
 func act(ctx context.Context, n *network, k kind, do func(ctx context.Context) error) error {

@@ -11,28 +11,11 @@ import (
 // stubborn returns a store that repeats each call whose outcome is unknown until the answer is final, as the library above
 // a driver does. So the clauses, which expect answers, can run over [Faulty].
 func stubborn(s driver.Store) driver.Store {
-	out := stubbornStore{s}
-	lister, lists := s.(driver.Lister)
-	asker, asks := s.(driver.Asker)
-	switch {
-	case lists && asks:
-		return struct {
-			stubbornStore
-			stubbornLister
-			stubbornAsker
-		}{out, stubbornLister{lister}, stubbornAsker{asker}}
-	case lists:
-		return struct {
-			stubbornStore
-			stubbornLister
-		}{out, stubbornLister{lister}}
-	case asks:
-		return struct {
-			stubbornStore
-			stubbornAsker
-		}{out, stubbornAsker{asker}}
-	}
-	return out
+	lister, _ := s.(driver.Lister)
+	asker, _ := s.(driver.Asker)
+	revoker, _ := s.(driver.Revoker)
+	ports := storePorts{lister, asker, revoker}
+	return storeWith(stubbornStore{s}, ports, stubbornPorts{ports})
 }
 
 // until repeats do until its answer is final or ctx ends.
@@ -59,10 +42,8 @@ func (s stubbornStore) Grant(ctx context.Context, owner string, ttl time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	if t, ok := l.(driver.Transferer); ok {
-		return stubbornTransferer{stubbornLease{l}, t}, nil
-	}
-	return stubbornLease{l}, nil
+	ports := leasePortsOf(l)
+	return leaseWith(stubbornLease{l}, ports, stubbornLeasePorts{ports, stubbornLease{l}}), nil
 }
 
 func (s stubbornStore) Line(ctx context.Context, name string) (driver.Line, error) {
@@ -73,16 +54,18 @@ func (s stubbornStore) Next(ctx context.Context, name string, after uint64) (dri
 	return until(ctx, func() (driver.Line, error) { return s.Store.Next(ctx, name, after) })
 }
 
-type stubbornLister struct{ lister driver.Lister }
+type stubbornPorts struct{ storePorts }
 
-func (s stubbornLister) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+func (s stubbornPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	return until(ctx, func() ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
 }
 
-type stubbornAsker struct{ asker driver.Asker }
-
-func (s stubbornAsker) Ask(ctx context.Context, name string, r driver.Request) error {
+func (s stubbornPorts) Ask(ctx context.Context, name string, r driver.Request) error {
 	return untilDone(ctx, func() error { return s.asker.Ask(ctx, name, r) })
+}
+
+func (s stubbornPorts) Revoke(ctx context.Context, lease string) error {
+	return untilDone(ctx, func() error { return s.revoker.Revoke(ctx, lease) })
 }
 
 type stubbornLease struct{ driver.Lease }
@@ -128,16 +111,34 @@ func (l stubbornLease) News(ctx context.Context) ([]driver.News, error) {
 	return until(ctx, func() ([]driver.News, error) { return l.Lease.News(ctx) })
 }
 
-// stubbornTransferer is there only where the lease has it.
-type stubbornTransferer struct {
-	stubbornLease
-	transferer driver.Transferer
+// stubbornLeasePorts are the optional ports of a lease.
+type stubbornLeasePorts struct {
+	leasePorts
+	lease stubbornLease
 }
 
 // Transfer may be told gone after an unknown answer: then that call has done it.
-func (l stubbornTransferer) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l stubbornLeasePorts) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	return untilDone(ctx, func() error { return l.transferer.Transfer(ctx, p, heir) })
 }
+
+// Exchange is repeated as its two halves.
+func (l stubbornLeasePorts) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	place, err := l.exchanger.Exchange(ctx, p, c)
+	if err == nil || final(err) {
+		return place, err
+	}
+	if err := l.lease.Release(ctx, p); err != nil {
+		return driver.Place{}, err
+	}
+	places, err := l.lease.Claim(ctx, c)
+	if err != nil {
+		return driver.Place{}, err
+	}
+	return places[0], nil
+}
+
+func (l stubbornLeasePorts) Follow(places ...driver.Place) { l.follower.Follow(places...) }
 
 func (l stubbornLease) Close(ctx context.Context) error {
 	return untilDone(ctx, func() error { return l.Lease.Close(ctx) })

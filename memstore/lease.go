@@ -128,14 +128,19 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 			return nil // and no Claim can enter any more
 		}
 		for _, p := range places {
-			if c := l.find(p); c != nil {
-				l.store.remove(c)
-			} else if c = l.claims[seat{p.Name, p.Seat}]; c == nil || c.id != p.ID {
-				l.spent[p.ID] = true // nothing stands yet, but the Claim may still be on its way
-			}
+			l.drop(p)
 		}
 		return nil
 	})
+}
+
+// drop gives one place up.
+func (l *lease) drop(p driver.Place) {
+	if c := l.find(p); c != nil {
+		l.store.remove(c)
+	} else if c = l.claims[seat{p.Name, p.Seat}]; c == nil || c.id != p.ID {
+		l.spent[p.ID] = true // nothing stands yet, but the Claim may still be on its way
+	}
 }
 
 // News returns what others did to the lease's places since the last call, or blocks until there is something.

@@ -27,6 +27,8 @@ type claim struct {
 	value []byte
 	held  bool
 	moved chan struct{} // closed when a claim that waits comes to hold or is removed
+
+	follows, wants bool // News is to tell that it holds, that another waits behind it
 }
 
 // line returns the line of name, an empty one if the name was never used.
@@ -56,6 +58,9 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 	}
 	ln.claims = append(ln.claims, c)
 	l.claims[seatOf(want)] = c
+	for _, held := range ln.claims {
+		held.tellWanted()
+	}
 }
 
 // remove takes a claim out of its line for ever and wakes those who come to hold by it: one, or the readers behind a writer. Waking
@@ -76,6 +81,7 @@ func (s *Store) remove(c *claim) {
 		}
 		next.held = true
 		close(next.moved)
+		next.tellHeld()
 	}
 	c.lease.forget(c)
 	s.touch(ln)

@@ -1,0 +1,51 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+var (
+	_ driver.Exchanger = (*lease)(nil)
+	_ driver.Revoker   = (*Store)(nil)
+)
+
+// Exchange gives p up and enters want, in one step.
+func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (place driver.Place, err error) {
+	if err := check([]driver.Claim{want}); err != nil {
+		return place, err
+	}
+	if p.Name != want.Name || p.Seat == want.Seat || p.Slots != 0 || want.Slots != 0 || want.Try {
+		return place, fmt.Errorf("%s: claim %s cannot be exchanged for %s: %w", want.Name, p.ID, want.ID, driver.ErrRefused)
+	}
+	err = l.do(ctx, func() error {
+		if l.spent[want.ID] {
+			return fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
+		}
+		l.drop(p)
+		l.displace(want)
+		if l.claims[seatOf(want)] == nil {
+			l.store.enter(l, want)
+		}
+		place = l.claims[seatOf(want)].place()
+		return nil
+	})
+	return place, err
+}
+
+// Revoke ends the lease of that ID.
+func (s *Store) Revoke(ctx context.Context, id string) error {
+	return s.do(ctx, "", func() error {
+		for _, ln := range s.lines { // a lease without a claim runs out by itself: nobody waits for its end
+			for _, c := range ln.claims {
+				if c.lease.id == id {
+					c.lease.end()
+					return nil
+				}
+			}
+		}
+		return nil
+	})
+}
