@@ -162,7 +162,7 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 		if err != nil {
 			return driver.Place{}, err
 		}
-		resp, doubt, err := l.s.txn(ctx, what, req)
+		resp, doubt, err := l.send(ctx, what, c, req)
 		if doubt {
 			l.doubt(sl)
 		}
@@ -193,6 +193,14 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			return driver.Place{}, taken(what) // of a semaphore the line has only changed since it was read
 		}
 	}
+}
+
+// send sends what entry returned. Shared claims go alone: their Txns are wide, and each changes the line that the next one compares.
+func (l *lease) send(ctx context.Context, what string, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+	if c.Slots != 0 {
+		return l.s.txn(ctx, what, req)
+	}
+	return l.together(ctx, what, c.Name, req)
 }
 
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try

@@ -48,7 +48,7 @@ func definite(err error) bool {
 	}
 	known := rpctypes.Error(err)
 	return errors.Is(known, rpctypes.ErrInvalidAuthToken) || errors.Is(known, rpctypes.ErrAuthOldRevision) ||
-		errors.Is(known, rpctypes.ErrTooManyRequests) || errors.Is(known, rpctypes.ErrNoSpace)
+		errors.Is(known, rpctypes.ErrTooManyRequests) || errors.Is(known, rpctypes.ErrNoSpace) || errors.Is(known, rpctypes.ErrTooManyOps)
 }
 
 // elsewhere reports whether another member may do better.

@@ -26,6 +26,7 @@ type lease struct {
 	gone chan struct{} // closed once the lease is known to have ended
 	once sync.Once
 	news news
+	pool pool // claims and releases that wait to travel together
 
 	mu      sync.Mutex
 	at      anchor

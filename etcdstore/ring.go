@@ -197,15 +197,20 @@ type rpc func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOptio
 // attempt succeeded.
 func (s *Store) call(ctx context.Context, verb string, fn rpc) (doubt bool, err error) {
 	o := s.rounds(ctx, fn)
+	return o.doubt, s.told(ctx, verb, o)
+}
+
+// told returns the error of a call in words for people, to the caller whose context ctx is.
+func (s *Store) told(ctx context.Context, verb string, o outcome) error {
 	switch {
 	case o.err == nil:
-		return o.doubt, nil
+		return nil
 	case o.at.member == nil:
-		return o.doubt, fmt.Errorf("etcd: %s: %w", verb, o.err)
+		return fmt.Errorf("etcd: %s: %w", verb, o.err)
 	case o.untrusted:
-		return o.doubt, fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(o.err))
+		return fmt.Errorf("etcd %s: %s: %w: %w: %s", s.ring.endpoints(), verb, driver.ErrRefused, errTLS, tlsReason(o.err))
 	}
-	return o.doubt, wrap(ctx, o.at.name(), verb, o.err)
+	return wrap(ctx, o.at.name(), verb, o.err)
 }
 
 // outcome is how a call ended.
