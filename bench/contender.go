@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Contender is one library on one store. Rows know libraries only through it: another one is a file that appends itself to contenders.
+type Contender struct {
+	Name  string
+	Store string // contenders are compared on the same store
+	Ours  bool
+	// Local says that goroutines of one process share a session's lock. Otherwise each has a session of its own on the process's
+	// connection, for two goroutines would hold at once.
+	Local  bool
+	MinTTL time.Duration // the smallest that works
+	Dial   func(ctx context.Context, endpoints []string) (Process, error)
+}
+
+// Process is what one process of a fleet has: a connection of its own.
+type Process interface {
+	Session(ctx context.Context, ttl time.Duration) (Session, error)
+	Close()
+}
+
+// Session is a lease that is kept alive.
+type Session interface {
+	Lock(name string, o LockOptions) Lock
+	Campaign(ctx context.Context, name string) (Held, error)
+	Close(ctx context.Context) error // ends the lease at once, with all that is held under it
+}
+
+// LockOptions ask for what a library may not have; then they mean nothing.
+type LockOptions struct {
+	Turns int  // goroutines of the process that hold in a row before others may; 0: the library's own choice
+	Keep  bool // keep a released lock until somebody else wants it
+}
+
+// Lock is a lock of one goroutine, or of several where the contender is Local.
+type Lock interface {
+	Lock(ctx context.Context) (Held, error)
+}
+
+// Held is a lock or a leadership that was won.
+type Held interface {
+	Check() error // nil: the library says that it is held now
+	Token() uint64
+	Release(ctx context.Context) error
+}
+
+// Crowd is a Session that stands in many elections without a goroutine for each. Without it a row starts one for each.
+type Crowd interface {
+	// Stand enters all lines and returns when it stands in them; won is told of each name that is won, from then until ctx ends.
+	Stand(ctx context.Context, names []string, won func(name string, h Held)) error
+}
+
+// contenders are all there are, ours first.
+var contenders []*Contender
+
+// byName returns the contenders asked for: ours on the store of the peers named, and those.
+func byName(peers string) ([]*Contender, error) {
+	var list []*Contender
+	for _, name := range strings.Split(peers, ",") {
+		c := find(strings.TrimSpace(name))
+		if c == nil || c.Ours {
+			return nil, fmt.Errorf("-peer %q: known are %s", name, strings.Join(peerNames(), ", "))
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+func find(name string) *Contender {
+	for _, c := range contenders {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// oursFor returns our own contender on the peer's store.
+func oursFor(peer *Contender) *Contender {
+	for _, c := range contenders {
+		if c.Ours && c.Store == peer.Store {
+			return c
+		}
+	}
+	return nil
+}
+
+func peerNames() []string {
+	var names []string
+	for _, c := range contenders {
+		if !c.Ours {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Locks that nobody else wants: rows 14 and 15.
+
+func keyBenches() []*Bench {
+	line := func(n int, goal Goal, goal3 *Goal) *Bench {
+		return &Bench{Name: fmt.Sprintf("lock + unlock, %d goroutines on distinct keys", n), Run: keys(n), Lines: []Line{
+			{Row: 14, Key: "rate", What: fmt.Sprintf("lock + unlock, %d goroutines on distinct keys", n), Unit: Rate, Higher: true,
+				Chart: fmt.Sprintf("%d distinct locks", n), Goal: goal, Goal3: goal3},
+			{Row: 14, Key: "each", What: "… one lock + unlock", Unit: Seconds}}}
+	}
+	return []*Bench{
+		line(64, Goal{Ratio: 2}, &Goal{Ratio: 2.2}),
+		line(1024, Goal{Ratio: 3}, &Goal{Ratio: 2.2}),
+		{Name: "lock + unlock, one goroutine", Run: keys(1), Lines: []Line{{
+			Row: 15, Key: "each", What: "lock + unlock, one goroutine, nobody else", Unit: Seconds, Chart: "a lone lock", Goal: Goal{Ratio: 1}}}},
+	}
+}
+
+// keys has n goroutines of one process lock and unlock, each a name of its own.
+func keys(n int) func(context.Context, *Env, *Contender) (Sample, error) {
+	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) {
+		t, err := e.team(ctx, c, 1, 1, lease)
+		if err != nil {
+			return nil, err
+		}
+		defer t.close()
+		x := &uncontested{each: make([][]float64, n)}
+		names := e.Names("key", n)
+		done := make(chan error, 1)
+		go func() {
+			done <- parallel(ctx, n, n, func(ctx context.Context, i int) error {
+				defer x.stop.Store(true)
+				return x.work(ctx, i, t.sessions[0].Lock(names[i], LockOptions{}))
+			})
+		}()
+		err = sleep(ctx, 300*time.Millisecond)
+		x.measuring.Store(true)
+		begin := time.Now()
+		if err == nil {
+			err = sleep(ctx, time.Second)
+		}
+		x.measuring.Store(false)
+		took := time.Since(begin)
+		x.stop.Store(true)
+		if failed := <-done; failed != nil {
+			err = failed
+		}
+		return x.sample(took), err
+	}
+}
+
+// uncontested is a run of keys under way.
+type uncontested struct {
+	measuring, stop atomic.Bool
+	each            [][]float64 // by goroutine: seconds of one lock and unlock
+}
+
+func (x *uncontested) work(ctx context.Context, i int, l Lock) error {
+	var g guard
+	for !x.stop.Load() {
+		begin := time.Now()
+		h, err := l.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		if err := g.enter(h); err != nil {
+			return err
+		}
+		g.leave()
+		if err := h.Release(ctx); err != nil {
+			return err
+		}
+		if x.measuring.Load() {
+			x.each[i] = append(x.each[i], time.Since(begin).Seconds())
+		}
+	}
+	return nil
+}
+
+func (x *uncontested) sample(took time.Duration) Sample {
+	var all []float64
+	for _, each := range x.each {
+		all = append(all, each...)
+	}
+	return Sample{"rate": value(float64(len(all)) / took.Seconds()), "each": times(all)}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/etcdstore"
+)
+
+func init() {
+	contenders = append(contenders, &Contender{Name: "primacy", Store: "etcd", Ours: true, Local: true, MinTTL: 2 * time.Second, Dial: dialOurs})
+}
+
+func dialOurs(ctx context.Context, endpoints []string) (Process, error) {
+	s, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: endpoints})
+	if err != nil {
+		return nil, err
+	}
+	return &ourProcess{s}, nil
+}
+
+type ourProcess struct{ store *etcdstore.Store }
+
+func (p *ourProcess) Close() { p.store.Close() }
+
+func (p *ourProcess) Session(ctx context.Context, ttl time.Duration) (Session, error) {
+	s, err := primacy.NewSession(p.store, primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Ready(ctx); err != nil {
+		s.Close(ctx)
+		return nil, err
+	}
+	return &ourSession{s: s}, nil
+}
+
+type ourSession struct {
+	s *primacy.Session
+
+	mu    sync.Mutex
+	terms []*primacy.Term // won by Campaign
+}
+
+// Close resigns what is still led, for a session that closes waits until all work says that it has stopped.
+func (s *ourSession) Close(ctx context.Context) error {
+	closed := make(chan error, 1)
+	go func() { closed <- s.s.Close(ctx) }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = parallel(ctx, len(s.terms), 256, func(ctx context.Context, i int) error {
+		_ = s.terms[i].Resign(ctx)
+		return nil
+	})
+	return <-closed
+}
+
+func (s *ourSession) Campaign(ctx context.Context, name string) (Held, error) {
+	t, err := s.s.Election(name).Campaign(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.terms = append(s.terms, t)
+	s.mu.Unlock()
+	return ourHeld{t}, nil
+}
+
+func (s *ourSession) Lock(name string, o LockOptions) Lock {
+	return ourLock{s.s.Mutex(name)}
+}
+
+type ourLock struct{ m *primacy.Mutex }
+
+func (l ourLock) Lock(ctx context.Context) (Held, error) {
+	t, err := l.m.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ourHeld{t}, nil
+}
+
+type ourHeld struct{ t *primacy.Term }
+
+func (h ourHeld) Check() error                      { return h.t.Check() }
+func (h ourHeld) Token() uint64                     { return uint64(h.t.Token()) }
+func (h ourHeld) Release(ctx context.Context) error { return h.t.Resign(ctx) }

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+)
+
+// benches are all measurements, in the order in which they run: the short ones first.
+func benches() []*Bench {
+	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), manyBenches())
+}
+
+func knownRows() []int {
+	var rows []int
+	for _, b := range benches() {
+		for _, l := range b.Lines {
+			rows = append(rows, l.Row)
+		}
+	}
+	slices.Sort(rows)
+	return slices.Compact(rows)
+}
+
+// print writes the tables.
+func (r *Report) print(w io.Writer) {
+	fmt.Fprintf(w, "%s; %s; medians of %d repetitions in turns; times are p50 / p99\n\n", r.Setup, r.Machine, r.Reps)
+	writeTable(w, r.Results, r.Peer)
+	if len(r.Growth) > 0 {
+		fmt.Fprintf(w, "\nHow cost grows\n\n")
+		writeTable(w, r.Growth, r.Peer)
+	}
+}

@@ -1,0 +1,5 @@
+package main
+
+const workerArg = "worker"
+
+func workerMain(args []string) int { return 2 }
