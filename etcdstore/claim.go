@@ -113,7 +113,7 @@ func (l *lease) begin(ctx context.Context, sl *slot, c driver.Claim) (context.Co
 	if l.spent.ids[c.ID] {
 		return nil, false
 	}
-	sl.id, sl.slots, sl.key = c.ID, c.Slots, l.s.claimKey(sl.spot, c.Slots, l.ID())
+	sl.id, sl.slots, sl.key = c.ID, c.Slots, l.s.claimKey(sl.spot, c.Slots, l.stem)
 	ctx, sl.stop = context.WithCancel(ctx)
 	return ctx, true
 }

@@ -34,8 +34,9 @@ type watch struct {
 	span
 	id      int64 // on the present stream; 0: not requested yet
 	subs    map[*sub]struct{}
-	refused bool // etcd will not open it; those who wait must poll
-	unused  int  // ticks without subscribers
+	refused bool  // etcd will not open it; those who wait must poll
+	unused  int   // ticks without subscribers
+	rev     int64 // the newest mod revision in its events
 }
 
 // sub is one subscription. Its notify never blocks and takes no lock under which the hub is called.
@@ -83,6 +84,13 @@ func (su *sub) stop() {
 	if len(su.w.subs) == 0 && su.w.end == "" {
 		h.remove(su.w)
 	}
+}
+
+// seen returns the newest mod revision that the watch's events have told.
+func (su *sub) seen() int64 {
+	su.h.mu.Lock()
+	defer su.h.mu.Unlock()
+	return su.w.rev
 }
 
 // stands reports whether the watch was requested before: then what happened since the last look may have been told already.

@@ -193,7 +193,7 @@ func TestOddNamesAndValues(t *testing.T) {
 	if _, err := s.Grant(soon(t), "x", 301*time.Second); !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Grant of 301 s = %v, want ErrRefused", err)
 	}
-	for ttl, want := range map[time.Duration]time.Duration{time.Millisecond: 2 * time.Second, 2500 * time.Millisecond: 3 * time.Second} {
+	for ttl, want := range map[time.Duration]time.Duration{time.Millisecond: 300 * time.Millisecond, 1234567 * time.Microsecond: 1235 * time.Millisecond, 2 * time.Second: 2 * time.Second, 2500 * time.Millisecond: 3 * time.Second} {
 		if got := grant(t, s, "x", ttl).TTL(); got != want {
 			t.Errorf("Grant of %v has %v, want %v", ttl, got, want)
 		}

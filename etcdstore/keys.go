@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -13,13 +14,18 @@ import (
 //	<prefix><escaped name>/~<slots>/<lease>     a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
+//	<prefix>@beat/<lease>                       the session's heartbeat, where it has one (see heart)
 //
 // <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its elections and mutexes,
 // `etcdctl elect` and `etcdctl lock` can stand in the same line. A session keeps the ID of its first lease in its keys, also
 // when it has been moved to another one. Behind it a claim's key has "." and the seat, where it has one.
 //
 // "~" follows all hex digits in the order of bytes, so the exclusive claims of a line are one range of keys, and its shared claims are another.
-const sessions = "@session/"
+const (
+	sessions = "@session/"
+	beats    = "@beat/"
+	beatMark = "+"
+)
 
 const (
 	sharedMark = "~"
@@ -92,22 +98,44 @@ func slotsDir(dir string, slots int) string {
 	return dir + sharedMark + strconv.Itoa(max(slots, 0)) + "/"
 }
 
-// claimKey returns the key of a claim.
-func (s *Store) claimKey(at spot, slots int, lease string) string {
+// claimKey returns the key of a claim. Stem is the session's part of it: see stemOf.
+func (s *Store) claimKey(at spot, slots int, stem string) string {
 	dir := s.lineDir(at.name)
 	if slots != 0 {
 		dir = slotsDir(dir, slots)
 	}
 	if at.seat != "" {
-		return dir + lease + "." + at.seat
+		return dir + stem + "." + at.seat
 	}
-	return dir + lease
+	return dir + stem
+}
+
+// stemOf returns the session's part of its claims' keys. Beat is the ttl of its heartbeat, 0: it has none.
+func stemOf(lease int64, beat time.Duration) string {
+	if beat == 0 {
+		return hex(lease)
+	}
+	return hex(lease) + beatMark + strconv.FormatInt(beat.Milliseconds(), 10)
+}
+
+// parseStem returns the ID of the session that a claim's key bears, and the ttl of the heartbeat that it says it has, 0 for none.
+func parseStem(key string) (session string, beat time.Duration) {
+	stem, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], ".")
+	session, ms, marked := strings.Cut(stem, beatMark)
+	if !marked {
+		return session, 0
+	}
+	n, err := strconv.ParseInt(ms, 10, 64)
+	if _, bad := strconv.ParseInt(session, 16, 64); bad != nil || err != nil || n <= 0 || n > maxTTL.Milliseconds() {
+		return session, 0 // a stranger's, who only writes like this
+	}
+	return session, time.Duration(n) * time.Millisecond
 }
 
 // parseClaim returns what a claim's key says of it, which is in the line whose claims begin with dir: how many slots, and the session's ID,
 // where the claim is a session's. Whatever other programs wrote is exclusive, as it is among themselves.
 func parseClaim(dir, key string) (slots int, session string) {
-	session, _, _ = strings.Cut(key[strings.LastIndexByte(key, '/')+1:], ".")
+	session, _ = parseStem(key)
 	rest, shared := strings.CutPrefix(key, dir+sharedMark)
 	if !shared {
 		return 0, session
@@ -121,6 +149,9 @@ func parseClaim(dir, key string) (slots int, session string) {
 
 // sessionKey returns the key of a lease's record.
 func (s *Store) sessionKey(lease int64) string { return s.prefix + sessions + hex(lease) }
+
+// beatKey returns the key of the heartbeat of the session of that ID.
+func (s *Store) beatKey(session string) string { return s.prefix + beats + session }
 
 // sessionEnd ends the range of a session's record and its requests, and of nothing else: "0" follows "/" in the order
 // of bytes, so the range holds key, and key + "/…", but not the record of a lease whose ID begins with the same digits.

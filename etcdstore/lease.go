@@ -18,9 +18,12 @@ type lease struct {
 	s      *Store
 	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
 	ttl    time.Duration
-	key    string // of the session's record
-	record []byte // its value
-	born   int64  // its create revision, the same for the lease's whole life
+	base   time.Duration // of the etcd lease; the ttl itself without a heartbeat
+	heart  *heart        // nil: the ttl is kept by the etcd lease alone
+	stem   string        // its part of its claims' keys
+	key    string        // of the session's record
+	record []byte        // its value
+	born   int64         // its create revision, the same for the lease's whole life
 
 	beat beat          // renewals
 	gone chan struct{} // closed once the lease is known to have ended
@@ -38,6 +41,7 @@ type lease struct {
 // record is what a session's key holds.
 type record struct {
 	Owner string `json:"owner"`
+	Beat  int64  `json:"beat,omitempty"` // the ttl of its heartbeat in milliseconds, where it has one
 }
 
 // Grant implements [driver.Store].
@@ -45,17 +49,26 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	if ttl > maxTTL {
 		return nil, fmt.Errorf("etcd: grant: %w: a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL)
 	}
-	seconds := max(int64((ttl+time.Second-1)/time.Second), int64(minTTL/time.Second))
-	resp, err := s.grantIn(ctx, "grant", seconds)
+	ttl, base, beating := s.span(ttl)
+	if base > maxTTL {
+		return nil, fmt.Errorf("etcd: grant: %w: with a heartbeat a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL/baseOver)
+	}
+	asked := now()
+	resp, err := s.grantIn(ctx, "grant", int64(base/time.Second))
 	if err != nil {
 		return nil, err
 	}
-	value, err := json.Marshal(record{Owner: owner})
-	if err != nil {
+	base = time.Duration(resp.TTL) * time.Second // etcd may have granted more than was asked for
+	l := &lease{s: s, id: resp.ID, ttl: base, base: base, key: s.sessionKey(resp.ID), stem: stemOf(resp.ID, 0),
+		gone: make(chan struct{}), slots: map[spot]*slot{}, at: anchor{id: resp.ID, term: resp.Header.RaftTerm, settled: true}}
+	rec := record{Owner: owner}
+	if beating {
+		l.ttl, l.stem, rec.Beat = ttl, stemOf(resp.ID, ttl), ttl.Milliseconds()
+		l.heart = newHeart(s.beatKey(l.ID()), ttl, base, asked)
+	}
+	if l.record, err = json.Marshal(rec); err != nil {
 		return nil, fmt.Errorf("etcd: grant: %w", err)
 	}
-	l := &lease{s: s, id: resp.ID, ttl: time.Duration(resp.TTL) * time.Second, key: s.sessionKey(resp.ID), record: value,
-		gone: make(chan struct{}), slots: map[spot]*slot{}, at: anchor{id: resp.ID, term: resp.Header.RaftTerm, settled: true}}
 	l.news.init()
 	if err := l.register(ctx); err != nil {
 		s.later(l.revoke)
@@ -66,11 +79,15 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 
 // register puts the session's record, which says who owns the lease and which every renewal reads.
 func (l *lease) register(ctx context.Context) error {
-	resp, _, err := l.s.txn(ctx, "grant", &pb.TxnRequest{
+	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(l.key, 0)},
 		Success: []*pb.RequestOp{doPut(l.key, l.record, l.id)},
 		Failure: []*pb.RequestOp{doGet(l.key)},
-	})
+	}
+	if l.heart != nil {
+		req.Success = append(req.Success, doPut(l.heart.key, nil, l.id)) // in the same step: it has the record's create revision
+	}
+	resp, _, err := l.s.txn(ctx, "grant", req)
 	if err != nil {
 		return err
 	}

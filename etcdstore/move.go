@@ -104,7 +104,7 @@ func (l *lease) move(ctx context.Context, term uint64) error {
 // moveRecord grants a lease and attaches the record to it. That moves its mark, so that no put of a claim to the old lease
 // that is still under way can enter any more, nor a Txn of an earlier move.
 func (l *lease) moveRecord(ctx context.Context) error {
-	resp, err := l.s.grantIn(ctx, "renew", int64(l.ttl.Seconds()))
+	resp, err := l.s.grantIn(ctx, "renew", int64(l.base.Seconds()))
 	if err != nil {
 		return err
 	}
@@ -118,11 +118,17 @@ func (l *lease) moveRecord(ctx context.Context) error {
 	l.mu.Unlock()
 	for {
 		now := l.anchored()
-		txn, _, err := l.s.txn(ctx, "renew", &pb.TxnRequest{
+		req := &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.key, l.born), ifMod(l.key, now.mark)},
 			Success: []*pb.RequestOp{doPut(l.key, l.record, resp.ID)},
 			Failure: []*pb.RequestOp{doGet(l.key)},
-		})
+		}
+		if l.heart != nil { // it must not end with the old lease; nor must it come back where it was deleted
+			req.Compare = append(req.Compare, ifCreate(l.heart.key, l.born))
+			req.Success = append(req.Success, doPut(l.heart.key, nil, resp.ID))
+			req.Failure = append(req.Failure, doGet(l.heart.key))
+		}
+		txn, _, err := l.s.txn(ctx, "renew", req)
 		if err != nil {
 			return err
 		}
@@ -134,7 +140,7 @@ func (l *lease) moveRecord(ctx context.Context) error {
 			return nil
 		}
 		rec := one(txn, 0)
-		if rec == nil || rec.CreateRevision != l.born {
+		if rec == nil || rec.CreateRevision != l.born || l.heart != nil && one(txn, 1) == nil {
 			return errRecord
 		}
 		l.learn(rec.ModRevision, rec.Lease)

@@ -21,9 +21,10 @@ import (
 type standing struct {
 	stands   bool
 	held     bool
-	ahead    span  // whose next event may change that, where it is not held
-	aheadRev int64 // where that is one claim's end, its create revision
-	followed bool  // others stand behind a claim on a semaphore
+	ahead    span     // whose next event may change that, where it is not held
+	aheadRev int64    // where that is one claim's end, its create revision
+	behind   []string // the keys of the claims that it stands right behind, where it is not held
+	followed bool     // others stand behind a claim on a semaphore
 }
 
 // before returns the reads that tell what stands before a claim made at rev, as far as that decides whether it holds. Rev 0: a new claim.
@@ -65,6 +66,19 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 	return false, span{key: string(shared[0].Key), puts: true}
 }
 
+// behind returns the claims that one of which that is awaited stands right behind: whose sessions it must keep vigil over.
+func behind(wait span, shared []*mvccpb.KeyValue) (keys []string) {
+	switch {
+	case wait.end != "":
+		for _, kv := range shared {
+			keys = append(keys, string(kv.Key))
+		}
+	case wait.key != "":
+		keys = []string{wait.key}
+	}
+	return keys
+}
+
 // look reads a place, and what stands before it, at one instant.
 func (l *lease) look(ctx context.Context, what string, p driver.Place) (standing, error) {
 	dir := l.s.lineDir(p.Name)
@@ -84,6 +98,7 @@ func (l *lease) look(ctx context.Context, what string, p driver.Place) (standing
 	}
 	st := standing{stands: true, followed: one(resp, 3) != nil}
 	st.held, st.ahead = verdict(dir, p.Slots, found(resp, 1), found(resp, 2))
+	st.behind = behind(st.ahead, found(resp, 2))
 	if first := one(resp, 1); first != nil && string(first.Key) == st.ahead.key && !st.ahead.puts {
 		st.aheadRev = first.CreateRevision
 	}

@@ -16,7 +16,7 @@ import (
 func spotOf(p driver.Place) spot { return spot{p.Name, p.Seat} }
 
 // keyOf returns the key of a place.
-func (l *lease) keyOf(p driver.Place) string { return l.s.claimKey(spotOf(p), p.Slots, l.ID()) }
+func (l *lease) keyOf(p driver.Place) string { return l.s.claimKey(spotOf(p), p.Slots, l.stem) }
 
 // known returns p with what is known of its claim: its slots, and where p has no token, that.
 func (l *lease) known(p driver.Place) (driver.Place, error) {
@@ -67,7 +67,8 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	own := l.s.hub.watch(span{key: l.keyOf(p)}, notify)
 	defer own.stop()
 	var ahead *sub
-	defer func() { ahead.stop() }()
+	var guards posts
+	defer func() { ahead.stop(); guards.stop() }()
 	var last standing
 	for quiet, rounds := false, 0; ; {
 		if quiet && l.still(ctx, what, p, last) {
@@ -95,6 +96,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			// The watch tells when it stands, and then we look again: what goes before that is not missed.
 			ahead.stop()
 			ahead = l.s.hub.watch(st.ahead, notify)
+			guards = l.s.keepVigils(guards, st.behind, notify)
 			if l.s.hub.stands(ahead) {
 				continue // it tells nothing at first: look again
 			}

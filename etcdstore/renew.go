@@ -23,18 +23,26 @@ type beat struct {
 	closed bool
 }
 
-// Renew implements [driver.Lease]. It makes one attempt, at one member: to try again is the caller's decision, for
-// only a call that begins anew counts from a new instant.
+// Renew implements [driver.Lease]. It makes one attempt: to try again is the caller's decision, for only a call that begins anew counts from
+// a new instant.
 func (l *lease) Renew(ctx context.Context) error {
 	if l.over() {
 		return l.goneErr("renew")
 	}
+	if l.heart != nil {
+		return l.pulse(ctx)
+	}
+	return l.renewBase(ctx)
+}
+
+// renewBase renews the etcd lease, in one attempt at one member.
+func (l *lease) renewBase(ctx context.Context) error {
 	at, err := l.s.ring.use()
 	if err != nil {
 		return fmt.Errorf("etcd: renew: %w", err)
 	}
 	// For callers without a limit of their own: half of the ttl, so that another attempt fits in, at another member.
-	actx, cancel := context.WithTimeout(ctx, min(l.ttl/2, callLimit))
+	actx, cancel := context.WithTimeout(ctx, min(l.base/2, callLimit))
 	defer cancel()
 	defer context.AfterFunc(l.s.ctx, cancel)()
 	start := time.Now()

@@ -147,6 +147,37 @@ func (r *ring) leave(l link) {
 	}
 }
 
+// beside returns another member than l's, the one whose last failure is longest ago, for a call that must not wait for one member alone. Everybody else
+// stays where they are. It reports false if there is none.
+func (r *ring) beside(l link) (link, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := slices.Index(r.members, l.member)
+	if r.closed || at < 0 {
+		return link{}, false
+	}
+	var best *member
+	for i := 1; i < len(r.members); i++ {
+		if m := r.members[(at+i)%len(r.members)]; best == nil || m.failed.Before(best.failed) {
+			best = m
+		}
+	}
+	if best == nil {
+		return link{}, false
+	}
+	if best.stale {
+		r.retire(best)
+	}
+	if best.conn == nil {
+		conn, err := r.client.Dial(best.endpoint)
+		if err != nil {
+			return link{}, false
+		}
+		best.conn, best.stale = conn, false
+	}
+	return link{best, best.conn}, true
+}
+
 // left reports whether the ring has moved on from l.
 func (r *ring) left(l link) bool {
 	r.mu.Lock()

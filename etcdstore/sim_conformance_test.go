@@ -38,6 +38,19 @@ func simStoreAt(t testing.TB, c *etcdsim.Cluster, client int, endpoints []string
 	return s
 }
 
+// TestConformanceOfHeartbeats: a session with a heartbeat keeps every clause that another keeps.
+func TestConformanceOfHeartbeats(t *testing.T) {
+	for _, clause := range drivertest.Clauses() {
+		t.Run(clause.Name, func(t *testing.T) {
+			inCluster(t, 1, 0, func(t *testing.T, c *etcdsim.Cluster) {
+				h := simHarness(c)
+				h.TTL = time.Second
+				clause.Check(t, h)
+			})
+		})
+	}
+}
+
 // TestConformanceInMemory holds the simulated cluster to what real etcd does, as far as the suite looks: the same clauses pass on both. Each
 // runs in a bubble of its own.
 func TestConformanceInMemory(t *testing.T) {

@@ -10,6 +10,10 @@
 // same raft term, has found the session's own key in place. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones
 // answer linearizable reads with old state after a pause.
 //
+// A session with a ttl below 2 s, or with [Options.Heartbeat], rewrites a key of its own each renewal. Whoever waits right behind it watches that key,
+// and ends the session when it has not changed for the ttl. etcd's own clients in the line do not: behind such a session they wait until the lease
+// below it ends, 10 s after a crash.
+//
 // Endpoints are members, or load balancers that pass connections through; not etcd's own grpc-proxy, which acknowledges
 // renewals out of its cache.
 //
@@ -34,10 +38,12 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// The store's limits. Above 300 s a lease checkpoint may shorten a lease that was renewed since.
+// The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat (see heart). Above 300 s a lease checkpoint may
+// shorten a lease that was renewed since.
 const (
-	minTTL = 2 * time.Second
-	maxTTL = 300 * time.Second
+	minTTL   = 300 * time.Millisecond
+	minLease = 2 * time.Second
+	maxTTL   = 300 * time.Second
 )
 
 // Store is a [driver.Store] on etcd, and a [driver.Lister] and [driver.Asker] too.
@@ -47,6 +53,8 @@ type Store struct {
 	ring   *ring
 	hub    *hub
 	owners owners
+	vigils vigils
+	hearts bool             // every session gets a heartbeat
 	owned  *clientv3.Client // made by Open, nil if the caller's
 
 	cluster uint64        // etcd's ID of the cluster
@@ -66,6 +74,11 @@ type Store struct {
 type Options struct {
 	Prefix    string // what all keys begin with; "primacy/" if empty, ends in "/"
 	RefuseOld bool   // refuse servers whose linearizable reads can be stale after a pause, instead of a warning in Caps
+
+	// Heartbeat keeps the ttl of every session by a heartbeat key, as it is done anyhow below 2 s, etcd's own limit: the next in line, if
+	// it uses this package, takes over within the ttl after a crash, where etcd takes up to a second longer. It costs a write each renewal, and a change of
+	// etcd's leader ends terms whose ttl is about a second or less. Largest ttl 75 s.
+	Heartbeat bool
 }
 
 // Config is how Open reaches etcd. Endpoints are required.
@@ -108,7 +121,7 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 
 // build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
-	s := &Store{prefix: o.Prefix, ring: &ring{client: client}}
+	s := &Store{prefix: o.Prefix, hearts: o.Heartbeat, ring: &ring{client: client}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.hub = newHub(s)
 	s.ring.mu.Lock()

@@ -174,6 +174,9 @@ func (h *hub) take(r *pb.WatchResponse) bool {
 		w.id, w.refused = 0, r.Created
 		h.rouse()
 	}
+	for _, e := range r.Events {
+		w.rev = max(w.rev, e.Kv.ModRevision)
+	}
 	if r.Created || r.Canceled || len(r.Events) > 0 {
 		w.tell()
 	}

@@ -1,0 +1,187 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// A heartbeat keeps a ttl shorter than etcd keeps leases.
+//
+// The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands the heartbeat, a key that each renewal rewrites under
+// compare of its create revision. Whoever waits right behind the session watches the key and, when it has not changed for the ttl, deletes it under compare
+// of the revision seen last (see vigil), and in the same Txn the session's record. From then on every heartbeat fails, and so does every Txn that
+// would let a claim of the session enter or move, for each compares the record: the session is dead for good. Only then its lease is revoked.
+//
+// So a renewal is good for the ttl if its heartbeat was written, and if the base outlives it: the last proof of the base must be young enough.
+// The base is renewed as ever, beside the heartbeats, which do not wait for it.
+
+const (
+	// baseLeast is the shortest base: it outlives an election of etcd's, and a move after it.
+	baseLeast = 10 * time.Second
+	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is left to prove it anew.
+	baseOver = 4
+)
+
+// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether there is a heartbeat.
+func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
+	if asked >= minLease && !s.hearts {
+		ttl = roundUp(asked, time.Second)
+		return ttl, ttl, false
+	}
+	ttl = roundUp(max(asked, minTTL), time.Millisecond)
+	return ttl, roundUp(max(baseLeast, baseOver*ttl), time.Second), true
+}
+
+func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
+
+// instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one that is faked in tests.
+type instant struct {
+	boot time.Duration
+	mono time.Time
+}
+
+// now reads the clocks. This store alone reads one to decide something: how long ago the base was proven. Its leases end by themselves in etcd
+// after that, and nothing but a clock tells a heartbeat that they may have.
+func now() instant { return instant{boottime.Now(), time.Now()} }
+
+// ago returns how long ago i was, by the clock that shows more.
+func (i instant) ago() time.Duration { return max(boottime.Now()-i.boot, time.Since(i.mono)) }
+
+// heart is the heartbeat of a lease.
+type heart struct {
+	key   string
+	limit time.Duration // how long ago the base may have been proven
+	hedge time.Duration // after that a heartbeat that has no answer is sent to another member too
+
+	mu     sync.Mutex
+	proven instant // before the call that proved the base last
+	tried  instant // before the last call
+	pause  time.Duration
+	busy   bool // a renewal of the base is under way
+}
+
+func newHeart(key string, ttl, base time.Duration, asked instant) *heart {
+	limit := base/2 - ttl
+	return &heart{key: key, limit: limit, hedge: ttl / 20, proven: asked, tried: asked, pause: limit / 4}
+}
+
+// pulse is Renew of a session with a heartbeat.
+func (l *lease) pulse(ctx context.Context) error {
+	l.tend()
+	actx, cancel := context.WithTimeout(ctx, min(l.ttl/2, callLimit))
+	defer cancel()
+	defer context.AfterFunc(l.s.ctx, cancel)()
+	resp, at, err := l.beatOnce(actx)
+	switch {
+	case err != nil && l.over():
+		return l.goneErr("renew")
+	case err != nil && at.member == nil:
+		return fmt.Errorf("etcd: renew: %w", err)
+	case err != nil:
+		return wrap(ctx, at.name(), "renew", err)
+	case !resp.Succeeded:
+		return l.lost("renew")
+	}
+	l.heart.mu.Lock()
+	proven := l.heart.proven
+	l.heart.mu.Unlock()
+	if age := proven.ago(); age > l.heart.limit {
+		return fmt.Errorf("etcd: renew: the heartbeat was written, but the lease below it was last proven %v ago, and %v is the limit",
+			age.Round(time.Millisecond), l.heart.limit)
+	}
+	return nil
+}
+
+// pulsed is an answer to a heartbeat.
+type pulsed struct {
+	resp *pb.TxnResponse
+	at   link
+	err  error
+}
+
+// beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a ttl this short there is no time to find out: another one is
+// asked too. To write it twice does no harm.
+func (l *lease) beatOnce(ctx context.Context) (*pb.TxnResponse, link, error) {
+	first, err := l.s.ring.use()
+	if err != nil {
+		return nil, first, err
+	}
+	answers := make(chan pulsed, 2)
+	send := func(at link) { go func() { answers <- l.beatAt(ctx, at) }() }
+	send(first)
+	more := time.NewTimer(l.heart.hedge)
+	defer more.Stop()
+	second := func() bool {
+		at, ok := l.s.ring.beside(first)
+		if ok {
+			send(at)
+		}
+		return ok
+	}
+	under, sent := 1, false
+	for {
+		select {
+		case a := <-answers:
+			under--
+			if !sent && a.err != nil && ctx.Err() == nil {
+				if sent = true; second() {
+					under++
+				}
+			}
+			if a.err == nil || under == 0 {
+				return a.resp, a.at, a.err
+			}
+		case <-more.C:
+			if !sent && second() {
+				under++
+			}
+			sent = true
+		}
+	}
+}
+
+// beatAt writes the heartbeat at one member.
+func (l *lease) beatAt(ctx context.Context, at link) pulsed {
+	put := &pb.PutRequest{Key: []byte(l.heart.key), IgnoreLease: true}
+	resp, err := pb.NewKVClient(at.conn).Txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(l.heart.key, l.born), ifCreate(l.key, l.born)},
+		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
+	}, grpc.WaitForReady(false))
+	if err == nil {
+		err = l.s.same(resp.Header)
+	}
+	return pulsed{resp, at, err}
+}
+
+// tend has the base renewed where that is due. Only Renew calls it: a session that its owner has given up must not live on.
+func (l *lease) tend() {
+	h := l.heart
+	h.mu.Lock()
+	due := !h.busy && h.tried.ago() >= h.pause
+	if due {
+		h.busy, h.tried = true, now()
+	}
+	begun := h.tried
+	h.mu.Unlock()
+	if !due {
+		return
+	}
+	l.s.spawn(func() {
+		ctx, cancel := context.WithTimeout(l.s.ctx, h.limit/4)
+		defer cancel()
+		err := l.renewBase(ctx)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.busy, h.pause = false, h.limit/16
+		if err == nil {
+			h.proven, h.pause = begun, h.limit/4
+		}
+	})
+}

@@ -1,0 +1,268 @@
+package etcdstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// vigil watches the heartbeat of one session, for everybody in this process who waits right behind a claim of it, and ends the session when it falls silent.
+//
+// It takes no decision about leadership, it only ends what is dead. Say the last revision of the heartbeat that it has received is N. Whatever
+// heartbeat the holder counts was sent before its write, and so before N was received here, or it has a later revision. A full ttl after N came, and a
+// little more for the clocks, the heartbeat is deleted under compare of N. If that succeeds there is no later revision, and never will be; so
+// the holder's deadline, which is shorter and counts from earlier, is over. That holds however late the Txn is carried out and however long this process slept
+// before it sent it, with the holder's heartbeats unread: those fail the compare. Counted from before the receipt it would not hold, nor if another
+// revision than N were compared. Go's own clock measures the silence: where it stands still, in suspend, the vigil only lasts longer.
+//
+// That the heartbeat is missing says nothing by itself: who deleted it may not have waited. It is taken for one more change, and after a full ttl without
+// it the session is dead all the same. So two vigils, a lost answer and a vigil that died half way end well.
+type vigil struct {
+	s       *Store
+	session string
+	key     string        // of the heartbeat
+	silence time.Duration // after which the session is dead
+	end     context.CancelFunc
+
+	posts map[*post]struct{} // guarded by vigils.mu
+}
+
+// vigils are all of a store, by session.
+type vigils struct {
+	mu sync.Mutex
+	by map[string]*vigil
+}
+
+// post is one who waits behind a claim.
+type post struct {
+	v      *vigil
+	claim  string // the key
+	notify func()
+}
+
+const (
+	// overTTL is by how much the vigil's silence is longer than the ttl, which the holder trusts for 0.9 of it: a clock may be slewed by 8 %
+	// one way and another by 8 % the other way, and 1.08 ÷ 1.08 is still more than 0.9 ÷ 0.92.
+	overTTL = 1.08
+	// strikes is how many claims go in the Txn that ends the session. The others go with its lease.
+	strikes = 40
+)
+
+// keepVigil watches over the session that a claim is of, until the post is stopped: by a nil one, where the claim's key says that there is no heartbeat.
+// Notify is called after the claim was removed, and must not block: the watch on the claim may be deaf.
+func (s *Store) keepVigil(claim string, notify func()) *post {
+	session, ttl := parseStem(claim)
+	if ttl == 0 {
+		return nil
+	}
+	s.vigils.mu.Lock()
+	defer s.vigils.mu.Unlock()
+	v := s.vigils.by[session]
+	if v == nil {
+		ctx, cancel := context.WithCancel(s.ctx)
+		v = &vigil{s: s, session: session, key: s.beatKey(session), silence: time.Duration(float64(ttl) * overTTL), end: cancel, posts: map[*post]struct{}{}}
+		if s.vigils.by == nil {
+			s.vigils.by = map[string]*vigil{}
+		}
+		s.vigils.by[session] = v
+		s.spawn(func() { v.run(ctx) })
+	}
+	p := &post{v: v, claim: claim, notify: notify}
+	v.posts[p] = struct{}{}
+	return p
+}
+
+// posts are one's who waits behind several claims.
+type posts []*post
+
+// keepVigils keeps vigil over the sessions of all those claims, instead of earlier ones. In a line of sessions without heartbeats it does nothing.
+func (s *Store) keepVigils(earlier posts, claims []string, notify func()) posts {
+	var ps posts
+	for _, c := range claims {
+		if p := s.keepVigil(c, notify); p != nil {
+			ps = append(ps, p)
+		}
+	}
+	earlier.stop() // last: a vigil that goes on is not begun anew
+	return ps
+}
+
+func (ps posts) stop() {
+	for _, p := range ps {
+		p.stop()
+	}
+}
+
+// stop ends the post. It may be called on nil and more than once.
+func (p *post) stop() {
+	if p == nil {
+		return
+	}
+	vs := &p.v.s.vigils
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	delete(p.v.posts, p)
+	if len(p.v.posts) == 0 {
+		p.v.leave()
+	}
+}
+
+// leave ends the vigil. The caller holds vigils.mu.
+func (v *vigil) leave() {
+	v.end()
+	if v.s.vigils.by[v.session] == v {
+		delete(v.s.vigils.by, v.session)
+	}
+}
+
+// claims returns the keys of the claims that are waited for, some of them if they are many.
+func (v *vigil) claims() (keys []string) {
+	v.s.vigils.mu.Lock()
+	defer v.s.vigils.mu.Unlock()
+	seen := map[string]bool{}
+	for p := range v.posts {
+		if !seen[p.claim] && len(keys) < strikes {
+			seen[p.claim] = true
+			keys = append(keys, p.claim)
+		}
+	}
+	return keys
+}
+
+// run keeps the vigil until the session is dead or nobody waits behind it any more.
+func (v *vigil) run(ctx context.Context) {
+	changed := make(chan struct{}, 1)
+	su := v.s.hub.watch(span{key: v.key, puts: true}, func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	defer su.stop()
+	last, ok := v.first(ctx)
+	for ok {
+		since := time.Now() // after the receipt, or a heartbeat sent meanwhile would be older than it looks
+		if last, ok = v.listen(ctx, su, changed, last, since); !ok {
+			return
+		}
+	}
+}
+
+// first reads the heartbeat's revision, 0 where it is missing. It reports false if the vigil ends.
+func (v *vigil) first(ctx context.Context) (int64, bool) {
+	for ctx.Err() == nil {
+		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key), KeysOnly: true})}})
+		if err == nil {
+			return modRev(one(resp, 0)), true
+		}
+		sleep(ctx, v.silence/8)
+	}
+	return 0, false
+}
+
+// listen waits for a change after revision last, which was received at since. It returns the revision that the heartbeat has then. It reports false when the
+// vigil is over: the session is dead, or nobody asks any more.
+func (v *vigil) listen(ctx context.Context, su *sub, changed <-chan struct{}, last int64, since time.Time) (int64, bool) {
+	pause := v.silence
+	for {
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return 0, false
+		case <-changed:
+			t.Stop()
+			if rev := su.seen(); rev > last {
+				return rev, true
+			}
+		case <-t.C:
+		}
+		if pause = v.silence - time.Since(since); pause > 0 {
+			continue
+		}
+		mod, dead, err := v.strike(ctx, last)
+		switch {
+		case dead:
+			return 0, false
+		case err == nil:
+			return mod, true
+		}
+		pause = v.silence / 8
+	}
+}
+
+// strike ends the session if its heartbeat still has that revision. Otherwise it returns the one it has.
+func (v *vigil) strike(ctx context.Context, last int64) (mod int64, dead bool, err error) {
+	record := v.s.prefix + sessions + v.session
+	claims := v.claims()
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(v.key, last)},
+		Success: []*pb.RequestOp{doGet(record)},
+		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key), KeysOnly: true})},
+	}
+	for _, key := range claims {
+		req.Success = append(req.Success, doGet(key)) // not its key only: etcd 3.7 would leave its lease out
+	}
+	// The record goes in the same step: whatever lets a claim of the session enter or move compares it, and must not bring back what is dead.
+	req.Success = append(req.Success, doDelete(v.key), doDelete(record))
+	for _, key := range claims {
+		req.Success = append(req.Success, doDelete(key))
+	}
+	resp, err := v.try(ctx, req)
+	if err != nil {
+		return 0, false, err
+	}
+	if !resp.Succeeded {
+		return modRev(one(resp, 0)), false, nil
+	}
+	var kvs []*mvccpb.KeyValue
+	for i := range claims {
+		kvs = append(kvs, found(resp, 1+i)...)
+	}
+	v.bury(append(kvs, found(resp, 0)...))
+	return 0, true, nil
+}
+
+// bury revokes the leases of a dead session, the record's last: the claims that are left go with them. Nobody waits for it.
+func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
+	var leases []int64
+	seen := map[int64]bool{0: true}
+	for _, kv := range kvs {
+		if !seen[kv.Lease] {
+			seen[kv.Lease] = true
+			leases = append(leases, kv.Lease)
+		}
+	}
+	v.s.vigils.mu.Lock()
+	for p := range v.posts {
+		p.notify()
+	}
+	v.leave()
+	v.s.vigils.mu.Unlock()
+	v.s.later(func(ctx context.Context) {
+		for _, id := range leases {
+			for v.s.revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
+				sleep(ctx, again)
+			}
+		}
+	})
+}
+
+// try runs a Txn under a limit of its own: a frozen member must not cost more than it takes to find out.
+func (v *vigil) try(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, patience+50*time.Millisecond))
+	defer cancel()
+	resp, _, err := v.s.txn(actx, "keep vigil", req)
+	return resp, err
+}
+
+// modRev returns the mod revision of a key that was read, 0 where it is missing.
+func modRev(kv *mvccpb.KeyValue) int64 {
+	if kv == nil {
+		return 0
+	}
+	return kv.ModRevision
+}
