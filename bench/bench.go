@@ -83,6 +83,8 @@ func (b *Bench) run(ctx context.Context, e *Env, ours, peer *Contender) ([]Resul
 }
 
 func (b *Bench) once(ctx context.Context, e *Env, cs []*Contender, rep int, samples [][]Sample) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sliceLimit, errSlow)
+	defer cancel()
 	if b.Together != nil {
 		got, err := b.Together(ctx, e, cs)
 		for i, s := range got {
@@ -92,10 +94,8 @@ func (b *Bench) once(ctx context.Context, e *Env, cs []*Contender, rep int, samp
 	}
 	for i := range cs {
 		i = (i + rep) % len(cs) // each is first in turn
-		ctx, cancel := context.WithTimeout(ctx, sliceLimit)
 		runtime.GC()
 		s, err := b.Run(ctx, e, cs[i])
-		cancel()
 		if err != nil {
 			return fmt.Errorf("%s, repetition %d: %w", cs[i].Name, rep+1, err)
 		}
@@ -104,8 +104,10 @@ func (b *Bench) once(ctx context.Context, e *Env, cs []*Contender, rep int, samp
 	return nil
 }
 
-// sliceLimit ends a slice that hangs.
+// sliceLimit ends a repetition that hangs.
 const sliceLimit = 3 * time.Minute
+
+var errSlow = fmt.Errorf("not done after %v", sliceLimit)
 
 // Side is one contender's part of a result.
 type Side struct {

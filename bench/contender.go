@@ -14,14 +14,14 @@ type Contender struct {
 	Ours  bool
 	// Local says that goroutines of one process share a session's lock. Otherwise each has a session of its own on the process's
 	// connection, for two goroutines would hold at once.
-	Local  bool
-	MinTTL time.Duration // the smallest that works
-	Dial   func(ctx context.Context, endpoints []string) (Process, error)
+	Local bool
+	Dial  func(ctx context.Context, endpoints []string) (Process, error)
 }
 
 // Process is what one process of a fleet has: a connection of its own.
 type Process interface {
 	Session(ctx context.Context, ttl time.Duration) (Session, error)
+	MinTTL() time.Duration // the smallest that works
 	Close()
 }
 
@@ -30,6 +30,8 @@ type Session interface {
 	Lock(name string, o LockOptions) Lock
 	Campaign(ctx context.Context, name string) (Held, error)
 	Close(ctx context.Context) error // ends the lease at once, with all that is held under it
+	// Revoke has the store end the lease, as an operator would, without asking who has it.
+	Revoke(ctx context.Context) error
 }
 
 // LockOptions ask for what a library may not have; then they mean nothing.
@@ -52,7 +54,7 @@ type Held interface {
 
 // Crowd is a Session that stands in many elections without a goroutine for each. Without it a row starts one for each.
 type Crowd interface {
-	// Stand enters all lines and returns when it stands in them; won is told of each name that is won, from then until ctx ends.
+	// Stand stands for all names until ctx ends, and calls won for each that is won.
 	Stand(ctx context.Context, names []string, won func(name string, h Held)) error
 }
 

@@ -41,7 +41,7 @@ type Report struct {
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == workerArg {
-		os.Exit(workerMain(os.Args[2:]))
+		os.Exit(workerMain())
 	}
 	s, err := parse(os.Args[1:])
 	if err != nil {

@@ -19,6 +19,7 @@ type Counts struct {
 	Stream    map[string]float64 // messages received on streams, by method
 	Proposals float64            // committed by raft
 	Watches   float64
+	Keys      float64 // each member has all of them
 	Resident  float64 // bytes of the servers
 }
 
@@ -81,6 +82,8 @@ func (n *Counts) add(metric, labels string, v float64) {
 		n.Proposals = max(n.Proposals, v) // each member counts all of them
 	case "etcd_debugging_mvcc_watcher_total":
 		n.Watches += v
+	case "etcd_debugging_mvcc_keys_total":
+		n.Keys += v
 	case "process_resident_memory_bytes":
 		n.Resident += v
 	}
@@ -92,10 +95,10 @@ func label(labels, name string) string {
 	return v
 }
 
-// since returns what was counted after an earlier count. Watches and memory stay what they are.
+// since returns what was counted after an earlier count. Watches, keys and memory stay what they are.
 func (n Counts) since(before Counts) Counts {
 	d := Counts{Unary: less(n.Unary, before.Unary), Stream: less(n.Stream, before.Stream),
-		Proposals: n.Proposals - before.Proposals, Watches: n.Watches, Resident: n.Resident}
+		Proposals: n.Proposals - before.Proposals, Watches: n.Watches, Keys: n.Keys, Resident: n.Resident}
 	return d
 }
 

@@ -2,15 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 )
 
 func init() {
-	contenders = append(contenders, &Contender{Name: "primacy", Store: "etcd", Ours: true, Local: true, MinTTL: 2 * time.Second, Dial: dialOurs})
+	contenders = append(contenders, &Contender{Name: "primacy", Store: "etcd", Ours: true, Local: true, Dial: dialOurs})
 }
 
 func dialOurs(ctx context.Context, endpoints []string) (Process, error) {
@@ -34,11 +36,14 @@ func (p *ourProcess) Session(ctx context.Context, ttl time.Duration) (Session, e
 		s.Close(ctx)
 		return nil, err
 	}
-	return &ourSession{s: s}, nil
+	return &ourSession{s: s, store: p.store}, nil
 }
 
+func (p *ourProcess) MinTTL() time.Duration { return max(300*time.Millisecond, p.store.Caps().MinTTL) }
+
 type ourSession struct {
-	s *primacy.Session
+	s     *primacy.Session
+	store driver.Store
 
 	mu    sync.Mutex
 	terms []*primacy.Term // won by Campaign
@@ -55,6 +60,21 @@ func (s *ourSession) Close(ctx context.Context) error {
 		return nil
 	})
 	return <-closed
+}
+
+// Revoke finds the lease by a name that it leads.
+func (s *ourSession) Revoke(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.store.(driver.Revoker)
+	if !ok || len(s.terms) == 0 {
+		return errors.New("this store cannot end a lease, or nothing is led")
+	}
+	leader, err := s.s.Election(s.terms[0].Name()).Leader(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Revoke(ctx, leader.Lease)
 }
 
 func (s *ourSession) Campaign(ctx context.Context, name string) (Held, error) {

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// etcd's own package. Its least TTL is what a server with the default election timeout grants.
+// etcd's own package.
 func init() {
-	contenders = append(contenders, &Contender{Name: "etcd concurrency", Store: "etcd", MinTTL: 2 * time.Second, Dial: dialEtcd})
+	contenders = append(contenders, &Contender{Name: "etcd concurrency", Store: "etcd", Dial: dialEtcd})
 }
 
 var errSessionDone = errors.New("the session is over")
@@ -30,6 +30,9 @@ type etcdProcess struct{ client *clientv3.Client }
 
 func (p *etcdProcess) Close() { p.client.Close() }
 
+// MinTTL is what a server with the default election timeout grants.
+func (p *etcdProcess) MinTTL() time.Duration { return 2 * time.Second }
+
 func (p *etcdProcess) Session(_ context.Context, ttl time.Duration) (Session, error) {
 	s, err := concurrency.NewSession(p.client, concurrency.WithTTL(int(ttl/time.Second)))
 	if err != nil {
@@ -41,6 +44,11 @@ func (p *etcdProcess) Session(_ context.Context, ttl time.Duration) (Session, er
 type etcdSession struct{ s *concurrency.Session }
 
 func (s *etcdSession) Close(context.Context) error { return s.s.Close() }
+
+func (s *etcdSession) Revoke(ctx context.Context) error {
+	_, err := s.s.Client().Revoke(ctx, s.s.Lease())
+	return err
+}
 
 func (s *etcdSession) over() error {
 	select {

@@ -8,7 +8,8 @@ import (
 
 // benches are all measurements, in the order in which they run: the short ones first.
 func benches() []*Bench {
-	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), manyBenches())
+	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), keepBenches(), checkBenches(), manyBenches(),
+		crowdBenches(), steadyBenches(), frozenBenches(), crashBenches())
 }
 
 func knownRows() []int {

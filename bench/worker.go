@@ -1,5 +1,176 @@
 package main
 
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// A worker is this program again, as a process of its own: one that can be killed, or whose memory can be looked at. It reads a job
+// and then orders from its standard input, a line each, and ends with it.
+
 const workerArg = "worker"
 
-func workerMain(args []string) int { return 2 }
+// job is what a worker does.
+type job struct {
+	Do        string // "lead": a session for each name; "stand": one session for all; "win": the same, and times it
+	Contender string
+	Endpoints []string
+	Prefix    string
+	N         int             // how many names, Prefix-0 and so on
+	TTLs      []time.Duration // by name, the last for all others
+	At        int             // for "win": so many at a time
+}
+
+func (j job) name(i int) string { return j.Prefix + "-" + strconv.Itoa(i) }
+
+func (j job) names() []string {
+	names := make([]string, j.N)
+	for i := range names {
+		names[i] = j.name(i)
+	}
+	return names
+}
+
+func (j job) ttl(i int) time.Duration { return j.TTLs[min(i, len(j.TTLs)-1)] }
+
+// event is what a worker tells, a line of JSON each.
+type event struct {
+	Kind       string        // "ready", "won": all of them; "stats", "error"
+	At         time.Duration `json:",omitempty"` // boot clock
+	Took       time.Duration `json:",omitempty"`
+	Goroutines int           `json:",omitempty"`
+	Text       string        `json:",omitempty"`
+}
+
+func workerMain() int {
+	in := bufio.NewReader(os.Stdin)
+	line, err := in.ReadBytes('\n')
+	var j job
+	if err == nil {
+		err = json.Unmarshal(line, &j)
+	}
+	if err == nil {
+		err = j.start(context.Background())
+	}
+	if err != nil {
+		tell(event{Kind: "error", Text: err.Error()})
+		return 1
+	}
+	return obey(in)
+}
+
+// obey answers orders until there are no more.
+func obey(in *bufio.Reader) int {
+	for {
+		order, err := in.ReadString('\n')
+		if err == io.EOF {
+			return 0
+		}
+		if err != nil {
+			return 1
+		}
+		if order == "stats\n" {
+			debug.FreeOSMemory() // what is garbage is not what it takes
+			tell(event{Kind: "stats", Goroutines: runtime.NumGoroutine()})
+		}
+	}
+}
+
+func tell(e event) {
+	e.At = boottime.Now()
+	line, _ := json.Marshal(e)
+	_, _ = os.Stdout.Write(append(line, '\n'))
+}
+
+// start does the job. What it won stays its own until the process ends.
+func (j job) start(ctx context.Context) error {
+	c := find(j.Contender)
+	if c == nil {
+		return fmt.Errorf("no contender %q", j.Contender)
+	}
+	p, err := c.Dial(ctx, j.Endpoints)
+	if err != nil {
+		return err
+	}
+	if j.Do == "lead" {
+		return j.lead(ctx, p)
+	}
+	s, err := p.Session(ctx, j.ttl(0))
+	if err != nil {
+		return err
+	}
+	if j.Do == "win" {
+		return j.win(ctx, s)
+	}
+	go j.stand(ctx, s)
+	tell(event{Kind: "ready"})
+	return nil
+}
+
+// lead wins each name with a session of its own. They start at different times, so that their renewals do.
+func (j job) lead(ctx context.Context, p Process) error {
+	err := parallel(ctx, j.N, j.N, func(ctx context.Context, i int) error {
+		if err := sleep(ctx, rand.N(j.ttl(i)/3)); err != nil {
+			return err
+		}
+		s, err := p.Session(context.WithoutCancel(ctx), j.ttl(i))
+		if err != nil {
+			return err
+		}
+		_, err = s.Campaign(ctx, j.name(i))
+		return err
+	})
+	if err == nil {
+		tell(event{Kind: "ready"})
+	}
+	return err
+}
+
+// win wins all names and tells how long it took.
+func (j job) win(ctx context.Context, s Session) error {
+	begin := time.Now()
+	_, err := win(ctx, s, j.names(), j.At)
+	if err == nil {
+		tell(event{Kind: "won", Took: time.Since(begin)})
+	}
+	return err
+}
+
+// stand stands for all names, and tells when it has won them all.
+func (j job) stand(ctx context.Context, s Session) {
+	var won atomic.Int64
+	err := standAll(ctx, s, j.names(), func() {
+		if won.Add(1) == int64(j.N) {
+			tell(event{Kind: "won"})
+		}
+	})
+	if err != nil {
+		tell(event{Kind: "error", Text: err.Error()})
+	}
+}
+
+// standAll stands for all names until ctx ends, with a goroutine for each where the library knows no better.
+func standAll(ctx context.Context, s Session, names []string, won func()) error {
+	if crowd, ok := s.(Crowd); ok {
+		return crowd.Stand(ctx, names, func(string, Held) { won() })
+	}
+	return parallel(ctx, len(names), len(names), func(ctx context.Context, i int) error {
+		_, err := s.Campaign(ctx, names[i])
+		if err == nil {
+			won()
+		}
+		return err
+	})
+}

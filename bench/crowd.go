@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// One process stands second in many elections, then the one that leads them all is gone: rows 18 and 19.
+
+func crowdBenches() []*Bench {
+	standing := &Bench{Name: fmt.Sprintf("stand second in %d elections, then take them over", many),
+		Run: func(ctx context.Context, e *Env, c *Contender) (Sample, error) { return second(ctx, e, c, many) }}
+	standing.Lines = []Line{
+		{Row: 18, Key: "memory", What: "stands second in 10,000 elections: memory of the process", Unit: Bytes, Chart: "memory, second in 10,000", Goal: Goal{Most: 30e6}},
+		{Row: 18, Key: "goroutines", What: "… its goroutines", Unit: Count, Goal: Goal{Most: 50}},
+		{Row: 18, Key: "watches", What: "… its watches at the server", Unit: Count, Goal: Goal{Most: 2}},
+		{Row: 18, Key: "setup", What: "… time until it stands in all", Unit: Seconds},
+		{Row: 18, Key: "server", What: "… growth of the server's memory", Unit: Bytes},
+		{Row: 19, Key: "takeover", What: "10,000 elections taken over after the leader's lease is revoked", Unit: Seconds, Chart: "take over 10,000 elections",
+			Goal: Goal{Ratio: 14}, Goal3: &Goal{Ratio: 12}},
+		{Row: 19, Key: "requests", What: "… requests", Unit: Count},
+	}
+	return []*Bench{standing}
+}
+
+// second has a worker stand in n elections that this process leads, and then win them.
+func second(ctx context.Context, e *Env, c *Contender, n int) (Sample, error) {
+	t, err := e.team(ctx, c, 1, 1, lease)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	j := job{Do: "stand", Contender: c.Name, Endpoints: e.Cluster.Endpoints(), Prefix: e.Name("second"), N: n, TTLs: []time.Duration{lease}}
+	if _, err := win(ctx, t.sessions[0], j.names(), 256); err != nil {
+		return nil, err
+	}
+	before, err := count(e.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	w, err := hire(j)
+	if err != nil {
+		return nil, err
+	}
+	defer w.kill()
+	s := Sample{}
+	if err := j.lineUp(ctx, e, w, before, s); err != nil {
+		return nil, err
+	}
+	return s, j.takeAll(ctx, e, t.sessions[0], w, s)
+}
+
+// lineUp waits until the worker stands everywhere, and looks at what that takes.
+func (j job) lineUp(ctx context.Context, e *Env, w *worker, before Counts, s Sample) error {
+	if _, err := w.await(ctx, "ready"); err != nil {
+		return err
+	}
+	begin := time.Now()
+	for {
+		now, err := count(e.Cluster)
+		if err != nil {
+			return err
+		}
+		if now.Keys >= before.Keys+float64(j.N*e.Members) {
+			break
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("%v of %d claims stand: %w", now.Keys-before.Keys, j.N*e.Members, err)
+		}
+	}
+	s["setup"] = value(time.Since(begin).Seconds())
+	if err := sleep(ctx, time.Second); err != nil { // watches open after the claims are entered
+		return err
+	}
+	goroutines, resident, err := w.stats(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := count(e.Cluster)
+	s["memory"], s["goroutines"] = value(resident), value(float64(goroutines))
+	s["watches"], s["server"] = value(after.Watches-before.Watches), value((after.Resident-before.Resident)/float64(e.Members))
+	return err
+}
+
+// takeAll ends the leader's lease, and waits until the worker leads everywhere.
+func (j job) takeAll(ctx context.Context, e *Env, leader Session, w *worker, s Sample) error {
+	before, err := count(e.Cluster)
+	if err != nil {
+		return err
+	}
+	begin := boottime.Now()
+	if err := leader.Revoke(ctx); err != nil {
+		return err
+	}
+	won, err := w.await(ctx, "won")
+	if err != nil {
+		return err
+	}
+	after, err := count(e.Cluster)
+	s["takeover"], s["requests"] = value((won.At - begin).Seconds()), value(after.since(before).requests())
+	return err
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// worker is a worker's process, as its parent has it.
+type worker struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	events chan event
+}
+
+// hire starts a worker.
+func hire(j job) (*worker, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{cmd: exec.Command(self, workerArg), events: make(chan event, 16)}
+	w.cmd.Stderr = os.Stderr
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := w.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go w.listen(out)
+	line, err := json.Marshal(j)
+	if err == nil {
+		_, err = w.in.Write(append(line, '\n'))
+	}
+	if err != nil {
+		w.kill()
+	}
+	return w, err
+}
+
+func (w *worker) listen(out io.Reader) {
+	defer close(w.events)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			e = event{Kind: "error", Text: fmt.Sprintf("a worker said %q", lines.Text())}
+		}
+		w.events <- e
+	}
+}
+
+// await returns the next event of that kind.
+func (w *worker) await(ctx context.Context, kind string) (event, error) {
+	for {
+		select {
+		case e, ok := <-w.events:
+			switch {
+			case !ok:
+				return e, fmt.Errorf("a worker ended before it was %s", kind)
+			case e.Kind == "error":
+				return e, fmt.Errorf("a worker: %s", e.Text)
+			case e.Kind == kind:
+				return e, nil
+			}
+		case <-ctx.Done():
+			return event{}, fmt.Errorf("waiting for a worker to be %s: %w", kind, context.Cause(ctx))
+		}
+	}
+}
+
+// kill ends the process as the kernel would, and waits for it.
+func (w *worker) kill() time.Time {
+	at := time.Now()
+	_ = w.cmd.Process.Kill()
+	_ = w.cmd.Wait()
+	return at
+}
+
+// stats returns the process's goroutines and its memory in bytes, once what is garbage is given back.
+func (w *worker) stats(ctx context.Context) (goroutines int, resident float64, err error) {
+	if _, err := w.in.Write([]byte("stats\n")); err != nil {
+		return 0, 0, err
+	}
+	e, err := w.await(ctx, "stats")
+	if err != nil {
+		return 0, 0, err
+	}
+	resident, err = residentOf(w.cmd.Process.Pid)
+	return e.Goroutines, resident, err
+}
+
+// residentOf returns how many bytes of memory a process has.
+func residentOf(pid int) (float64, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(text) {
+		if rest, ok := strings.CutPrefix(string(line), "VmRSS:"); ok {
+			kb, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
+			return kb * 1024, err
+		}
+	}
+	return 0, fmt.Errorf("no VmRSS of process %d", pid)
+}
