@@ -5,3 +5,6 @@ func Unverified(s *Store) { s.unverified = true }
 
 // Escape is how a name is written in keys.
 func Escape(name string) string { return escape(name) }
+
+// Hex is how a lease's ID is written.
+func Hex(id int64) string { return hex(id) }
