@@ -74,7 +74,7 @@ func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *T
 		c.step(core.Won, t, nil)
 		lost, err := c.lead(ctx, t, work)
 		if lost == nil {
-			c.step(core.Finished, nil, context.Cause(t.ctx))
+			c.step(core.Finished, nil, t.stopping())
 			return err
 		}
 		c.step(core.TermLost, nil, lost)
@@ -115,7 +115,7 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 		if over == nil {
 			t.c.endWork()
 		}
-		if lost = context.Cause(t.ctx); lost == nil {
+		if lost = t.stopping(); lost == nil {
 			lost = over // it was paused between winning and working
 		}
 		if ctx.Err() != nil {
@@ -128,7 +128,7 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 	if over != nil {
 		return nil, context.Cause(ctx)
 	}
-	return nil, work(t.ctx, t)
+	return nil, work(t.Context(), t)
 }
 
 // CandidateState is where a candidate stands: follower, candidate or leader.

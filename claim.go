@@ -54,7 +54,8 @@ type claimSpec struct {
 	priority int  // above 0: asks leaders of a smaller one to hand over, once it has stood for steady
 	steady   time.Duration
 	value    []byte
-	onFree   func() // called once a claim that held is free
+	heard    func(core.QueueEventKind) // of a queue's claim that holds: hears that it is ending, over, or wanted by another
+	from     *exchange                 // what is given up in the request that enters this claim
 }
 
 // newClaim returns a claim that stands from now on: events that come before campaign are heard.
@@ -154,7 +155,11 @@ func (c *claim) note(ctx context.Context, did core.Action, err error, began time
 func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.l.timing.Attempt)
 	defer cancel()
-	places, err := c.l.dl.Claim(ctx, driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: c.value, Try: c.try})
+	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: c.value, Try: c.try}
+	if got, err := c.from.swap(ctx, claim); !errors.Is(err, driver.ErrRefused) {
+		return got, err
+	}
+	places, err := c.l.dl.Claim(ctx, claim)
 	if err == nil && len(places) == 1 {
 		return places[0], nil
 	}
@@ -203,7 +208,8 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 
 // stepLocked takes one event and does at once what needs no store: end contexts, end rights, free the name.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
-	standing := c.core.Phase() == core.Entering || c.core.Phase() == core.Waiting
+	was := c.core.Phase()
+	standing := was == core.Entering || was == core.Waiting
 	o := c.core.Step(e)
 	if o.Fresh {
 		c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()} // now: news of the old ID is not for the new one
@@ -211,7 +217,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Do == core.Lead {
 		c.term = newTerm(c, c.values, c.token())
-		if c.onFree == nil { // else those who share the claim are counted
+		if c.heard == nil { // else those who share the claim are counted
 			c.l.s.stats.terms.Add(1)
 		}
 		c.l.s.log.log(c.level(), "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
@@ -224,7 +230,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Stop {
 		for _, t := range c.terms() {
-			t.cancel(c.ended(t.token, o.Cause))
+			t.stopWork(c.ended(t.token, o.Cause))
 		}
 		c.l.s.log.log(c.level(), "term ending", "election", c.name, "token", c.term.token, "cause", c.ended(c.term.token, o.Cause).Cause)
 	}
@@ -233,11 +239,14 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 		if !standing || o.Cause == core.None {
 			c.leave() // else the campaign goes on under the next lease and keeps its turn
 		}
-		close(c.free) // after leave: whoever hears of it finds the seat free
-		if c.onFree != nil && c.term != nil {
-			go c.onFree() // it takes locks that come before ours
+		close(c.free)                                               // after leave: whoever hears of it finds the seat free
+		if c.heard != nil && c.term != nil && was != core.Leaving { // else the queue has given it up
+			go c.heard(core.Void) // it takes locks that come before ours
 		}
 		c.settle()
+	}
+	if o.Stop && c.heard != nil && c.core.Phase() == core.Stopping {
+		go c.heard(core.Fade) // nobody may be there who would give it up
 	}
 	return o
 }
@@ -320,7 +329,7 @@ func (c *claim) freeAfter(ctx context.Context, what string) error {
 }
 
 // takeShare makes a term for one more holder in this process, nil if the claim is ending.
-func (c *claim) takeShare(values context.Context, h *share, turn int) *Term {
+func (c *claim) takeShare(values context.Context, h share, turn int) *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core.Phase() != core.Leading {
@@ -337,10 +346,15 @@ func (c *claim) takeShare(values context.Context, h *share, turn int) *Term {
 func (c *claim) dropShare(t *Term) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.ended(t.token, core.Resigned)
+	e := givenBack
+	if c.why != nil || c.request != nil {
+		e = c.ended(t.token, core.Resigned)
+	}
 	t.endRight(e)
-	t.cancel(e)
-	c.shares = slices.DeleteFunc(c.shares, func(o *Term) bool { return o == t })
+	t.stopWork(e)
+	if i := slices.Index(c.shares, t); i >= 0 {
+		c.shares = slices.Delete(c.shares, i, i+1)
+	}
 }
 
 // settle says that nothing of the claim stands, and that it is quiet if no work runs either.

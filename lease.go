@@ -184,6 +184,8 @@ func (l *lease) deliver(n driver.News) {
 	switch {
 	case n.Gone:
 		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+	case n.Wanted:
+		c.wanted(n.Place.ID)
 	case n.Request != nil:
 		c.asked(n.Place.ID, *n.Request)
 	}

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/primacy-go/primacy/driver"
 )
 
-// lockToken is the fencing token of a lock: the claim's token times 256, plus how many in this process had the lock under that claim
+// lockToken is the fencing token of a lock: the claim's token times 65,536, plus how many in this process had the lock under that claim
 // before. A later claim has a larger number, so each holder has a larger token than every earlier one.
 //
 // It is a number of its own scale: compare it with tokens of the same lock only, not with those of an [Election] of that name.
@@ -17,17 +18,20 @@ func lockToken(claim uint64, turn int) Token {
 	if claim == 0 {
 		return 0 // the store has none: a number that goes back would be worse
 	}
-	return Token(claim<<8 | uint64(turn))
+	return Token(claim<<turnBits | uint64(turn))
 }
 
-// maxLockClaim is the largest token of a claim that a lock's fits behind.
-const maxLockClaim = 1<<56 - 1
+const (
+	turnBits = 16 // of a lock's token: core.MaxTurns fits in
+	// maxLockClaim is the largest token of a claim that a lock's fits behind.
+	maxLockClaim = 1<<(64-turnBits) - 1
+)
 
 // ClaimToken returns the number under which the store knows the claim: for an election the token itself, for a lock that of the claim
 // behind it, which others of this process may have held the lock under before.
 func (t *Term) ClaimToken() Token {
 	if t.c.lock {
-		return t.token >> 8
+		return t.token >> turnBits
 	}
 	return t.token
 }
@@ -41,10 +45,12 @@ func (t *Term) ClaimToken() Token {
 type Mutex struct {
 	s    *Session
 	name string
+	o    MutexOptions
+	last atomic.Pointer[queue] // that a kept lock was last had from
 }
 
 // Mutex returns the lock of that name. It does no I/O; a name that cannot be used is told by the first call.
-func (s *Session) Mutex(name string) *Mutex { return &Mutex{s, name} }
+func (s *Session) Mutex(name string) *Mutex { return &Mutex{s: s, name: name} }
 
 // Name returns the lock's name.
 func (m *Mutex) Name() string { return m.name }
@@ -55,11 +61,11 @@ func (m *Mutex) Name() string { return m.name }
 // comes from, the context of a term that holds this lock.
 //
 // The answer may be old by the time it arrives: ask [Term.Check] before each act.
-func (m *Mutex) Lock(ctx context.Context) (*Term, error) { return m.s.lock(ctx, m.name, false, false) }
+func (m *Mutex) Lock(ctx context.Context) (*Term, error) { return m.lock(ctx, false) }
 
 // TryLock returns the lock if it is free now, otherwise ErrHeld, with nothing left in the line. For the rest see [Mutex.Lock].
 func (m *Mutex) TryLock(ctx context.Context) (*Term, error) {
-	return m.s.lock(ctx, m.name, false, true)
+	return m.lock(ctx, true)
 }
 
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned. Work gets the term's context, which
@@ -79,17 +85,17 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 type RWMutex struct{ Mutex }
 
 // RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses to read, with an ErrInvalid.
-func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s, name}} }
+func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s: s, name: name}} }
 
 // RLock waits until the lock is held for reading. The rules are those of [Mutex.Lock]. A reader's token is larger than that of every
 // writer before it and smaller than that of every writer after it.
 func (m *RWMutex) RLock(ctx context.Context) (*Term, error) {
-	return m.s.lock(ctx, m.name, true, false)
+	return m.s.lock(ctx, m.name, want{read: true})
 }
 
 // TryRLock returns the lock for reading if that is possible now, otherwise ErrHeld.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Term, error) {
-	return m.s.lock(ctx, m.name, true, true)
+	return m.s.lock(ctx, m.name, want{read: true, try: true})
 }
 
 // RDo is [Mutex.Do] for reading.
@@ -126,7 +132,7 @@ func (s *Session) lockAll(ctx context.Context, try bool, names []string) ([]*Ter
 			resignAll(ctx, held)
 			return nil, err
 		}
-		if slices.ContainsFunc(held, func(t *Term) bool { return t.Check() != nil || t.ctx.Err() != nil }) {
+		if slices.ContainsFunc(held, func(t *Term) bool { return t.Check() != nil || t.stopping() != nil }) {
 			resignAll(ctx, held) // the first were lost while the last was waited for
 			continue
 		}
@@ -141,7 +147,7 @@ func (s *Session) lockAll(ctx context.Context, try bool, names []string) ([]*Ter
 
 func (s *Session) lockSorted(ctx context.Context, try bool, sorted []string) (held []*Term, err error) {
 	for _, name := range sorted {
-		t, err := s.lock(ctx, name, false, try)
+		t, err := s.lock(ctx, name, want{try: try})
 		if err != nil {
 			return held, err
 		}
@@ -197,14 +203,14 @@ func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error)
 		t.c.endWork()
 		lost := t.Check()
 		if lost == nil && ctx.Err() == nil { // else its context ended by the caller's
-			lost = context.Cause(t.ctx)
+			lost = t.stopping()
 		}
 		if lost != nil {
 			err = errors.Join(err, lost)
 		}
 		_ = resignAll(ctx, []*Term{t})
 	}()
-	return work(t.ctx, t)
+	return work(t.Context(), t)
 }
 
 // heldKey finds, in a term's context, what its holder holds.

@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,40 +88,29 @@ func nothingLeft(t *testing.T, s *Session) {
 	}
 }
 
-// looking is a context that looks around while a term is made from it.
-type looking struct {
-	context.Context
-	look func()
-}
-
-func (l looking) Value(key any) any {
-	if key == (heldKey{}) {
-		l.look()
-	}
-	return l.Context.Value(key)
-}
-
-// Stop, then release: at the instant at which the next one of the process gets the lock the right of the one before is over.
+// Stop, then release: before anybody else of the process can get the lock the right of the one before is over.
 func TestTheRightEndsBeforeTheLockIsHandedOn(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		first := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
-		var given, seen atomic.Bool
-		next := later(t, func(ctx context.Context) (*Term, error) {
-			return s.Mutex("x").Lock(looking{ctx, func() {
-				if given.Load() {
-					seen.Store(true)
-					if first.ended.Load() == nil || first.Context().Err() == nil {
-						t.Error("two hold at once")
-					}
-				}
-			}})
-		})
-		given.Store(true)
-		_ = first.Resign(t.Context())
+		next := later(t, s.Mutex("x").Lock)
+		q := first.share.q
+		q.mu.Lock() // nobody is handed anything
+		resigned := make(chan error, 1)
+		go func() { resigned <- first.Resign(t.Context()) }()
+		for range 1_000_000 {
+			if first.Check() != nil && first.Context().Err() != nil {
+				break
+			}
+			runtime.Gosched()
+		}
+		if first.Check() == nil || first.Context().Err() == nil {
+			t.Error("its right lasts until after the lock was handed on: two hold at once")
+		}
+		q.mu.Unlock()
 		n := soon(next, time.Second)
-		if n == nil || n.ClaimToken() != first.ClaimToken() || !seen.Load() {
-			t.Fatal("it was not handed on, or nobody looked")
+		if n == nil || n.ClaimToken() != first.ClaimToken() || n.Check() != nil || <-resigned != nil {
+			t.Fatal("it was not handed on")
 		}
 		_ = n.Resign(t.Context())
 	})

@@ -16,7 +16,7 @@ func (c *claim) beginWork(t *Term) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := t.ended.Load(); e != nil {
-		return e
+		return t.told(e)
 	}
 	c.working++
 	return nil

@@ -23,6 +23,7 @@ type queue struct {
 	waiting map[int]*waiter
 	claims  map[int]*claim // by tenure
 	cancel  context.CancelCauseFunc
+	parting *exchange         // what the campaign that is ordered next gives up
 	todo    []core.QueueOrder // not carried out yet, in their order
 	busy    bool              // carryOut is at it
 	ended   chan struct{}     // closed when the campaign under way has ended
@@ -30,12 +31,19 @@ type queue struct {
 	why     error             // why who waited last gave up
 }
 
+// want is what somebody wants of a lock.
+type want struct {
+	read, try bool
+	keep      bool
+	turns     int // 0: as ever
+}
+
 // waiter is one who waits.
 type waiter struct {
+	want
 	id    int
-	try   bool
 	ctx   context.Context
-	ready chan struct{} // closed when term or err is set
+	ready chan struct{} // closed when term or err is set; made when it has to wait
 	term  *Term
 	err   error
 }
@@ -44,7 +52,7 @@ type waiter struct {
 type share struct {
 	q      *queue
 	tenure int
-	once   sync.Once
+	given  bool // back; guarded by the queue's lock
 }
 
 // openQueue returns the queue of name, made if there is none. Each open needs a close.
@@ -76,12 +84,15 @@ func (q *queue) keep() {
 }
 
 // lock waits for the lock and returns its term, which is given back by Resign.
-func (s *Session) lock(ctx context.Context, name string, read, try bool) (*Term, error) {
-	if err := errors.Join(CheckName(name), s.sharable(read)); err != nil {
+func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) {
+	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	slots := 0
-	if read {
+	if o.read {
+		if err := s.sharable(); err != nil {
+			return nil, err
+		}
 		slots = driver.Unlimited
 	}
 	if err := reentry(ctx, s, name, slots); err != nil {
@@ -90,14 +101,24 @@ func (s *Session) lock(ctx context.Context, name string, read, try bool) (*Term,
 	if err := ctx.Err(); err != nil {
 		return nil, unreachableOr(ctx, "lock "+name, nil)
 	}
+	if o.keep {
+		if err := s.keepable(ctx, name); err != nil {
+			return nil, err
+		}
+	}
 	q := s.openQueue(name)
 	defer q.close()
-	w := &waiter{try: try, ctx: ctx, ready: make(chan struct{})}
+	w := &waiter{want: o, ctx: ctx}
 	q.mu.Lock()
 	q.last++
 	w.id = q.last
 	q.waiting[w.id] = w
-	q.step(core.QueueEvent{Kind: core.Arrive, Waiter: w.id, Read: read, Try: try})
+	q.step(w.event(core.Arrive, 0))
+	if q.waiting[w.id] == nil {
+		q.mu.Unlock()
+		return w.term, w.err
+	}
+	w.ready = make(chan struct{})
 	q.mu.Unlock()
 	select {
 	case <-w.ready:
@@ -107,9 +128,13 @@ func (s *Session) lock(ctx context.Context, name string, read, try bool) (*Term,
 	return w.term, w.err
 }
 
+func (w *waiter) event(kind core.QueueEventKind, tenure int) core.QueueEvent {
+	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns, Keep: w.keep}
+}
+
 // sharable says whether the store can do what a reader asks for.
-func (s *Session) sharable(read bool) error {
-	if caps := s.store.Caps(); read && !caps.Shared {
+func (s *Session) sharable() error {
+	if caps := s.store.Caps(); !caps.Shared {
 		return invalid("%s has no shared locks: only exclusive ones", caps.Store)
 	}
 	return nil
@@ -144,12 +169,17 @@ func (q *queue) quit(w *waiter) {
 
 // step takes one event and carries out what follows. The caller holds q.mu.
 func (q *queue) step(e core.QueueEvent) {
+	var now core.Time
+	timed := q.core.Timed(e)
+	if timed {
+		now = q.s.clock()
+	}
 	for id, c := range q.claims {
-		if c.term.ctx.Err() != nil || c.term.Check() != nil { // nobody gets it any more, whether or not we were told
-			q.carryOut(q.core.Step(q.s.clock(), core.QueueEvent{Kind: core.Fade, Tenure: id}))
+		if c.term.over(now) { // nobody gets it any more, whether or not we were told
+			q.carryOut(q.core.Step(now, core.QueueEvent{Kind: core.Fade, Tenure: id}))
 		}
 	}
-	q.carryOut(q.core.Step(q.s.clock(), e))
+	q.carryOut(q.core.Step(now, e))
 }
 
 // carryOut carries out orders in the order in which they were given, also those that follow from carrying out.
@@ -167,7 +197,8 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 		case core.Campaign:
 			ctx, cancel := context.WithCancelCause(context.Background())
 			q.cancel, q.ended = cancel, make(chan struct{})
-			go q.campaign(ctx, q.ended, o)
+			go q.campaign(ctx, q.ended, o, q.parting)
+			q.parting = nil
 		case core.Cancel:
 			q.cancel(q.why)
 		case core.Grant:
@@ -181,8 +212,12 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 		case core.CloseIt:
 			c := q.claims[o.Tenure]
 			delete(q.claims, o.Tenure)
-			c.giveUp()
+			if x := c.part(o.Again); x != nil {
+				q.parting = x
+			}
 			q.close()
+		case core.Watch:
+			q.watch(o.Tenure)
 		}
 	}
 }
@@ -192,30 +227,36 @@ func (q *queue) answer(id int, t *Term, err error) {
 	w := q.waiting[id]
 	delete(q.waiting, id)
 	w.term, w.err = t, err
-	close(w.ready)
+	if w.ready != nil {
+		close(w.ready)
+	}
 }
 
 // grant makes the term of a waiter.
 func (q *queue) grant(o core.QueueOrder) {
 	c, w := q.claims[o.Tenure], q.waiting[o.Waiter]
-	if t := c.takeShare(w.ctx, &share{q: q, tenure: o.Tenure}, o.Turn); t != nil {
+	if t := c.takeShare(w.ctx, share{q: q, tenure: o.Tenure}, o.Turn); t != nil {
 		q.answer(o.Waiter, t, nil)
 		return
 	}
-	q.carryOut(q.core.Step(q.s.clock(), core.QueueEvent{Kind: core.Return, Waiter: o.Waiter, Tenure: o.Tenure, Try: w.try}))
+	q.carryOut(q.core.Step(q.s.clock(), w.event(core.Return, o.Tenure)))
 }
 
 // campaign stands in the line for the queue.
-func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueOrder) {
+func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueOrder, x *exchange) {
 	q.mu.Lock()
 	q.last++
 	id := q.last
 	q.mu.Unlock()
-	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, onFree: func() { q.freed(id) }}
+	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, heard: func(what core.QueueEventKind) { q.hear(id, what) }}
 	if o.Read {
 		spec.no, spec.slots = "r"+Token(id).String(), driver.Unlimited
 	}
-	t, err := q.s.campaign(ctx, spec)
+	campaign := q.s.campaign
+	if x != nil {
+		spec.seat, spec.from, campaign = x.at, x, q.s.campaignAgain
+	}
+	t, err := campaign(ctx, spec)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	defer close(ended)
@@ -229,26 +270,28 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.step(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
-// freed hears that nothing of a claim stands any more. Who held it has lost it, whether or not he has given it back; the others go on.
-func (q *queue) freed(tenure int) {
+// hear hears what became of a claim. Who held one of which nothing stands any more has lost it, whether or not he has given it back; the
+// others go on.
+func (q *queue) hear(tenure int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.claims[tenure] != nil {
-		q.step(core.QueueEvent{Kind: core.Void, Tenure: tenure})
+		q.step(core.QueueEvent{Kind: what, Tenure: tenure})
 	}
 }
 
 // giveBack ends a term of the lock: the right first, and only then the next one gets it.
-func (h *share) giveBack(ctx context.Context, t *Term) error {
-	h.once.Do(func() {
-		t.c.dropShare(t)
-		h.q.mu.Lock()
-		h.q.step(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
-		h.q.mu.Unlock()
-	})
-	h.q.mu.Lock()
-	handedOn := h.q.claims[h.tenure] != nil
-	h.q.mu.Unlock()
+func (t *Term) giveBack(ctx context.Context) error {
+	h, q := &t.share, t.share.q
+	t.c.dropShare(t)
+	q.mu.Lock()
+	if first := !h.given; first {
+		if h.given = true; !q.core.Rest(h.tenure) {
+			q.step(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
+		}
+	}
+	handedOn := q.claims[h.tenure] != nil
+	q.mu.Unlock()
 	if handedOn {
 		return nil
 	}

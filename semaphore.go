@@ -43,7 +43,7 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
-	if err := errors.Join(CheckName(m.name), m.s.sharable(true)); err != nil {
+	if err := errors.Join(CheckName(m.name), m.s.sharable()); err != nil {
 		return nil, err
 	}
 	if m.slots < 1 || m.slots > MaxSlots {

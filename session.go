@@ -256,6 +256,7 @@ func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func
 		done()
 		return nil, driver.ErrTaken
 	}
+	s.unkeep(at.name) // the store hears nothing of who waits here
 	select {
 	case <-r.turn:
 		return leave, nil

@@ -39,20 +39,50 @@ type Term struct {
 	c       *claim
 	l       *lease
 	token   Token
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	ended   atomic.Pointer[EndedError]
-	expired *EndedError
-	right   context.Context // ends when the right is over
-	endNow  context.CancelFunc
-	share   *share // of a lock that this process holds under a claim it hands on; nil: the claim is this term's alone
+	values  context.Context            // of the campaign
+	ended   atomic.Pointer[EndedError] // why the right is over
+	stopped atomic.Pointer[EndedError] // why the context has ended, or would have
+	made    atomic.Pointer[contexts]   // nil until somebody asks: most holds of a lock are over before that
+	share   share                      // of a lock that this process holds under a claim it hands on; zero: the claim is this term's alone
+}
+
+// contexts are those of a term.
+type contexts struct {
+	work  context.Context // ends when the work has to stop
+	stop  context.CancelCauseFunc
+	right context.Context // ends when the right is over
+	end   context.CancelFunc
 }
 
 func newTerm(c *claim, values context.Context, token Token) *Term {
-	t := &Term{c: c, l: c.l, token: token, expired: c.ended(token, core.Expired)}
-	t.ctx, t.cancel = context.WithCancelCause(holding(context.WithoutCancel(values), t))
-	t.right, t.endNow = context.WithCancel(context.Background())
-	return t
+	return &Term{c: c, l: c.l, token: token, values: values}
+}
+
+// contexts returns the term's contexts, made when they are first asked for.
+func (t *Term) contexts() *contexts {
+	m := t.made.Load()
+	if m == nil {
+		m = &contexts{}
+		m.work, m.stop = context.WithCancelCause(holding(context.WithoutCancel(t.values), t))
+		m.right, m.end = context.WithCancel(context.Background())
+		if !t.made.CompareAndSwap(nil, m) {
+			m.stop(nil)
+			m.end()
+			m = t.made.Load()
+		}
+	}
+	t.catchUp(m) // what ended before they were there, or is ending on another goroutine, has ended for who asks now
+	return m
+}
+
+// catchUp ends those of the contexts whose time has come.
+func (t *Term) catchUp(m *contexts) {
+	if t.ended.Load() != nil {
+		m.end()
+	}
+	if e := t.stopped.Load(); e != nil {
+		m.stop(t.told(e))
+	}
 }
 
 // Name returns the name led.
@@ -64,14 +94,14 @@ func (t *Term) Token() Token { return t.token }
 // Context returns a context with the values of the campaign's. It ends when the work has to stop: when the term is resigned,
 // deposed or asked to end, and a grace before the deadline when renewals fail. context.Cause tells why, as an
 // [*EndedError]. It is a hint that may come late (after a pause of the process); what counts is [Term.Check].
-func (t *Term) Context() context.Context { return t.ctx }
+func (t *Term) Context() context.Context { return t.contexts().work }
 
 // Check returns nil if this process leads at this instant: the clock, read now, is before the deadline. Otherwise it returns why
 // not, as an [*EndedError], and never nil again. It makes no call, takes no lock and allocates nothing while it says yes. Ask
 // before each act: no check can recall a write that is already on its way, only a fence can (see [Term.Token]).
 func (t *Term) Check() error {
 	if e := t.ended.Load(); e != nil {
-		return e
+		return t.told(e)
 	}
 	if t.l.s.clock() >= core.Time(t.l.deadline.Load()) {
 		return t.expire()
@@ -95,6 +125,7 @@ func (t *Term) Remaining() time.Duration { return max(0, t.Deadline()-t.l.s.cloc
 // NextDeadline blocks until the deadline differs from after, and returns it: 0 once the term is over. It returns ctx's cause when ctx
 // ends first.
 func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Duration, error) {
+	right := t.contexts().right
 	for {
 		t.l.mu.Lock()
 		moved := t.l.moved
@@ -104,7 +135,7 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 		}
 		select {
 		case <-moved:
-		case <-t.right.Done():
+		case <-right.Done():
 			return 0, nil
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
@@ -130,7 +161,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(t.right, cancel)()
+	defer context.AfterFunc(t.contexts().right, cancel)()
 	err := t.l.s.retry(ctx, "proclaim "+t.c.name, func(ctx context.Context) error {
 		answer := make(chan error, 1)
 		go func() { answer <- t.l.dl.Update(ctx, t.c.place, value) }()
@@ -156,8 +187,8 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 // and the error is ErrUnreachable. A term that was asked to hand over to another candidate (see [Election.AskTransfer]) does so; if that one
 // stands no more, it is released.
 func (t *Term) Resign(ctx context.Context) error {
-	if t.share != nil {
-		return t.share.giveBack(ctx, t)
+	if t.share.q != nil {
+		return t.giveBack(ctx)
 	}
 	t.c.giveUp()
 	return t.c.released(ctx)
@@ -165,8 +196,8 @@ func (t *Term) Resign(ctx context.Context) error {
 
 // stop ends the term's context for the owner's own reason. The right stays until Resign.
 func (t *Term) stop(why error) {
-	if t.share != nil { // others may hold under the same claim
-		t.cancel(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
+	if t.share.q != nil { // others may hold under the same claim
+		t.stopWork(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
 		return
 	}
 	t.c.mu.Lock()
@@ -177,24 +208,53 @@ func (t *Term) stop(why error) {
 	t.c.tell("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 }
 
+// stopWork ends the context, for good.
+func (t *Term) stopWork(e *EndedError) {
+	t.stopped.CompareAndSwap(nil, e)
+	if m := t.made.Load(); m != nil {
+		t.catchUp(m)
+	}
+}
+
 // endRight makes Check say no, for good.
 func (t *Term) endRight(e *EndedError) {
 	t.ended.CompareAndSwap(nil, e)
-	t.endNow()
+	if m := t.made.Load(); m != nil {
+		m.end()
+	}
+}
+
+// stopping returns why the context has ended, nil if it has not.
+func (t *Term) stopping() error {
+	if e := t.stopped.Load(); e != nil {
+		return t.told(e)
+	}
+	return nil
+}
+
+// givenBack stands for the end of a lock that was given back and has no story: made out only for who asks.
+var givenBack = &EndedError{Cause: ErrResigned, lock: true}
+
+// told returns e as it is told.
+func (t *Term) told(e *EndedError) *EndedError {
+	if e == givenBack {
+		return &EndedError{Name: t.c.name, Token: t.token, Cause: ErrResigned, lock: true}
+	}
+	return e
 }
 
 // expire latches what the clock said, so that a renewal processed at the same moment cannot make Check say yes again, and tells the
 // claim, which then ends the context and gives the place up.
 func (t *Term) expire() error {
-	e := t.expired
-	if cause := t.l.cause(); cause != core.None && cause != core.Expired {
-		e = &EndedError{Name: e.Name, Token: e.Token, Cause: causeError(cause), lock: e.lock}
+	e := &EndedError{Name: t.c.name, Token: t.token, Cause: ErrExpired, lock: t.c.lock}
+	if cause := t.l.cause(); cause != core.None {
+		e.Cause = causeError(cause)
 	}
 	if t.ended.CompareAndSwap(nil, e) {
-		t.endNow()
+		t.endRight(e)
 		t.c.tell("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
 	}
-	return t.ended.Load()
+	return t.told(t.ended.Load())
 }
 
 // exitOverrun is the status of a process that ends itself because its work outlived its right: "leadership lost while it ran".

@@ -172,8 +172,8 @@ func (w *world) mustHold(r *role, later []*role) {
 	w.Helper()
 	select {
 	case token := <-r.held:
-		if token>>8 != uint64(r.claim.rev) {
-			w.Errorf("%s acts under %d, but its claim was created at %d", r.id, token>>8, r.claim.rev)
+		if token>>16 != uint64(r.claim.rev) {
+			w.Errorf("%s acts under %d, but its claim was created at %d", r.id, token>>16, r.claim.rev)
 		}
 	case <-r.done:
 		w.Fatalf("%s ended in the line: %v", r.id, r.err)

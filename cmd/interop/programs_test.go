@@ -129,7 +129,7 @@ func (w *world) attend(tn *turn, p *proc, a arrival, token func(what string) (ui
 	if line, err := a.in.ReadString('\n'); err != nil {
 		return fmt.Errorf("the command did not act: %q, %w", line, err)
 	}
-	w.trace.note("%s holds under %d (%d)", tn.id, n, n>>8)
+	w.trace.note("%s holds under %d (%d)", tn.id, n, n>>16)
 	tn.held <- n
 	select {
 	case <-tn.leave:

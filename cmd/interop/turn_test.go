@@ -93,7 +93,7 @@ func (w *world) holds(tn *turn, token uint64, valid func() bool) error {
 		case <-over:
 		}
 	}()
-	if err := w.acts.act(tn.id, token, leave, valid, func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>8); tn.held <- token }); err != nil {
+	if err := w.acts.act(tn.id, token, leave, valid, func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>16); tn.held <- token }); err != nil {
 		return err
 	}
 	select {

@@ -208,8 +208,8 @@ func (w *world) create(ctx context.Context, key string) (uint64, error) {
 	return uint64(resp.Kvs[0].CreateRevision), nil
 }
 
-// scale makes a create revision comparable with the tokens of locks, which count local hand-overs in their last eight bits.
-func scale(create uint64) uint64 { return create << 8 }
+// scale makes a create revision comparable with the tokens of locks, which count local hand-overs in their last sixteen bits.
+func scale(create uint64) uint64 { return create << 16 }
 
 // empty checks that no key of anybody is left in all of etcd, once leases have had the time to run out.
 func (w *world) empty(within time.Duration) {

@@ -173,7 +173,7 @@ func TestWithoutACommandASignalGivesItBack(t *testing.T) {
 			t.Fatalf("it prints %q", p.out.String())
 		}
 		token, _ := strconv.ParseUint(line[1], 10, 64)
-		if claim, _ := strconv.ParseUint(line[2], 10, 64); token>>8 != claim || claim == 0 {
+		if claim, _ := strconv.ParseUint(line[2], 10, 64); token>>16 != claim || claim == 0 {
 			t.Errorf("token %d, claim %d", token, claim)
 		}
 		w.start("leader", "--is", "me", "a b/ü").ends(0)
@@ -283,7 +283,7 @@ func TestALocksOwnVariablesStayWithIt(t *testing.T) {
 		t.Errorf("got %q, want %q", p.out.String(), want)
 	}
 	p = w.with("PRIMACY_SLOTS=", "PRIMACY_WAIT=").start("lock", "n", "sh", "-c", "primacy leader n --valid && echo $PRIMACY_TOKEN").ends(0)
-	if n, err := strconv.ParseUint(strings.TrimSpace(p.out.String()), 10, 64); err != nil || n < 256 {
+	if n, err := strconv.ParseUint(strings.TrimSpace(p.out.String()), 10, 64); err != nil || n < 1<<16 {
 		t.Errorf("got %q, %v", p.out.String(), err)
 	}
 }

@@ -20,7 +20,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show who leads or holds what, under which token, and who waits",
 		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who leads or holds, and who waits.
 Several hold a lock at once where they share it: readers (shared), or those in a semaphore (slot of N). The token is that of the claim;
-the fencing token of a lock is 256 times that, or a little more. With one NAME: exit 1 if nobody leads or holds it.`,
+the fencing token of a lock is 65,536 times that, or a little more. With one NAME: exit 1 if nobody leads or holds it.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, all := "", true

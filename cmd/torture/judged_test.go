@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 		older          [2]time.Duration // first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
 		lates, removed []late
 		overlaps       int
-		lock           bool // of two processes that want a lock: the tokens are those of their claims times 256, and more
+		lock           bool // of two processes that want a lock: the tokens are those of their claims times 65,536, and more
 	}{
 		"one after another":                     {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
 		"two at once":                           {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1},
@@ -70,7 +70,7 @@ func TestJudge(t *testing.T) {
 		write := func(id, kind string, token int, from, to time.Duration) {
 			c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), tails: map[string]*tail{}}
 			if test.lock {
-				c.kind, token = kindMutex, token<<8|3
+				c.kind, token = kindMutex, token<<16|3
 			}
 			l.candidates = append(l.candidates, c)
 			var text strings.Builder

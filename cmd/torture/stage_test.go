@@ -48,7 +48,7 @@ func (l *line) asked() bool {
 // claim returns the number by which the store knows the claim of a term: its token, but for a lock, which a process hands on behind one claim.
 func (l *line) claim(token uint64) uint64 {
 	if l.lock() {
-		return token >> 8
+		return token >> 16
 	}
 	return token
 }
