@@ -18,13 +18,13 @@ import (
 // the owner's goroutine; what happens meanwhile arrives through tell, interrupts the call and leaves the next order in next.
 type claim struct {
 	l *lease
-	claimSpec
-	leave func()          // lets the next claim of this process stand for the seat
-	first core.ClaimOrder // what to begin with
-	free  chan struct{}   // closed when nothing of this claim stands any more
-	quiet chan struct{}   // closed when, besides, no work of a candidate runs under it
+	seat
+	*claimSpec        // shared by all claims of an Elections
+	leave      func() // lets the next claim of this process stand for the seat; nil: Session.leaveSeat
 
 	mu        sync.Mutex
+	free      chan struct{} // closed when nothing of this claim stands any more; made when somebody waits for that
+	quiet     chan struct{} // closed when, besides, no work of a candidate runs under it; likewise
 	core      core.Claim
 	place     driver.Place
 	interrupt context.CancelFunc // of the call under way
@@ -40,6 +40,7 @@ type claim struct {
 	overdue   bool   // the right ended while the work ran
 	wishes    []wish // to hand over, not looked at yet
 	weighing  bool   // somebody looks at them
+	job       manyJob
 }
 
 // seat is what a lease has at most one claim for.
@@ -56,12 +57,17 @@ type claimSpec struct {
 	value    []byte
 	heard    func(core.QueueEventKind) // of a queue's claim that holds: hears that it is ending, over, or wanted by another
 	from     *exchange                 // what is given up in the request that enters this claim
+	many     *Elections                // carries the claim out; nil: a goroutine of its own does
 }
 
 // newClaim returns a claim that stands from now on: events that come before campaign are heard.
 func newClaim(ctx context.Context, l *lease, spec claimSpec, leave func()) *claim {
-	c := &claim{l: l, claimSpec: spec, leave: leave, values: ctx, free: make(chan struct{}), quiet: make(chan struct{})}
-	c.first = c.step(core.ClaimEvent{Kind: core.Stand})
+	return standFor(ctx, l, spec.seat, &spec, leave)
+}
+
+func standFor(ctx context.Context, l *lease, at seat, spec *claimSpec, leave func()) *claim {
+	c := &claim{l: l, seat: at, claimSpec: spec, leave: leave, values: ctx}
+	c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
 
@@ -76,7 +82,7 @@ func (c *claim) campaign(ctx context.Context) (*Term, error) {
 		go c.press(pressCtx)
 	}
 	var final error
-	for o := c.first; ; {
+	for o := (core.ClaimOrder{Do: core.Enter}); ; {
 		switch o.Do {
 		case core.Enter:
 			o, final = c.call(ctx, o, c.enter)
@@ -194,6 +200,15 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
 		return
 	}
+	c.pass(o)
+}
+
+// pass brings an order that came from outside to who carries the claim out.
+func (c *claim) pass(o core.ClaimOrder) {
+	if c.many != nil && !c.job.calling {
+		c.many.carry(c, o)
+		return
+	}
 	c.next = &o
 	if c.interrupt != nil {
 		c.interrupt()
@@ -221,6 +236,9 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 			c.l.s.stats.terms.Add(1)
 		}
 		c.l.s.log.log(c.level(), "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
+		if c.many != nil {
+			c.many.won(c)
+		}
 	}
 	if o.EndRight {
 		for _, t := range c.terms() {
@@ -233,13 +251,22 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 			t.stopWork(c.ended(t.token, o.Cause))
 		}
 		c.l.s.log.log(c.level(), "term ending", "election", c.name, "token", c.term.token, "cause", c.ended(c.term.token, o.Cause).Cause)
+		if c.many != nil {
+			c.many.ended(c, o.Cause)
+		}
 	}
 	if o.Free && !c.freed {
 		c.freed = true
-		if !standing || o.Cause == core.None {
-			c.leave() // else the campaign goes on under the next lease and keeps its turn
+		again := standing && o.Cause != core.None // the campaign goes on under the next lease and keeps its turn
+		if !again {
+			c.leaveSeat()
 		}
-		close(c.free)                                               // after leave: whoever hears of it finds the seat free
+		if c.free != nil {
+			close(c.free) // after leaveSeat: whoever hears of it finds the seat free
+		}
+		if c.many != nil {
+			c.many.freed(c, again)
+		}
 		if c.heard != nil && c.term != nil && was != core.Leaving { // else the queue has given it up
 			go c.heard(core.Void) // it takes locks that come before ours
 		}
@@ -262,9 +289,17 @@ func (c *claim) token() Token {
 	return Token(c.place.Token)
 }
 
-// level is that of a transition: locks come and go too often to be told each time.
+func (c *claim) leaveSeat() {
+	if c.leave != nil {
+		c.leave()
+		return
+	}
+	c.l.s.leaveSeat(c.seat)
+}
+
+// level is that of a transition: locks come and go too often to be told each time, and of many elections there is one line for all.
 func (c *claim) level() slog.Level {
-	if c.lock {
+	if c.lock || c.many != nil {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo
@@ -306,25 +341,14 @@ func (c *claim) giveUp() { c.giveUpTo(0) }
 
 // giveUpTo is giveUp in favour of an heir.
 func (c *claim) giveUpTo(heir uint64) {
-	if o := c.step(core.ClaimEvent{Kind: core.GiveUp, Heir: heir}); o.Do == core.Leave || o.Do == core.HandOver {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
+	switch {
+	case o.Do == core.Leave && c.many != nil:
+		c.pass(o)
+	case o.Do == core.Leave || o.Do == core.HandOver:
 		go c.release(o)
-	}
-}
-
-// released waits until nothing of the claim stands.
-func (c *claim) released(ctx context.Context) error { return c.freeAfter(ctx, "resign "+c.name) }
-
-func (c *claim) freeAfter(ctx context.Context, what string) error {
-	select {
-	case <-c.free: // whatever ctx says
-		return nil
-	default:
-	}
-	select {
-	case <-c.free:
-		return nil
-	case <-ctx.Done():
-		return unreachable(ctx, what+" (it goes on in the background)", nil)
 	}
 }
 
@@ -355,23 +379,4 @@ func (c *claim) dropShare(t *Term) {
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}
-}
-
-// settle says that nothing of the claim stands, and that it is quiet if no work runs either.
-func (c *claim) settle() {
-	quiet := c.freed && c.working == 0
-	if quiet {
-		close(c.quiet)
-	}
-	c.l.forget(c, quiet)
-}
-
-// pendingWhat says what a Close still waits for.
-func (c *claim) pendingWhat() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.core.Phase() == core.Leaving {
-		return "the store has not confirmed the release of " + c.name
-	}
-	return "the work under " + c.name + " has not stopped"
 }

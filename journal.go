@@ -16,8 +16,19 @@ type journal struct {
 	busy   chan struct{} // closed when all lines are written; nil while no goroutine runs
 }
 
-// journalSize is how many lines may wait. What is beyond that is lost: transitions, not renewals, so nobody waits long.
+// journalSize is how many lines may wait. What is beyond that is lost: transitions, not renewals, so nobody waits long. There is more room for
+// what matters more: ten thousand elections won must not push out that a lease is ending.
 const journalSize = 256
+
+func room(level slog.Level) int {
+	switch {
+	case level >= slog.LevelWarn:
+		return 2 * journalSize
+	case level >= slog.LevelInfo:
+		return journalSize
+	}
+	return journalSize / 2
+}
 
 func newJournal(l *slog.Logger) *journal { return &journal{logger: l} }
 
@@ -30,7 +41,7 @@ func (j *journal) log(level slog.Level, msg string, args ...any) {
 	r.Add(args...)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.lines) < journalSize {
+	if len(j.lines) < room(level) {
 		j.lines = append(j.lines, r)
 	}
 	if j.busy == nil {

@@ -33,7 +33,7 @@ type lease struct {
 	mu     sync.Mutex
 	ending core.Cause          // not None: takes no new claims
 	claims map[seat]*claim     // that stand
-	busy   map[*claim]struct{} // that stand, or whose work runs
+	busy   map[*claim]struct{} // of which nothing stands any more, but whose work runs
 	moved  chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
@@ -184,6 +184,8 @@ func (l *lease) deliver(n driver.News) {
 	switch {
 	case n.Gone:
 		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+	case n.Held:
+		c.woken(n.Place)
 	case n.Wanted:
 		c.wanted(n.Place.ID)
 	case n.Request != nil:
@@ -198,8 +200,10 @@ func (l *lease) join(c *claim) bool {
 	if l.ending != core.None {
 		return false
 	}
+	if old := l.claims[c.seat]; old != nil {
+		l.busy[old] = struct{}{} // it has left the seat, and is about to say whether its work runs
+	}
 	l.claims[c.seat] = c
-	l.busy[c] = struct{}{}
 	return true
 }
 
@@ -211,6 +215,8 @@ func (l *lease) forget(c *claim, quiet bool) {
 	}
 	if quiet {
 		delete(l.busy, c)
+	} else {
+		l.busy[c] = struct{}{}
 	}
 	l.mu.Unlock()
 	l.drop()
@@ -225,7 +231,7 @@ func (l *lease) over() {
 // drop lets the session forget a lease that is over and under which nothing runs.
 func (l *lease) drop() {
 	l.mu.Lock()
-	idle := len(l.busy) == 0
+	idle := len(l.claims)+len(l.busy) == 0
 	l.mu.Unlock()
 	if idle && l.ctx.Err() != nil {
 		l.s.mu.Lock()
@@ -264,16 +270,15 @@ func (l *lease) standing() []*claim {
 // close waits until no claim stands and no work runs, and only then ends the lease in the store.
 func (l *lease) close(ctx context.Context) error {
 	l.mu.Lock()
-	busy := slices.Collect(maps.Keys(l.busy))
+	busy := slices.AppendSeq(slices.Collect(maps.Keys(l.busy)), maps.Values(l.claims))
 	l.mu.Unlock()
 	for _, c := range busy {
-		select {
-		case <-c.quiet: // whatever ctx says
-			continue
-		default:
+		quiet := c.untilQuiet()
+		if quiet == nil {
+			continue // whatever ctx says
 		}
 		select {
-		case <-c.quiet:
+		case <-quiet:
 		case <-ctx.Done():
 			l.post(core.LeaseEvent{Kind: core.Close})
 			return fmt.Errorf("primacy: close: %s (%w); its lease is left to run out", c.pendingWhat(), context.Cause(ctx))

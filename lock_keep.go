@@ -120,7 +120,7 @@ func (s *Session) awaited(at seat) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.locals[at]
-	return r != nil && r.users > 1
+	return r != nil && len(r.next) > 0
 }
 
 // unkeep lets what is kept of a name go: somebody waits for it in this process by other means than its queue.

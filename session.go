@@ -28,17 +28,21 @@ type Session struct {
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
 	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending
-	locals map[seat]*localRun  // seats this process stands for
+	locals map[seat]*localRun  // seats this process stands for; nil where nobody else waits
 	queues map[string]*queue   // locks that this process holds or waits for
 	seats  map[string]*seats   // semaphores, likewise
 	closed bool
+	shut   chan struct{} // closed with it
 	grant  chan struct{} // holds one token: who has it may grant
 }
 
-// localRun lets one claim of this process stand for a seat at a time: a lease has one claim for each.
-type localRun struct {
-	turn  chan struct{} // holds one token
-	users int
+// localRun lets one claim of this process stand for a seat at a time: a lease has one claim for each. The others wait here, in order.
+type localRun struct{ next []*localTurn }
+
+// localTurn is one who waits for a seat.
+type localTurn struct {
+	ready chan struct{} // closed when the seat is his
+	many  *Elections    // told instead
 }
 
 // Stats counts what a session has done.
@@ -67,7 +71,7 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		return nil, err
 	}
 	s := &Session{store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
-		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, grant: make(chan struct{}, 1)}
+		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -101,7 +105,10 @@ func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Co
 // says so. No campaign is possible afterwards.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
-	s.closed = true
+	if !s.closed {
+		s.closed = true
+		close(s.shut)
+	}
 	leases := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
 	defer s.log.flush()
@@ -230,38 +237,76 @@ func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) 
 // enterLocal waits until no other claim of this process stands for the seat, and returns what lets the next one in. With try it does
 // not wait: ErrTaken.
 func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func(), err error) {
-	s.mu.Lock()
-	r := s.locals[at]
-	if r == nil {
-		r = &localRun{turn: make(chan struct{}, 1)}
-		r.turn <- struct{}{}
-		s.locals[at] = r
-	}
-	r.users++
-	s.mu.Unlock()
-	done := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if r.users--; r.users == 0 {
-			delete(s.locals, at)
-		}
-	}
-	leave = sync.OnceFunc(func() { r.turn <- struct{}{}; done() })
-	select {
-	case <-r.turn:
-		return leave, nil
-	default:
-	}
+	leave = sync.OnceFunc(func() { s.leaveSeat(at) })
 	if try {
-		done()
-		return nil, driver.ErrTaken
+		if !s.takeSeat(at, nil) {
+			return nil, driver.ErrTaken
+		}
+		return leave, nil
+	}
+	w := &localTurn{ready: make(chan struct{})}
+	if s.takeSeat(at, w) {
+		return leave, nil
 	}
 	s.unkeep(at.name) // the store hears nothing of who waits here
 	select {
-	case <-r.turn:
+	case <-w.ready:
 		return leave, nil
 	case <-ctx.Done():
-		done()
+		if !s.quitSeat(at, w) {
+			leave() // it has become his in this moment
+		}
 		return nil, context.Cause(ctx)
 	}
+}
+
+// takeSeat says whether the seat is the caller's now. If not he waits for it as w, unless that is nil.
+func (s *Session) takeSeat(at seat, w *localTurn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, taken := s.locals[at]
+	if !taken {
+		s.locals[at] = nil
+		return true
+	}
+	if w != nil && r == nil {
+		r = &localRun{}
+		s.locals[at] = r
+	}
+	if w != nil {
+		r.next = append(r.next, w)
+	}
+	return false
+}
+
+// quitSeat takes out one who waits. It says whether he still did.
+func (s *Session) quitSeat(at seat, w *localTurn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.locals[at]
+	if r == nil {
+		return false
+	}
+	before := len(r.next)
+	r.next = slices.DeleteFunc(r.next, func(o *localTurn) bool { return o == w })
+	return len(r.next) < before
+}
+
+// leaveSeat lets the next one in.
+func (s *Session) leaveSeat(at seat) {
+	s.mu.Lock()
+	r := s.locals[at]
+	if r == nil || len(r.next) == 0 {
+		delete(s.locals, at)
+		s.mu.Unlock()
+		return
+	}
+	w := r.next[0]
+	r.next = slices.Delete(r.next, 0, 1)
+	s.mu.Unlock()
+	if w.many != nil {
+		w.many.turn(at.name)
+		return
+	}
+	close(w.ready)
 }

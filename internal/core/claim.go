@@ -15,7 +15,7 @@ package core
 // handed over instead of released, until the store has said how that ended; if the heir stands no more, it is released after all.
 
 // ClaimPhase is where a claim stands.
-type ClaimPhase int
+type ClaimPhase uint8
 
 const (
 	Out ClaimPhase = iota
@@ -85,7 +85,7 @@ type ClaimOrder struct {
 }
 
 // Fate is what became of a hand-over.
-type Fate int
+type Fate uint8
 
 const (
 	Undecided Fate = iota
@@ -98,11 +98,11 @@ const (
 type Claim struct {
 	phase ClaimPhase
 	cause Cause
-	tries int
 	asked Cause // asked for before it was known to be held
 	gone  bool  // the store has it no more
-	heir  uint64
 	fate  Fate
+	tries int
+	heir  uint64
 }
 
 // Phase is where the claim stands.

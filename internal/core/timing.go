@@ -68,7 +68,7 @@ func Pause(n int) time.Duration {
 }
 
 // Cause says why something ended.
-type Cause int
+type Cause uint8
 
 const (
 	None        Cause = iota

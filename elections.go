@@ -1,0 +1,310 @@
+package primacy
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed number of goroutines: at most four calls on
+// the store are under way, and nobody waits on a goroutine of his own. (A store that is no driver.Follower needs one for each name that waits.)
+// All else is as with [Election.Campaign]: who leads asks [Term.Check], a place that is lost is taken again at the end of
+// the line, with a lost lease under the next one, and nothing is left behind. It is safe for concurrent use.
+//
+// Where there is a Logger, it gets one line a second with figures instead of one for each term; those come at Debug.
+type Elections struct {
+	s     *Session
+	spec  claimSpec // of all its claims, but for their seats
+	ctx   context.Context
+	stop  context.CancelFunc
+	turns localTurn // waits for seats
+
+	mu        sync.Mutex
+	names     map[string]stand
+	open      int // names that wait or whose term was not yielded, and claims that are given up
+	closed    bool
+	idle      chan struct{} // closed when open is 0; nil while nobody waits for that
+	told      []manyNews    // not yielded yet
+	ready     chan struct{} // holds a token if told is not empty
+	tally     manyTally
+	unleased  []string // names for which a lease is looked for
+	grounding bool     // ground runs
+	crew      manyCrew
+}
+
+// ElectionsOptions of elections. The zero value works.
+type ElectionsOptions struct {
+	Value []byte // what observers see; Term.Proclaim replaces it
+}
+
+// stand is what became of a name. Its claim stands in the line or leads; without one a seat or a lease is waited for.
+type stand struct {
+	c      *claim
+	seated bool // no other claim of this process has the seat
+	leads  bool
+}
+
+// manyNews is a term that was won, or one that ended, or with t nil a name that was refused.
+type manyNews struct {
+	t    *Term
+	err  error
+	last bool // no more terms will be won
+}
+
+// NotStandingError says that the store will not have a name, now or when asked again, so that [Elections] stands for it no more.
+type NotStandingError struct {
+	Name string
+	Err  error
+}
+
+// Error returns one line.
+func (e *NotStandingError) Error() string {
+	return "primacy: stand for " + e.Name + ": " + e.Err.Error()
+}
+
+// Unwrap returns what the store said.
+func (e *NotStandingError) Unwrap() error { return e.Err }
+
+// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O. Close it, or the session.
+func (s *Session) Elections(o *ElectionsOptions) *Elections {
+	if o == nil {
+		o = &ElectionsOptions{}
+	}
+	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
+	es.spec = claimSpec{value: o.Value, many: es}
+	es.turns = localTurn{many: es}
+	es.crew.limit = maxTogether
+	es.ctx, es.stop = context.WithCancel(context.Background())
+	return es
+}
+
+// Stand takes places in the lines of names, in the background, and returns at once. A name that it stands for or leads already
+// is no error and nothing happens to it; one whose term has ended is stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid,
+// and then none of them is stood for; after Close, or the session's, it is ErrClosed.
+func (es *Elections) Stand(names ...string) error {
+	if err := checkValue(es.spec.value); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := CheckName(name); err != nil {
+			return err
+		}
+	}
+	es.s.mu.Lock()
+	closed := es.s.closed
+	es.s.mu.Unlock()
+	es.mu.Lock()
+	if es.closed || closed {
+		es.mu.Unlock()
+		return fmt.Errorf("primacy: stand: %w", ErrClosed)
+	}
+	var fresh []string
+	for _, name := range names {
+		if _, known := es.names[name]; !known {
+			es.names[name] = stand{}
+			es.open++
+			fresh = append(fresh, name)
+		}
+	}
+	es.mu.Unlock()
+	for _, name := range fresh {
+		if !es.queueUp(name) {
+			es.s.unkeep(name) // the store hears nothing of who waits here
+		}
+	}
+	return nil
+}
+
+// Terms yields each term as it is won, with a nil error. It yields the term again, with the [*EndedError], when its context has ended and it was not
+// resigned yet: stop the work, resign it, and Stand again if you like. A name that the store refuses for good is a nil term with a
+// [*NotStandingError]. Terms are won while nobody iterates, too: they wait, and none is lost; one that ends before it was yielded is not, and its name is stood for again.
+//
+// It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each thing is told once: two who iterate at the same time share them.
+func (es *Elections) Terms(ctx context.Context) iter.Seq2[*Term, error] {
+	return func(yield func(*Term, error) bool) {
+		for {
+			n, ok := es.next(ctx)
+			if !ok || !yield(n.t, n.err) {
+				return
+			}
+		}
+	}
+}
+
+func (es *Elections) next(ctx context.Context) (manyNews, bool) {
+	for {
+		n, over := es.take(ctx)
+		switch {
+		case over:
+			return n, false
+		case n.t != nil && n.err != nil && n.t.c.givenUp():
+			continue // its owner knows
+		case n.t != nil || n.err != nil:
+			return n, true
+		}
+		shut := es.s.shut
+		if n.last {
+			shut = nil
+		}
+		select {
+		case <-es.ready:
+		case <-shut:
+		case <-ctx.Done():
+			return manyNews{}, false
+		}
+	}
+}
+
+// take returns the oldest news, if there is any, and whether there will never be more.
+func (es *Elections) take(ctx context.Context) (n manyNews, over bool) {
+	es.s.mu.Lock()
+	last := es.s.closed
+	es.s.mu.Unlock()
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	defer func() {
+		if len(es.told) > 0 || es.closed {
+			es.wake() // another reader
+		}
+	}()
+	if es.closed || ctx.Err() != nil {
+		return n, true
+	}
+	for len(es.told) > 0 {
+		n, es.told[0] = es.told[0], n
+		es.told = es.told[1:]
+		if n.t == nil || n.err != nil {
+			return n, false
+		}
+		if !n.t.c.job.dropped {
+			n.t.c.job.told = true
+			es.less()
+			return n, false
+		}
+	}
+	return manyNews{last: last}, last && len(es.names) == 0
+}
+
+// wake lets one reader look.
+func (es *Elections) wake() {
+	select {
+	case es.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (es *Elections) tell(n manyNews) {
+	es.told = append(es.told, n)
+	es.wake()
+}
+
+// less counts one down that is open.
+func (es *Elections) less() {
+	if es.open--; es.open == 0 && es.idle != nil {
+		close(es.idle)
+		es.idle = nil
+	}
+}
+
+// Withdraw gives up places that wait, in the background. Terms that were yielded stay until they are resigned; one that was
+// not is resigned, and is yielded no more.
+func (es *Elections) Withdraw(names ...string) {
+	for _, name := range names {
+		es.withdraw(name)
+	}
+}
+
+func (es *Elections) withdraw(name string) {
+	for {
+		es.mu.Lock()
+		st, known := es.names[name]
+		if !known || st.c != nil && st.c.job.told {
+			es.mu.Unlock()
+			return
+		}
+		if st.c == nil {
+			delete(es.names, name)
+			es.less()
+			es.mu.Unlock()
+			if st.seated {
+				es.s.leaveSeat(seat{name: name})
+			} else {
+				es.s.quitSeat(seat{name: name}, &es.turns)
+			}
+			return
+		}
+		es.mu.Unlock()
+		if st.c.withdraw() {
+			return
+		}
+	}
+}
+
+// withdraw gives up a claim whose term, if there is one, was not yielded. It says no if it is not what its name stands with any more.
+func (c *claim) withdraw() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	es := c.many
+	es.mu.Lock()
+	mine := es.names[c.name].c == c
+	drop := mine && !c.job.told
+	if drop {
+		delete(es.names, c.name)
+		c.job.dropped = true
+	}
+	es.mu.Unlock()
+	if drop {
+		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
+	}
+	return mine
+}
+
+// Resign resigns terms, as [Term.Resign] does for one, with as few calls on the store as possible. It returns the first error.
+func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
+	for _, t := range terms {
+		if t.share.q == nil {
+			t.c.giveUp()
+		}
+	}
+	var first error
+	for _, t := range terms {
+		if err := t.Resign(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// Close gives up all that waits and resigns terms that were not yielded, and returns nil when nothing of them stands any more. Terms that
+// were yielded stay. When ctx ends before that, it goes on in the background, and the error is ErrUnreachable.
+func (es *Elections) Close(ctx context.Context) error {
+	es.mu.Lock()
+	es.closed = true
+	names := slices.Collect(maps.Keys(es.names))
+	es.told = nil
+	es.wake()
+	es.mu.Unlock()
+	es.stop()
+	es.Withdraw(names...)
+	es.mu.Lock()
+	if es.open == 0 {
+		es.mu.Unlock()
+		return nil
+	}
+	if es.idle == nil {
+		es.idle = make(chan struct{})
+	}
+	idle := es.idle
+	es.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return unreachable(ctx, "close elections (it goes on in the background)", nil)
+	}
+}

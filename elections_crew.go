@@ -1,0 +1,365 @@
+package primacy
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+const (
+	maxCalls    = 4   // on the store at a time
+	maxTogether = 512 // claims in one call
+)
+
+// manyCrew makes the calls for all claims of an Elections: goroutines that are there while there is something to do. Elections.mu guards it.
+type manyCrew struct {
+	workers int
+	limit   int // claims in one call: fewer while calls fail
+	follow  jobs
+	leave   jobs
+	enter   jobs
+	later   laterJobs // after a pause
+	timer   *time.Timer
+}
+
+// manyJob is what a claim knows of its jobs: the last one counts. The claim's lock guards the first three, Elections.mu the others.
+type manyJob struct {
+	seq     uint32
+	calling bool // it is under way: orders wait in next
+	resign  bool // nobody was told of the term, which is over
+	told    bool // the term was yielded
+	dropped bool // it will not be
+}
+
+// job is one order for one claim.
+type job struct {
+	c   *claim
+	seq uint32
+	do  core.Action
+	due time.Time
+}
+
+type jobs []job
+
+type laterJobs []job
+
+func (l laterJobs) Len() int           { return len(l) }
+func (l laterJobs) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
+func (l laterJobs) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *laterJobs) Push(j any)        { *l = append(*l, j.(job)) }
+func (l *laterJobs) Pop() any {
+	last := len(*l) - 1
+	j := (*l)[last]
+	(*l)[last] = job{}
+	*l = (*l)[:last]
+	return j
+}
+
+// carry has an order carried out. The claim's lock is held.
+func (es *Elections) carry(c *claim, o core.ClaimOrder) {
+	switch o.Do {
+	case core.Enter, core.Await, core.Leave:
+		es.post(c, o.Do, o.Tries)
+	case core.HandOver:
+		go c.release(o)
+	}
+}
+
+// post makes a job of an order, in the place of the claim's last one.
+func (es *Elections) post(c *claim, do core.Action, tries int) {
+	c.job.seq++
+	j := job{c: c, seq: c.job.seq, do: do}
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	if tries == 0 {
+		es.crew.add(j)
+		es.hire()
+		return
+	}
+	d := core.Pause(tries)
+	j.due = time.Now().Add(d/2 + rand.N(d/2+1))
+	heap.Push(&es.crew.later, j)
+	if es.crew.later[0].seq == j.seq && es.crew.later[0].c == c {
+		es.wind()
+	}
+}
+
+func (w *manyCrew) add(j job) {
+	switch j.do {
+	case core.Enter:
+		w.enter = append(w.enter, j)
+	case core.Await:
+		w.follow = append(w.follow, j)
+	default:
+		w.leave = append(w.leave, j)
+	}
+}
+
+// hire sees that somebody does what there is to do.
+func (es *Elections) hire() {
+	if es.crew.workers < maxCalls {
+		es.crew.workers++
+		go es.work()
+	}
+}
+
+// wind sets the timer for the first that comes later.
+func (es *Elections) wind() {
+	d := time.Until(es.crew.later[0].due)
+	if es.crew.timer == nil {
+		es.crew.timer = time.AfterFunc(d, es.ring)
+		return
+	}
+	es.crew.timer.Reset(d)
+}
+
+func (es *Elections) ring() {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	for now := time.Now(); len(es.crew.later) > 0 && !es.crew.later[0].due.After(now); {
+		es.crew.add(heap.Pop(&es.crew.later).(job))
+		es.hire()
+	}
+	if len(es.crew.later) > 0 {
+		es.wind()
+	}
+}
+
+// next takes jobs of one kind under one lease: to follow first, which costs nothing, and to leave before to enter.
+func (w *manyCrew) next() jobs {
+	for _, from := range []*jobs{&w.follow, &w.leave, &w.enter} {
+		all := *from
+		n := 0
+		for n < len(all) && n < w.limit && all[n].c.l == all[0].c.l && all[n].do == all[0].do {
+			n++
+		}
+		if n == len(all) {
+			*from = nil
+		} else {
+			*from = all[n:]
+		}
+		if n > 0 {
+			return all[:n]
+		}
+	}
+	return nil
+}
+
+func (es *Elections) work() {
+	for {
+		es.mu.Lock()
+		all := es.crew.next()
+		if all == nil {
+			es.crew.workers--
+			es.mu.Unlock()
+			return
+		}
+		es.mu.Unlock()
+		l := all[0].c.l
+		switch all[0].do {
+		case core.Enter:
+			es.claimAll(l, all.begin(core.Entering))
+		case core.Await:
+			es.followAll(l, all)
+		case core.Leave:
+			es.releaseAll(l, all.begin(core.Leaving))
+		default:
+			for _, j := range all {
+				j.c.giveUp()
+			}
+		}
+	}
+}
+
+// call is one claim of a call on the store, and its place when that began.
+type call struct {
+	c *claim
+	p driver.Place
+}
+
+// begin returns what is still to be done.
+func (all jobs) begin(phase core.ClaimPhase) []call {
+	calls := make([]call, 0, len(all))
+	for _, j := range all {
+		j.c.mu.Lock()
+		if j.seq == j.c.job.seq && j.c.core.Phase() == phase {
+			j.c.job.calling = true
+			calls = append(calls, call{j.c, j.c.place})
+		}
+		j.c.mu.Unlock()
+	}
+	return calls
+}
+
+// claimAll enters claims. A final answer is for one of them, so it is looked for which: all can be asked again by their IDs.
+func (es *Elections) claimAll(l *lease, calls []call) {
+	if len(calls) == 0 {
+		return
+	}
+	claims := make([]driver.Claim, len(calls))
+	for i, k := range calls {
+		claims[i] = driver.Claim{Name: k.p.Name, ID: k.p.ID, Value: es.spec.value}
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
+	places, err := l.dl.Claim(ctx, claims...)
+	cancel()
+	if half := len(calls) / 2; err != nil && isAnswer(err) && half > 0 && l.ctx.Err() == nil {
+		es.claimAll(l, calls[:half])
+		es.claimAll(l, calls[half:])
+		return
+	}
+	es.learn(len(calls), err)
+	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // fits says what is wrong with it
+	for i, k := range calls {
+		k.c.entered(k.p, places[i], err)
+	}
+}
+
+// isAnswer says whether the store has given a final answer.
+func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isFinal(err) }
+
+// learn from a call how many claims the next one should have: what times out may do better in parts.
+func (es *Elections) learn(n int, err error) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	switch {
+	case err == nil:
+		es.crew.limit = min(maxTogether, max(es.crew.limit, 2*n))
+	case !isAnswer(err):
+		es.crew.limit = max(1, min(es.crew.limit, n/2))
+	}
+}
+
+// entered takes the answer of a Claim, as call does for a campaign.
+func (c *claim) entered(asked, got driver.Place, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.job.calling = false
+	if err == nil && !c.fits(core.Enter, asked, got) {
+		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
+	}
+	if err == nil && c.place.ID == asked.ID {
+		c.place = got // also when it came too late: then it is released by its token
+	}
+	o := core.ClaimOrder{}
+	switch {
+	case c.next != nil:
+		o, c.next = *c.next, nil
+	case err != nil:
+		e := failed(err)
+		if e.Kind == core.Rejected {
+			c.many.refused(c, err)
+		}
+		o = c.stepLocked(e)
+	default:
+		o = c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held})
+	}
+	c.many.carry(c, o)
+}
+
+// followAll has the lease's news tell when places are held. A store that cannot is asked to wait, for each on a goroutine of its own.
+func (es *Elections) followAll(l *lease, all jobs) {
+	f, ok := l.dl.(driver.Follower)
+	var places []driver.Place
+	for _, j := range all {
+		j.c.mu.Lock()
+		switch {
+		case j.seq != j.c.job.seq || j.c.core.Phase() != core.Waiting:
+		case ok:
+			places = append(places, j.c.place)
+		default:
+			j.c.job.calling = true
+			go j.c.waitAlone()
+		}
+		j.c.mu.Unlock()
+	}
+	if len(places) > 0 {
+		f.Follow(places...)
+	}
+}
+
+func (c *claim) waitAlone() {
+	o, err := c.call(c.l.ctx, core.ClaimOrder{Do: core.Await}, c.await)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.job.calling = false
+	if c.next != nil {
+		o, c.next = *c.next, nil
+	}
+	if isFinal(err) {
+		c.many.refused(c, err)
+	}
+	c.many.carry(c, o)
+}
+
+// woken hears that a place which is followed is held.
+func (c *claim) woken(p driver.Place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.many == nil || p.ID != c.place.ID || c.core.Phase() != core.Waiting {
+		return
+	}
+	if !c.fits(core.Await, c.place, p) {
+		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again
+		return
+	}
+	c.place = p
+	c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
+}
+
+// releaseAll gives places up, as release does for one.
+func (es *Elections) releaseAll(l *lease, calls []call) {
+	if len(calls) == 0 {
+		return
+	}
+	e := core.ClaimEvent{Kind: core.LeaseOver}
+	if l.ctx.Err() == nil {
+		places := make([]driver.Place, len(calls))
+		for i, k := range calls {
+			places[i] = k.p
+		}
+		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
+		err := l.dl.Release(ctx, places...)
+		cancel()
+		half := len(calls) / 2
+		switch {
+		case err != nil && isAnswer(err) && half > 0:
+			es.releaseAll(l, calls[:half])
+			es.releaseAll(l, calls[half:])
+			return
+		case err == nil || errors.Is(err, driver.ErrGone):
+			e.Kind = core.Left
+		default:
+			e.Kind = core.Failed
+		}
+		es.learn(len(calls), err)
+	}
+	for _, k := range calls {
+		k.c.left(e)
+	}
+}
+
+// left takes the answer of a Release.
+func (c *claim) left(e core.ClaimEvent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.job.calling = false
+	o := c.stepLocked(e)
+	if c.next != nil {
+		o, c.next = *c.next, nil
+	}
+	c.many.carry(c, o)
+}
+
+// givenUp says whether the owner has resigned.
+func (c *claim) givenUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.Phase() > core.Stopping
+}

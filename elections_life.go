@@ -1,0 +1,204 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// The locks, from the outer to the inner: a claim's; then Elections' or the session's or the lease's, of which none is taken under another.
+
+// queueUp waits for the seat of a name among this process's own claims. It says whether it is free.
+func (es *Elections) queueUp(name string) bool {
+	free := es.s.takeSeat(seat{name: name}, &es.turns)
+	if free {
+		es.turn(name)
+	}
+	return free
+}
+
+// turn hears that the seat of a name is ours.
+func (es *Elections) turn(name string) {
+	es.mu.Lock()
+	st, known := es.names[name]
+	if !known || st.seated || st.c != nil {
+		es.mu.Unlock()
+		es.s.leaveSeat(seat{name: name}) // it was withdrawn meanwhile
+		return
+	}
+	es.names[name] = stand{seated: true}
+	es.findLease(name)
+	es.mu.Unlock()
+}
+
+// findLease has a name stand under the present lease, or the next one.
+func (es *Elections) findLease(name string) {
+	es.unleased = append(es.unleased, name)
+	if !es.grounding {
+		es.grounding = true
+		go es.ground()
+	}
+}
+
+// ground finds a lease for all names that have none.
+func (es *Elections) ground() {
+	for try := 0; ; try++ {
+		_ = pause(es.ctx, min(try, 1)) // live sees a lease that is ending in a moment
+		l, err := es.s.live(es.ctx)
+		es.mu.Lock()
+		names := es.unleased
+		es.unleased = nil
+		if es.grounding = len(names) > 0; !es.grounding {
+			es.mu.Unlock()
+			return
+		}
+		es.mu.Unlock()
+		for _, name := range names {
+			if err != nil {
+				es.abandon(name, err)
+			} else if es.enter(l, name) {
+				try = -1
+			}
+		}
+	}
+}
+
+// abandon stands no more for a name that waits for a lease.
+func (es *Elections) abandon(name string, err error) {
+	es.mu.Lock()
+	st := es.names[name]
+	waits := st.seated && st.c == nil
+	if waits {
+		delete(es.names, name)
+		es.less()
+		if !errors.Is(err, ErrClosed) && !es.closed {
+			es.tell(manyNews{err: &NotStandingError{name, err}})
+		} else {
+			es.wake() // there may be nothing left to tell
+		}
+	}
+	es.mu.Unlock()
+	if waits {
+		es.s.leaveSeat(seat{name: name})
+	}
+}
+
+// enter makes the claim of a name, unless the lease is ending.
+func (es *Elections) enter(l *lease, name string) bool {
+	c := standFor(context.Background(), l, seat{name: name}, &es.spec, nil)
+	es.mu.Lock()
+	if st := es.names[name]; !st.seated || st.c != nil {
+		es.mu.Unlock()
+		return true // withdrawn meanwhile
+	}
+	es.names[name] = stand{c: c, seated: true}
+	es.mu.Unlock()
+	if !l.join(c) {
+		es.mu.Lock()
+		defer es.mu.Unlock()
+		if es.names[name].c == c {
+			es.names[name] = stand{seated: true}
+			es.findLease(name)
+		}
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core.Phase() == core.Entering && c.job.seq == 0 {
+		c.pass(core.ClaimOrder{Do: core.Enter})
+	}
+	return true
+}
+
+// won hears that a term has begun. The claim's lock is held, as in what follows.
+func (es *Elections) won(c *claim) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.names[c.name] = stand{c: c, seated: true, leads: true}
+	es.tell(manyNews{t: c.term})
+	es.tally.won++
+	es.logSoon()
+}
+
+// ended hears that a term's context has ended. One that nobody was told of is resigned, and its name is stood for again.
+func (es *Elections) ended(c *claim, cause core.Cause) {
+	resigned := c.core.Phase() > core.Stopping
+	es.mu.Lock()
+	es.tally.ended++
+	es.logSoon()
+	if es.names[c.name].c == c {
+		delete(es.names, c.name)
+	}
+	untold := !c.job.told && !c.job.dropped && !resigned
+	switch {
+	case c.job.told && !resigned:
+		es.tell(manyNews{t: c.term, err: c.ended(c.term.token, cause)})
+	case untold:
+		c.job.dropped = true
+		es.names[c.name] = stand{}
+		es.open++
+	}
+	es.mu.Unlock()
+	if untold {
+		es.queueUp(c.name)
+		c.job.resign = true
+		es.post(c, core.Nothing, 0)
+	}
+}
+
+// freed hears that nothing of a claim stands any more. With again its name keeps the seat.
+func (es *Elections) freed(c *claim, again bool) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	if again && es.names[c.name].c == c {
+		es.names[c.name] = stand{seated: true}
+		es.findLease(c.name)
+		return
+	}
+	if es.names[c.name].c == c && !c.job.told {
+		delete(es.names, c.name)
+	}
+	if !c.job.told {
+		es.less()
+	}
+	es.wake() // there may be nothing left to tell
+}
+
+// refused hears that the store will not have a name.
+func (es *Elections) refused(c *claim, err error) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	if es.names[c.name].c == c {
+		delete(es.names, c.name)
+		es.tell(manyNews{err: &NotStandingError{c.name, err}})
+	}
+}
+
+// manyTally is what the next line of the log tells.
+type manyTally struct {
+	won, ended int
+	due        bool
+}
+
+// logSoon has one line written for all that happens within a second.
+func (es *Elections) logSoon() {
+	if es.tally.due || es.s.log.logger == nil {
+		return
+	}
+	es.tally.due = true
+	time.AfterFunc(time.Second, func() {
+		es.mu.Lock()
+		n, names, leads := es.tally, len(es.names), 0
+		for _, st := range es.names {
+			if st.leads {
+				leads++
+			}
+		}
+		es.tally = manyTally{}
+		es.mu.Unlock()
+		es.s.log.log(slog.LevelInfo, "elections", "elected", n.won, "ended", n.ended, "leading", leads, "waiting", names-leads, "id", es.s.o.ID)
+	})
+}

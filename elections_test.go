@@ -1,0 +1,475 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/drivertest"
+)
+
+// manyNames returns n names.
+func manyNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("shard/%05d", i)
+	}
+	return names
+}
+
+// collect iterates until n things were told, or nothing comes for a minute.
+func collect(t *testing.T, es *Elections, n int) (won []*Term, ended map[*Term]error, refused []error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ended = map[*Term]error{}
+	for range n {
+		for term, err := range es.Terms(ctx) {
+			switch {
+			case term == nil:
+				refused = append(refused, err)
+			case err != nil:
+				ended[term] = err
+			default:
+				won = append(won, term)
+			}
+			break
+		}
+	}
+	if got := len(won) + len(ended) + len(refused); got != n {
+		t.Fatalf("told %d things, want %d: %d won, %d ended, refused %v", got, n, len(won), len(ended), refused)
+	}
+	return won, ended, refused
+}
+
+// nothingTold fails if something is told within a minute.
+func nothingTold(t *testing.T, es *Elections) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for term, err := range es.Terms(ctx) {
+		t.Errorf("told of %v, %v; want nothing", term, err)
+	}
+}
+
+func (b *world) emptyLines(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		if line, _ := b.store.Line(context.Background(), name); line.Holder != nil {
+			b.t.Errorf("a claim stands on %s: %+v", name, *line.Holder)
+		}
+	}
+}
+
+func TestManyElectionsAreWonAndTakenOver(t *testing.T) {
+	for _, kind := range []string{"follower", "waiting alone"} {
+		bubble(t, func(t *testing.T, b *world) {
+			var on driver.Store = b.store
+			if kind != "follower" {
+				on = plainStore{b.store}
+			}
+			first, second := b.session("a", on, Options{}), b.session("b", on, Options{})
+			names := manyNames(1000)
+			es1, es2 := first.Elections(nil), second.Elections(&ElectionsOptions{Value: []byte("v")})
+			if err := es1.Stand(names...); err != nil {
+				t.Fatal(err)
+			}
+			terms, _, _ := collect(t, es1, len(names))
+			seen := map[string]Token{}
+			for _, term := range terms {
+				if err := term.Check(); err != nil || seen[term.Name()] != 0 {
+					t.Fatalf("%s: %v, token before %d", term.Name(), err, seen[term.Name()])
+				}
+				seen[term.Name()] = term.Token()
+			}
+			if err := es2.Stand(names...); err != nil {
+				t.Fatal(err)
+			}
+			nothingTold(t, es2)
+			if err := es1.Resign(context.Background(), terms...); err != nil {
+				t.Fatal(err)
+			}
+			later, _, _ := collect(t, es2, len(names))
+			for _, term := range later {
+				if term.Check() != nil || term.Token() <= seen[term.Name()] {
+					t.Fatalf("%s: %v, token %d after %d", term.Name(), term.Check(), term.Token(), seen[term.Name()])
+				}
+			}
+			if st, err := first.Election(names[7]).Leader(context.Background()); err != nil || string(st.Value) != "v" || st.ID != "b" {
+				t.Errorf("led by %+v, %v; want b with its value", st, err)
+			}
+			nothingTold(t, es1)
+			if err := es2.Resign(context.Background(), later...); err != nil {
+				t.Fatal(err)
+			}
+			b.emptyLines(names...)
+			if n := first.Stats().Leases + second.Stats().Leases; n != 2 {
+				t.Errorf("%d leases, want one for each process", n)
+			}
+		})
+	}
+}
+
+// plainStore has no optional ports.
+type plainStore struct{ driver.Store }
+
+func (s plainStore) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return struct{ driver.Lease }{l}, err
+}
+
+func TestALostLeaseEndsManyTermsAndThoseThatWaitStandAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		names := manyNames(600)
+		held, waited := names[:300], names[300:]
+		other := first.Elections(nil)
+		_ = other.Stand(waited...)
+		theirs, _, _ := collect(t, other, len(waited))
+		es := second.Elections(nil)
+		_ = es.Stand(names...)
+		terms, _, _ := collect(t, es, len(held))
+		before := map[string]Token{}
+		for _, term := range terms {
+			before[term.Name()] = term.Token()
+		}
+		b.store.Expire(held[0])
+		won, ended, _ := collect(t, es, len(held))
+		if len(won) > 0 {
+			t.Fatalf("%d terms were won before the lost ones were resigned", len(won))
+		}
+		for _, term := range terms {
+			if err := ended[term]; !errors.Is(err, ErrDeposed) || !errors.Is(term.Check(), ErrDeposed) || !errors.Is(context.Cause(term.Context()), ErrDeposed) {
+				t.Fatalf("%s: told %v, Check %v", term.Name(), err, term.Check())
+			}
+			_ = term.Resign(context.Background())
+			if err := es.Stand(term.Name()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, _, _ := collect(t, es, len(held))
+		for _, term := range again {
+			if term.Check() != nil || term.Token() <= before[term.Name()] {
+				t.Fatalf("%s: %v, token %d after %d", term.Name(), term.Check(), term.Token(), before[term.Name()])
+			}
+		}
+		_ = other.Resign(context.Background(), theirs...) // the places in these lines are under the next lease now
+		if won, _, _ := collect(t, es, len(waited)); len(won) != len(waited) {
+			t.Fatalf("%d of %d names that waited were won", len(won), len(waited))
+		}
+	})
+}
+
+func TestAPlaceOfManyThatIsRemovedIsTakenAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		holder := b.lead(first, "n")
+		es := second.Elections(nil)
+		_ = es.Stand("n")
+		synctest.Wait()
+		line, _ := b.store.Line(context.Background(), "n")
+		was := line.Waiters[0].Token
+		b.store.Remove("n", was)
+		synctest.Wait()
+		line, _ = b.store.Line(context.Background(), "n")
+		if len(line.Waiters) != 1 || line.Waiters[0].Token <= was {
+			t.Fatalf("the waiting claim was not entered again: %+v", line.Waiters)
+		}
+		_ = holder.Resign(context.Background())
+		terms, _, _ := collect(t, es, 1)
+		b.store.Remove("n", uint64(terms[0].Token()))
+		if _, ended, _ := collect(t, es, 1); !errors.Is(ended[terms[0]], ErrDeposed) {
+			t.Fatalf("told %v, want deposed", ended)
+		}
+	})
+}
+
+func TestWithdrawnNamesLeaveNothingBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		names := manyNames(200)
+		es1, es2 := first.Elections(nil), second.Elections(nil)
+		_ = es1.Stand(names...)
+		terms, _, _ := collect(t, es1, len(names))
+		_ = es2.Stand(names...)
+		synctest.Wait()
+		es2.Withdraw(names[:100]...)
+		es1.Withdraw(names...) // terms that were yielded stay
+		es2.Withdraw("never stood for")
+		synctest.Wait()
+		for i, name := range names {
+			line, _ := b.store.Line(context.Background(), name)
+			if waits := len(line.Waiters) == 1; waits != (i >= 100) || line.Holder.Owner != "a" {
+				t.Fatalf("%s: %+v", name, line)
+			}
+		}
+		_ = es1.Resign(context.Background(), terms...)
+		synctest.Wait()
+		es2.Withdraw(names[100:]...) // they are won, but nobody was told
+		nothingTold(t, es2)
+		b.emptyLines(names...)
+		es2.Stand("x")
+		es2.Withdraw("x") // at once
+		es2.Stand("x")
+		if won, _, _ := collect(t, es2, 1); won[0].Check() != nil {
+			t.Fatal(won[0].Check())
+		}
+	})
+}
+
+func TestCloseOfElections(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		holder := b.lead(first, "held by a")
+		es := second.Elections(nil)
+		_ = es.Stand("yielded")
+		won, _, _ := collect(t, es, 1)
+		_ = es.Stand("untold", "held by a")
+		synctest.Wait()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for range es.Terms(context.Background()) {
+				// takes "untold"; Close has to end the loop
+			}
+		}()
+		synctest.Wait()
+		_ = es.Stand("untold 2")
+		if err := es.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		b.emptyLines("untold 2")
+		if line, _ := b.store.Line(context.Background(), "held by a"); len(line.Waiters) > 0 || holder.Check() != nil {
+			t.Errorf("%+v, %v", line, holder.Check())
+		}
+		if err := won[0].Check(); err != nil {
+			t.Errorf("a term that was yielded ended: %v", err)
+		}
+		if err := es.Stand("late"); !errors.Is(err, ErrClosed) {
+			t.Errorf("Stand after Close: %v", err)
+		}
+		for range es.Terms(context.Background()) {
+			t.Error("told something after Close")
+		}
+		if err := es.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTermsOfOneProcessWaitForEachOther(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		own := b.lead(s, "n")
+		es, es2 := s.Elections(nil), s.Elections(nil)
+		_ = es.Stand("n")
+		_ = es.Stand("n", "n")
+		_ = es2.Stand("n")
+		nothingTold(t, es)
+		_ = own.Resign(context.Background())
+		won, _, _ := collect(t, es, 1)
+		_ = es.Stand("n") // it leads
+		nothingTold(t, es)
+		nothingTold(t, es2)
+		es2.Withdraw("n")
+		_ = es2.Stand("n")
+		won[0].stop(ErrResigned) // its context ends, the work goes on
+		if _, ended, _ := collect(t, es, 1); ended[won[0]] == nil {
+			t.Fatal("its end was not told")
+		}
+		_ = es.Stand("n") // behind itself and es2
+		nothingTold(t, es)
+		_ = won[0].Resign(context.Background())
+		next, _, _ := collect(t, es2, 1)
+		nothingTold(t, es)
+		_ = next[0].Resign(context.Background())
+		if last, _, _ := collect(t, es, 1); last[0].Check() != nil {
+			t.Fatal(last[0].Check())
+		}
+		if err := es.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestATermThatEndsUntoldIsNotYieldedAndItsNameStandsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		es := s.Elections(nil)
+		_ = es.Stand("n")
+		synctest.Wait()
+		line, _ := b.store.Line(context.Background(), "n")
+		was := line.Holder.Token
+		b.store.Remove("n", was)
+		synctest.Wait()
+		won, _, _ := collect(t, es, 1)
+		if won[0].Check() != nil || won[0].Token() <= Token(was) {
+			t.Fatalf("%v, token %d after %d", won[0].Check(), won[0].Token(), was)
+		}
+		nothingTold(t, es)
+	})
+}
+
+func TestTheSessionsCloseEndsTerms(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		holder := b.lead(other, "waits")
+		es := s.Elections(nil)
+		_ = es.Stand("n", "m", "waits")
+		closed := make(chan error, 1)
+		ended := 0
+		for term, err := range es.Terms(context.Background()) {
+			if err == nil {
+				if term.Name() == "m" {
+					go func() { closed <- s.Close(context.Background()) }()
+				}
+				continue
+			}
+			if !errors.Is(err, ErrClosed) {
+				t.Errorf("%s: %v", term.Name(), err)
+			}
+			ended++
+			_ = term.Resign(context.Background())
+		}
+		if err := <-closed; err != nil || ended != 2 {
+			t.Errorf("Close: %v, and %d terms were told to have ended, want 2", err, ended)
+		}
+		synctest.Wait()
+		b.emptyLines("n", "m")
+		if line, _ := b.store.Line(context.Background(), "waits"); len(line.Waiters) > 0 || holder.Check() != nil {
+			t.Errorf("%+v", line)
+		}
+		if len(s.locals) > 0 || es.open != 0 {
+			t.Errorf("%d turns are kept, %d names open", len(s.locals), es.open)
+		}
+		if err := es.Stand("n"); !errors.Is(err, ErrClosed) {
+			t.Errorf("Stand: %v", err)
+		}
+	})
+}
+
+func TestARefusedNameIsToldAndHurtsNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", unwilling{b.store, "shard/00333"}, Options{})
+		es := s.Elections(nil)
+		names := manyNames(1000)
+		_ = es.Stand(names...)
+		won, _, refused := collect(t, es, len(names))
+		var bad *NotStandingError
+		if len(refused) != 1 || !errors.As(refused[0], &bad) || bad.Name != "shard/00333" || !errors.Is(bad, ErrRefused) {
+			t.Errorf("refused %v, want shard/00333 for good", refused)
+		}
+		if len(won) != len(names)-1 {
+			t.Errorf("%d names were won", len(won))
+		}
+		for _, bad := range []string{"", string(make([]byte, 300))} {
+			if err := es.Stand("fine", bad); !errors.Is(err, ErrInvalid) {
+				t.Errorf("Stand for %q: %v", bad, err)
+			}
+		}
+		b.emptyLines("fine")
+		if err := s.Elections(&ElectionsOptions{Value: make([]byte, MaxValue+1)}).Stand("n"); !errors.Is(err, ErrInvalid) {
+			t.Errorf("a value too large: %v", err)
+		}
+	})
+}
+
+// unwilling is a store that will not have one name, and forgets the whole call for it.
+type unwilling struct {
+	driver.Store
+	name string
+}
+
+type unwillingLease struct {
+	driver.Lease
+	name string
+}
+
+func (s unwilling) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return &unwillingLease{l, s.name}, err
+}
+
+func (l *unwillingLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Name == l.name }) {
+		return nil, fmt.Errorf("no permission: %w", driver.ErrRefused)
+	}
+	return l.Lease.Claim(ctx, claims...)
+}
+
+func TestManyElectionsBehindABadNetwork(t *testing.T) {
+	for seed := range uint64(8) {
+		bubble(t, func(t *testing.T, b *world) {
+			bad := drivertest.Faults{Seed: seed, Delay: 200 * time.Millisecond, Drop: .1, Lose: .2, Late: .15, Twice: .15, Lag: 3 * time.Second}
+			names := manyNames(300)
+			nets := []drivertest.FaultyStore{drivertest.Faulty(b.store, bad), drivertest.Faulty(b.store, bad)}
+			leads := map[string]*Term{}
+			for round := range 4 {
+				s := b.session(fmt.Sprint(round), nets[round%2], Options{})
+				es := s.Elections(nil)
+				_ = es.Stand(names...)
+				time.Sleep(5 * time.Second)
+				for _, term := range leads {
+					go term.Resign(context.Background())
+				}
+				next := map[string]*Term{}
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+				for term, err := range es.Terms(ctx) {
+					if err != nil {
+						t.Fatalf("%v: %v", term, err)
+					}
+					old := leads[term.Name()]
+					if old != nil && (old.Check() == nil || old.Token() >= term.Token()) || next[term.Name()] != nil {
+						t.Fatalf("%s: token %d leads after %v", term.Name(), term.Token(), old)
+					}
+					if next[term.Name()] = term; len(next) == len(names) {
+						break
+					}
+				}
+				cancel()
+				if len(next) < len(names) {
+					t.Fatalf("seed %d, round %d: %d of %d names were won", seed, round, len(next), len(names))
+				}
+				leads = next
+			}
+			for _, term := range leads {
+				go term.Resign(context.Background())
+			}
+			time.Sleep(time.Minute)
+			b.emptyLines(names...)
+		})
+	}
+}
+
+// However many elections, the goroutines are as many as for one.
+func TestManyElectionsCostNoGoroutines(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		names := manyNames(10_000)
+		es1, es2 := first.Elections(nil), second.Elections(nil)
+		before := runtime.NumGoroutine()
+		_, _ = es1.Stand(names...), es2.Stand(names...)
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 6 { // two leases with two each
+			t.Errorf("%d goroutines for %d elections held and as many that wait", n, len(names))
+		}
+		won := 0
+		for _, es := range []*Elections{es1, es2} {
+			for _, st := range es.names {
+				if st.leads {
+					won++
+				}
+			}
+		}
+		if won != len(names) {
+			t.Errorf("%d of %d are led", won, len(names))
+		}
+	})
+}
