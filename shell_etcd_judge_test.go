@@ -48,9 +48,10 @@ const handsLast = 20 * time.Second
 // over is for done to say, or for healed.
 func (r *rig) byHand(kv *mvccpb.KeyValue, with deed) (done func()) {
 	name, session, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "primacy/"), "/")
+	session, _, _ = strings.Cut(session, "+") // behind it a claim says that its session has a heartbeat
 	h := &hand{what: with, name: name, token: uint64(kv.CreateRevision)}
 	switch {
-	case name != "@session":
+	case name[0] != '@':
 		h.what = tookClaim
 	case with == tookClaim:
 		h.what = tookRecord

@@ -5,7 +5,7 @@
 //	etcds://…                                                  with TLS
 //
 // Options follow as a query: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's certificate), server-name=NAME,
-// password-file=FILE (instead of a password in the URL). PREFIX is put before every key, default "primacy". Write %XX for characters
+// password-file=FILE (instead of a password in the URL), heartbeat=true (sessions of any TTL have a heartbeat: see etcdstore.Options). PREFIX is put before every key, default "primacy". Write %XX for characters
 // that mean something in a URL, in passwords above all: / is %2F, ? is %3F, @ is %40, % is %25.
 package open
 
@@ -139,8 +139,14 @@ func options(c *etcdstore.Config, secure bool, query url.Values) error {
 				return bad("password-file: %v", err)
 			}
 			c.Password = strings.TrimRight(string(b), "\r\n")
+		case "heartbeat":
+			on, err := strconv.ParseBool(v)
+			if err != nil {
+				return bad("heartbeat is %q: use true or false", v)
+			}
+			c.Heartbeat = on
 		default:
-			return bad("unknown option %q: use ca, cert, key, server-name or password-file", key)
+			return bad("unknown option %q: use ca, cert, key, server-name, password-file or heartbeat", key)
 		}
 	}
 	if !secure {

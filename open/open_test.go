@@ -45,6 +45,15 @@ func TestURLs(t *testing.T) {
 	}
 }
 
+func TestHeartbeatInURL(t *testing.T) {
+	for rest, want := range map[string]bool{"h": false, "h?heartbeat=true": true, "h?heartbeat=1": true, "h?heartbeat=false": false} {
+		c, err := etcdConfig(false, rest)
+		if err != nil || c.Heartbeat != want {
+			t.Errorf("%s: Heartbeat = %v, %v; want %v", rest, c.Heartbeat, err, want)
+		}
+	}
+}
+
 func TestURLsThatCannotWorkSayWhy(t *testing.T) {
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty")
@@ -53,6 +62,7 @@ func TestURLsThatCannotWorkSayWhy(t *testing.T) {
 	}
 	for _, c := range []struct{ url, want string }{
 		{"", "no scheme"},
+		{"etcd://h?heartbeat=often", "use true or false"},
 		{"h:2379", "no scheme"},
 		{"u:CANARY@h:2379", "no scheme"},
 		{"u:CANARY://x@h:2379", "no scheme"},
