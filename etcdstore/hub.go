@@ -7,20 +7,26 @@ import (
 	"time"
 )
 
-// hub holds all watches of a store on one stream. It tells that something changed, never what: whoever is told reads the
-// state, so neither a lost event nor a compaction can hurt. Watches open at the present; one from a past revision would be
-// served up to 100 ms late.
+// hub holds all watches of a store on one stream. To most who subscribe it tells that something changed, never what: whoever is told reads the
+// state, so neither a lost event nor a compaction can hurt. Claims that wait are told what (see await). Watches open at the present; one from
+// a past revision would be served up to 100 ms late.
 type hub struct {
 	s    *Store
 	wake chan struct{} // new work for the stream
 
-	mu      sync.Mutex
-	started bool
-	watches map[span]*watch
-	byID    map[int64]*watch // as requested on the present stream
-	opened  []*watch         // requested, not yet answered; etcd answers in this order
-	ended   []int64          // to be cancelled
-	lastID  int64
+	mu        sync.Mutex
+	started   bool
+	watches   map[span]*watch
+	byID      map[int64]*watch // as requested on the present stream
+	todo      []*watch         // to be requested
+	opened    []request        // not yet answered; etcd answers in this order
+	ended     []int64          // to be cancelled
+	lastID    int64
+	wide      *watch // what stands in for narrow watches; nil: nothing
+	narrow    int    // how many of the watches it could stand in for
+	narrowing bool   // it is to be given up, and they are opened one by one
+	refused   bool   // etcd will not open it
+	few       int    // ticks for which it has been more than is needed
 }
 
 // span is what a watch sees: one key, or [key, end). Puts are left out where only deletes matter.
@@ -32,11 +38,30 @@ type span struct {
 // watch is a span watched for everybody who subscribed to it.
 type watch struct {
 	span
-	id      int64 // on the present stream; 0: not requested yet
+	id      int64 // on the present stream; 0: not requested yet, or another stands in for it
+	since   int64 // all deletions after this revision have been told, or are in log; 0: it does not stand
+	log     []deletion
 	subs    map[*sub]struct{}
-	refused bool  // etcd will not open it; those who wait must poll
-	unused  int   // ticks without subscribers
-	rev     int64 // the newest mod revision in its events
+	awaits  []*await
+	narrow  bool // see wide
+	refused bool // etcd will not open it; those who wait must poll
+	touched bool // by the message that is dealt with just now
+	unused  int  // ticks without subscribers
+	wasted  int  // messages without subscribers
+
+	rev int64 // the newest mod revision in its events
+}
+
+// request is one for a watch, under an ID.
+type request struct {
+	w  *watch
+	id int64
+}
+
+// deletion is one of a key, at a revision.
+type deletion struct {
+	key string
+	rev int64
 }
 
 // sub is one subscription. Its notify never blocks and takes no lock under which the hub is called.
@@ -55,20 +80,42 @@ func newHub(s *Store) *hub {
 func (h *hub) watch(sp span, notify func()) *sub {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := h.watches[sp]
-	if w == nil {
-		w = &watch{span: sp, subs: map[*sub]struct{}{}}
-		h.watches[sp] = w
-		h.rouse()
+	w := h.open(sp)
+	if w.subs == nil {
+		w.subs = map[*sub]struct{}{}
 	}
-	w.unused = 0
 	su := &sub{h, w, notify}
 	w.subs[su] = struct{}{}
+	return su
+}
+
+// open returns the watch on a span, made if there is none. The caller holds h.mu and adds whoever needs it.
+func (h *hub) open(sp span) *watch {
+	w := h.watches[sp]
+	if w == nil {
+		w = &watch{span: sp, narrow: h.isNarrow(sp)}
+		h.watches[sp] = w
+		if w.narrow {
+			h.narrow++
+			h.widen()
+		}
+		h.request(w)
+	}
+	w.unused, w.wasted = 0, 0
 	if !h.started {
 		h.started = true
 		h.s.spawn(h.run)
 	}
-	return su
+	return w
+}
+
+// request has w opened, unless another watch stands in for it.
+func (h *hub) request(w *watch) {
+	if w.narrow && h.wide != nil && !h.narrowing {
+		return
+	}
+	h.todo = append(h.todo, w)
+	h.rouse()
 }
 
 // stop ends the subscription. It may be called on nil and more than once.
@@ -80,9 +127,16 @@ func (su *sub) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(su.w.subs, su)
-	// A watched line stays for a while: who follows it asks again at once, and opening costs a round trip.
-	if len(su.w.subs) == 0 && su.w.end == "" {
-		h.remove(su.w)
+	h.spare(su.w)
+}
+
+// idle reports whether nobody needs w.
+func (w *watch) idle() bool { return len(w.subs) == 0 && len(w.awaits) == 0 }
+
+// spare removes a watch that nobody needs. A watched line stays for a while: who follows it asks again at once, and opening costs a round trip.
+func (h *hub) spare(w *watch) {
+	if w.idle() && w.end == "" {
+		h.remove(w)
 	}
 }
 
@@ -97,7 +151,8 @@ func (su *sub) seen() int64 {
 func (h *hub) stands(su *sub) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return su.w.id != 0 || su.w.refused
+	w, src := su.w, h.source(su.w)
+	return w.id != 0 || src.id != 0 || w.refused
 }
 
 // remove forgets a watch. The caller holds h.mu.
@@ -106,12 +161,25 @@ func (h *hub) remove(w *watch) {
 		return
 	}
 	delete(h.watches, w.span)
-	if w.id != 0 {
-		delete(h.byID, w.id)
-		h.ended = append(h.ended, w.id)
-		h.rouse()
+	if w.narrow {
+		h.narrow--
 	}
+	h.cancel(w)
 }
+
+// cancel ends w on the stream, if it was requested there.
+func (h *hub) cancel(w *watch) {
+	if w.id == 0 {
+		return
+	}
+	delete(h.byID, w.id)
+	h.ended = append(h.ended, w.id)
+	w.forget()
+	h.rouse()
+}
+
+// forget notes that w does not stand on any stream.
+func (w *watch) forget() { w.id, w.since, w.log, w.refused = 0, 0, nil, false }
 
 // rouse wakes the goroutine that sends.
 func (h *hub) rouse() {
@@ -133,13 +201,14 @@ func (h *hub) reap() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.watches {
-		if len(w.subs) > 0 {
+		if !w.idle() {
 			continue
 		}
 		if w.unused++; w.unused > 3 {
 			h.remove(w)
 		}
 	}
+	h.straighten()
 	return len(h.watches)
 }
 
@@ -155,9 +224,17 @@ func (h *hub) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.byID)
-	h.opened, h.ended = nil, nil
+	h.opened, h.ended, h.todo, h.refused, h.narrowing = nil, nil, nil, false, false
+	if h.wide != nil {
+		if h.wide.forget(); h.narrow <= wideBelow {
+			h.wide = nil
+		} else {
+			h.todo = append(h.todo, h.wide)
+		}
+	}
 	for _, w := range h.watches {
-		w.id, w.refused = 0, false
+		w.forget()
+		h.request(w)
 	}
 	h.rouse()
 }

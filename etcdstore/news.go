@@ -23,6 +23,11 @@ type news struct {
 	spots  map[spot]bool // so did the keys of the claims in these
 	sub    *sub          // watches the record and the requests
 	closed bool
+
+	covered map[spot]int    // claims that a Wait or a Follow hears of already
+	follows map[spot]*await // the places that are followed
+	turned  []*await        // those of them that are to be looked at
+	round   []*await        // those that have not had their turn in this round of looks without a signal
 }
 
 const (
@@ -32,13 +37,24 @@ const (
 	chunk = 100
 )
 
-func (n *news) init() { n.wake, n.spots = make(chan struct{}, 1), map[spot]bool{} }
+func (n *news) init() {
+	n.wake, n.spots, n.covered, n.follows = make(chan struct{}, 1), map[spot]bool{}, map[spot]int{}, map[spot]*await{}
+}
 
 // poke wakes News.
 func (n *news) poke() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
+	}
+}
+
+// cover notes that one more Wait or Follow, or one less, hears of the claim in a spot. While one does News need not watch its key.
+func (n *news) cover(at spot, more int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.covered[at] += more; n.covered[at] == 0 {
+		delete(n.covered, at)
 	}
 }
 
@@ -71,25 +87,34 @@ func (n *news) keepRecord() {
 // close ends the watch on the record.
 func (n *news) close() {
 	n.mu.Lock()
-	su := n.sub
-	n.sub, n.closed = nil, true
+	su, follows := n.sub, n.follows
+	n.sub, n.closed, n.follows, n.turned, n.round = nil, true, map[spot]*await{}, nil, nil
 	n.mu.Unlock()
 	su.stop()
+	for _, a := range follows {
+		a.drop()
+	}
 }
 
 // News implements [driver.Lease].
 func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	l.watchRecord()
-	for {
+	suspected := time.Now()
+	for rounds := 0; ; {
 		if l.over() {
 			return nil, l.goneErr("news")
 		}
 		fresh := l.watchPlaces()
-		out, err := l.collect(ctx)
+		out, err := l.turns(ctx)
+		if err == nil {
+			var more []driver.News
+			more, err = l.collect(ctx)
+			out = append(out, more...)
+		}
 		if len(out) > 0 {
 			return out, nil // also when err is not nil: what was read already is not told again
 		}
-		pause := poll()
+		pause := l.news.spread(pollAfter(rounds))
 		switch {
 		case final(err):
 			return nil, err
@@ -98,11 +123,17 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		case fresh:
 			pause = settling
 		}
-		quiet, err := l.pause(ctx, l.news.wake, pause)
-		if err != nil {
-			return nil, fmt.Errorf("etcd: news: %w", err)
+		quiet, perr := l.pause(ctx, l.news.wake, pause)
+		switch {
+		case perr != nil:
+			return nil, fmt.Errorf("etcd: news: %w", perr)
+		case !quiet || err != nil || fresh:
+			continue
 		}
-		if quiet && pause > time.Second {
+		l.news.next()
+		if time.Since(suspected) > 4*time.Second {
+			suspected = time.Now()
+			rounds++
 			l.suspect()
 		}
 	}
@@ -130,8 +161,9 @@ func (l *lease) watchRecord() {
 func (l *lease) watchPlaces() (young bool) {
 	l.mu.Lock()
 	var old []*slot
+	l.news.mu.Lock()
 	for _, sl := range l.slots {
-		if sl.token == 0 || sl.sub != nil || sl.leaving {
+		if sl.token == 0 || sl.sub != nil || sl.leaving || l.news.covered[sl.spot] > 0 {
 			continue
 		}
 		if sl.fresh++; sl.fresh > 1 {
@@ -140,6 +172,7 @@ func (l *lease) watchPlaces() (young bool) {
 			young = true
 		}
 	}
+	l.news.mu.Unlock()
 	l.mu.Unlock()
 	for _, sl := range old {
 		l.watchPlace(sl)
@@ -164,8 +197,9 @@ func (l *lease) watchPlace(sl *slot) {
 		su.stop()
 		return
 	}
-	// A watch that stood already tells nothing, so the key is read once in any case.
-	l.news.add(at)
+	if l.s.hub.stands(su) {
+		l.news.add(at) // it tells nothing at first: the key is read once in any case
+	}
 }
 
 // suspect has the record and some of the places read though nothing was told: no push is relied upon alone.

@@ -11,7 +11,7 @@ import (
 
 // Who waits for what.
 //
-// An exclusive claim waits for the youngest claim before it, a reader for the youngest exclusive one: so all readers behind one writer are woken
+// An exclusive claim waits until all before it are gone (see await), a reader for the youngest exclusive one: so all readers behind one writer are woken
 // by its end, and nobody else. The slots of a semaphore come free in any order. Its first waiter hears of the end of every shared claim; whoever
 // waits behind another waits for that one's end, or for its turn: as it comes to hold it touches its own key, if anybody stands behind
 // it. So a release costs, whatever the length of the line, its delete, a read by the first waiter and, where others wait, a touch and two reads by the
@@ -19,18 +19,19 @@ import (
 
 // standing is what a place looks like in the store.
 type standing struct {
+	rev      int64 // at which it does
 	stands   bool
 	held     bool
-	ahead    span     // whose next event may change that, where it is not held
-	aheadRev int64    // where that is one claim's end, its create revision
-	behind   []string // the keys of the claims that it stands right behind, where it is not held
+	before   []rival  // who stands before an exclusive claim, the youngest first, nearby of them at most; of a shared one, for whose end alone it waits
+	ahead    span     // whose next event may change that, where a shared one is not held
+	behind   []string // the keys of the claims that a shared one stands right behind, where it is not held
 	followed bool     // others stand behind a claim on a semaphore
 }
 
 // before returns the reads that tell what stands before a claim made at rev, as far as that decides whether it holds. Rev 0: a new claim.
 func before(dir string, slots int, rev int64) []*pb.RequestOp {
 	if slots == 0 {
-		return []*pb.RequestOp{doRange(lastBefore(dir, rev))}
+		return []*pb.RequestOp{doRange(youngest(dir, prefixEnd(dir), nearby, rev))}
 	}
 	ops := []*pb.RequestOp{doRange(youngest(dir, dir+sharedMark, 1, rev))}
 	if slots != driver.Unlimited {
@@ -66,7 +67,7 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 	return false, span{key: string(shared[0].Key), puts: true}
 }
 
-// behind returns the claims that one of which that is awaited stands right behind: whose sessions it must keep vigil over.
+// behind returns the claims that a shared one which is awaited stands right behind: whose sessions it must keep vigil over.
 func behind(wait span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.end != "":
@@ -81,6 +82,15 @@ func behind(wait span, shared []*mvccpb.KeyValue) (keys []string) {
 
 // look reads a place, and what stands before it, at one instant.
 func (l *lease) look(ctx context.Context, what string, p driver.Place) (standing, error) {
+	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{Success: l.looking(p)})
+	if err != nil {
+		return standing{}, err
+	}
+	return l.seen(p, resp, 0), nil
+}
+
+// looking is what look reads, and seen says what the answers mean, which begin with the one at that index.
+func (l *lease) looking(p driver.Place) []*pb.RequestOp {
 	dir := l.s.lineDir(p.Name)
 	own := doRange(&pb.RangeRequest{Key: []byte(l.keyOf(p)), KeysOnly: true})
 	ops := append([]*pb.RequestOp{own}, before(dir, p.Slots, int64(p.Token))...)
@@ -88,32 +98,42 @@ func (l *lease) look(ctx context.Context, what string, p driver.Place) (standing
 		ops = append(ops, doRange(&pb.RangeRequest{Key: []byte(dir + sharedMark), RangeEnd: []byte(dir + sharedEnd), Limit: 1, KeysOnly: true,
 			MinCreateRevision: int64(p.Token) + 1, SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}))
 	}
-	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{Success: ops})
-	if err != nil {
-		return standing{}, err
-	}
-	kv := one(resp, 0)
+	return ops
+}
+
+func (l *lease) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
+	kv := one(resp, at)
 	if kv == nil || uint64(kv.CreateRevision) != p.Token {
-		return standing{}, nil
+		return standing{}
 	}
-	st := standing{stands: true, followed: one(resp, 3) != nil}
-	st.held, st.ahead = verdict(dir, p.Slots, found(resp, 1), found(resp, 2))
-	st.behind = behind(st.ahead, found(resp, 2))
-	if first := one(resp, 1); first != nil && string(first.Key) == st.ahead.key && !st.ahead.puts {
-		st.aheadRev = first.CreateRevision
+	st := standing{rev: resp.Header.Revision, stands: true, followed: p.Slots > 0 && one(resp, at+3) != nil}
+	if p.Slots == 0 {
+		st.before = rivals(found(resp, at+1))
+		st.held = len(st.before) == 0
+		return st
 	}
-	return st, nil
+	var shared []*mvccpb.KeyValue
+	if p.Slots > 0 {
+		shared = found(resp, at+2)
+	}
+	first := found(resp, at+1)
+	st.held, st.ahead = verdict(l.s.lineDir(p.Name), p.Slots, first, shared)
+	st.behind = behind(st.ahead, shared)
+	if len(first) > 0 && string(first[0].Key) == st.ahead.key && !st.ahead.puts {
+		st.before = rivals(first) // it waits for that one's end
+	}
+	return st
 }
 
 // still reports whether a place waits for the same claim's end as when it was looked at last. It costs the same however long the line is: thousands who
 // wait ask it now and then.
-func (l *lease) still(ctx context.Context, what string, p driver.Place, last standing) bool {
-	if last.aheadRev == 0 {
+func (l *lease) still(ctx context.Context, what string, p driver.Place, ahead rival) bool {
+	if ahead.rev == 0 {
 		return false
 	}
 	own := l.keyOf(p)
 	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(own, int64(p.Token)), ifCreate(last.ahead.key, last.aheadRev)},
+		Compare: []*pb.Compare{ifCreate(own, int64(p.Token)), ifCreate(ahead.key, ahead.rev)},
 		// Without a read etcd would answer from one member alone.
 		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(own), CountOnly: true})},
 	})

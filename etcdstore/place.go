@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -50,59 +51,70 @@ func pollAfter(quiet int) time.Duration { return poll() << min(quiet, 2) }
 // again is how long to wait after a read that failed.
 const again = 500 * time.Millisecond
 
-// Wait implements [driver.Lease]. It watches what ends its waiting (see verdict), and its own place.
+// Wait implements [driver.Lease]. An exclusive claim is told of by the events of its line (see await), a shared one looks when something happened
+// that it may wait for (see verdict).
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	what := verb("wait for", p.Name)
 	p, err := l.known(p)
 	if err != nil {
 		return p, err
 	}
-	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	own := l.s.hub.watch(span{key: l.keyOf(p)}, notify)
-	defer own.stop()
-	var ahead *sub
+	a := l.newAwait(p, make(chan struct{}, 1))
+	l.s.hub.enlist(a)
+	l.news.cover(a.at, 1)
+	defer func() {
+		l.s.hub.leave(a)
+		l.news.cover(a.at, -1)
+		l.news.poke() // a claim that holds now is watched by itself
+	}()
 	var guards posts
-	defer func() { ahead.stop(); guards.stop() }()
-	var last standing
-	for quiet, rounds := false, 0; ; {
-		if quiet && l.still(ctx, what, p, last) {
-			rounds++
-			if quiet, err = l.pause(ctx, changed, pollAfter(rounds)); err != nil {
-				return p, fmt.Errorf("etcd: %s: %w", what, err)
-			}
-			continue
-		}
-		st, err := l.look(ctx, what, p)
-		last, rounds = st, 0 // nothing, if it failed
-		pause := poll()
+	defer func() { guards.stop() }()
+	var last []string // behind whom the vigil is kept
+	for rounds, looks := 0, 0; ; {
+		f, unsure, next := l.s.hub.ask(a)
+		wake, pause := a.changed, pollAfter(rounds)
 		switch {
-		case errors.Is(err, driver.ErrRefused):
-			return p, err
-		case err != nil:
-			pause = again
-		case !st.stands:
-			return p, placeGone("wait for", p.Name)
-		case st.held:
-			l.show(p, st)
+		case f == holds:
 			p.Held = true
 			return p, nil
-		case ahead == nil || ahead.w.span != st.ahead:
-			// The watch tells when it stands, and then we look again: what goes before that is not missed.
-			ahead.stop()
-			ahead = l.s.hub.watch(st.ahead, notify)
-			guards = l.s.keepVigils(guards, st.behind, notify)
-			if l.s.hub.stands(ahead) {
-				continue // it tells nothing at first: look again
+		case f == ended:
+			l.news.add(a.at)
+			return p, placeGone("wait for", p.Name)
+		case unsure && looks < 3:
+			st, err := l.look(ctx, what, p)
+			switch {
+			case errors.Is(err, driver.ErrRefused):
+				return p, err
+			case err != nil:
+				pause = again
+			case !st.stands:
+				return p, placeGone("wait for", p.Name)
+			case st.held:
+				l.show(p, st)
+				p.Held = true
+				return p, nil
+			default:
+				l.s.hub.learn(a, st)
+				looks, rounds = looks+1, 0
+				continue
 			}
+		case unsure: // the line changes faster than we can look
+			wake, pause = nil, again/10
 		}
-		if quiet, err = l.pause(ctx, changed, pause); err != nil {
+		if !slices.Equal(next, last) {
+			last, guards = next, l.s.keepVigils(guards, next, func() { l.s.hub.doubt(a) })
+		}
+		looks = 0
+		quiet, err := l.pause(ctx, wake, pause)
+		switch {
+		case err != nil:
 			return p, fmt.Errorf("etcd: %s: %w", what, err)
+		case unsure:
+			rounds = 0
+		case quiet && l.still(ctx, what, p, l.s.hub.right(a)):
+			rounds++
+		case quiet:
+			l.s.hub.doubt(a)
 		}
 	}
 }
@@ -168,17 +180,6 @@ func (l *lease) modOf(p driver.Place, newer int64) int64 {
 	return sl.mod
 }
 
-// Release implements [driver.Lease]. Places are released one after another; where one fails, the others are still tried.
-func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
-	var errs []error
-	for _, p := range places {
-		if err := l.release(ctx, p); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // release gives one place up.
 func (l *lease) release(ctx context.Context, p driver.Place) error {
 	sl := l.open(spotOf(p))
@@ -188,6 +189,11 @@ func (l *lease) release(ctx context.Context, p driver.Place) error {
 		return fmt.Errorf("etcd: %s: %w", verb("release", p.Name), err)
 	}
 	defer sl.unlock()
+	return l.releaseIn(ctx, sl, p)
+}
+
+// releaseIn is release for who has the slot's turn.
+func (l *lease) releaseIn(ctx context.Context, sl *slot, p driver.Place) error {
 	switch {
 	case l.has(sl, p):
 		return l.retract(ctx, sl)

@@ -118,14 +118,16 @@ func (h *hub) pending() []*pb.WatchRequest {
 		out = append(out, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
 	}
 	h.ended = nil
-	for _, w := range h.watches {
-		if w.id != 0 || w.refused {
+	todo := h.todo
+	h.todo = nil
+	for _, w := range todo {
+		if w.id != 0 || w.refused || w != h.wide && h.watches[w.span] != w || w.narrow && h.wide != nil && !h.narrowing {
 			continue
 		}
 		h.lastID++
 		w.id = h.lastID
 		h.byID[w.id] = w
-		h.opened = append(h.opened, w)
+		h.opened = append(h.opened, request{w, w.id})
 		req := &pb.WatchCreateRequest{Key: []byte(w.key), RangeEnd: []byte(w.end), WatchId: w.id}
 		if !w.puts {
 			req.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
@@ -158,27 +160,32 @@ func (st *stream) receive() {
 func (h *hub) take(r *pb.WatchResponse) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if r.Header.GetClusterId() != h.s.cluster {
+		return false // it says nothing of our claims
+	}
 	w := h.byID[r.WatchId]
 	if r.Created && len(h.opened) > 0 {
 		// Where etcd refuses a watch it does not say which (its ID is then -1), but it answers in order.
-		w, h.opened = h.opened[0], h.opened[1:]
+		first := h.opened[0]
+		if w, h.opened = first.w, h.opened[1:]; w.id != first.id {
+			w = nil // given up meanwhile
+		}
 	}
 	if r.Canceled && expired(r.CancelReason) {
 		return false // the stream carries the token it was opened with; a new one gets a new token
 	}
-	if w == nil || h.watches[w.span] != w {
+	if w == nil || w != h.wide && h.watches[w.span] != w {
 		return true // a sign of life, or a watch that was given up
 	}
-	if r.Canceled {
-		delete(h.byID, w.id)
-		w.id, w.refused = 0, r.Created
-		h.rouse()
-	}
-	for _, e := range r.Events {
-		w.rev = max(w.rev, e.Kv.ModRevision)
-	}
-	if r.Created || r.Canceled || len(r.Events) > 0 {
-		w.tell()
+	switch {
+	case r.Canceled:
+		h.lost(w, r.Created)
+	case r.Created:
+		h.stood(w, r.Header.GetRevision())
+	case r.Fragment:
+		return false // part of a revision proves nothing; we asked for none
+	case len(r.Events) > 0:
+		h.deliver(w, r.Events)
 	}
 	return true
 }

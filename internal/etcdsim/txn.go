@@ -92,7 +92,7 @@ func (s *state) txn(t *pb.TxnRequest) (*pb.TxnResponse, error) {
 	}
 	resp := s.run(t, p, s.rev+1)
 	resp.Header.Revision = s.rev
-	if len(s.fresh) > 0 {
+	if !readOnly(t) && len(s.fresh) > 0 { // for a read that still has what the entry before it wrote
 		resp.Header.Revision++
 	}
 	return resp, nil

@@ -1,0 +1,267 @@
+package etcdstore
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+var _ driver.Follower = (*lease)(nil)
+
+// pairs is how many places are looked at in one Txn, with two reads each: etcd allows 128.
+const pairs = 60
+
+// spreadLeast is the shortest time between two looks that nothing gave cause for.
+const spreadLeast = 500 * time.Millisecond
+
+// Follow implements [driver.Follower]. A place that is followed costs an await, and no goroutine, timer or watch of its own.
+func (l *lease) Follow(places ...driver.Place) {
+	for _, p := range places {
+		l.follow(p)
+	}
+}
+
+func (l *lease) follow(p driver.Place) {
+	l.mu.Lock()
+	sl := l.slots[spotOf(p)]
+	if sl == nil || sl.id != p.ID || sl.token == 0 || sl.leaving || p.Token != 0 && p.Token != sl.token || l.over() {
+		l.mu.Unlock()
+		return
+	}
+	held := p.Held
+	p = sl.place()
+	l.mu.Unlock()
+	a := l.newAwait(p, nil)
+	l.mu.Lock()
+	if int64(sl.token) == a.token {
+		sl.ahead, sl.at = nil, 0 // a has it: thousands of places would keep it twice
+	}
+	l.mu.Unlock()
+	if a.wants = held; held {
+		a.seen, a.ahead = a.token, nil // as it entered nobody stood behind it
+	}
+	n := &l.news
+	n.mu.Lock()
+	old := n.follows[a.at]
+	if n.closed {
+		n.mu.Unlock()
+		return
+	}
+	n.follows[a.at] = a
+	n.mu.Unlock()
+	n.cover(a.at, 1)
+	if old != nil {
+		old.drop()
+	}
+	l.s.hub.enlist(a)
+	a.guard()
+}
+
+// drop ends the following of a.
+func (a *await) drop() {
+	a.l.s.hub.leave(a)
+	a.guards.stop()
+	a.l.news.cover(a.at, -1)
+}
+
+// unfollow ends the following of a, once. It reports false if that has happened already.
+func (n *news) unfollow(a *await) bool {
+	n.mu.Lock()
+	ours := n.follows[a.at] == a
+	if ours {
+		delete(n.follows, a.at)
+	}
+	n.mu.Unlock()
+	if ours {
+		a.drop()
+	}
+	return ours
+}
+
+// guard keeps vigil over whom a stands right behind, where their sessions have heartbeats. Only who runs News and Follow calls it.
+func (a *await) guard() {
+	_, _, behind := a.l.s.hub.ask(a)
+	for _, key := range behind {
+		if strings.Contains(key, beatMark) {
+			a.guards = a.l.s.keepVigils(a.guards, behind, func() { a.l.s.hub.doubt(a) })
+			return
+		}
+	}
+}
+
+// turn has News look at a.
+func (n *news) turn(a *await) {
+	n.keepTurn(a)
+	n.poke()
+}
+
+// keepTurn is turn without waking News.
+func (n *news) keepTurn(a *await) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !a.queued && !n.closed {
+		a.queued = true
+		n.turned = append(n.turned, a)
+	}
+}
+
+// spread returns how long News may wait until it looks without a signal, so that in d, or in half a second for each Txn that this takes, all followed
+// places have had their turn.
+func (n *news) spread(d time.Duration) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.follows) <= pairs {
+		return d
+	}
+	return max(spreadLeast, d*pairs/time.Duration(len(n.follows)))
+}
+
+// next has the next few of the followed places looked at, though nothing was told of them.
+func (n *news) next() {
+	n.mu.Lock()
+	if len(n.round) == 0 {
+		for _, a := range n.follows {
+			n.round = append(n.round, a)
+		}
+	}
+	k := min(pairs, len(n.round))
+	some := n.round[:k]
+	n.round = n.round[k:]
+	n.mu.Unlock()
+	for _, a := range some {
+		a.l.s.hub.doubt(a)
+	}
+}
+
+// turns tells what has become of the followed places that were heard of, and reads the lines of those that are unsure.
+func (l *lease) turns(ctx context.Context) (out []driver.News, err error) {
+	n := &l.news
+	n.mu.Lock()
+	turned := n.turned
+	n.turned = nil
+	for _, a := range turned {
+		a.queued = false
+	}
+	n.mu.Unlock()
+	var some []*await
+	for i, a := range turned {
+		f, unsure, _ := l.s.hub.ask(a)
+		switch {
+		case f != waits:
+			out = l.tellOf(out, a, f)
+		case unsure:
+			some = append(some, a)
+		default:
+			a.guard()
+		}
+		if len(some) == pairs || i == len(turned)-1 && len(some) > 0 {
+			if err == nil {
+				out, err = l.lookAt(ctx, out, some)
+			}
+			if err != nil {
+				for _, a := range some {
+					n.keepTurn(a)
+				}
+			}
+			some = nil
+		}
+	}
+	return out, err
+}
+
+// tellOf adds the news of a's fate, unless the claim is not the owner's any more.
+func (l *lease) tellOf(out []driver.News, a *await, f fate) []driver.News {
+	if !l.news.unfollow(a) {
+		return out
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sl := l.slots[a.at]
+	if sl == nil || int64(sl.token) != a.token || sl.leaving {
+		return out
+	}
+	tell := driver.News{Place: sl.place(), Gone: f == ended, Held: f == holds, Wanted: f == wanted}
+	tell.Place.Held = f != ended
+	if f == ended {
+		sl.leaving = true
+		l.spent.add(sl.id)
+	}
+	return append(out, tell)
+}
+
+// lookAt reads the lines of some followed places at one instant.
+func (l *lease) lookAt(ctx context.Context, out []driver.News, some []*await) ([]driver.News, error) {
+	for len(some) > 0 {
+		req, n := &pb.TxnRequest{}, 0
+		var at []int
+		for n < len(some) {
+			ops := l.lookingAt(some[n])
+			if len(req.Success)+len(ops) > 2*pairs {
+				break
+			}
+			at = append(at, len(req.Success))
+			req.Success = append(req.Success, ops...)
+			n++
+		}
+		resp, _, err := l.s.txn(ctx, "news", req)
+		if err != nil {
+			return out, err
+		}
+		for i, a := range some[:n] {
+			out = l.seenOf(out, a, resp, at[i])
+		}
+		some = some[n:]
+	}
+	return out, nil
+}
+
+// lookingAt is what is read of a: its line, or where it holds the first few behind it.
+func (l *lease) lookingAt(a *await) []*pb.RequestOp {
+	if !a.wants {
+		return l.looking(a.place())
+	}
+	dir := l.s.lineDir(a.at.name)
+	return []*pb.RequestOp{
+		doRange(&pb.RangeRequest{Key: []byte(a.key), KeysOnly: true}),
+		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), KeysOnly: true, Limit: nearby, MinCreateRevision: a.token + 1,
+			SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}),
+	}
+}
+
+// place returns the claim's place.
+func (a *await) place() driver.Place {
+	return driver.Place{Name: a.at.name, Seat: a.at.seat, Slots: a.slots, Token: uint64(a.token)}
+}
+
+// seenOf takes over what the answers from index at on say of a, and adds it where it is news.
+func (l *lease) seenOf(out []driver.News, a *await, resp *pb.TxnResponse, at int) []driver.News {
+	if a.wants {
+		own := one(resp, at)
+		if own == nil || own.CreateRevision != a.token {
+			return l.tellOf(out, a, ended)
+		}
+		for _, kv := range found(resp, at+1) {
+			if a.follows(kv) {
+				return l.tellOf(out, a, wanted)
+			}
+		}
+		l.s.hub.learn(a, standing{rev: resp.Header.Revision})
+		return out
+	}
+	p := a.place()
+	st := l.seen(p, resp, at)
+	switch {
+	case !st.stands:
+		return l.tellOf(out, a, ended)
+	case st.held:
+		l.show(p, st)
+		return l.tellOf(out, a, holds)
+	}
+	l.s.hub.learn(a, st)
+	a.guard()
+	return out
+}
