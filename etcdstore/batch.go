@@ -9,7 +9,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -65,14 +64,18 @@ type trip struct {
 
 // together is Store.txn for an operation on one name, which may go in one Txn with those on other names. The revision of its answer is
 // that of the whole Txn. Where ctx ends while the operation waits, it is not sent, and there is no doubt.
-func (l *lease) together(ctx context.Context, verb, name string, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+func (l *lease) together(ctx context.Context, what, name string, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	p := &l.pool
 	p.mu.Lock()
 	if p.flying < lanes {
 		p.flying++
 		p.mu.Unlock()
 		defer l.landed()
-		return l.s.txn(ctx, verb, req)
+		resp, out := l.s.ship(ctx, req)
+		if out.err != nil {
+			return nil, out.doubt, l.s.told(ctx, verb(what, name), out)
+		}
+		return resp, out.doubt, nil
 	}
 	o := &parcel{name: name, req: req, ctx: ctx, done: make(chan struct{})}
 	p.queue = append(p.queue, o)
@@ -81,26 +84,26 @@ func (l *lease) together(ctx context.Context, verb, name string, req *pb.TxnRequ
 	for {
 		select {
 		case <-o.done:
-			return o.answer(l.s, verb)
+			return o.answer(l.s, what)
 		case <-ctx.Done():
-			return nil, p.leave(o), fmt.Errorf("etcd: %s: %w", verb, ctx.Err())
+			return nil, p.leave(o), fmt.Errorf("etcd: %s: %w", verb(what, name), ctx.Err())
 		case <-closed:
 			if closed = nil; p.withdraw(o) {
-				return nil, false, fmt.Errorf("etcd: %s: %w", verb, errClosed)
+				return nil, false, fmt.Errorf("etcd: %s: %w", verb(what, name), errClosed)
 			}
 		}
 	}
 }
 
 // answer is what became of the parcel, for its caller.
-func (o *parcel) answer(s *Store, verb string) (*pb.TxnResponse, bool, error) {
+func (o *parcel) answer(s *Store, what string) (*pb.TxnResponse, bool, error) {
 	if o.out.err == nil {
 		return o.resp, o.doubt, nil
 	}
 	if errors.Is(o.trip.ctx.Err(), context.DeadlineExceeded) {
 		<-o.ctx.Done() // it ends no later, and the error must say so
 	}
-	return nil, o.doubt, s.told(o.ctx, verb, o.out)
+	return nil, o.doubt, s.told(o.ctx, verb(what, o.name), o.out)
 }
 
 // leave has the parcel go without its caller. It reports whether it has been sent.
@@ -246,7 +249,12 @@ func (l *lease) carry(t *trip, all []*parcel, most int) {
 		if len(some) == 0 {
 			continue
 		}
-		resps, out := l.ship(t.ctx, some)
+		resp, out := l.s.ship(t.ctx, pack(some))
+		if out.err == nil {
+			if out.err = unpack(resp, some); out.err != nil {
+				out.doubt = true
+			}
+		}
 		for _, o := range some {
 			o.doubt = o.doubt || out.doubt
 		}
@@ -257,10 +265,8 @@ func (l *lease) carry(t *trip, all []*parcel, most int) {
 			l.carry(t, some, (len(some)+1)/2)
 			continue
 		}
-		for i, o := range some {
-			if o.out = out; out.err == nil {
-				o.resp = resps[i]
-			}
+		for _, o := range some {
+			o.out = out
 			close(o.done)
 		}
 	}
@@ -300,45 +306,34 @@ func (l *lease) learnMost(n int) {
 	l.pool.most = min(l.pool.allowed(), n/2+2)
 }
 
-// ship sends parcels in one Txn and returns the answer to each.
-func (l *lease) ship(ctx context.Context, some []*parcel) ([]*pb.TxnResponse, outcome) {
-	req := some[0].req
-	if len(some) > 1 {
-		req = &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
-		for i, o := range some {
-			req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: o.req}}
-		}
+// pack returns one request for all parcels.
+func pack(some []*parcel) *pb.TxnRequest {
+	if len(some) == 1 {
+		return some[0].req
 	}
-	var resps []*pb.TxnResponse
-	out := l.s.rounds(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
-		resp, err := pb.NewKVClient(conn).Txn(ctx, req, opts...)
-		if err != nil {
-			return err
-		}
-		if err = l.s.same(resp.Header); err == nil {
-			resps, err = unpack(resp, len(some))
-		}
-		return err
-	})
-	return resps, out
+	req := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
+	for i, o := range some {
+		req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: o.req}}
+	}
+	return req
 }
 
-// unpack returns the answers within a Txn's. They have no header of their own, or one without the revision.
-func unpack(resp *pb.TxnResponse, n int) ([]*pb.TxnResponse, error) {
-	if n == 1 {
-		return []*pb.TxnResponse{resp}, nil
+// unpack gives each parcel its answer. Those within a Txn's have no revision of their own in their header.
+func unpack(resp *pb.TxnResponse, some []*parcel) error {
+	if len(some) == 1 {
+		some[0].resp = resp
+		return nil
 	}
-	if len(resp.Responses) != n {
-		return nil, fmt.Errorf("%d answers to %d operations", len(resp.Responses), n)
+	if len(resp.Responses) != len(some) {
+		return fmt.Errorf("%d answers to %d operations", len(resp.Responses), len(some))
 	}
-	all := make([]*pb.TxnResponse, n)
-	for i, r := range resp.Responses {
-		if all[i] = r.GetResponseTxn(); all[i] == nil {
-			return nil, fmt.Errorf("no answer to operation %d of %d", i, n)
+	for i, o := range some {
+		if o.resp = resp.Responses[i].GetResponseTxn(); o.resp == nil {
+			return fmt.Errorf("no answer to operation %d of %d", i, len(some))
 		}
-		all[i].Header = resp.Header
+		o.resp.Header = resp.Header
 	}
-	return all, nil
+	return nil
 }
 
 // ofOne reports whether one of several operations may be to blame for an error by which etcd has done none of them: its key may be

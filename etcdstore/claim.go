@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -16,9 +17,12 @@ func isGone(err error) bool { return errors.Is(err, driver.ErrGone) }
 // verb names what is done to which name, for errors.
 func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }
 
-// Claim implements [driver.Lease]. Claims enter one after another; where one with Try is taken, those with Try that
-// entered before it in the same call are taken out again.
+// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in order. Where any is a Try they enter one
+// after another: where one is taken, those with Try that entered before it in the same call are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if len(claims) > 1 && !slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try }) {
+		return l.claimMany(ctx, claims)
+	}
 	places := make([]driver.Place, 0, len(claims))
 	for i, c := range claims {
 		p, err := l.claim(ctx, c)
@@ -42,18 +46,22 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 
 // claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
-	what := verb("claim", c.Name)
 	if why := wrong(c); why != "" {
-		return driver.Place{}, refused(what, why)
+		return driver.Place{}, refused(verb("claim", c.Name), why)
 	}
 	sl := l.open(spot{c.Name, c.Seat})
 	defer l.drop(sl)
 	if err := sl.lock(ctx); err != nil {
-		return driver.Place{}, fmt.Errorf("etcd: %s: %w", what, err)
+		return driver.Place{}, fmt.Errorf("etcd: %s: %w", verb("claim", c.Name), err)
 	}
 	defer sl.unlock()
+	return l.claimIn(ctx, sl, c, l.stand)
+}
+
+// claimIn is claim for who has the slot's turn. How it enters is left to enter.
+func (l *lease) claimIn(ctx context.Context, sl *slot, c driver.Claim, enter func(context.Context, *slot, driver.Claim) (driver.Place, error)) (driver.Place, error) {
 	if l.over() {
-		return driver.Place{}, l.goneErr(what)
+		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
 	if l.wasSpent(c.ID) {
 		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
@@ -66,7 +74,7 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
 	l.mu.Unlock()
 	if differs {
-		return driver.Place{}, refused(what, fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
+		return driver.Place{}, refused(verb("claim", c.Name), fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
 	}
 	if stale {
 		if err := l.retract(ctx, sl); err != nil {
@@ -77,7 +85,7 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	if !ok {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
-	p, err := l.stand(cctx, sl, c)
+	p, err := enter(cctx, sl, c)
 	l.finish(sl)
 	if err == nil || !final(err) {
 		return p, err
@@ -128,13 +136,13 @@ func (l *lease) finish(sl *slot) {
 
 // stand enters c, unless it stands already.
 func (l *lease) stand(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
-	what := verb("claim", c.Name)
 	l.mu.Lock()
 	p := sl.place()
 	l.mu.Unlock()
 	if p.Token == 0 {
 		return l.enter(ctx, sl, c)
 	}
+	what := verb("claim", c.Name)
 	st, err := l.look(ctx, what, p)
 	if err != nil {
 		return driver.Place{}, err
@@ -155,14 +163,16 @@ func taken(what string) error { return fmt.Errorf("etcd: %s: %w", what, driver.E
 
 // enter puts the claim's key. The caller has the turn and has called begin.
 func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
-	what := verb("claim", c.Name)
-	for {
+	for lean := c.Slots == 0 && !c.Try; ; {
 		at := l.anchored()
 		req, err := l.entry(ctx, sl, c, at)
 		if err != nil {
 			return driver.Place{}, err
 		}
-		resp, doubt, err := l.send(ctx, what, c, req)
+		if lean {
+			req.Failure = nil // it is not expected to fail, and every byte goes through etcd's log
+		}
+		resp, doubt, err := l.send(ctx, c, req)
 		if doubt {
 			l.doubt(sl)
 		}
@@ -176,31 +186,41 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			l.found(sl, resp, len(req.Success)-1)
 			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
-		own, rec := one(resp, 0), one(resp, 1)
-		switch {
-		case rec == nil || rec.CreateRevision != l.born:
-			return driver.Place{}, l.lost(what)
-		case own != nil:
-			if p, err, done := l.adopt(ctx, sl, c, own); done {
-				return p, err
-			}
-		case rec.ModRevision != at.mark:
-			// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from before can no longer enter.
-			l.learn(rec.ModRevision, rec.Lease)
-		case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
-			return driver.Place{}, l.mixed(what, c, append(found(resp, 2), found(resp, 3)...)[0])
-		case c.Try && c.Slots <= 0:
-			return driver.Place{}, taken(what) // of a semaphore the line has only changed since it was read
+		if lean {
+			lean = false // now it must tell why
+			continue
+		}
+		if p, err, done := l.failed(ctx, sl, c, at, resp); done {
+			return p, err
 		}
 	}
 }
 
-// send sends what entry returned. Shared claims go alone: their Txns are wide, and each changes the line that the next one compares.
-func (l *lease) send(ctx context.Context, what string, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
-	if c.Slots != 0 {
-		return l.s.txn(ctx, what, req)
+// failed deals with an entry whose compares failed, by what it has read. Done says that the claim needs no further try.
+func (l *lease) failed(ctx context.Context, sl *slot, c driver.Claim, at anchor, resp *pb.TxnResponse) (p driver.Place, err error, done bool) {
+	own, rec := one(resp, 0), one(resp, 1)
+	switch {
+	case rec == nil || rec.CreateRevision != l.born:
+		return p, l.lost(verb("claim", c.Name)), true
+	case own != nil:
+		return l.adopt(ctx, sl, c, own)
+	case rec.ModRevision != at.mark:
+		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from before can no longer enter.
+		l.learn(rec.ModRevision, rec.Lease)
+	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
+		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
+	case c.Try && c.Slots <= 0:
+		return p, taken(verb("claim", c.Name)), true // of a semaphore the line has only changed since it was read
 	}
-	return l.together(ctx, what, c.Name, req)
+	return p, nil, false
+}
+
+// send sends what entry returned. Shared claims go alone: their Txns are wide, and each changes the line that the next one compares.
+func (l *lease) send(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+	if c.Slots != 0 {
+		return l.s.txn(ctx, verb("claim", c.Name), req)
+	}
+	return l.together(ctx, "claim", c.Name, req)
 }
 
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try

@@ -88,13 +88,19 @@ func one(r *pb.TxnResponse, i int) *mvccpb.KeyValue {
 
 // txn runs one Txn. It must be safe to repeat; see call for doubt.
 func (s *Store) txn(ctx context.Context, verb string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
-	doubt, err = s.call(ctx, verb, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	resp, o := s.ship(ctx, req)
+	return resp, o.doubt, s.told(ctx, verb, o)
+}
+
+// ship is txn without words for people.
+func (s *Store) ship(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, o outcome) {
+	o = s.rounds(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
 		if resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...); err != nil {
 			return err
 		}
 		return s.same(resp.Header)
 	})
-	return resp, doubt, err
+	return resp, o
 }
 
 // get runs one linearizable read.

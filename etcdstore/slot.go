@@ -139,7 +139,7 @@ func (l *lease) retract(ctx context.Context, sl *slot) error {
 
 // remove deletes a claim's key if it still has that create revision.
 func (l *lease) remove(ctx context.Context, name, key string, create int64) error {
-	_, _, err := l.together(ctx, verb("release", name), name, &pb.TxnRequest{
+	_, _, err := l.together(ctx, "release", name, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, create)},
 		Success: []*pb.RequestOp{doDelete(key)},
 	})
