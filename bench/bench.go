@@ -50,6 +50,9 @@ type Figure struct {
 	Each  []float64
 }
 
+// String leaves the single operations out.
+func (f Figure) String() string { return fmt.Sprintf("%.3g", f.Value) }
+
 func value(v float64) Figure { return Figure{Value: v} }
 
 func times(each []float64) Figure { return Figure{median(each), each} }
@@ -83,9 +86,9 @@ func (b *Bench) run(ctx context.Context, e *Env, ours, peer *Contender) ([]Resul
 }
 
 func (b *Bench) once(ctx context.Context, e *Env, cs []*Contender, rep int, samples [][]Sample) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, sliceLimit, errSlow)
-	defer cancel()
 	if b.Together != nil {
+		ctx, cancel := context.WithTimeoutCause(ctx, sliceLimit, errSlow)
+		defer cancel()
 		got, err := b.Together(ctx, e, cs)
 		for i, s := range got {
 			samples[i] = append(samples[i], s)
@@ -95,7 +98,11 @@ func (b *Bench) once(ctx context.Context, e *Env, cs []*Contender, rep int, samp
 	for i := range cs {
 		i = (i + rep) % len(cs) // each is first in turn
 		runtime.GC()
-		s, err := b.Run(ctx, e, cs[i])
+		begin := time.Now()
+		limited, cancel := context.WithTimeoutCause(ctx, sliceLimit, errSlow)
+		s, err := b.Run(limited, e, cs[i])
+		cancel()
+		e.debugf("    %s: %v in %.1f s", cs[i].Name, s, time.Since(begin).Seconds())
 		if err != nil {
 			return fmt.Errorf("%s, repetition %d: %w", cs[i].Name, rep+1, err)
 		}
@@ -104,7 +111,7 @@ func (b *Bench) once(ctx context.Context, e *Env, cs []*Contender, rep int, samp
 	return nil
 }
 
-// sliceLimit ends a repetition that hangs.
+// sliceLimit ends a slice that hangs.
 const sliceLimit = 3 * time.Minute
 
 var errSlow = fmt.Errorf("not done after %v", sliceLimit)

@@ -50,7 +50,10 @@ func second(ctx context.Context, e *Env, c *Contender, n int) (Sample, error) {
 	if err := j.lineUp(ctx, e, w, before, s); err != nil {
 		return nil, err
 	}
-	return s, j.takeAll(ctx, e, t.sessions[0], w, s)
+	if err := j.takeAll(ctx, e, t.sessions[0], w, s); err != nil {
+		return nil, err
+	}
+	return s, w.close(ctx)
 }
 
 // lineUp waits until the worker stands everywhere, and looks at what that takes.
@@ -67,7 +70,7 @@ func (j job) lineUp(ctx context.Context, e *Env, w *worker, before Counts, s Sam
 		if now.Keys >= before.Keys+float64(j.N*e.Members) {
 			break
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return fmt.Errorf("%v of %d claims stand: %w", now.Keys-before.Keys, j.N*e.Members, err)
 		}
 	}

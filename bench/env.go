@@ -19,6 +19,7 @@ type Env struct {
 	Members int
 	Reps    int
 	Sizes   []int
+	Verbose bool
 	options etcdtest.Options
 	box     *box
 	names   atomic.Int64
@@ -39,6 +40,13 @@ func (e *Env) Names(prefix string, n int) []string {
 }
 
 func (e *Env) logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// debugf says what each slice gave, with -v.
+func (e *Env) debugf(format string, args ...any) {
+	if e.Verbose {
+		e.logf(format, args...)
+	}
+}
 
 // dial opens one process of a contender, closed at the latest with ctx.
 func (e *Env) dial(ctx context.Context, c *Contender) (Process, error) {
@@ -104,6 +112,7 @@ type EnvOptions struct {
 	Dir        string // where the servers keep their data; empty: the system's folder for temporary files
 	Reps       int
 	Sizes      []int
+	Verbose    bool
 }
 
 // start runs a cluster.
@@ -119,7 +128,7 @@ func start(o EnvOptions) (e *Env, err error) {
 		}
 	}()
 	defer catch(&err)
-	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, box: b}
+	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, Verbose: o.Verbose, box: b}
 	if o.Namespaces {
 		nw, err := etcdtest.TryNetwork(b, o.Members)
 		if err != nil {

@@ -69,6 +69,7 @@ func parse(args []string) (*settings, error) {
 	f.StringVar(&s.peers, "peer", "etcd concurrency", "whom to measure beside us: "+strings.Join(peerNames(), ", "))
 	f.StringVar(&s.jsonFile, "json", "", "write the results to this file")
 	f.StringVar(&s.svgFile, "svg", "", "draw the ratios into this file")
+	f.BoolVar(&s.Verbose, "v", false, "say what each slice gave")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (s *ourSession) Close(ctx context.Context) error {
 	return <-closed
 }
 
-// Revoke finds the lease by a name that it leads.
+// Revoke ends the lease on which the session leads.
 func (s *ourSession) Revoke(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,11 +70,7 @@ func (s *ourSession) Revoke(ctx context.Context) error {
 	if !ok || len(s.terms) == 0 {
 		return errors.New("this store cannot end a lease, or nothing is led")
 	}
-	leader, err := s.s.Election(s.terms[0].Name()).Leader(ctx)
-	if err != nil {
-		return err
-	}
-	return r.Revoke(ctx, leader.Lease)
+	return r.Revoke(ctx, s.terms[0].Lease())
 }
 
 func (s *ourSession) Campaign(ctx context.Context, name string) (Held, error) {

@@ -47,7 +47,7 @@ func (j job) ttl(i int) time.Duration { return j.TTLs[min(i, len(j.TTLs)-1)] }
 
 // event is what a worker tells, a line of JSON each.
 type event struct {
-	Kind       string        // "ready", "won": all of them; "stats", "error"
+	Kind       string        // "ready", "won": all of them; "stats", "closed", "error"
 	At         time.Duration `json:",omitempty"` // boot clock
 	Took       time.Duration `json:",omitempty"`
 	Goroutines int           `json:",omitempty"`
@@ -61,18 +61,19 @@ func workerMain() int {
 	if err == nil {
 		err = json.Unmarshal(line, &j)
 	}
+	var s Session
 	if err == nil {
-		err = j.start(context.Background())
+		s, err = j.start(context.Background())
 	}
 	if err != nil {
 		tell(event{Kind: "error", Text: err.Error()})
 		return 1
 	}
-	return obey(in)
+	return obey(in, s)
 }
 
 // obey answers orders until there are no more.
-func obey(in *bufio.Reader) int {
+func obey(in *bufio.Reader, s Session) int {
 	for {
 		order, err := in.ReadString('\n')
 		if err == io.EOF {
@@ -81,9 +82,15 @@ func obey(in *bufio.Reader) int {
 		if err != nil {
 			return 1
 		}
-		if order == "stats\n" {
+		switch order {
+		case "stats\n":
 			debug.FreeOSMemory() // what is garbage is not what it takes
 			tell(event{Kind: "stats", Goroutines: runtime.NumGoroutine()})
+		case "close\n":
+			if err := s.Close(context.Background()); err != nil {
+				tell(event{Kind: "error", Text: err.Error()})
+			}
+			tell(event{Kind: "closed"})
 		}
 	}
 }
@@ -94,29 +101,29 @@ func tell(e event) {
 	_, _ = os.Stdout.Write(append(line, '\n'))
 }
 
-// start does the job. What it won stays its own until the process ends.
-func (j job) start(ctx context.Context) error {
+// start does the job. What it won stays its own until the process ends. The session is the one for all names, if there is one.
+func (j job) start(ctx context.Context) (Session, error) {
 	c := find(j.Contender)
 	if c == nil {
-		return fmt.Errorf("no contender %q", j.Contender)
+		return nil, fmt.Errorf("no contender %q", j.Contender)
 	}
 	p, err := c.Dial(ctx, j.Endpoints)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if j.Do == "lead" {
-		return j.lead(ctx, p)
+		return nil, j.lead(ctx, p)
 	}
 	s, err := p.Session(ctx, j.ttl(0))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if j.Do == "win" {
-		return j.win(ctx, s)
+		return s, j.win(ctx, s)
 	}
 	go j.stand(ctx, s)
 	tell(event{Kind: "ready"})
-	return nil
+	return s, nil
 }
 
 // lead wins each name with a session of its own. They start at different times, so that their renewals do.

@@ -90,6 +90,16 @@ func (w *worker) kill() time.Time {
 	return at
 }
 
+// close ends what the worker holds, so that its leases do not end while somebody else is measured, and then the process.
+func (w *worker) close(ctx context.Context) error {
+	defer w.kill()
+	if _, err := w.in.Write([]byte("close\n")); err != nil {
+		return err
+	}
+	_, err := w.await(ctx, "closed")
+	return err
+}
+
 // stats returns the process's goroutines and its memory in bytes, once what is garbage is given back.
 func (w *worker) stats(ctx context.Context) (goroutines int, resident float64, err error) {
 	if _, err := w.in.Write([]byte("stats\n")); err != nil {
