@@ -183,7 +183,7 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			return driver.Place{}, err
 		}
 		if resp.Succeeded {
-			l.found(sl, resp, len(req.Success)-1)
+			l.found(sl, resp, 0, len(req.Success)-1)
 			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
 		if lean {
@@ -266,10 +266,10 @@ func (l *lease) doubt(sl *slot) {
 	sl.doubt = true
 }
 
-// found keeps what the Txn that entered the slot's claim read of those before it: the answers to its first n operations.
-func (l *lease) found(sl *slot, resp *pb.TxnResponse, n int) {
+// found keeps what the Txn that entered the slot's claim read of those before it: the answers to its operations from one up to another.
+func (l *lease) found(sl *slot, resp *pb.TxnResponse, from, end int) {
 	var ahead []*mvccpb.KeyValue
-	for i := range n {
+	for i := from; i < end; i++ {
 		ahead = append(ahead, found(resp, i)...)
 	}
 	l.mu.Lock()

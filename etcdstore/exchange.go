@@ -1,0 +1,133 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+var _ driver.Exchanger = (*lease)(nil)
+
+// Exchange implements [driver.Exchanger]. Where the place stands and no put of it is in doubt, and there is nothing on the new seat, it is one
+// Txn; otherwise a release and after it a claim.
+//
+// A Txn that arrives late compares the old key, the new one and the session's mark: it does nothing once either half was repeated.
+func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	if why := l.unfit(p, c); why != "" {
+		return driver.Place{}, refused(verb("exchange", p.Name), why)
+	}
+	if l.wasSpent(c.ID) {
+		return driver.Place{}, placeGone("exchange", c.Name)
+	}
+	from, to := l.open(spotOf(p)), l.open(spot{c.Name, c.Seat})
+	defer l.drop(from)
+	defer l.drop(to)
+	first, second := from, to
+	if from.seat > to.seat {
+		first, second = to, from // two that go opposite ways would each wait for the other's turn
+	}
+	for _, sl := range []*slot{first, second} {
+		if err := sl.lock(ctx); err != nil {
+			return driver.Place{}, fmt.Errorf("etcd: %s: %w", verb("exchange", p.Name), err)
+		}
+		defer sl.unlock()
+	}
+	l.renounce(from, p)
+	token, whole := l.exchangeable(from, to, p)
+	if !whole {
+		return l.oneByOne(ctx, from, to, p, c)
+	}
+	// Inside, so that a Release of the new claim finds it from the beginning.
+	return l.claimIn(ctx, to, c, func(ctx context.Context, to *slot, c driver.Claim) (driver.Place, error) {
+		return l.exchange(ctx, from, to, p, c, token)
+	})
+}
+
+// unfit says why the place cannot be exchanged for the claim, "" if it can.
+func (l *lease) unfit(p driver.Place, c driver.Claim) string {
+	l.mu.Lock()
+	if sl := l.slots[spotOf(p)]; sl != nil && sl.id == p.ID {
+		p.Slots = sl.slots
+	}
+	l.mu.Unlock()
+	switch {
+	case p.Name != c.Name:
+		return fmt.Sprintf("the new claim is on another name, %q", c.Name)
+	case p.Seat == c.Seat:
+		return "the new claim must be on another seat"
+	case p.Slots != 0 || c.Slots != 0:
+		return "claims that are shared cannot be exchanged"
+	case c.Try:
+		return "the new claim cannot be a try"
+	}
+	return wrong(c)
+}
+
+// exchangeable returns the token of the place that is given up, and whether one Txn will do.
+func (l *lease) exchangeable(from, to *slot, p driver.Place) (token int64, ok bool) {
+	ours := l.has(from, p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
+}
+
+// oneByOne is Release and after it Claim, for who has both turns.
+func (l *lease) oneByOne(ctx context.Context, from, to *slot, p driver.Place, c driver.Claim) (driver.Place, error) {
+	if err := l.releaseIn(ctx, from, p); err != nil {
+		return driver.Place{}, err
+	}
+	return l.claimIn(ctx, to, c, l.stand)
+}
+
+// exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it does where etcd refuses it: the place is
+// given up whatever becomes of the claim.
+func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c driver.Claim, token int64) (driver.Place, error) {
+	for {
+		at := l.anchored()
+		req := l.swap(from.key, token, to.key, c, at)
+		resp, doubt, err := l.together(ctx, "exchange", c.Name, req)
+		if doubt {
+			l.doubt(to)
+		}
+		switch {
+		case isGone(err):
+			l.end()
+			return driver.Place{}, err
+		case err != nil && !final(err):
+			return driver.Place{}, err
+		case err == nil && resp.Succeeded:
+			l.clear(from)
+			l.found(to, resp, 1, len(req.Success)-1)
+			return l.entered(to, resp.Header.Revision, resp.Header.Revision, len(found(resp, 1)) == 0), nil
+		case err == nil && l.remarked(resp, at):
+			continue
+		}
+		if err := l.releaseIn(ctx, from, p); err != nil {
+			return driver.Place{}, err
+		}
+		return l.stand(ctx, to, c)
+	}
+}
+
+// swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it before the new one.
+func (l *lease) swap(from string, token int64, to string, c driver.Claim, at anchor) *pb.TxnRequest {
+	ops := append([]*pb.RequestOp{doDelete(from)}, before(l.s.lineDir(c.Name), 0, 0)...)
+	return &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(to, 0), ifCreate(from, token)},
+		Success: append(ops, doPut(to, c.Value, at.id)),
+		Failure: []*pb.RequestOp{doGet(to), doGet(l.key)},
+	}
+}
+
+// remarked reports whether nothing but the session's mark was another one than known. It is known from now on.
+func (l *lease) remarked(resp *pb.TxnResponse, at anchor) bool {
+	own, rec := one(resp, 0), one(resp, 1)
+	if own != nil || rec == nil || rec.CreateRevision != l.born || rec.ModRevision == at.mark {
+		return false
+	}
+	l.learn(rec.ModRevision, rec.Lease)
+	return true
+}
