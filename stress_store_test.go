@@ -200,7 +200,9 @@ func (l *frontLease) Transfer(ctx context.Context, p driver.Place, heir uint64) 
 }
 
 func (l *frontLease) News(ctx context.Context) ([]driver.News, error) {
-	return stream(ctx, l.f, l.Lease.News)
+	news, err := stream(ctx, l.f, l.Lease.News)
+	l.judgeNews(news)
+	return news, err
 }
 
 func (l *frontLease) Close(ctx context.Context) error {

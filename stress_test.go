@@ -26,7 +26,8 @@ func TestStress(t *testing.T) {
 	if t.Failed() || os.Getenv("STRESS_SEED") != "" {
 		return
 	}
-	for _, must := range []string{"writes refused by the fence", "unfenced writes that went back", "locks handed on in a process", "handed over", "asked to hand over"} {
+	for _, must := range []string{"writes refused by the fence", "unfenced writes that went back", "locks handed on in a process", "handed over", "asked to hand over",
+		"many: terms", "many: terms told to have ended"} {
 		if sum[must] == 0 {
 			t.Errorf("%s: none in all seeds: the faults are too weak to prove anything", must)
 		}

@@ -28,7 +28,9 @@ func (f *fleet) stand(p *process, name string) {
 		defer cancel()
 		if _, lock := a.kinds(); lock {
 			a.lock(ctx)
-		} else if a.rnd.IntN(2) == 0 {
+		} else if k := a.rnd.IntN(5); k == 0 {
+			a.many(ctx)
+		} else if k < 3 {
 			a.runCandidate(ctx)
 		} else {
 			a.campaign(ctx)
