@@ -29,6 +29,7 @@ type Options struct {
 	Rates   []float64     // of the members' clocks; 1 for those not named
 	Peers   time.Duration // longest way of a message between members; 1 ms if zero
 	Clients time.Duration // way of each byte between a client and a member; 200 µs if zero
+	TxnOps  int           // operations in one Txn; 128 if zero
 	Keep    int           // entries that a leader keeps for those behind: who lacks more catches up by a snapshot; drawn if zero
 }
 
@@ -85,6 +86,9 @@ type entry struct {
 func Start(o Options) *Cluster {
 	if o.Members == 0 {
 		o.Members = 3
+	}
+	if o.TxnOps == 0 {
+		o.TxnOps = mostOps
 	}
 	if o.Peers == 0 {
 		o.Peers = time.Millisecond

@@ -66,7 +66,7 @@ func (s *kvService) Range(ctx context.Context, r *pb.RangeRequest) (resp *pb.Ran
 }
 
 func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	if err := checkOps(r); err != nil {
+	if err := checkOps(r, s.m.c.o.TxnOps); err != nil {
 		return nil, err
 	}
 	var resp *pb.TxnResponse

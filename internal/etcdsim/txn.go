@@ -9,12 +9,22 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// mostOps is how many operations etcd takes in one Txn, each list counted by itself.
+// mostOps is how many operations etcd takes in one Txn by default: the longest of its lists, and that of any Txn within it.
 const mostOps = 128
 
-func checkOps(t *pb.TxnRequest) error {
-	if len(t.Compare) > mostOps || len(t.Success) > mostOps || len(t.Failure) > mostOps {
+func checkOps(t *pb.TxnRequest, most int) error {
+	most -= max(len(t.Compare), len(t.Success), len(t.Failure))
+	if most < 0 {
 		return rpctypes.ErrGRPCTooManyOps
+	}
+	for _, list := range [][]*pb.RequestOp{t.Success, t.Failure} {
+		for _, op := range list {
+			if in := op.GetRequestTxn(); in != nil {
+				if err := checkOps(in, most); err != nil {
+					return err
+				}
+			}
+		}
 	}
 	return nil
 }
