@@ -15,6 +15,7 @@ func crowdBenches() []*Bench {
 		Run: func(ctx context.Context, e *Env, c *Contender) (Sample, error) { return second(ctx, e, c, many) }}
 	standing.Lines = []Line{
 		{Row: 18, Key: "memory", What: "stands second in 10,000 elections: memory of the process", Unit: Bytes, Chart: "memory, second in 10,000", Goal: Goal{Most: 30e6}},
+		{Row: 18, Key: "anonymous", What: "… of it heap and stacks, not the program itself", Unit: Bytes},
 		{Row: 18, Key: "goroutines", What: "… its goroutines", Unit: Count, Goal: Goal{Most: 50}},
 		{Row: 18, Key: "watches", What: "… its watches at the server", Unit: Count, Goal: Goal{Most: 2}},
 		{Row: 18, Key: "setup", What: "… time until it stands in all", Unit: Seconds},
@@ -23,7 +24,42 @@ func crowdBenches() []*Bench {
 			Goal: Goal{Ratio: 14}, Goal3: &Goal{Ratio: 12}},
 		{Row: 19, Key: "requests", What: "… requests", Unit: Count},
 	}
-	return []*Bench{standing}
+	alone := &Bench{Name: "100,000 elections in one process", Solo: true, Reps: 1, Run: hundredThousand}
+	alone.Lines = []Line{
+		{Row: 22, Key: "time", What: "one process wins 100,000 elections", Unit: Seconds},
+		{Row: 22, Key: "requests", What: "… requests", Unit: Count},
+		{Row: 22, Key: "memory", What: "… memory of the process", Unit: Bytes},
+		{Row: 22, Key: "goroutines", What: "… its goroutines", Unit: Count},
+		{Row: 22, Key: "server", What: "… growth of the server's memory", Unit: Bytes},
+	}
+	return []*Bench{standing, alone}
+}
+
+// hundredThousand has a worker win that many names that nobody else wants.
+func hundredThousand(ctx context.Context, e *Env, c *Contender) (Sample, error) {
+	before, err := count(e.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	w, err := hire(job{Do: "stand", Contender: c.Name, Endpoints: e.Cluster.Endpoints(), Prefix: e.Name("alone"), N: 100_000, TTLs: []time.Duration{lease}})
+	if err != nil {
+		return nil, err
+	}
+	defer w.kill()
+	won, err := w.await(ctx, "won")
+	if err != nil {
+		return nil, err
+	}
+	after, err := count(e.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	u, err := w.stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Sample{"time": value(won.Took.Seconds()), "requests": value(after.since(before).requests()), "memory": value(u.resident),
+		"goroutines": value(float64(u.goroutines)), "server": value((after.Resident - before.Resident) / float64(e.Members))}, w.close(ctx)
 }
 
 // second has a worker stand in n elections that this process leads, and then win them.
@@ -75,17 +111,28 @@ func (j job) lineUp(ctx context.Context, e *Env, w *worker, before Counts, s Sam
 		}
 	}
 	s["setup"] = value(time.Since(begin).Seconds())
-	if err := sleep(ctx, time.Second); err != nil { // watches open after the claims are entered
-		return err
-	}
-	goroutines, resident, err := w.stats(ctx)
+	after, err := settled(ctx, e)
 	if err != nil {
 		return err
 	}
-	after, err := count(e.Cluster)
-	s["memory"], s["goroutines"] = value(resident), value(float64(goroutines))
+	u, err := w.stats(ctx)
+	s["memory"], s["anonymous"], s["goroutines"] = value(u.resident), value(u.anonymous), value(float64(u.goroutines))
 	s["watches"], s["server"] = value(after.Watches-before.Watches), value((after.Resident-before.Resident)/float64(e.Members))
 	return err
+}
+
+// settled waits until no more watches are opened, which a client does one after the other once its claims are entered.
+func settled(ctx context.Context, e *Env) (Counts, error) {
+	for last := -1.0; ; {
+		if err := sleep(ctx, time.Second); err != nil {
+			return Counts{}, err
+		}
+		now, err := count(e.Cluster)
+		if err != nil || now.Watches == last {
+			return now, err
+		}
+		last = now.Watches
+	}
 }
 
 // takeAll ends the leader's lease, and waits until the worker leads everywhere.

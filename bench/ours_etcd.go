@@ -51,15 +51,11 @@ type ourSession struct {
 
 // Close resigns what is still led, for a session that closes waits until all work says that it has stopped.
 func (s *ourSession) Close(ctx context.Context) error {
-	closed := make(chan error, 1)
-	go func() { closed <- s.s.Close(ctx) }()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	_ = parallel(ctx, len(s.terms), 256, func(ctx context.Context, i int) error {
-		_ = s.terms[i].Resign(ctx)
-		return nil
-	})
-	return <-closed
+	terms := s.terms
+	s.mu.Unlock()
+	_ = s.s.Elections(nil).Resign(ctx, terms...) // the close says what could not be
+	return s.s.Close(ctx)
 }
 
 // Revoke ends the lease on which the session leads.
@@ -84,8 +80,26 @@ func (s *ourSession) Campaign(ctx context.Context, name string) (Held, error) {
 	return ourHeld{t}, nil
 }
 
+// Stand makes ourSession a Crowd.
+func (s *ourSession) Stand(ctx context.Context, names []string, won func(string, Held)) error {
+	es := s.s.Elections(nil)
+	if err := es.Stand(names...); err != nil {
+		return err
+	}
+	for t, err := range es.Terms(ctx) {
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.terms = append(s.terms, t)
+		s.mu.Unlock()
+		won(t.Name(), ourHeld{t})
+	}
+	return nil
+}
+
 func (s *ourSession) Lock(name string, o LockOptions) Lock {
-	return ourLock{s.s.Mutex(name)}
+	return ourLock{s.s.MutexWith(name, primacy.MutexOptions{Turns: o.Turns, Keep: o.Keep})}
 }
 
 type ourLock struct{ m *primacy.Mutex }

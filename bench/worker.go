@@ -24,13 +24,12 @@ const workerArg = "worker"
 
 // job is what a worker does.
 type job struct {
-	Do        string // "lead": a session for each name; "stand": one session for all; "win": the same, and times it
+	Do        string // "lead": a session for each name; "stand": one session for all
 	Contender string
 	Endpoints []string
 	Prefix    string
 	N         int             // how many names, Prefix-0 and so on
 	TTLs      []time.Duration // by name, the last for all others
-	At        int             // for "win": so many at a time
 }
 
 func (j job) name(i int) string { return j.Prefix + "-" + strconv.Itoa(i) }
@@ -118,9 +117,6 @@ func (j job) start(ctx context.Context) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Do == "win" {
-		return s, j.win(ctx, s)
-	}
 	go j.stand(ctx, s)
 	tell(event{Kind: "ready"})
 	return s, nil
@@ -145,22 +141,13 @@ func (j job) lead(ctx context.Context, p Process) error {
 	return err
 }
 
-// win wins all names and tells how long it took.
-func (j job) win(ctx context.Context, s Session) error {
-	begin := time.Now()
-	_, err := win(ctx, s, j.names(), j.At)
-	if err == nil {
-		tell(event{Kind: "won", Took: time.Since(begin)})
-	}
-	return err
-}
-
 // stand stands for all names, and tells when it has won them all.
 func (j job) stand(ctx context.Context, s Session) {
+	begin := time.Now()
 	var won atomic.Int64
 	err := standAll(ctx, s, j.names(), func() {
 		if won.Add(1) == int64(j.N) {
-			tell(event{Kind: "won"})
+			tell(event{Kind: "won", Took: time.Since(begin)})
 		}
 	})
 	if err != nil {

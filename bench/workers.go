@@ -100,30 +100,40 @@ func (w *worker) close(ctx context.Context) error {
 	return err
 }
 
-// stats returns the process's goroutines and its memory in bytes, once what is garbage is given back.
-func (w *worker) stats(ctx context.Context) (goroutines int, resident float64, err error) {
+// usage is what a process takes.
+type usage struct {
+	goroutines          int
+	resident, anonymous float64 // bytes: all that is in memory, and of it what is not a file
+}
+
+// stats returns what the process takes once what is garbage is given back.
+func (w *worker) stats(ctx context.Context) (u usage, err error) {
 	if _, err := w.in.Write([]byte("stats\n")); err != nil {
-		return 0, 0, err
+		return u, err
 	}
 	e, err := w.await(ctx, "stats")
 	if err != nil {
-		return 0, 0, err
+		return u, err
 	}
-	resident, err = residentOf(w.cmd.Process.Pid)
-	return e.Goroutines, resident, err
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(w.cmd.Process.Pid) + "/status")
+	if err != nil {
+		return u, err
+	}
+	u.goroutines = e.Goroutines
+	u.resident, err = kilobytes(text, "VmRSS:")
+	if err == nil {
+		u.anonymous, err = kilobytes(text, "RssAnon:")
+	}
+	return u, err
 }
 
-// residentOf returns how many bytes of memory a process has.
-func residentOf(pid int) (float64, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range bytes.Lines(text) {
-		if rest, ok := strings.CutPrefix(string(line), "VmRSS:"); ok {
+// kilobytes returns a field of a process's status, in bytes.
+func kilobytes(status []byte, field string) (float64, error) {
+	for line := range bytes.Lines(status) {
+		if rest, ok := strings.CutPrefix(string(line), field); ok {
 			kb, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
 			return kb * 1024, err
 		}
 	}
-	return 0, fmt.Errorf("no VmRSS of process %d", pid)
+	return 0, fmt.Errorf("no %s of the process", field)
 }
