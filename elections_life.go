@@ -16,6 +16,8 @@ func (es *Elections) queueUp(name string) bool {
 	free := es.s.takeSeat(seat{name: name}, &es.turns)
 	if free {
 		es.turn(name)
+	} else {
+		go es.s.unkeep(name) // beside the locks of who calls: a lock that is kept is given up
 	}
 	return free
 }

@@ -195,6 +195,9 @@ func (l *lease) deliver(n driver.News) {
 
 // join takes a claim in, unless the lease is ending: each claim that joined hears of the end.
 func (l *lease) join(c *claim) bool {
+	if c.heard == nil {
+		defer l.s.unkeep(c.name) // after the lock: what this process keeps itself, no store tells it to give up
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ending != core.None {

@@ -100,9 +100,21 @@ func (q *queue) watch(tenure int) {
 	if f, ok := c.l.dl.(driver.Follower); ok {
 		f.Follow(p)
 	}
-	if q.s.awaited(c.seat) {
+	if c.l.crowded(c) || q.s.awaited(c.seat) {
 		q.carryOut(q.core.Step(q.s.clock(), core.QueueEvent{Kind: core.Wanted, Tenure: tenure}))
 	}
+}
+
+// crowded says whether this process stands for the claim's name by other means than its queue.
+func (l *lease) crowded(c *claim) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for at, o := range l.claims {
+		if at.name == c.name && o.heard == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // wanted hears that another claim waits behind the one with that ID.
@@ -115,7 +127,7 @@ func (c *claim) wanted(id string) {
 	}
 }
 
-// awaited says whether anybody else in this process waits for the seat by other means than its queue.
+// awaited says whether anybody else in this process waits for the seat.
 func (s *Session) awaited(at seat) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -145,12 +145,7 @@ func (l *frontLease) Claim(ctx context.Context, claims ...driver.Claim) ([]drive
 	return at(l.f, func() ([]driver.Place, error) {
 		places, err := l.Lease.Claim(ctx, claims...)
 		for _, p := range places {
-			if s := (spot{p.Name, p.Token}); l.f.entered[s] == 0 {
-				l.f.entered[s] = len(l.f.entered) + 1
-			}
-			if p.Held {
-				l.f.holds(l.owner, p)
-			}
+			l.f.enters(l.owner, p)
 		}
 		return places, err
 	})
@@ -179,6 +174,17 @@ func (l *frontLease) Update(ctx context.Context, p driver.Place, value []byte) e
 
 func (l *frontLease) Release(ctx context.Context, p ...driver.Place) error {
 	return l.do(func() error { return l.Lease.Release(ctx, p...) })
+}
+
+func (l *frontLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	return at(l.f, func() (driver.Place, error) {
+		got, err := l.Lease.(driver.Exchanger).Exchange(ctx, p, c)
+		if err == nil {
+			l.f.enters(l.owner, got)
+			l.f.judge.count("claims exchanged")
+		}
+		return got, err
+	})
 }
 
 // Transfer notes whose claims it removed: nobody may be told that they hold.
@@ -218,6 +224,16 @@ type counted struct {
 func (c *counted) Err() error {
 	c.n.Add(1)
 	return c.Context.Err()
+}
+
+// enters notes a place that was entered.
+func (f *front) enters(owner string, p driver.Place) {
+	if s := (spot{p.Name, p.Token}); f.entered[s] == 0 {
+		f.entered[s] = len(f.entered) + 1
+	}
+	if p.Held {
+		f.holds(owner, p)
+	}
 }
 
 // holds judges the answer that a place is held.

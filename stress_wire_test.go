@@ -141,6 +141,10 @@ func (l *wireLease) Release(ctx context.Context, p ...driver.Place) error {
 	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.Release(ctx, p...) })
 }
 
+func (l *wireLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	return over(ctx, l.p, func(ctx context.Context) (driver.Place, error) { return l.Lease.(driver.Exchanger).Exchange(ctx, p, c) })
+}
+
 // News is not lost on its way back: its context ends with the lease only.
 func (l *wireLease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.(driver.Transferer).Transfer(ctx, p, heir) })

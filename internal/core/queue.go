@@ -158,6 +158,11 @@ func (q *Queue) Step(now Time, e QueueEvent) []QueueOrder {
 	return q.orders
 }
 
+// Watched reports whether the store is to tell who else waits behind a tenure.
+func (q *Queue) Watched() bool {
+	return slices.ContainsFunc(q.tenures, func(t *tenure) bool { return t.watched })
+}
+
 // Retake is the step of an Arrive with Keep that finds a tenure kept and idle, in short. It reports which one, and the turn.
 func (q *Queue) Retake() (tenure, turn int, ok bool) {
 	if len(q.tenures) != 1 || len(q.waiting) > 0 || q.campaign != nil {

@@ -1,0 +1,236 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// throng locks x in s from several goroutines, rounds times each, and tells of each term.
+func throng(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range rounds {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				term, err := m.Lock(ctx)
+				cancel()
+				if err != nil {
+					t.Errorf("%s: %v", s.ID(), err)
+					return
+				}
+				tell(term)
+				time.Sleep(time.Millisecond)
+				if err := term.Resign(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Where those of a process who wait go on behind a new claim, it is entered in the request that gives up the old one, and the right of
+// each term under the old one is over by then.
+func TestAUsedUpClaimIsExchanged(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var mu sync.Mutex
+		terms := map[Token][]*Term{}
+		st := &counting{Store: b.store}
+		st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, term := range terms[Token(p.Token)] {
+				if term.Check() == nil || term.Context().Err() == nil {
+					t.Errorf("token %v holds while its claim is given up", term.Token())
+				}
+			}
+			if len(terms[Token(p.Token)]) == 0 {
+				t.Errorf("exchanged %+v, under which nobody held", p)
+			}
+			return l.(driver.Exchanger).Exchange(ctx, p, c)
+		}
+		s := b.session("a", st, Options{})
+		g := &guarded{t: t}
+		throng(t, s, s.MutexWith("x", MutexOptions{Turns: 5}), 50, func(term *Term) {
+			mu.Lock()
+			terms[term.ClaimToken()] = append(terms[term.ClaimToken()], term)
+			mu.Unlock()
+			g.visit(term, 1000, 1000, time.Millisecond)
+		})
+		if n := len(terms); n != 40 || st.claims.Load() != 1 || st.exchanges.Load() != 39 || st.releases.Load() != 1 {
+			t.Errorf("%d claims for 200 turns: %d entered, %d exchanged, %d released; want 40: 1, 39, 1", n, st.claims.Load(), st.exchanges.Load(), st.releases.Load())
+		}
+		b.holds("x", 0)
+		nothingLeft(t, s)
+	})
+}
+
+// Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten and nothing is left in the line.
+func TestAnExchangeThatFails(t *testing.T) {
+	unknown := errors.New("no answer")
+	for what, exchange := range map[string]func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error){
+		"it never arrived": func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error) {
+			return driver.Place{}, unknown
+		},
+		"its answer was lost": func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			_, _ = l.(driver.Exchanger).Exchange(ctx, p, c)
+			return driver.Place{}, unknown
+		},
+		"it arrives late": func(_ context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			go func() {
+				time.Sleep(700 * time.Millisecond)
+				_, _ = l.(driver.Exchanger).Exchange(context.Background(), p, c)
+			}()
+			return driver.Place{}, unknown
+		},
+		"no answer": func(ctx context.Context, _ driver.Lease, _ driver.Place, _ driver.Claim) (driver.Place, error) {
+			<-ctx.Done()
+			return driver.Place{}, ctx.Err()
+		},
+		"refused": func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error) {
+			return driver.Place{}, fmt.Errorf("not this time: %w", driver.ErrRefused)
+		},
+		"another place": func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			_, err := l.(driver.Exchanger).Exchange(ctx, p, c)
+			return p, err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *world) {
+				st := &counting{Store: b.store, exchange: exchange}
+				s, other := b.session("a", st, Options{}), b.session("b", b.store, Options{})
+				g := &guarded{t: t}
+				var wg sync.WaitGroup
+				for _, s := range []*Session{s, other} {
+					wg.Go(func() {
+						throng(t, s, s.MutexWith("x", MutexOptions{Turns: 3}), 15, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+					})
+				}
+				wg.Wait()
+				if st.exchanges.Load() == 0 {
+					t.Error("nothing was exchanged")
+				}
+				time.Sleep(time.Minute)
+				b.holds("x", 0)
+				nothingLeft(t, s)
+			})
+		})
+	}
+}
+
+// Those who wait give up while the request is under way: neither claim is left.
+func TestAnExchangeForNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		st := &counting{Store: b.store}
+		st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			cancel()
+			synctest.Wait()
+			return l.(driver.Exchanger).Exchange(context.WithoutCancel(ctx), p, c)
+		}
+		s := b.session("a", st, Options{})
+		m := s.MutexWith("x", MutexOptions{Turns: 1})
+		first := must[*Term](t)(m.Lock(t.Context()))
+		var errs []chan error
+		for range 3 {
+			errs = append(errs, laterErr(m.Lock, ctx))
+		}
+		synctest.Wait()
+		_ = first.Resign(t.Context())
+		for _, err := range errs {
+			if e := <-err; !errors.Is(e, context.Canceled) {
+				t.Errorf("got %v, want the context's error", e)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if st.exchanges.Load() == 0 {
+			t.Error("nothing was exchanged")
+		}
+		b.holds("x", 0)
+		nothingLeft(t, s)
+	})
+}
+
+// A session that closes, or a lease that ends, in the middle of it leaves nothing behind either.
+func TestTheLeaseEndsDuringAnExchange(t *testing.T) {
+	for _, end := range []func(t *testing.T, b *world, s *Session){
+		func(t *testing.T, _ *world, s *Session) { _ = s.Close(t.Context()) },
+		func(_ *testing.T, b *world, _ *Session) { b.store.Expire("x") },
+		func(_ *testing.T, b *world, _ *Session) {
+			b.store.Partition("a", true)
+			time.Sleep(12 * time.Second)
+			b.store.Partition("a", false)
+		},
+	} {
+		bubble(t, func(t *testing.T, b *world) {
+			begun := make(chan struct{})
+			var once sync.Once
+			st := &counting{Store: b.store}
+			st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+				once.Do(func() { close(begun) })
+				time.Sleep(500 * time.Millisecond)
+				return l.(driver.Exchanger).Exchange(ctx, p, c)
+			}
+			s := b.session("a", st, Options{Overrun: OverrunWait})
+			m := s.MutexWith("x", MutexOptions{Turns: 1})
+			first := must[*Term](t)(m.Lock(t.Context()))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			next := make(chan error, 1)
+			go func() {
+				term, err := m.Lock(ctx)
+				if err == nil {
+					time.Sleep(time.Second)
+					err = errors.Join(term.Check(), term.Resign(ctx))
+				}
+				next <- err
+			}()
+			synctest.Wait()
+			go func() { _ = first.Resign(t.Context()) }()
+			<-begun
+			end(t, b, s)
+			if err := <-next; err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrDeposed) {
+				t.Errorf("who waited: %v", err)
+			}
+			time.Sleep(time.Minute)
+			b.holds("x", 0)
+			nothingLeft(t, s)
+		})
+	}
+}
+
+// A store that cannot exchange does the two one after the other.
+func TestALockOnAStoreThatCannotExchange(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", unable{b.store}, Options{})
+		g := &guarded{t: t}
+		throng(t, s, s.MutexWith("x", MutexOptions{Turns: 3}), 20, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+		b.holds("x", 0)
+		nothingLeft(t, s)
+	})
+}
+
+// A claim that was asked for is given up by itself: who asked for it wants no other in its place.
+func TestALockThatWasAskedForIsNotExchanged(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		st := &counting{Store: b.store}
+		s, other := b.session("a", st, Options{}), b.session("b", b.store, Options{})
+		first := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+		next := later(t, s.Mutex("x").Lock)
+		must[Token](t)(other.Election("x").Ask(t.Context(), "please"))
+		<-first.Context().Done()
+		_ = first.Resign(t.Context())
+		n := soon(next, 5*time.Second)
+		if n == nil || n.ClaimToken() <= first.ClaimToken() || st.exchanges.Load() != 0 {
+			t.Fatalf("got %+v, %d exchanged", n, st.exchanges.Load())
+		}
+		_ = n.Resign(t.Context())
+	})
+}
