@@ -100,14 +100,14 @@ func claimed(t *testing.T, l *lease, name string) driver.Place {
 	return p[0]
 }
 
-// puts says whether req is a Txn that puts key.
+// puts says whether req is a Txn that puts key, or has one within that does.
 func puts(req any, key string) bool {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok {
 		return false
 	}
 	for _, op := range txn.Success {
-		if p := op.GetRequestPut(); p != nil && string(p.Key) == key {
+		if p := op.GetRequestPut(); p != nil && string(p.Key) == key || op.GetRequestTxn() != nil && puts(op.GetRequestTxn(), key) {
 			return true
 		}
 	}

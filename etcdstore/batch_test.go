@@ -1,0 +1,429 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
+)
+
+// jam occupies all lanes of a lease with claims that the gate holds back, so that all that follows waits, and then goes together. What
+// follows is left to instead, if that is not nil.
+func jam(t *testing.T, l *lease, g *gate, instead func(ctx context.Context, req any, do func(context.Context) error) error) (open func()) {
+	t.Helper()
+	gate, names := make(chan struct{}), make([]string, lanes)
+	for i := range names {
+		names[i] = fmt.Sprintf("jam%d", jams.Add(1))
+	}
+	g.set(func() {
+		g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+			for _, name := range names {
+				if puts(req, l.s.lineDir(name)+l.ID()) {
+					<-gate
+					return do(ctx)
+				}
+			}
+			if instead != nil {
+				return instead(ctx, req, do)
+			}
+			return do(ctx)
+		}
+	})
+	for _, name := range names {
+		claiming(ending(t, 30*time.Second), l, name)
+	}
+	return func() { close(gate) }
+}
+
+var jams atomic.Int64 // so that no name is used twice
+
+// told is what the caller of a claim was told.
+type told struct {
+	driver.Place
+	err error
+}
+
+// claiming claims a name in the background.
+func claiming(ctx context.Context, l *lease, name string) <-chan told {
+	done := make(chan told, 1)
+	go func() {
+		p, err := l.Claim(ctx, driver.Claim{Name: name, ID: name + "-1"})
+		if err != nil {
+			p = make([]driver.Place, 1)
+		}
+		done <- told{p[0], err}
+	}()
+	synctest.Wait()
+	return done
+}
+
+// claimingAll claims n names in the background, which begin with x and wait for a lane.
+func claimingAll(t *testing.T, l *lease, x string, n int) (all []<-chan told) {
+	t.Helper()
+	for i := range n {
+		all = append(all, claiming(ending(t, 30*time.Second), l, fmt.Sprintf("%s%d", x, i)))
+	}
+	return all
+}
+
+// mustStand takes the claims, which must have entered, and returns their places.
+func mustStand(t *testing.T, all []<-chan told) (places []driver.Place) {
+	t.Helper()
+	for _, f := range all {
+		got := <-f
+		if got.err != nil || !got.Held {
+			t.Errorf("seed 1: Claim = %+v, %v, want it held", got.Place, got.err)
+		}
+		places = append(places, got.Place)
+	}
+	return places
+}
+
+// nested returns how many Txns req has within, 0 if it is none or has none.
+func nested(req any) (n int) {
+	txn, ok := req.(*pb.TxnRequest)
+	if !ok || settles(req) && len(txn.Compare) > 0 {
+		return 0
+	}
+	for _, op := range txn.Success {
+		if op.GetRequestTxn() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// TestSimulatedBatch: what waits while others are under way goes together, in as few requests as the server's limit allows; a lone claim goes
+// by itself. Each claim has the key's create revision as its token, and a release takes it away.
+func TestSimulatedBatch(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		sent := func(do func()) int64 {
+			before := g.calls.Load()
+			do()
+			return g.calls.Load() - before
+		}
+		if n := sent(func() { claimed(t, l, "alone") }); n != 1 {
+			t.Errorf("seed 1: a lone claim took %d requests", n)
+		}
+		open := jam(t, l, g, nil)
+		all := claimingAll(t, l, "x", 300)
+		var places []driver.Place
+		if n := sent(func() { open(); places = mustStand(t, all) }); n != 3 {
+			t.Errorf("seed 1: 300 claims went in %d requests, want 3", n)
+		}
+		tokens := map[string]int64{}
+		for _, kv := range c.Keys("primacy/x") {
+			tokens[string(kv.Key)] = kv.CreateRevision
+		}
+		for _, p := range places {
+			if at := tokens[s.lineDir(p.Name)+l.ID()]; at != int64(p.Token) {
+				t.Fatalf("seed 1: %s has token %d, its key was made at %d", p.Name, p.Token, at)
+			}
+		}
+		if n := sent(func() {
+			if err := l.Release(ending(t, 10*time.Second), places...); err != nil {
+				t.Error(err)
+			}
+		}); n > 8 {
+			t.Errorf("seed 1: 300 releases went in %d requests", n)
+		}
+		if keys := c.Keys("primacy/x"); len(keys) > 0 {
+			t.Errorf("seed 1: %d claims stand after their release", len(keys))
+		}
+	})
+}
+
+// TestSimulatedBatchOfOneName: claims of two seats of one name never go in one Txn. They would have one create revision, and neither would be first.
+func TestSimulatedBatchOfOneName(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		open := jam(t, l, g, nil)
+		other := claiming(ending(t, 20*time.Second), l, "y")
+		done := make(chan told, 3)
+		for i := range 3 {
+			go func() {
+				p, err := l.Claim(ending(t, 20*time.Second), driver.Claim{Name: "x", Seat: fmt.Sprint(i), ID: fmt.Sprint(i)})
+				if err != nil {
+					t.Error(err)
+					p = make([]driver.Place, 1)
+				}
+				done <- told{p[0], err}
+			}()
+		}
+		synctest.Wait()
+		open()
+		mustStand(t, []<-chan told{other})
+		tokens, held := map[uint64]bool{}, 0
+		for range 3 {
+			f := <-done
+			tokens[f.Token] = true
+			if f.Held {
+				held++
+			}
+		}
+		if len(tokens) != 3 || held != 1 {
+			t.Errorf("seed 1: three claims on one name have %d tokens, and %d of them hold", len(tokens), held)
+		}
+	})
+}
+
+// TestSimulatedBatchWithoutACaller: a claim is given up while it waits for others. It is not sent, and nothing is in doubt: its release asks nothing of etcd.
+func TestSimulatedBatchWithoutACaller(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		var mu sync.Mutex
+		seen := false
+		open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
+			mu.Lock()
+			seen = seen || puts(req, s.lineDir("x")+l.ID())
+			mu.Unlock()
+			return do(ctx)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		x, y := claiming(ctx, l, "x"), claiming(ending(t, 20*time.Second), l, "y")
+		cancel()
+		if f := <-x; !errors.Is(f.err, context.Canceled) {
+			t.Errorf("seed 1: Claim = %v, want its context's error", f.err)
+		}
+		before := g.calls.Load()
+		if err := l.Release(ending(t, time.Second), driver.Place{Name: "x", ID: "x-1"}); err != nil || g.calls.Load() != before {
+			t.Errorf("seed 1: Release = %v in %d requests, want none: nothing was sent", err, g.calls.Load()-before)
+		}
+		open()
+		mustStand(t, []<-chan told{y})
+		time.Sleep(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if seen || len(c.Keys("primacy/x/")) > 0 {
+			t.Error("seed 1: a claim was sent that had been given up while it waited")
+		}
+	})
+}
+
+// TestSimulatedBatchOutlivesACaller: one of several that are under way together is given up and released. It must not enter when they arrive; the others must.
+func TestSimulatedBatchOutlivesACaller(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		late := make(chan struct{})
+		open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
+			if nested(req) > 1 {
+				<-late
+			}
+			return do(ctx)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		x, y, z := claiming(ctx, l, "x"), claiming(ending(t, 20*time.Second), l, "y"), claiming(ending(t, 20*time.Second), l, "z")
+		open()
+		synctest.Wait()
+		cancel()
+		if f := <-x; !errors.Is(f.err, context.Canceled) {
+			t.Errorf("seed 1: Claim = %v, want its context's error", f.err)
+		}
+		if err := l.Release(ending(t, 5*time.Second), driver.Place{Name: "x", ID: "x-1"}); err != nil {
+			t.Fatal(err)
+		}
+		close(late)
+		mustStand(t, []<-chan told{y, z})
+		if keys := c.Keys("primacy/x/"); len(keys) > 0 {
+			t.Errorf("seed 1: after Release a ghost stands under token %d", keys[0].CreateRevision)
+		}
+	})
+}
+
+// TestSimulatedBatchAnsweredByNobody: claims go together and are carried out, and the answer is lost, or the request lies in a member that is
+// frozen. Each finds its place through another member. Once released none may come back, when the request arrives again.
+func TestSimulatedBatchAnsweredByNobody(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		t.Run(fmt.Sprint(frozen), func(t *testing.T) {
+			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+				at := another(c)
+				s, g := gatedAt(t, c, 0, at)
+				l := granted(t, s, "a", time.Minute)
+				open := jam(t, l, g, nil)
+				sent := g.capture(s.lineDir("x0") + l.ID())
+				all := claimingAll(t, l, "x", 5)
+				var once sync.Once
+				g.set(func() {
+					before, instead := g.before, g.instead
+					g.before = func(req any) {
+						before(req)
+						if nested(req) > 1 {
+							once.Do(func() {
+								if frozen {
+									c.Freeze(at)
+								} else {
+									c.Hold(0, at, false, true)
+								}
+							})
+						}
+					}
+					g.instead = instead
+				})
+				open()
+				places := mustStand(t, all)
+				for _, p := range places {
+					if kv := only(t, c, s.lineDir(p.Name)); uint64(kv.CreateRevision) != p.Token {
+						t.Errorf("seed 1: %s has token %d, its key was made at %d", p.Name, p.Token, kv.CreateRevision)
+					}
+				}
+				if err := l.Release(ending(t, 20*time.Second), places...); err != nil {
+					t.Fatal(err)
+				}
+				c.Heal()
+				sent.arrive(t, c)
+				if nested(sent.txn) != 5 {
+					t.Errorf("seed 1: %d claims went together, so this test shows nothing", nested(sent.txn))
+				}
+				if keys := c.Keys("primacy/x"); len(keys) > 0 {
+					t.Errorf("seed 1: after Release %d ghosts stand, the first at %s", len(keys), keys[0].Key)
+				}
+			})
+		})
+	}
+}
+
+// TestSimulatedBatchWithABadOne: etcd refuses what goes together because of one. Only that one may fail.
+func TestSimulatedBatchWithABadOne(t *testing.T) {
+	for _, bad := range []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCRequestTooLarge, rpctypes.ErrGRPCNoSpace} {
+		t.Run(bad.Error(), func(t *testing.T) {
+			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+				s, g := gatedAt(t, c, 0, 0)
+				l := granted(t, s, "a", time.Minute)
+				open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
+					if puts(req, s.lineDir("bad")+l.ID()) {
+						return bad
+					}
+					return do(ctx)
+				})
+				all := claimingAll(t, l, "x", 9)
+				guilty := claiming(ending(t, 20*time.Second), l, "bad")
+				open()
+				mustStand(t, all)
+				f := <-guilty
+				if f.err == nil || errors.Is(f.err, driver.ErrRefused) != (bad != rpctypes.ErrGRPCNoSpace) || !strings.Contains(f.err.Error(), `"bad"`) {
+					t.Errorf("seed 1: Claim = %v, want the error of %v by its name", f.err, bad)
+				}
+			})
+		})
+	}
+}
+
+// TestSimulatedBatchUnderADeadLease: the session has ended when claims and releases arrive together. The claims are told so, and the releases go
+// through. Again where etcd knows the session's record and not its lease: it refuses all that goes together.
+func TestSimulatedBatchUnderADeadLease(t *testing.T) {
+	for _, record := range []bool{false, true} {
+		t.Run(fmt.Sprint(record), func(t *testing.T) {
+			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+				s, g := gatedAt(t, c, 0, 0)
+				l := granted(t, s, "a", time.Minute)
+				p, q := claimed(t, l, "p"), claimed(t, l, "q")
+				open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
+					if record && (puts(req, s.lineDir("x0")+l.ID()) || puts(req, s.lineDir("x1")+l.ID())) {
+						return rpctypes.ErrGRPCLeaseNotFound
+					}
+					return do(ctx)
+				})
+				all := claimingAll(t, l, "x", 2)
+				released := make(chan error, 2)
+				for _, p := range []driver.Place{p, q} {
+					go func() { released <- l.Release(ending(t, 20*time.Second), p) }()
+				}
+				synctest.Wait()
+				if !record {
+					if err := c.Revoke(ending(t, 5*time.Second), l.anchored().id); err != nil {
+						t.Fatal(err)
+					}
+				}
+				g.set(func() { g.before = nil })
+				open()
+				for range 2 {
+					if err := <-released; err != nil {
+						t.Errorf("seed 1: Release = %v beside claims of a dead lease", err)
+					}
+				}
+				for _, f := range all {
+					if got := <-f; !isGone(got.err) {
+						t.Errorf("seed 1: Claim = %v, want ErrGone", got.err)
+					}
+				}
+				if keys := append(c.Keys("primacy/p/"), c.Keys("primacy/q/")...); len(keys) > 0 {
+					t.Errorf("seed 1: %d claims stand after their release", len(keys))
+				}
+			})
+		})
+	}
+}
+
+// TestSimulatedBatchUnderASmallLimit: a server that takes few operations in one Txn. Nothing is lost, and the limit is learnt.
+func TestSimulatedBatchUnderASmallLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := etcdsim.Start(etcdsim.Options{Seed: 1, TxnOps: 16})
+		t.Cleanup(func() {
+			c.Close()
+			synctest.Wait()
+		})
+		time.Sleep(5 * time.Second)
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		var last int64
+		for _, x := range []string{"x", "y"} {
+			open := jam(t, l, g, nil)
+			before := g.calls.Load()
+			all := claimingAll(t, l, x, 200)
+			open()
+			mustStand(t, all)
+			last = g.calls.Load() - before
+		}
+		if last > 200/5 {
+			t.Errorf("seed 1: 200 claims went in %d requests once the limit was known", last)
+		}
+	})
+}
+
+// TestSimulatedBatchAfterClose: who waits for others when the store is closed is told at once.
+func TestSimulatedBatchAfterClose(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		gate := make(chan struct{})
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				<-gate
+				return do(ctx)
+			}
+		})
+		var jammed []<-chan told
+		for i := range lanes {
+			jammed = append(jammed, claiming(context.Background(), l, fmt.Sprintf("jam%d", i)))
+		}
+		x := claiming(context.Background(), l, "x")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if f := <-x; !errors.Is(f.err, errClosed) {
+			t.Errorf("seed 1: Claim = %v, want %v", f.err, errClosed)
+		}
+		close(gate)
+		for _, f := range jammed {
+			if got := <-f; got.err == nil {
+				t.Error("seed 1: Claim = nil on a store that was closed")
+			}
+		}
+	})
+}
