@@ -237,11 +237,15 @@ func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
 		}
 	}
 	v.s.vigils.mu.Lock()
+	posts := make([]*post, 0, len(v.posts))
 	for p := range v.posts {
-		p.notify()
+		posts = append(posts, p)
 	}
 	v.leave()
 	v.s.vigils.mu.Unlock()
+	for _, p := range posts { // which takes the hub's lock
+		p.notify()
+	}
 	v.s.later(func(ctx context.Context) {
 		for _, id := range leases {
 			for v.s.revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
