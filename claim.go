@@ -30,17 +30,22 @@ type claim struct {
 	interrupt context.CancelFunc // of the call under way
 	next      *core.ClaimOrder   // set by tell during a call
 	term      *Term
-	shares    []*Term         // of those in this process who hold a lock under this claim
 	values    context.Context // of the campaign, for the term's context
-	request   *driver.Request
-	why       error  // the cause of the owner's own context, where that ended the term
-	working   int    // how much work of a candidate or a lock's Do runs under the claim
-	freed     bool   // free is closed
-	last      error  // what the store said to the last call that failed
-	overdue   bool   // the right ended while the work ran
-	wishes    []wish // to hand over, not looked at yet
-	weighing  bool   // somebody looks at them
+	freed     bool            // free is closed
 	job       manyJob
+	*claimRest
+}
+
+// claimRest is what a claim that waits among many others does without, until something happens to it: see unfold.
+type claimRest struct {
+	shares   []*Term // of those in this process who hold a lock under this claim
+	request  *driver.Request
+	why      error  // the cause of the owner's own context, where that ended the term
+	working  int    // how much work of a candidate or a lock's Do runs under the claim
+	last     error  // what the store said to the last call that failed
+	overdue  bool   // the right ended while the work ran
+	wishes   []wish // to hand over, not looked at yet
+	weighing bool   // somebody looks at them
 }
 
 // seat is what a lease has at most one claim for.
@@ -62,13 +67,21 @@ type claimSpec struct {
 
 // newClaim returns a claim that stands from now on: events that come before campaign are heard.
 func newClaim(ctx context.Context, l *lease, spec claimSpec, leave func()) *claim {
-	return standFor(ctx, l, spec.seat, &spec, leave)
+	c := &struct {
+		claim
+		rest claimRest
+		spec claimSpec
+	}{spec: spec}
+	c.claim = claim{l: l, seat: spec.seat, claimSpec: &c.spec, leave: leave, values: ctx, claimRest: &c.rest}
+	c.step(core.ClaimEvent{Kind: core.Stand})
+	return &c.claim
 }
 
-func standFor(ctx context.Context, l *lease, at seat, spec *claimSpec, leave func()) *claim {
-	c := &claim{l: l, seat: at, claimSpec: spec, leave: leave, values: ctx}
-	c.step(core.ClaimEvent{Kind: core.Stand})
-	return c
+// unfold makes room for what a claim that only waits does without. The claim's lock is held.
+func (c *claim) unfold() {
+	if c.claimRest == nil {
+		c.claimRest = &claimRest{}
+	}
 }
 
 // errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the next one.
@@ -194,6 +207,7 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 		return
 	}
 	if r != nil && c.core.Phase() <= core.Leading {
+		c.unfold()
 		c.request = r
 	}
 	o := c.stepLocked(e)
@@ -228,9 +242,12 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	o := c.core.Step(e)
 	if o.Fresh {
 		c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()} // now: news of the old ID is not for the new one
-		c.request = nil
+		if c.claimRest != nil {
+			c.request = nil
+		}
 	}
 	if o.Do == core.Lead {
+		c.unfold()
 		c.term = newTerm(c, c.values, c.token())
 		if c.heard == nil { // else those who share the claim are counted
 			c.l.s.stats.terms.Add(1)

@@ -37,7 +37,7 @@ func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
 
 // settle says that nothing of the claim stands, and that it is quiet if no work runs either.
 func (c *claim) settle() {
-	quiet := c.freed && c.working == 0
+	quiet := c.isQuiet()
 	if quiet && c.quiet != nil {
 		close(c.quiet)
 	}
@@ -46,8 +46,10 @@ func (c *claim) settle() {
 
 // untilQuiet returns nil if nothing of the claim stands and no work runs under it.
 func (c *claim) untilQuiet() <-chan struct{} {
-	return c.until(&c.quiet, func() bool { return c.freed && c.working == 0 })
+	return c.until(&c.quiet, c.isQuiet)
 }
+
+func (c *claim) isQuiet() bool { return c.freed && (c.claimRest == nil || c.working == 0) }
 
 // pendingWhat says what a Close still waits for.
 func (c *claim) pendingWhat() string {

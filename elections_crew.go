@@ -275,6 +275,7 @@ func (es *Elections) followAll(l *lease, all jobs) {
 			places = append(places, j.c.place)
 		default:
 			j.c.job.calling = true
+			j.c.unfold()
 			go j.c.waitAlone()
 		}
 		j.c.mu.Unlock()

@@ -88,9 +88,16 @@ func (es *Elections) abandon(name string, err error) {
 	}
 }
 
+// newClaim is newClaim for a claim that es carries out.
+func (es *Elections) newClaim(l *lease, name string) *claim {
+	c := &claim{l: l, seat: seat{name: name}, claimSpec: &es.spec, values: context.Background()}
+	c.step(core.ClaimEvent{Kind: core.Stand})
+	return c
+}
+
 // enter makes the claim of a name, unless the lease is ending.
 func (es *Elections) enter(l *lease, name string) bool {
-	c := standFor(context.Background(), l, seat{name: name}, &es.spec, nil)
+	c := es.newClaim(l, name)
 	es.mu.Lock()
 	if st := es.names[name]; !st.seated || st.c != nil {
 		es.mu.Unlock()

@@ -175,6 +175,7 @@ func (c *claim) asked(id string, r driver.Request) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.unfold()
 	w := wish{id, r}
 	if len(c.wishes) == maxWishes || slices.Contains(c.wishes, w) {
 		return

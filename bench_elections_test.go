@@ -1,0 +1,212 @@
+package primacy
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/memstore"
+)
+
+// crowdSession returns a session whose lease outlasts the benchmark.
+func crowdSession(b *testing.B, store driver.Store, id string) *Session {
+	b.Helper()
+	s, err := NewSession(store, Options{ID: id, TTL: 5 * time.Minute})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+// take iterates until n terms were won.
+func takeTerms(es *Elections, n int) []*Term {
+	all := make([]*Term, 0, n)
+	for term, err := range es.Terms(context.Background()) {
+		if err != nil {
+			panic(err)
+		}
+		if all = append(all, term); len(all) == n {
+			break
+		}
+	}
+	return all
+}
+
+// BenchmarkWin10000 is one process that wins 10,000 elections nobody else stands in, and resigns them: one operation is all of that.
+func BenchmarkWin10000(b *testing.B) {
+	names := manyNames(10_000)
+	for _, callers := range []int{64, 256} {
+		b.Run(fmt.Sprintf("campaign-%d", callers), func(b *testing.B) {
+			s := crowdSession(b, memstore.New(memstore.Options{}), "a")
+			b.ReportAllocs()
+			for b.Loop() {
+				var all sync.WaitGroup
+				for i := range callers {
+					all.Go(func() {
+						for j := i; j < len(names); j += callers {
+							term, err := s.Election(names[j]).Campaign(context.Background(), nil)
+							if err != nil {
+								panic(err)
+							}
+							_ = term.Resign(context.Background())
+						}
+					})
+				}
+				all.Wait()
+			}
+		})
+	}
+	b.Run("elections", func(b *testing.B) {
+		s := crowdSession(b, memstore.New(memstore.Options{}), "a")
+		b.ReportAllocs()
+		for b.Loop() {
+			es := s.Elections(nil)
+			_ = es.Stand(names...)
+			_ = es.Resign(context.Background(), takeTerms(es, len(names))...)
+			_ = es.Close(context.Background())
+		}
+	})
+}
+
+// nowhere is a store in which everybody waits for ever, and which keeps nothing.
+type nowhere struct{ driver.Store }
+
+type nowhereLease struct{ driver.Lease }
+
+func (s nowhere) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return nowhereLease{l}, err
+}
+
+func (l nowhereLease) Claim(_ context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	places := make([]driver.Place, len(claims))
+	for i, c := range claims {
+		places[i] = driver.Place{Name: c.Name, ID: c.ID, Token: 7}
+	}
+	return places, nil
+}
+
+func (l nowhereLease) Follow(...driver.Place) {}
+
+// BenchmarkWaiting is what an election that waits costs the library in memory. The time means nothing.
+func BenchmarkWaiting(b *testing.B) {
+	const n = 10_000
+	names := manyNames(n)
+	for b.Loop() {
+		s := crowdSession(b, nowhere{memstore.New(memstore.Options{})}, "a")
+		es := s.Elections(nil)
+		before, objects := heapInUse()
+		_ = es.Stand(names...)
+		for phases(s)[core.Waiting] < n {
+			time.Sleep(time.Millisecond)
+		}
+		after, more := heapInUse()
+		b.ReportMetric(float64(after-before)/n, "B/waiting")
+		b.ReportMetric(float64(more-objects)/n, "objects/waiting")
+		runtime.KeepAlive(es)
+	}
+}
+
+// BenchmarkHeld is what an election that is held costs the library and the store in memory.
+func BenchmarkHeld(b *testing.B) {
+	const n = 10_000
+	names := manyNames(n)
+	for b.Loop() {
+		s := crowdSession(b, memstore.New(memstore.Options{}), "a")
+		es := s.Elections(nil)
+		before, objects := heapInUse()
+		_ = es.Stand(names...)
+		terms := takeTerms(es, n)
+		after, more := heapInUse()
+		for _, t := range terms {
+			t.Context()
+		}
+		full, _ := heapInUse()
+		b.ReportMetric(float64(after-before)/n, "B/held")
+		b.ReportMetric(float64(full-after)/n, "B/context")
+		b.ReportMetric(float64(more-objects)/n, "objects/held")
+		runtime.KeepAlive(es)
+	}
+}
+
+func heapInUse() (bytes, objects uint64) {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc, m.HeapObjects
+}
+
+// phases counts the claims of a session by where they stand.
+func phases(s *Session) map[core.ClaimPhase]int {
+	n := map[core.ClaimPhase]int{}
+	s.mu.Lock()
+	l := s.lease
+	s.mu.Unlock()
+	if l == nil {
+		return n
+	}
+	for _, c := range l.standing() {
+		c.mu.Lock()
+		n[c.core.Phase()]++
+		c.mu.Unlock()
+	}
+	return n
+}
+
+// BenchmarkLeaseEnd100000 is the end of a lease that holds 100,000 terms: until the last context is cancelled, and until all are told.
+func BenchmarkLeaseEnd100000(b *testing.B) {
+	const n = 100_000
+	names := manyNames(n)
+	for b.Loop() {
+		b.StopTimer()
+		s := crowdSession(b, memstore.New(memstore.Options{}), "a")
+		es := s.Elections(nil)
+		_ = es.Stand(names...)
+		terms := takeTerms(es, n)
+		for _, t := range terms {
+			t.Context()
+		}
+		b.StartTimer()
+		began := time.Now()
+		terms[0].l.end(core.Expired)
+		b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms/cancel-all")
+		ended := 0
+		for term, err := range es.Terms(context.Background()) {
+			if err == nil || term.Context().Err() == nil {
+				b.Fatal("a term lives on")
+			}
+			if ended++; ended == n {
+				break
+			}
+		}
+	}
+}
+
+// BenchmarkTakeOver100000 is the end of a process that held 100,000 elections, until another that stood second has won the last of them.
+func BenchmarkTakeOver100000(b *testing.B) {
+	const n = 100_000
+	names := manyNames(n)
+	for b.Loop() {
+		b.StopTimer()
+		store := memstore.New(memstore.Options{})
+		first, second := crowdSession(b, store, "a"), crowdSession(b, store, "b")
+		es1, es2 := first.Elections(nil), second.Elections(nil)
+		_ = es1.Stand(names...)
+		held := takeTerms(es1, n)
+		_ = es2.Stand(names...)
+		for phases(second)[core.Waiting] < n {
+			time.Sleep(time.Millisecond)
+		}
+		b.StartTimer()
+		began := time.Now()
+		_ = held[0].l.dl.Close(context.Background())
+		b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms/in-the-store")
+		takeTerms(es2, n)
+	}
+}
