@@ -56,7 +56,7 @@ type await struct {
 	wants   bool          // it holds: who comes to stand behind it?
 	changed chan struct{} // told when there is something to do; nil: News is
 	queued  bool          // News was, and has not looked yet; guarded by news.mu
-	guards  posts         // where it is followed, who keeps vigil
+	guards  guards        // where it is followed, who keeps vigil
 
 	// ---
 	in     []*watch // where it hears of it

@@ -82,12 +82,12 @@ func (n *news) unfollow(a *await) bool {
 	return ours
 }
 
-// guard keeps vigil over whom a stands right behind, where their sessions have heartbeats. Only who runs News and Follow calls it.
+// guard keeps vigil over whom a stands right behind, where their sessions have heartbeats.
 func (a *await) guard() {
 	_, _, behind := a.l.s.hub.ask(a)
 	for _, key := range behind {
 		if strings.Contains(key, beatMark) {
-			a.guards = a.l.s.keepVigils(a.guards, behind, func() { a.l.s.hub.doubt(a) })
+			a.guards.over(a.l.s, behind, func() { a.l.s.hub.doubt(a) })
 			return
 		}
 	}

@@ -96,6 +96,30 @@ func (ps posts) stop() {
 	}
 }
 
+// guards is who keeps vigil for a place that is followed: News sets them up, and whoever gives the place up ends them, also at the same time.
+type guards struct {
+	mu    sync.Mutex
+	posts posts
+	ended bool
+}
+
+// over keeps vigil over the sessions of those claims from now on, unless that was ended already.
+func (g *guards) over(s *Store, claims []string, notify func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ended {
+		g.posts = s.keepVigils(g.posts, claims, notify)
+	}
+}
+
+func (g *guards) stop() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = true
+	g.posts.stop()
+	g.posts = nil
+}
+
 // stop ends the post. It may be called on nil and more than once.
 func (p *post) stop() {
 	if p == nil {

@@ -299,3 +299,40 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedCrashBeforeOneWhoFollows: a place is followed and not waited for, behind a session with a heartbeat, which falls silent.
+func TestSimulatedCrashBeforeOneWhoFollows(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		_, k, waiter, p := pairOf(t, c, short)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		told := make(chan time.Time, 1)
+		go func() {
+			for {
+				news, err := waiter.News(ctx)
+				if err != nil {
+					return
+				}
+				for _, n := range news {
+					if n.Held && n.Place.Token == p.Token {
+						told <- time.Now()
+					}
+				}
+			}
+		}()
+		waiter.Follow(p)
+		time.Sleep(3 * time.Second)
+		if len(told) > 0 {
+			t.Fatal("seed 1: News tells that the place is held while the holder's heart beats")
+		}
+		last := k.stop()
+		if took := (<-told).Sub(last); took < short || took > short*3/2 {
+			t.Errorf("seed 1: the place that is followed was held %v after the last heartbeat", took)
+		}
+		waiter.s.vigils.mu.Lock()
+		defer waiter.s.vigils.mu.Unlock()
+		if n := len(waiter.s.vigils.by); n != 0 {
+			t.Errorf("seed 1: %d vigils are left", n)
+		}
+	})
+}
