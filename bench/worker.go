@@ -161,10 +161,23 @@ func standAll(ctx context.Context, s Session, names []string, won func()) error 
 		return crowd.Stand(ctx, names, func(string, Held) { won() })
 	}
 	return parallel(ctx, len(names), len(names), func(ctx context.Context, i int) error {
-		_, err := s.Campaign(ctx, names[i])
+		err := campaignOn(ctx, s, names[i])
 		if err == nil {
 			won()
 		}
 		return err
 	})
+}
+
+// campaignOn campaigns until it has won. A server that ten thousand goroutines ask at once answers that those are too many.
+func campaignOn(ctx context.Context, s Session, name string) (err error) {
+	for range 100 {
+		if _, err = s.Campaign(ctx, name); err == nil || ctx.Err() != nil {
+			return err
+		}
+		if err := sleep(ctx, 50*time.Millisecond+rand.N(100*time.Millisecond)); err != nil {
+			return err
+		}
+	}
+	return err
 }
