@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,5 +233,43 @@ func TestALockThatWasAskedForIsNotExchanged(t *testing.T) {
 			t.Fatalf("got %+v, %d exchanged", n, st.exchanges.Load())
 		}
 		_ = n.Resign(t.Context())
+	})
+}
+
+// late is a context that has ended, which is seen from the second look on.
+type late struct {
+	context.Context
+	looks atomic.Int64
+}
+
+func (c *late) Err() error {
+	if c.looks.Add(1) == 1 {
+		return nil
+	}
+	return c.Context.Err()
+}
+
+// Where nobody wants the next claim any more before the request is sent, the old one is released all the same.
+func TestAnExchangeThatIsNotSent(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		st := &counting{Store: b.store}
+		s := b.session("a", st, Options{})
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, ctx := range []context.Context{over, &late{Context: over}} {
+			x := b.lead(s, "x").c.part(true)
+			if x == nil {
+				t.Fatal("not to be exchanged")
+			}
+			if _, err := s.campaignAgain(ctx, claimSpec{seat: x.at, lock: true, from: x}); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+			time.Sleep(time.Second)
+			b.holds("x", 0)
+			nothingLeft(t, s)
+		}
+		if st.exchanges.Load() > 0 {
+			t.Error("it was sent")
+		}
 	})
 }

@@ -85,3 +85,25 @@ func TestTheLastHolderSaysWhetherItIsKept(t *testing.T) {
 		t.Error("kept for one who did not ask for it")
 	}
 }
+
+// The short forms do nothing where there is nothing to do.
+func TestAKeptTenureRestsOnce(t *testing.T) {
+	var q Queue
+	if _, _, ok := q.Retake(); ok || q.Rest(0) {
+		t.Fatal("something of nothing")
+	}
+	q.Step(0, QueueEvent{Kind: Arrive, Waiter: 1, Keep: true})
+	q.Step(0, QueueEvent{Kind: Win, Tenure: 2})
+	if _, _, ok := q.Retake(); ok {
+		t.Fatal("two hold it")
+	}
+	if q.Rest(3) || !q.Rest(2) || q.Rest(2) {
+		t.Fatal("given back by who does not hold it")
+	}
+	if _, _, ok := q.Retake(); !ok {
+		t.Fatal("not to be had again")
+	}
+	if _, _, ok := q.Retake(); ok {
+		t.Fatal("two hold it")
+	}
+}
