@@ -27,6 +27,8 @@ type hub struct {
 	narrowing bool   // it is to be given up, and they are opened one by one
 	refused   bool   // etcd will not open it
 	few       int    // ticks for which it has been more than is needed
+	above     int    // wideAbove and wideBelow, but for tests
+	below     int
 }
 
 // span is what a watch sees: one key, or [key, end). Puts are left out where only deletes matter.
@@ -72,7 +74,7 @@ type sub struct {
 }
 
 func newHub(s *Store) *hub {
-	return &hub{s: s, wake: make(chan struct{}, 1), watches: map[span]*watch{}, byID: map[int64]*watch{}}
+	return &hub{s: s, wake: make(chan struct{}, 1), watches: map[span]*watch{}, byID: map[int64]*watch{}, above: wideAbove, below: wideBelow}
 }
 
 // watch calls notify when the watch stands, after each event, and whenever events may have been missed.
@@ -226,7 +228,7 @@ func (h *hub) reset() {
 	clear(h.byID)
 	h.opened, h.ended, h.todo, h.refused, h.narrowing = nil, nil, nil, false, false
 	if h.wide != nil {
-		if h.wide.forget(); h.narrow <= wideBelow {
+		if h.wide.forget(); h.narrow <= h.below {
 			h.wide = nil
 		} else {
 			h.todo = append(h.todo, h.wide)

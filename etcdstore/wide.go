@@ -62,7 +62,7 @@ func (h *hub) source(w *watch) *watch {
 
 // widen opens the wide watch where there are many narrow ones. They stay until it stands.
 func (h *hub) widen() {
-	if h.narrow <= wideAbove || h.refused {
+	if h.narrow <= h.above || h.refused {
 		return
 	}
 	h.narrowing = false
@@ -76,7 +76,7 @@ func (h *hub) widen() {
 
 // straighten gives the wide watch up after some ticks in which few narrow ones were needed: first those are opened, then it ends.
 func (h *hub) straighten() {
-	if h.wide == nil || h.narrow > wideBelow {
+	if h.wide == nil || h.narrow > h.below {
 		h.few = 0
 		return
 	}
