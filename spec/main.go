@@ -65,6 +65,10 @@ func reachable() []search {
 		for i, says := range events[m] {
 			d := []string{fmt.Sprintf("REACH=%d", i+1)}
 			switch {
+			case m == "observed" && i == 7:
+				d = append(d, "ENTERING")
+			case m == "observed" && i > 7:
+				d = append(d, "T=2", "TOKENS=2", "BASE=6")
 			case m != "raftterm":
 				d = append(d, "WRITES")
 			case i == 7:

@@ -1,9 +1,15 @@
 /* The waiter ends the lease, by watching.
  *
  * For leases shorter than the store's own: the holder rewrites a heartbeat key, under compare that it still stands. Who waits
- * behind it and sees no change for a full ttl on its own clock deletes the key, under compare on the revision it has seen last.
- * From then on the holder's heartbeat fails for good, and only then the waiter revokes the holder's lease, with its claim. The
- * store's clock has no part in it: what counts is how the rates of two clients' clocks differ.
+ * behind it and sees no change for a full ttl on its own clock deletes the key, under compare on the revision it has seen last,
+ * and with it the session's record. From then on the holder's heartbeat fails for good, and so does each Txn that would let a
+ * claim of its enter; only then the waiter revokes the holder's lease, with its claim. The store's clock has no part in it:
+ * what counts is how the rates of two clients' clocks differ.
+ *
+ * Below is a lease of the store's own, longer, which the store ends by its clock. With BASE client 0 has one, of that many ticks
+ * (client 1 has one that never ends): a heartbeat counts only while the last proof that it was renewed is young enough. That a
+ * renewal of it is proven is the subject of raftterm.pml; here it is one step, and may stay out for any time.
+ * With ENTERING a claim's put that was given up may arrive at any time, until a release fences it off (see lease.pml).
  *
  * Two clients, each with a heartbeat key and a claim in the line for one name. A tick is one of the faster clock; each client's
  * may miss up to E of T. Pauses and delays are unbounded, as in lease.pml. Revisions are not counted: for each revision that
@@ -12,6 +18,7 @@
  *   one leader       the checks of two clients never both succeed
  *   fence            the resource never applies a token smaller than one it has applied
  *   token once       no two clients hold the same token
+ *   dead stays dead  no claim enters for a session whose heartbeat key was deleted
  *
  * Each of these takes one rule out, and each has a counterexample:
  *   FROM_REPLY       the deadline counts from the reply
@@ -22,6 +29,8 @@
  *   FROM_ASK         the waiter counts from when it sent its read, not from the answer
  *   NO_COMPARE       the waiter deletes the heartbeat key whatever its revision
  *   REVOKE_FIRST     the waiter revokes the lease without deleting the heartbeat key before
+ *   ENTER_DEAD       a claim enters without looking whether its session was declared dead
+ *   NO_BASE          a heartbeat counts however long ago the lease below it was proven
  */
 #ifndef T
 #define T 2             /* ttl, in ticks of the faster clock */
@@ -41,6 +50,9 @@
 #define WAIT (T - E)
 #else
 #define WAIT T          /* how long a waiter watches without a change, on its own clock */
+#endif
+#ifdef BASE
+#define LIMIT (BASE / 2 - T)    /* how long ago the lease below may have been proven, on the holder's clock */
 #endif
 #ifndef ONLY
 #define ONLY 0          /* 0: all properties; else the number of the one to check */
@@ -67,6 +79,9 @@ typedef Client {
 	bit read; bit readNow;                      /* the answer to a read under way: whether its revision is the present one */
 	bit kill; bit killNow;                      /* a delete under way, whether its compare would hold */
 	bit dead;                                   /* it knows that the key is deleted, and revokes the lease */
+#ifdef ENTERING
+	bit entry;                                  /* a put of its claim that was given up still travels */
+#endif
 #ifdef FROM_ASK
 	bit asked; Window askedAt;
 #endif
@@ -75,6 +90,10 @@ typedef Store { bit key; byte token }           /* the heartbeat key stands; the
 Client client[2];
 Store  store[2];
 byte   tokens, sink, write;
+#ifdef BASE
+byte   lease;                                   /* how long ago the lease below client 0's heartbeat was renewed, on the store's clock */
+Window proven;                                  /* the same as client 0 knows it */
+#endif
 
 #ifdef FLAG
 #define trusts(c)  true
@@ -102,6 +121,12 @@ inline tick(who, misses) {
 	measure(client[who].watch, client[who].seen, misses, WAIT);
 #ifdef FROM_ASK
 	measure(client[who].askedAt, client[who].asked, misses, WAIT);
+#endif
+#ifdef BASE
+	if
+	:: who == 0 && store[0].key -> measure(proven, true, misses, LIMIT + 1); if :: lease < BASE -> lease++ :: else fi
+	:: else
+	fi;
 #endif
 #ifndef FLAG
 	/* Not that the client notices: from here on each comparison says no, so that it is as if it had. */
@@ -158,6 +183,10 @@ proctype Holder(byte c) {
 		:: client[c].sent.age < SPAN && client[c].beat == Joined ->
 			client[c].phase = Waiting; client[c].token = store[c].token; take(client[c].heart, client[c].sent);
 			printf("Client %d stands in the line, with token %d. ", c, client[c].token); trust()
+#if defined(BASE) && !defined(NO_BASE)
+		:: client[c].sent.age < SPAN && client[c].beat == Beaten && c == 0 && proven.age > LIMIT ->
+			reached(9); printf("Client 0 does not count the heartbeat: the lease below was last proven too long ago.\n")
+#endif
 		:: else ->
 			take(client[c].heart, client[c].sent); reached(1); printf("Client %d counts the heartbeat. ", c); trust()
 		fi;
@@ -218,6 +247,12 @@ proctype Requests(byte c) {
 	do
 	:: d_step { client[c].beat == Join && store[c].token == 0 && tokens < TOKENS && (tokens > 0 || c == 0) ->
 		tokens++; store[c].token = tokens; store[c].key = 1;
+#ifdef BASE
+		if :: c == 0 -> lease = 0; reset(proven) :: else fi;
+#endif
+#ifdef ENTERING
+		client[c].entry = 0;    /* an earlier session's finds another one's record, and fails */
+#endif
 		client[c].late = 0; client[1-c].kill = 0; client[1-c].killNow = 0; client[1-c].dead = 0;   /* what named the lease before finds nothing */
 		client[c].beat = Joined; printf("The claim of client %d stands in the line, with token %d.\n", c, tokens) }
 	:: d_step { client[c].beat == Beat && store[c].key ->
@@ -231,7 +266,37 @@ proctype Requests(byte c) {
 	:: d_step { client[c].phase == Waiting && !client[c].told && first(c) ->
 		client[c].told = 1; printf("The store tells client %d that its claim is the first.\n", c) }
 	:: d_step { client[c].phase == Leaving ->
+#ifdef ENTERING
+		client[c].entry = 0;
+#endif
 		store[c].token = 0; store[c].key = 0; changed(c); client[c].phase = Out; printf("The claim of client %d is released.\n", c) }
+#ifdef ENTERING
+	:: d_step { client[c].beat == Joined && !client[c].entry ->
+		client[c].entry = 1; printf("The put of client %d's claim was sent twice; one still travels.\n", c) }
+	/* To whichever lease: a move may have made one that who ends the session has not seen. */
+	:: d_step { client[c].entry ->
+		client[c].entry = 0;
+		if
+#ifdef ENTER_DEAD
+		:: store[c].token == 0 && tokens < TOKENS ->
+#else
+		:: store[c].token == 0 && tokens < TOKENS && store[c].key ->
+#endif
+			tokens++; store[c].token = tokens; printf("A put of client %d's claim that was given up enters it, with token %d.\n", c, tokens);
+			if
+			:: checks(4) && !store[c].key -> printf("VIOLATED dead stays dead: the claim of client %d has entered though its session was declared dead.\n", c); assert(false)
+			:: else
+			fi
+		:: else -> if :: !store[c].key -> reached(8) :: else fi; printf("A put of client %d's claim that was given up fails.\n", c)
+		fi }
+#endif
+#ifdef BASE
+	:: d_step { c == 0 && store[0].key && (lease > 0 || proven.age > 0) ->
+		lease = 0; reset(proven); printf("The lease below client 0's heartbeat is renewed, and client 0 has proof of it.\n") }
+	:: d_step { c == 0 && store[0].key && lease >= BASE ->
+		store[0].key = 0; store[0].token = 0; changed(0); lease = 0; reset(proven); reached(10);
+		printf("The store ends the lease below client 0's heartbeat, with all that hangs on it.\n") }
+#endif
 	/* What c sent against the other. */
 	:: d_step { client[c].kill ->
 		if

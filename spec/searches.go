@@ -16,6 +16,7 @@ const (
 	fenced    = "VIOLATED fence"
 	tokenOnce = "VIOLATED token once"
 	noGhost   = "VIOLATED no ghost"
+	dead      = "VIOLATED dead stays dead"
 	reached   = "REACHED"
 )
 
@@ -31,6 +32,8 @@ var bases = []search{
 	{Model: "observed", Name: "all rules", Says: "ttl 3, drift 1, 3 tokens", Define: []string{"T=3", "TOKENS=3"}},
 	{Model: "observed", Name: "all rules, writes", Says: "ttl 2, drift 1, 3 tokens", Define: []string{"T=2", "TOKENS=3", "WRITES"}},
 	{Model: "observed", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "TOKENS=2"}, Cut: true},
+	{Model: "observed", Name: "all rules, entering", Says: "ttl 2, drift 1, 3 tokens; a claim's put was given up", Define: []string{"T=2", "TOKENS=3", "ENTERING"}},
+	{Model: "observed", Name: "all rules, base lease", Says: "ttl 2, drift 1, 2 tokens; below a lease of 6 ticks", Define: []string{"T=2", "TOKENS=2", "BASE=6"}},
 
 	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 3 tokens, 1 resign each", Define: []string{"T=2", "CLAIMS=2", "TOKENS=3"}, Large: true},
 	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens, 1 resign each", Define: []string{"T=3", "CLAIMS=2", "TOKENS=2"}, Large: true},
@@ -68,6 +71,8 @@ var options = []search{
 	{Model: "observed", Name: "FROM_ASK", Says: "the waiter counts from when it asked for the key", Define: []string{"TOKENS=2"}, Want: oneLeader},
 	{Model: "observed", Name: "NO_COMPARE", Says: "the heartbeat key is deleted whatever its revision", Define: []string{"TOKENS=2"}, Want: oneLeader},
 	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands", Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "ENTER_DEAD", Says: "a claim enters whether its session is dead or not", Define: []string{"TOKENS=3", "ENTERING"}, Want: dead},
+	{Model: "observed", Name: "NO_BASE", Says: "a heartbeat counts whatever has become of the lease below", Define: []string{"TOKENS=2", "BASE=6"}, Want: oneLeader},
 }
 
 // events must be reachable with all rules, or the models hold because nothing happens in them. The i-th of a model is its
@@ -102,6 +107,9 @@ var events = map[string][]string{
 		"a waiter revokes the lease of the one before",
 		"the fence refuses a write",
 		"a write is applied after one with a smaller token",
+		"a put of a claim finds its session dead",
+		"a heartbeat does not count for the lease below",
+		"the store ends the lease below a heartbeat",
 	},
 }
 

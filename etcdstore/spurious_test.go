@@ -1,0 +1,160 @@
+package etcdstore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// kind is a way to keep leases, and what became of the terms under it.
+type kind struct {
+	ttl   time.Duration
+	beats bool
+	lost  atomic.Int64
+}
+
+func (k *kind) String() string {
+	if k.beats {
+		return fmt.Sprintf("%v, heartbeat", k.ttl)
+	}
+	return fmt.Sprintf("%v, lease", k.ttl)
+}
+
+// leadersOfEach is how many lead under each kind at once.
+const leadersOfEach = 5
+
+// TestSpuriousLosses counts the terms that are lost though nobody has failed: idle, with the machine's processors busy, and when the leader of a
+// cluster of three is killed. It asserts nothing: what it prints is for people who choose a ttl.
+//
+// SPURIOUS_MINUTES is how long idle, and how long under load; it runs only with that. SPURIOUS_KILLS is how many leaders are killed (default 10).
+// SPURIOUS_ATTEMPT is the time limit of a renewal as a part of the ttl (default: the library's own).
+func TestSpuriousLosses(t *testing.T) {
+	minutes, err := strconv.ParseFloat(os.Getenv("SPURIOUS_MINUTES"), 64)
+	if err != nil {
+		t.Skip("it takes its time: set SPURIOUS_MINUTES")
+	}
+	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	kinds := []*kind{{ttl: 300 * time.Millisecond, beats: true}, {ttl: 500 * time.Millisecond, beats: true}, {ttl: time.Second, beats: true},
+		{ttl: 2 * time.Second, beats: true}, {ttl: 2 * time.Second}, {ttl: 5 * time.Second}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done []<-chan struct{}
+	for i, k := range kinds {
+		for j := range leadersOfEach {
+			done = append(done, leadOn(t, ctx, c.Endpoints(), k, fmt.Sprintf("s%d-%d", i, j)))
+		}
+	}
+	time.Sleep(5 * time.Second) // all lead by then
+	phase := time.Duration(minutes * float64(time.Minute))
+	idle := losses(kinds, func() { time.Sleep(phase) })
+	load := losses(kinds, func() { defer spin(t, 2*runtime.NumCPU())(); time.Sleep(phase) })
+	kills := envInt(t, "SPURIOUS_KILLS", 10)
+	killed := losses(kinds, func() {
+		for range kills {
+			killLeader(t, c)
+		}
+	})
+	cancel()
+	for _, d := range done {
+		<-d
+	}
+	table := &strings.Builder{}
+	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "ttl\tlost per hour and leader, idle\t%d busy processes\tof %d leaders, lost per killed etcd leader\n", 2*runtime.NumCPU(), leadersOfEach)
+	for i, k := range kinds {
+		hours := phase.Hours() * leadersOfEach
+		fmt.Fprintf(w, "%v\t%.1f\t%.1f\t%.1f\n", k, float64(idle[i])/hours, float64(load[i])/hours, float64(killed[i])/float64(max(kills, 1)))
+	}
+	w.Flush()
+	t.Logf("%v each, %d kills, SPURIOUS_ATTEMPT=%q\n%s", phase, kills, os.Getenv("SPURIOUS_ATTEMPT"), table)
+}
+
+// losses returns how many terms of each kind were lost during do, and shortly after it.
+func losses(kinds []*kind, do func()) (lost []int64) {
+	for _, k := range kinds {
+		lost = append(lost, -k.lost.Load())
+	}
+	do()
+	time.Sleep(2 * time.Second)
+	for i, k := range kinds {
+		lost[i] += k.lost.Load()
+	}
+	return lost
+}
+
+// leadOn leads under that name, again and again until ctx ends, and counts the terms that end before.
+func leadOn(t *testing.T, ctx context.Context, endpoints []string, k *kind, name string) <-chan struct{} {
+	st, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: endpoints, Options: etcdstore.Options{Heartbeat: k.beats}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := primacy.Options{TTL: k.ttl, Overrun: primacy.OverrunWait}
+	if part, err := strconv.ParseFloat(os.Getenv("SPURIOUS_ATTEMPT"), 64); err == nil {
+		o.RenewAttempt = time.Duration(part * float64(k.ttl))
+	}
+	s, err := primacy.NewSession(st, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer st.Close()
+		for ctx.Err() == nil {
+			term, err := s.Election(name).Campaign(ctx, nil)
+			if err != nil {
+				continue
+			}
+			select {
+			case <-term.Context().Done():
+				k.lost.Add(1)
+			case <-ctx.Done():
+			}
+			_ = term.Resign(soon(t))
+		}
+	}()
+	return done
+}
+
+// spin keeps so many processes busy until it is stopped.
+func spin(t *testing.T, n int) (stop func()) {
+	var all []*exec.Cmd
+	for range n {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	return func() {
+		for _, cmd := range all {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+}
+
+// killLeader kills etcd's leader, and has it come back when another one leads and all have gone on.
+func killLeader(t *testing.T, c *etcdtest.Cluster) {
+	old := c.WaitLeader()
+	old.Kill()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if l := c.Leader(); l != nil && l != old {
+			break
+		}
+	}
+	time.Sleep(4 * time.Second)
+	old.Restart()
+	time.Sleep(4 * time.Second)
+}
