@@ -10,7 +10,7 @@ import (
 )
 
 // several is how many claims or releases of one call are under way at once: enough to fill the Txns of all lanes.
-const several = 2 * lanes * opsAllowed
+const several = lanes * opsAllowed
 
 // inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
 func inParallel(n int, do func(i int) (stop bool)) {

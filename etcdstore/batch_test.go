@@ -18,11 +18,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// jam occupies all lanes of a lease with claims that the gate holds back, so that all that follows waits, and then goes together. What
+// jam has as many claims under way as go by themselves, which the gate holds back: so all that follows waits, and then goes together. What
 // follows is left to instead, if that is not nil.
 func jam(t *testing.T, l *lease, g *gate, instead func(ctx context.Context, req any, do func(context.Context) error) error) (open func()) {
 	t.Helper()
-	gate, names := make(chan struct{}), make([]string, lanes)
+	gate, names := make(chan struct{}), make([]string, alone)
 	for i := range names {
 		names[i] = fmt.Sprintf("jam%d", jams.Add(1))
 	}
@@ -68,7 +68,7 @@ func claiming(ctx context.Context, l *lease, name string) <-chan told {
 	return done
 }
 
-// claimingAll claims n names in the background, which begin with x and wait for a lane.
+// claimingAll claims n names in the background, which begin with x and wait for others.
 func claimingAll(t *testing.T, l *lease, x string, n int) (all []<-chan told) {
 	t.Helper()
 	for i := range n {
@@ -119,9 +119,12 @@ func TestSimulatedBatch(t *testing.T) {
 			t.Errorf("seed 1: a lone claim took %d requests", n)
 		}
 		open := jam(t, l, g, nil)
-		all := claimingAll(t, l, "x", 300)
 		var places []driver.Place
-		if n := sent(func() { open(); places = mustStand(t, all) }); n != 3 {
+		if n := sent(func() {
+			all := claimingAll(t, l, "x", 300)
+			open()
+			places = mustStand(t, all)
+		}); n != 3 {
 			t.Errorf("seed 1: 300 claims went in %d requests, want 3", n)
 		}
 		tokens := map[string]int64{}
@@ -409,7 +412,7 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 			}
 		})
 		var jammed []<-chan told
-		for i := range lanes {
+		for i := range alone {
 			jammed = append(jammed, claiming(context.Background(), l, fmt.Sprintf("jam%d", i)))
 		}
 		x := claiming(context.Background(), l, "x")
