@@ -28,11 +28,10 @@ type manyCrew struct {
 	timer   *time.Timer
 }
 
-// manyJob is what a claim knows of its jobs: the last one counts. The claim's lock guards the first three, Elections.mu the others.
+// manyJob is what a claim knows of its jobs: the last one counts. The claim's lock guards the first two, Elections.mu the others.
 type manyJob struct {
 	seq     uint32
 	calling bool // it is under way: orders wait in next
-	resign  bool // nobody was told of the term, which is over
 	told    bool // the term was yielded
 	dropped bool // it will not be
 }
@@ -231,7 +230,7 @@ func (es *Elections) learn(n int, err error) {
 	switch {
 	case err == nil:
 		es.crew.limit = min(maxTogether, max(es.crew.limit, 2*n))
-	case !isAnswer(err):
+	case !isAnswer(err) && n > 1:
 		es.crew.limit = max(1, min(es.crew.limit, n/2))
 	}
 }

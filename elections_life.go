@@ -16,8 +16,6 @@ func (es *Elections) queueUp(name string) bool {
 	free := es.s.takeSeat(seat{name: name}, &es.turns)
 	if free {
 		es.turn(name)
-	} else {
-		go es.s.unkeep(name) // beside the locks of who calls: a lock that is kept is given up
 	}
 	return free
 }
@@ -153,8 +151,7 @@ func (es *Elections) ended(c *claim, cause core.Cause) {
 	es.mu.Unlock()
 	if untold {
 		es.queueUp(c.name)
-		c.job.resign = true
-		es.post(c, core.Nothing, 0)
+		es.post(c, core.Nothing, 0) // nobody works under it: it is resigned
 	}
 }
 
