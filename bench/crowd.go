@@ -98,17 +98,8 @@ func (j job) lineUp(ctx context.Context, e *Env, w *worker, before Counts, s Sam
 		return err
 	}
 	begin := time.Now()
-	for {
-		now, err := count(e.Cluster)
-		if err != nil {
-			return err
-		}
-		if now.Keys >= before.Keys+float64(j.N*e.Members) {
-			break
-		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
-			return fmt.Errorf("%v of %d claims stand: %w", now.Keys-before.Keys, j.N*e.Members, err)
-		}
+	if err := e.grown(ctx, before, j.N, nil); err != nil {
+		return err
 	}
 	s["setup"] = value(time.Since(begin).Seconds())
 	after, err := settled(ctx, e)
@@ -119,6 +110,26 @@ func (j job) lineUp(ctx context.Context, e *Env, w *worker, before Counts, s Sam
 	s["memory"], s["anonymous"], s["goroutines"] = value(u.resident), value(u.anonymous), value(float64(u.goroutines))
 	s["watches"], s["server"] = value(after.Watches-before.Watches), value((after.Resident-before.Resident)/float64(e.Members))
 	return err
+}
+
+// grown waits until the servers have n more keys, unless those who enter them have failed.
+func (e *Env) grown(ctx context.Context, before Counts, n int, failed <-chan error) error {
+	for {
+		now, err := count(e.Cluster)
+		if err != nil {
+			return err
+		}
+		if now.Keys >= before.Keys+float64(n*e.Members) {
+			return nil
+		}
+		select {
+		case err := <-failed:
+			return fmt.Errorf("before all stood: %w", err)
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%v of %d claims stand: %w", now.Keys-before.Keys, n*e.Members, context.Cause(ctx))
+		}
+	}
 }
 
 // settled waits until no more watches are opened, which a client does one after the other once its claims are entered.

@@ -15,7 +15,8 @@ const (
 	Seconds Unit = "s"
 	Rate    Unit = "/s"
 	Count   Unit = ""
-	Bytes   Unit = "B"
+	Bytes   Unit = "B"    // shown in MB
+	Single  Unit = "byte" // the same, a few
 	Share   Unit = "share"
 )
 
@@ -24,6 +25,8 @@ func (u Unit) format(v float64) string {
 	switch u {
 	case Seconds:
 		return seconds(v)
+	case Single:
+		return fmt.Sprintf("%.1f kB", v/1e3)
 	case Bytes:
 		return fmt.Sprintf("%.0f MB", v/1e6)
 	case Share:

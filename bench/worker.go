@@ -161,7 +161,7 @@ func standAll(ctx context.Context, s Session, names []string, won func()) error 
 		return crowd.Stand(ctx, names, func(string, Held) { won() })
 	}
 	return parallel(ctx, len(names), len(names), func(ctx context.Context, i int) error {
-		err := campaignOn(ctx, s, names[i])
+		_, err := campaignOn(ctx, s, names[i])
 		if err == nil {
 			won()
 		}
@@ -170,14 +170,14 @@ func standAll(ctx context.Context, s Session, names []string, won func()) error 
 }
 
 // campaignOn campaigns until it has won. A server that ten thousand goroutines ask at once answers that those are too many.
-func campaignOn(ctx context.Context, s Session, name string) (err error) {
+func campaignOn(ctx context.Context, s Session, name string) (h Held, err error) {
 	for range 100 {
-		if _, err = s.Campaign(ctx, name); err == nil || ctx.Err() != nil {
-			return err
+		if h, err = s.Campaign(ctx, name); err == nil || ctx.Err() != nil {
+			return h, err
 		}
 		if err := sleep(ctx, 50*time.Millisecond+rand.N(100*time.Millisecond)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return err
+	return nil, err
 }
