@@ -15,7 +15,8 @@ type plainLease struct {
 	owner *node
 	inc   uint32
 	ttl   int64
-	ends  int64 // on the store's clock
+	beat  uint64 // revision of its heartbeat; 0: it has none, or was declared dead
+	ends  int64  // on the store's clock
 	over  bool
 	armed bool
 	spent []uint64 // claim IDs that may not enter any more
@@ -47,6 +48,9 @@ func (p *plain) grant(n *node, inc uint32) reply {
 	p.rev++
 	l := &plainLease{p: p, id: p.rev, owner: n, inc: inc, ttl: p.w.plan.TTL + p.w.plan.Rounds}
 	l.ends = p.host.clock() + l.ttl
+	if p.w.plan.Beat > 0 {
+		l.beat = p.rev
+	}
 	p.all = append(p.all, l)
 	l.arm()
 	return reply{id: l.id, ttl: l.ttl}

@@ -12,11 +12,17 @@ type plainClient struct {
 func (p *plain) client(n *node) client { return &plainClient{p, n, n.inc} }
 
 func (c *plainClient) grant(t *task, ctx *life) (storeLease, error) {
+	asked := c.n.clock()
 	r, err := t.call(ctx, forever, c.n, 0, plainCall, func() reply { return c.p.grant(c.n, c.inc) })
 	if err != nil {
 		return nil, err
 	}
-	return &plainHandle{c: c, no: r.id, span: r.ttl}, nil
+	h := &plainHandle{c: c, no: r.id, span: r.ttl}
+	if c.p.w.plan.Beat > 0 {
+		h.span = c.p.w.plan.Beat
+		return &beatHandle{plainHandle: h, base: r.ttl, proven: asked, tried: asked}, nil
+	}
+	return h, nil
 }
 
 // plainHandle is a lease as its owner has it.
@@ -35,7 +41,7 @@ func (h *plainHandle) ttl() int64 { return h.span }
 func (h *plainHandle) do(t *task, ctx *life, op func(*plainLease) reply) (reply, error) {
 	return t.call(ctx, forever, h.c.n, 0, plainCall, func() reply {
 		l := h.c.p.find(h.no)
-		if l == nil {
+		if l == nil || l.beat == 0 && h.c.p.w.plan.Beat > 0 {
 			return reply{err: errGone}
 		}
 		return op(l)

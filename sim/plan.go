@@ -9,11 +9,12 @@ import (
 // Plan is everything that makes one run: from equal plans come equal runs. A seed gives a plan; shrinking makes it smaller.
 type Plan struct {
 	Seed       uint64 // of what is not listed here: delays, losses, orders
-	Store      string // "plain" or "etcd"
+	Store      string // "plain", "etcd" or "beat"
 	Nodes      int
 	Names      int
 	TTL        int64 // all durations are in nanoseconds
 	Rounds     int64 // the store grants so much more than was asked for
+	Beat       int64 // with the store "beat" the ttl of leases, which waiters end; TTL is then that of the leases below
 	Span       int64 // faults happen until then, in true time
 	Tick       int64 // how late the store may notice that a lease ran out
 	Think      int64 // between two acts of a leader
@@ -50,6 +51,9 @@ type Broken struct {
 	Unverified bool // the etcd client trusts an acknowledged keepalive
 	NoMove     bool // and a lease of an earlier raft term
 	Herd       bool // the store wakes every waiter
+	Blind      bool // who waits ends a session whatever its heartbeat has become
+	Hasty      bool // who waits counts from when it asked
+	Unproven   bool // a heartbeat counts whatever has become of the lease below
 }
 
 // FaultKind is a kind of fault.
@@ -110,7 +114,7 @@ const (
 	Beyond
 )
 
-// NewPlan returns the plan of a seed. Store is "plain", "etcd", or "all" for some of each.
+// NewPlan returns the plan of a seed. Store is "plain", "etcd", "all" for some of each, or "beat".
 func NewPlan(seed uint64, store string, drift Drift) *Plan {
 	r := rng{seed * 0x9e3779b97f4a7c15}
 	p := &Plan{Seed: r.next(), Store: store}
@@ -133,6 +137,10 @@ func NewPlan(seed uint64, store string, drift Drift) *Plan {
 	p.Net = newNet(&r)
 	p.clocks(&r, drift)
 	p.trouble(&r)
+	if p.Store == "beat" {
+		p.Beat = [...]int64{300 * ms, 500 * ms, sec, 1900 * ms}[r.intn(4)]
+		p.Net.Base = min(p.Net.Base, p.Beat/40) // or no renewal is ever answered in its time
+	}
 	return p
 }
 

@@ -25,6 +25,7 @@ type Counts struct {
 	Wakes, Moves          uint64
 	Elections             uint64
 	StaleRevokes          uint64
+	Strikes               uint64 // sessions that a waiter ended
 	Overlaps              uint64 // counted where the clocks are beyond the bound
 	Violations            uint64
 }
@@ -159,5 +160,5 @@ func (c *Counts) Add(o *Counts) {
 func (c *Counts) fields() []*uint64 {
 	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost, &c.Doubled, &c.Late, &c.Cut,
 		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Refusals, &c.Wakes,
-		&c.Moves, &c.Elections, &c.StaleRevokes, &c.Overlaps, &c.Violations}
+		&c.Moves, &c.Elections, &c.StaleRevokes, &c.Strikes, &c.Overlaps, &c.Violations}
 }

@@ -39,6 +39,22 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// TestSeedsOfHeartbeats has leases of 0.3 to 1.9 s that waiters end, under the same faults and the same judges.
+func TestSeedsOfHeartbeats(t *testing.T) {
+	seeds := few(1500)
+	if os.Getenv("MUTATION") != "" {
+		seeds *= 3
+	}
+	total, failure := Batch{First: 1, Seeds: seeds, Store: "beat"}.Run(t.Context(), nil)
+	if failure != nil {
+		t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 500))
+	}
+	t.Logf("%d seeds, %d terms, %d sessions ended by who waited", total.Seeds, total.Terms, total.Strikes)
+	if total.Strikes < seeds || total.Terms < seeds {
+		t.Error("too little has happened")
+	}
+}
+
 func smallest(p *Plan, runs int) string {
 	small, _ := Shrink(p, runs)
 	w, tl := &World{}, &Timeline{}
@@ -80,6 +96,9 @@ func TestControls(t *testing.T) {
 		{"etcd's keepalive taken at its word", "etcd", RuleOneLeader, Broken{Unverified: true, NoMove: true}},
 		{"a lease trusted in a later raft term", "etcd", RuleOneLeader, Broken{NoMove: true}},
 		{"a store that wakes all waiters", "plain", RuleHerd, Broken{Herd: true}},
+		{"a heartbeat deleted whatever its revision", "beat", RuleOneLeader, Broken{Blind: true}},
+		{"a heartbeat timed from the question", "beat", RuleOneLeader, Broken{Hasty: true}},
+		{"a heartbeat above a lease that has run out", "beat", RuleOneLeader, Broken{Unproven: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &World{}
