@@ -20,7 +20,9 @@ import (
 )
 
 // turnTaker takes the lock when its turn has come, and gives it back.
-type turnTaker struct{ lock, unlock func(ctx context.Context) error }
+type turnTaker struct {
+	lock, unlock func(ctx context.Context) error
+}
 
 // ourTurns and theirTurns make clients with connections of their own, all in one line.
 func ourTurns(b *testing.B, endpoint string, name string) turnTaker {
