@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
@@ -131,12 +132,26 @@ func TestThePasswordIsNowhere(t *testing.T) {
 	if n := len(w.processes()); n < 3 {
 		t.Errorf("looked at %d processes, want supervisor, guardian, command", n)
 	}
+	for _, file := range []string{"cmdline", "environ"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.guardian(), file))
+		if err != nil {
+			t.Error(err)
+		}
+		mark("the guardian's "+file, string(text))
+	}
 	for _, args := range [][]string{{"status"}, {"leader", "n"}, {"status", "-o", "json"}, {"resign", "--reason", "x", "n"}} {
 		q := in.start(append([]string{"-v"}, args...)...).ends(0)
 		mark(q.String(), q.out.String()+q.err.String())
 	}
 	p.ends(exitResigned)
 	mark("the output of run -v", p.out.String()+p.err.String())
+
+	// The guardian of a killed one has it too, and nobody else: the lease would live for a minute.
+	p = in.start("run", "-v", "--ttl", "60s", "n", "sh", "-c", "echo up; exec sleep 1000").prints("up")
+	p.signal(syscall.SIGKILL)
+	in.start("run", "--wait", "30s", "n", "true").ends(0)
+	<-p.exited
+	mark("what is left of run -v", p.out.String()+p.err.String())
 
 	// Where it is wrong, or cannot be read.
 	for _, u := range []string{url("SWORDFISH"), url(canary), url(written + "x"), strings.Replace(url(written), "root:", "nobody:", 1)} {

@@ -10,7 +10,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
-		supervise.GuardianMain() // does not return
+		supervise.GuardianMain(executeWill) // does not return
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/driver"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -27,7 +28,8 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Stand for election and run a command only while leading",
 		Long: `Stand for election and run COMMAND only while leading. The command is started directly, without a shell, and never outlives its
 right to run: when leadership is lost its whole process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL in time for it,
-also when this process itself is killed or frozen (a small guardian process sees to it).
+also when this process itself is killed or frozen (a small guardian process sees to it). When this process is killed, the guardian also
+gives leadership up as soon as nothing of the command is left, so that the next candidate need not wait for the ttl.
 
 In its environment: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS, PRIMACY_STATE_FILE
 ('primacy leader NAME --valid' reads it), PRIMACY_HELD (what it and those around it hold: a run or lock of the same name inside would
@@ -83,6 +85,7 @@ type runner struct {
 	signals    chan os.Signal
 	deaf       []os.Signal // ignored when this process began, as by nohup
 	session    *primacy.Session
+	at         driver.Store
 	outer      []held           // what the commands around this one hold
 	status     supervise.Status // of the command, once it has ended
 	started    bool
@@ -140,12 +143,12 @@ func (r *runner) run(ctx context.Context) error {
 	go func() { defer close(answered); r.answerWhileWaiting(stop, waiting) }()
 	leading := func() { close(waiting); <-answered }
 
-	s, _, done, err := r.openSession(ctx, primacy.Options{Grace: r.stopTimeout}, true)
+	s, store, done, err := r.openSession(ctx, primacy.Options{Grace: r.stopTimeout}, true)
 	if err != nil {
 		return r.ended(ctx, err)
 	}
 	defer done()
-	r.session = s
+	r.session, r.at = s, store
 	if err := r.look(ctx); err != nil {
 		return r.ended(ctx, err)
 	}

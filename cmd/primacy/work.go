@@ -29,7 +29,7 @@ func (r *runner) work(term *primacy.Term) error {
 	r.say("%s", r.won(term))
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
-			Margin: margin(term.TTL())})
+			Margin: margin(term.TTL()), Will: r.will(term)})
 	}
 	p, err := start()
 	for tries := 0; tries < 3 && errors.Is(err, supervise.ErrTooLate); tries++ {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,6 +70,10 @@ func (d *dir) close() {
 
 func (d *dir) path(name string) string { return filepath.Join(d.name, name) }
 func (d *dir) socket() string          { return filepath.Join(d.at, socketName) }
+
+func (d *dir) endpoint() string {
+	return (&url.URL{Scheme: "unix", Path: d.socket()}).String() // gRPC decodes what a URL may not hold
+}
 
 // mend makes the directory or checks it, foreign files before permissions: nothing of a stranger's is changed.
 func (d *dir) mend() error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"sync"
 	"time"
 )
@@ -239,9 +238,7 @@ func (n *Node) set(change func()) {
 
 // Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the same from host to host. It
 // is good for this process only, while the node is open.
-func (n *Node) Endpoint() string {
-	return (&url.URL{Scheme: "unix", Path: n.dir.socket()}).String() // gRPC decodes what a URL may not hold
-}
+func (n *Node) Endpoint() string { return n.dir.endpoint() }
 
 // Dir is the directory, as an absolute path.
 func (n *Node) Dir() string { return n.dir.name }

@@ -34,6 +34,8 @@ type Command struct {
 	Grace      time.Duration  // between the stop signal and SIGKILL; must fit before Deadline. Default 5 s
 	Margin     time.Duration  // SIGKILL goes out this long before Deadline. Default: a twentieth of the time left, ≤ 100 ms
 	StopSignal syscall.Signal // default SIGTERM
+
+	Will *Will // nil: there is nothing to do for this process when it died
 }
 
 // By says what ended a command.

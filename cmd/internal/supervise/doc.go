@@ -24,7 +24,12 @@
 //	   └──────▶ killed (KILL to the group and to every descendant, again and again)
 //	              │
 //	              ▼
-//	            gone (nothing left, everything reaped): only now does [Process.Wait] return
+//	            gone (nothing left, everything reaped): only now does [Process.Wait] return, or is the will carried out
+//
+// A supervisor that was killed may leave a [Will]: what the guardian has done for it once nothing of the command is left, such as to give back
+// what the supervisor held, so that nobody waits for it to run out. The guardian goes by what it knows. The supervisor is dead when it is
+// no longer the guardian's parent, never because it is silent; the command is gone when the kernel says that the guardian has no child
+// left. What does not die keeps the will closed. Where the supervisor only froze, or the guardian died too, the will is not carried out.
 //
 // SIGKILL goes out a margin before the deadline, because guardian and supervisor must first get a processor. With ten
 // times more to do than processors to do it, that has taken 130 ms: give a larger [Command].Margin on such machines.

@@ -54,7 +54,14 @@ type family struct {
 // newFamily returns when the whole tree runs and the deadline is not extended any more, a ttl before it ends.
 func newFamily(t *testing.T, ttl time.Duration) *family {
 	t.Helper()
+	return newFamilyWith(t, ttl, func(*Command) {})
+}
+
+// newFamilyWith is newFamily with a command that was changed.
+func newFamilyWith(t *testing.T, ttl time.Duration, change func(*Command)) *family {
+	t.Helper()
 	c, file := tree(t, ttl)
+	change(&c)
 	dir := t.TempDir()
 	f := &family{report: filepath.Join(dir, "report"), file: file}
 	hold := filepath.Join(dir, "hold")

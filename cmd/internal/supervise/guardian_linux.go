@@ -36,10 +36,12 @@ type guardian struct {
 	wait     syscall.WaitStatus
 	asked    bool // what it left behind was told to stop
 	passes   int  // of killing
+	over     bool // nothing is left of it
+	estate   estate
 }
 
-// GuardianMain is the whole life of a guardian process. It does not return.
-func GuardianMain() {
+// GuardianMain is the whole life of a guardian process. It does not return. Execute carries out what [Command].Will says; nil: there are none.
+func GuardianMain(execute Executor) {
 	// PDEATHSIG is sent when the THREAD that forked ends: a thread of the Go runtime that went away would kill the command.
 	runtime.LockOSThread()
 	g, err := newGuardian()
@@ -47,17 +49,21 @@ func GuardianMain() {
 		fmt.Fprintln(os.Stderr, "primacy: guardian:", err)
 		os.Exit(125)
 	}
+	g.estate.execute = execute
 	for !g.done {
 		g.sleep()
 		for _, o := range g.read() {
 			g.obey(o)
 		}
-		if g.pid == 0 {
+		switch {
+		case g.pid == 0:
 			g.done = g.done || g.alone
-			continue
+		case g.over:
+			g.afterwards(boottime.Now())
+		default:
+			g.look()
+			g.act(boottime.Now())
 		}
-		g.look()
-		g.act(boottime.Now())
 	}
 	os.Exit(0)
 }
@@ -110,6 +116,8 @@ func (g *guardian) closeOthers() {
 func (g *guardian) sleep() {
 	timeout := -1
 	switch {
+	case g.over:
+		_ = setTimer(g.timer, g.plan.deadline)
 	case g.passes > 100: // it hangs in the kernel, or we may not kill it: no use in spinning
 		timeout = 20
 	case g.passes > 0:
@@ -193,6 +201,9 @@ func (g *guardian) start(c startOrder) {
 		return
 	}
 	g.pid = pid
+	if c.Will != nil && g.estate.execute != nil {
+		g.estate.will, g.estate.messages = c.Will, newMessages(2)
+	}
 	g.letGo()
 	g.report(report{Started: pid})
 }
@@ -258,6 +269,7 @@ func (g *guardian) act(now time.Duration) {
 	}
 	if g.alone {
 		g.tell(Stopped, g.command.Grace)
+		g.estate.open()
 	}
 	if now >= g.plan.tellAt() {
 		g.tell(Deadline, g.command.Grace)
@@ -348,5 +360,6 @@ func (g *guardian) finish(now time.Duration) {
 		g.terminal.restore()
 	}
 	g.report(report{Gone: &goneReport{Wait: g.wait, By: g.by, Killed: killed, Overrun: max(0, now-g.plan.deadline)}})
-	g.done = true
+	g.over = true
+	g.afterwards(now)
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case GuardianArg:
-			GuardianMain()
+			GuardianMain(testExecutor)
 		case "__supervisor":
 			supervisorMain(os.Args[2])
 		case "__stamp":

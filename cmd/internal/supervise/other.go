@@ -22,7 +22,7 @@ var errLinux = errors.New("commands can be supervised on Linux only: use the lib
 func New() (*Supervisor, error) { return nil, errLinux }
 
 // GuardianMain ends the process.
-func GuardianMain() { os.Exit(125) }
+func GuardianMain(Executor) { os.Exit(125) }
 
 // Signals returns none.
 func Signals() []os.Signal { return nil }

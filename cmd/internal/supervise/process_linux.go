@@ -59,6 +59,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir,
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
 		StopSignal: c.StopSignal, Ignored: s.ignored, Group: unix.Getpgrp(),
+		Will: c.Will, Supervisor: os.Getpid(),
 	}}}
 	in, out, errs := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
 	p.terminal, p.orders[0].Start.Foreground = openTerminal(int(in.Fd()), unix.Getpgrp())

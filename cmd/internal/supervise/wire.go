@@ -29,6 +29,8 @@ type startOrder struct {
 	Ignored    []syscall.Signal `json:"ignored"`    // signals the command must find ignored, as under nohup
 	Foreground bool             `json:"foreground"` // give the command the terminal on its standard input
 	Group      int              `json:"group"`      // whose the terminal was before
+	Will       *Will            `json:"will"`
+	Supervisor int              `json:"supervisor"` // its process ID, to tell whether it is still the guardian's parent
 }
 
 // report is what the guardian tells the supervisor.

@@ -1,0 +1,267 @@
+//go:build linux
+
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"golang.org/x/sys/unix"
+)
+
+// testWill is what testExecutor is told.
+type testWill struct {
+	File  string        // it writes here "called NS", "gone NS", "over NS"
+	Eager bool          // the control: it does not wait until the command is gone
+	Hang  time.Duration // it takes so long, whatever the context says
+	Say   string
+}
+
+func testExecutor(ctx context.Context, text []byte, gone <-chan struct{}, messages io.Writer) {
+	var w testWill
+	if json.Unmarshal(text, &w) != nil {
+		return
+	}
+	f, err := os.OpenFile(w.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return
+	}
+	fmt.Fprintf(f, "called %d\n", boottime.Now())
+	if !w.Eager {
+		<-gone
+	}
+	fmt.Fprintf(f, "gone %d\n", boottime.Now())
+	_, _ = io.WriteString(messages, w.Say)
+	time.Sleep(w.Hang)
+	if ctx.Err() != nil {
+		fmt.Fprintf(f, "over %d\n", boottime.Now())
+	}
+}
+
+// withWill gives a command a will and returns the executor's file.
+func withWill(t *testing.T, c *Command, w testWill) string {
+	t.Helper()
+	w.File = filepath.Join(t.TempDir(), "will")
+	text, err := json.Marshal(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Will = &Will{Text: text, Limit: 5 * time.Second}
+	return w.File
+}
+
+// carriedOut returns when the executor was told that nothing is left; false: it was not.
+func carriedOut(file string) (at time.Duration, ok bool) {
+	text, _ := os.ReadFile(file)
+	_, after, found := bytes.Cut(text, []byte("gone "))
+	n, _ := fmt.Sscanf(string(after), "%d\n", &at)
+	return at, found && n == 1
+}
+
+func awaitCarriedOut(t *testing.T, file string) (at time.Duration) {
+	t.Helper()
+	eventually(t, "the will to be carried out", func() (ok bool) { at, ok = carriedOut(file); return ok })
+	return at
+}
+
+// overlap returns for how long the tree went on after that instant; negative: it had ended so long before.
+func overlap(t *testing.T, file string, at time.Duration) (worst time.Duration) {
+	t.Helper()
+	worst = -1 << 62
+	for _, last := range stamps(t, file) {
+		worst = max(worst, last-at)
+	}
+	return worst
+}
+
+func TestTheWillOfAKilledSupervisor(t *testing.T) {
+	for i := range 8 {
+		var will string
+		f := newFamilyWith(t, ttl, func(c *Command) { will = withWill(t, c, testWill{}) })
+		if i%2 == 1 { // frozen before it died, and the command with it
+			send(t, unix.SIGSTOP, f.supervisor, f.command)
+		}
+		send(t, unix.SIGKILL, f.supervisor)
+		at := awaitCarriedOut(t, will)
+		eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
+		if d := overlap(t, f.file, at); d >= 0 {
+			t.Errorf("the command went on for %v after the will was carried out", d)
+		} else {
+			t.Logf("the will was carried out %v after the last stamp, %v before the deadline", -d, f.deadline-at)
+		}
+	}
+}
+
+// The control: the test above would see a guardian that does not wait for the end of the command.
+func TestAnEagerExecutorIsSeen(t *testing.T) {
+	var will string
+	f := newFamilyWith(t, ttl, func(c *Command) { will = withWill(t, c, testWill{Eager: true}) })
+	send(t, unix.SIGKILL, f.supervisor)
+	at := awaitCarriedOut(t, will)
+	eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
+	if overlap(t, f.file, at) <= 0 {
+		t.Error("nobody noticed that the will was carried out while the command ran")
+	}
+}
+
+// A frozen supervisor has not died, however long it is frozen; nor has one that was frozen past the deadline anything to bequeath.
+func TestAFrozenSupervisorLeavesNothing(t *testing.T) {
+	var will string
+	f := newFamilyWith(t, ttl, func(c *Command) { will = withWill(t, c, testWill{}) })
+	send(t, unix.SIGSTOP, f.supervisor)
+	wantDeadBy(t, f.file, f.deadline)
+	eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
+	send(t, unix.SIGKILL, f.supervisor)
+	if text, err := os.ReadFile(will); err == nil {
+		t.Errorf("the executor was called: %q", text)
+	}
+}
+
+// While the supervisor is frozen, its command ends by itself, and then it dies: nothing of the command is left, and the guardian knows.
+func TestASupervisorThatDiesAfterItsCommand(t *testing.T) {
+	var will string
+	f := newFamilyWith(t, 20*time.Second, func(c *Command) { will = withWill(t, c, testWill{}) })
+	send(t, unix.SIGSTOP, f.supervisor)
+	begin := boottime.Now()
+	for _, pid := range f.pids() {
+		send(t, unix.SIGKILL, pid)
+	}
+	eventually(t, "the command's end", func() bool { return len(f.pids()) == 0 })
+	if dead(f.guardian) {
+		t.Fatal("the guardian ended before its supervisor")
+	}
+	if _, ok := carriedOut(will); ok {
+		t.Error("the will of a supervisor that lives was carried out")
+	}
+	send(t, unix.SIGKILL, f.supervisor)
+	if at := awaitCarriedOut(t, will); at < begin || overlap(t, f.file, at) >= 0 {
+		t.Error("the will was carried out before the command was gone")
+	}
+}
+
+func TestTheWillOfTheLivingIsNotOpened(t *testing.T) {
+	s := newSupervisor(t)
+	for _, script := range []string{"exit 3", "sleep 60"} {
+		c := command(script)
+		will := withWill(t, &c, testWill{})
+		p := start(t, s, c)
+		if script != "exit 3" {
+			p.Stop(0)
+		}
+		p.Wait()
+		if text, err := os.ReadFile(will); err == nil {
+			t.Errorf("%s: the executor was called: %q", script, text)
+		}
+	}
+}
+
+// Killed together with its guardian nobody is left to carry anything out.
+func TestTheWillDiesWithTheGuardian(t *testing.T) {
+	var will string
+	f := newFamilyWith(t, 20*time.Second, func(c *Command) { will = withWill(t, c, testWill{}) })
+	pids := f.pids()
+	send(t, unix.SIGSTOP, f.supervisor, f.guardian)
+	send(t, unix.SIGKILL, f.supervisor, f.guardian)
+	eventually(t, "the command's end", func() bool { return dead(f.command) })
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	if text, err := os.ReadFile(will); err == nil {
+		t.Errorf("the executor was called: %q", text)
+	}
+}
+
+// An executor that does not come to an end is left behind when its limit is over.
+func TestAnExecutorThatHangs(t *testing.T) {
+	var will string
+	f := newFamilyWith(t, ttl, func(c *Command) {
+		will = withWill(t, c, testWill{Hang: time.Hour})
+		c.Will.Limit = 50 * time.Millisecond
+	})
+	send(t, unix.SIGKILL, f.supervisor)
+	awaitCarriedOut(t, will)
+	eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
+	f = newFamilyWith(t, ttl, func(c *Command) {
+		will = withWill(t, c, testWill{Hang: 500 * time.Millisecond})
+		c.Will.Limit = 50 * time.Millisecond
+	})
+	send(t, unix.SIGKILL, f.supervisor)
+	eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
+	if text, _ := os.ReadFile(will); !strings.Contains(string(text), "over ") {
+		t.Errorf("the context did not end: %q", text)
+	}
+}
+
+// What the executor says goes where the command's errors went, whatever that is; nobody is kept waiting for the end of it.
+func TestMessagesOfAnExecutor(t *testing.T) {
+	dir := t.TempDir()
+	for _, kind := range []string{"file", "pipe", "socket", "pipe without a reader", "closed"} {
+		t.Run(kind, func(t *testing.T) {
+			read, write := ends(t, kind, dir)
+			c, file := tree(t, 20*time.Second)
+			c.Grace = 50 * time.Millisecond
+			c.Stderr = write
+			will := withWill(t, &c, testWill{Say: "the last words\n"})
+			report := filepath.Join(t.TempDir(), "report")
+			sup := supervisorCommand(t, setup{Command: c, Report: report})
+			sup.Stderr = write
+			if err := sup.Start(); err != nil {
+				t.Fatal(err)
+			}
+			guardian, _ := awaitStart(t, report)
+			waitTree(t, file)
+			if write != nil {
+				write.Close()
+			}
+			if kind == "pipe without a reader" {
+				read.Close()
+			}
+			_ = sup.Process.Kill()
+			_ = sup.Wait()
+			awaitCarriedOut(t, will)
+			eventually(t, "the guardian's end", func() bool { return dead(guardian) })
+			wantNobodyLeft(t)
+			if kind == "file" || kind == "pipe" || kind == "socket" {
+				_ = read.SetReadDeadline(time.Now().Add(10 * time.Second))
+				if got, err := io.ReadAll(read); err != nil || string(got) != "the last words\n" {
+					t.Errorf("got %q, %v", got, err)
+				}
+			}
+		})
+	}
+}
+
+// ends returns both ends of a kind of standard error.
+func ends(t *testing.T, kind, dir string) (read, write *os.File) {
+	t.Helper()
+	var err error
+	switch kind {
+	case "closed":
+		return nil, nil
+	case "file":
+		if write, err = os.Create(filepath.Join(dir, "file")); err == nil {
+			read, err = os.Open(write.Name())
+		}
+	case "socket":
+		var pair [2]int
+		if pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err == nil {
+			read, write = os.NewFile(uintptr(pair[0]), "read"), os.NewFile(uintptr(pair[1]), "write")
+		}
+	default:
+		read, write, err = os.Pipe()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { read.Close() })
+	return read, write
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/open"
+)
+
+// will is what the guardian of a command needs to end the lease of a supervisor that died. A password may be in it.
+type will struct {
+	Store   string            `json:"store"` // as --store has it
+	Lease   string            `json:"lease"`
+	Dir     string            `json:"dir"` // files that Store names are relative to it
+	Env     map[string]string `json:"env"` // the guardian has no environment
+	Message string            `json:"message"`
+}
+
+// willEnv names what the store's client takes from the environment.
+var willEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+
+// will returns what the guardian is to do if this process is killed, nil where the store cannot.
+func (r *runner) will(term *primacy.Term) *supervise.Will {
+	if _, ok := r.at.(driver.Revoker); !ok {
+		return nil
+	}
+	w := will{Store: r.store, Lease: term.Lease(), Env: map[string]string{}}
+	if w.Store == "" || strings.HasPrefix(w.Store, embeddedScheme) {
+		dir, err := r.embeddedDir() // the default depends on the environment
+		if err != nil {
+			return nil
+		}
+		w.Store = embeddedScheme + dir
+	}
+	w.Dir, _ = os.Getwd()
+	for _, name := range willEnv {
+		if v, ok := os.LookupEnv(name); ok {
+			w.Env[name] = v
+		}
+	}
+	if !r.quiet {
+		w.Message = fmt.Sprintf("primacy: the supervisor is gone; its command was ended and %s %s given up\n", r.right, clean(r.name))
+	}
+	text, err := json.Marshal(w)
+	if err != nil {
+		return nil
+	}
+	return &supervise.Will{Text: text, Limit: term.TTL()} // after that the lease is over by itself
+}
+
+// executeWill runs in the guardian of a dead supervisor. The way to the store is made while the command may still be ending; the lease is
+// ended when nothing of it is left. Nobody hears of a failure: then the lease runs out by itself.
+func executeWill(ctx context.Context, text []byte, gone <-chan struct{}, messages io.Writer) {
+	var w will
+	if json.Unmarshal(text, &w) != nil {
+		return
+	}
+	for name, v := range w.Env {
+		_ = os.Setenv(name, v)
+	}
+	_ = os.Chdir(w.Dir)
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		err := w.carryOut(ctx, gone)
+		if err == nil {
+			_, _ = io.WriteString(messages, w.Message)
+		}
+		if err == nil || errors.Is(err, driver.ErrRefused) || errors.Is(err, open.ErrURL) {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// carryOut is one try.
+func (w will) carryOut(ctx context.Context, gone <-chan struct{}) error {
+	st, done, err := w.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	r, ok := st.(driver.Revoker)
+	if !ok {
+		return driver.ErrRefused
+	}
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return r.Revoke(ctx, w.Lease)
+}
+
+// open opens the store as a client only: a guardian never hosts an embedded one.
+func (w will) open(ctx context.Context) (driver.Store, func(), error) {
+	dir, ok := strings.CutPrefix(w.Store, embeddedScheme)
+	if !ok {
+		st, err := open.Open(ctx, w.Store)
+		if err != nil {
+			return nil, nil, err
+		}
+		return st, func() { _ = st.Close() }, nil
+	}
+	endpoint, done, err := embedded.Reach(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return st, func() { _ = st.Close(); done() }, nil
+}
