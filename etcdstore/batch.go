@@ -44,8 +44,9 @@ type pool struct {
 	single int // operations under way alone
 	used   int // lanes in use
 	queue  []*parcel
-	bytes  int // of what waits
-	most   int // operations that the server is known not to refuse, where that are fewer than usual; 0: not known
+	bytes  int       // of what waits
+	moved  time.Time // when something was sent or returned last
+	most   int       // operations that the server is known not to refuse, where that are fewer than usual; 0: not known
 }
 
 // parcel is one operation that waits, or travels with others.
@@ -77,7 +78,7 @@ func (l *lease) together(ctx context.Context, what, name string, req *pb.TxnRequ
 	p := &l.pool
 	p.mu.Lock()
 	if p.used == 0 && p.single < alone && len(p.queue) == 0 {
-		p.single++
+		p.single, p.moved = p.single+1, time.Now()
 		p.mu.Unlock()
 		defer l.landed()
 		resp, out := l.s.ship(ctx, req)
@@ -88,7 +89,9 @@ func (l *lease) together(ctx context.Context, what, name string, req *pb.TxnRequ
 	}
 	o := &parcel{name: name, req: req, ctx: ctx, size: weight(req), done: make(chan struct{})}
 	p.queue = append(p.queue, o)
-	if p.bytes += o.size; p.full() && p.used < lanes {
+	// What is under way may lie with a member that is silent, and the next request go to another one.
+	stuck := time.Since(p.moved) > patience
+	if p.bytes += o.size; p.used < lanes && (stuck || p.full()) {
 		l.useLane()
 	}
 	p.mu.Unlock()
@@ -158,6 +161,7 @@ func (l *lease) landed() {
 	p := &l.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.moved = time.Now()
 	if p.single--; len(p.queue) > 0 && p.used == 0 {
 		l.useLane()
 	}
@@ -167,7 +171,7 @@ func (l *lease) landed() {
 func (l *lease) useLane() {
 	l.pool.used++
 	go func() {
-		for t := l.board(); t != nil; t = l.board() {
+		for t := l.board(true); t != nil; t = l.board(false) {
 			l.carry(t, t.parcels, len(t.parcels))
 			t.cancel()
 			l.pool.gather()
@@ -181,22 +185,23 @@ func (p *pool) full() bool { return len(p.queue) >= p.allowed()-2 || p.bytes >= 
 // gather lets those go on who have just had their answers: many come back at once, and whoever is first would go alone, at the price of a
 // whole request.
 func (p *pool) gather() {
-	for last, now := -1, 0; now > last; {
+	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
 		runtime.Gosched()
 		p.mu.Lock()
-		now = len(p.queue)
+		now, full = len(p.queue), p.full()
 		p.mu.Unlock()
 	}
 }
 
-// board takes as many of those who wait as may go together. It gives the lane back where there are none, or where they are so few that
-// they better go with those of another.
-func (l *lease) board() *trip {
+// board takes as many of those who wait as may go together. It gives the lane back where there are none or, unless the lane is new, where they
+// are so few that they better go with those of another.
+func (l *lease) board(anew bool) *trip {
 	p := &l.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.queue) == 0 || p.used > 1 && !p.full() {
+	p.moved = time.Now()
+	if len(p.queue) == 0 || !anew && p.used > 1 && !p.full() {
 		p.used--
 		return nil
 	}

@@ -430,3 +430,21 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedBatchBehindSilence: all that is under way is not answered. Who comes a while later does not wait for it, and takes those along who do.
+func TestSimulatedBatchBehindSilence(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		open := jam(t, l, g, nil)
+		defer open()
+		x := claiming(ending(t, 20*time.Second), l, "x")
+		time.Sleep(2 * patience)
+		begun := time.Now()
+		y := claiming(ending(t, 20*time.Second), l, "y")
+		mustStand(t, []<-chan told{x, y})
+		if took := time.Since(begun); took > patience {
+			t.Errorf("seed 1: they took %v behind requests that nobody answers", took)
+		}
+	})
+}
