@@ -230,3 +230,26 @@ func TestCloseOfElectionsThatIsGivenUpGoesOn(t *testing.T) {
 		}
 	})
 }
+
+func TestElectionsOfATermAskedBeforeItWasYielded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		es1, es2 := first.Elections(nil), second.Elections(nil)
+		_ = es1.Stand("n")
+		synctest.Wait()
+		_ = es2.Stand("n")
+		synctest.Wait()
+		asked, err := second.Election("n").Ask(context.Background(), "my turn")
+		if err != nil {
+			t.Fatal(err)
+		}
+		won, _, _ := collect(t, es2, 1)
+		if won[0].Check() != nil || won[0].Token() <= asked {
+			t.Errorf("%v, token %d after %d", won[0].Check(), won[0].Token(), asked)
+		}
+		_ = es2.Resign(context.Background(), won...)
+		if again, _, _ := collect(t, es1, 1); again[0].Check() != nil { // it stood again, behind
+			t.Error(again[0].Check())
+		}
+	})
+}

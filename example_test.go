@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/primacy-go/primacy"
@@ -88,4 +90,46 @@ func ExampleElection_Observe() {
 	// Output:
 	// nobody leads
 	// web-1 leads
+}
+
+// One of many processes that share out shards among them: each shard has one owner, and nobody waits on a goroutine of his own.
+func ExampleSession_Elections() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	store := memstore.New(memstore.Options{})
+	session, _ := primacy.NewSession(store, primacy.Options{ID: "worker-1"})
+	defer session.Close(context.WithoutCancel(ctx))
+
+	shards := session.Elections(nil)
+	if err := shards.Stand("shard/1", "shard/2", "shard/3"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	own, lost := map[string]*primacy.Term{}, false
+	for term, err := range shards.Terms(ctx) {
+		switch {
+		case term == nil:
+			fmt.Println(err) // the store will not have that name
+		case err == nil:
+			own[term.Name()] = term // start its work, which asks term.Check before each act
+		default:
+			fmt.Println(term.Name(), "lost:", errors.Is(err, primacy.ErrDeposed))
+			delete(own, term.Name())  // stop its work
+			_ = term.Resign(ctx)      // it has stopped
+			shards.Stand(term.Name()) // behind those who wait
+		}
+		if len(own) == 3 && !lost {
+			lost = true
+			store.Remove("shard/2", uint64(own["shard/2"].Token())) // an operator takes one away
+		} else if len(own) == 3 {
+			break
+		}
+	}
+	fmt.Println("owns", len(own))
+	_ = shards.Resign(ctx, slices.Collect(maps.Values(own))...)
+	fmt.Println(shards.Close(ctx))
+	// Output:
+	// shard/2 lost: true
+	// owns 3
+	// <nil>
 }
