@@ -54,6 +54,7 @@ type await struct {
 	token   int64
 	slots   int
 	wants   bool          // it holds: who comes to stand behind it?
+	keeps   bool          // it holds, and only its end is news
 	changed chan struct{} // told when there is something to do; nil: News is
 	queued  bool          // News was, and has not looked yet; guarded by news.mu
 	guards  guards        // where it is followed, who keeps vigil
@@ -130,6 +131,18 @@ func (h *hub) learn(a *await, st standing) {
 	}
 	h.listen(a)
 	h.settle(a)
+}
+
+// keep has News hear of the end of a claim that was waited for and holds, by the watch of its line: one of its own would cost each turn a request to open
+// it, a read and another to end it. It reports false where that watch does not serve.
+func (h *hub) keep(a *await) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.fate != holds || a.unsure || len(a.in) != 1 || h.source(a.in[0]).since == 0 {
+		return false
+	}
+	a.keeps, a.fate, a.changed, a.ahead, a.whole = true, waits, nil, nil, true
+	return true
 }
 
 // doubt makes a unsure: its line is to be read.
@@ -260,7 +273,7 @@ func (h *hub) settle(a *await) {
 	if a.near && !a.unsure && a.fate == waits && a.spans == nil && len(a.in) > 1 {
 		h.listen(a)
 	}
-	if a.fate == waits && a.whole && !a.unsure && !a.wants && a.slots == 0 && len(a.ahead) == 0 {
+	if a.fate == waits && a.whole && !a.unsure && !a.wants && !a.keeps && a.slots == 0 && len(a.ahead) == 0 {
 		a.fate = holds
 	}
 	moved := len(a.ahead) > 0 && a.ahead[0].rev != a.next && (a.changed != nil || strings.Contains(a.ahead[0].key, beatMark))

@@ -68,6 +68,30 @@ func (a *await) drop() {
 	a.l.news.cover(a.at, -1)
 }
 
+// keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot be, or a later Follow does so already.
+func (n *news) keepHeld(a *await) bool {
+	n.mu.Lock()
+	old := n.follows[a.at]
+	if n.closed || old != nil && old.token >= a.token {
+		n.mu.Unlock()
+		return false
+	}
+	n.follows[a.at] = a
+	n.mu.Unlock()
+	if old != nil {
+		old.drop()
+	}
+	if a.l.s.hub.keep(a) {
+		return true
+	}
+	n.mu.Lock()
+	if n.follows[a.at] == a {
+		delete(n.follows, a.at)
+	}
+	n.mu.Unlock()
+	return false
+}
+
 // unfollow ends the following of a, once. It reports false if that has happened already.
 func (n *news) unfollow(a *await) bool {
 	n.mu.Lock()
@@ -80,6 +104,16 @@ func (n *news) unfollow(a *await) bool {
 		a.drop()
 	}
 	return ours
+}
+
+// released ends the following of a claim that its owner has given up.
+func (n *news) released(at spot, token uint64) {
+	n.mu.Lock()
+	a := n.follows[at]
+	n.mu.Unlock()
+	if a != nil && a.token == int64(token) {
+		n.unfollow(a)
+	}
 }
 
 // guard keeps vigil over whom a stands right behind, where their sessions have heartbeats.
@@ -221,7 +255,7 @@ func (l *lease) lookAt(ctx context.Context, out []driver.News, some []*await) ([
 
 // lookingAt is what is read of a: its line, or where it holds the first few behind it.
 func (l *lease) lookingAt(a *await) []*pb.RequestOp {
-	if !a.wants {
+	if !a.wants && !a.keeps {
 		return l.looking(a.place())
 	}
 	dir := l.s.lineDir(a.at.name)
@@ -239,13 +273,13 @@ func (a *await) place() driver.Place {
 
 // seenOf takes over what the answers from index at on say of a, and adds it where it is news.
 func (l *lease) seenOf(out []driver.News, a *await, resp *pb.TxnResponse, at int) []driver.News {
-	if a.wants {
+	if a.wants || a.keeps {
 		own := one(resp, at)
 		if own == nil || own.CreateRevision != a.token {
 			return l.tellOf(out, a, ended)
 		}
 		for _, kv := range found(resp, at+1) {
-			if a.follows(kv) {
+			if a.wants && a.follows(kv) {
 				return l.tellOf(out, a, wanted)
 			}
 		}

@@ -62,7 +62,11 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	a := l.newAwait(p, make(chan struct{}, 1))
 	l.s.hub.enlist(a)
 	l.news.cover(a.at, 1)
+	kept := false
 	defer func() {
+		if kept {
+			return
+		}
 		l.s.hub.leave(a)
 		l.news.cover(a.at, -1)
 		l.news.poke() // a claim that holds now is watched by itself
@@ -75,6 +79,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		wake, pause := a.changed, pollAfter(rounds)
 		switch {
 		case f == holds:
+			kept = l.news.keepHeld(a)
 			p.Held = true
 			return p, nil
 		case f == ended:

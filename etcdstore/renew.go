@@ -48,6 +48,7 @@ func (l *lease) renewBase(ctx context.Context) error {
 	start := time.Now()
 	err = l.renew(actx, at)
 	if err == nil {
+		l.s.ring.alive(at)
 		return nil
 	}
 	l.beat.drop()

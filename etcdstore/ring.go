@@ -44,6 +44,7 @@ type member struct {
 	conn     *grpc.ClientConn
 	failed   time.Time // when it failed last; zero: never
 	stale    bool      // it failed since it was dialled
+	heard    time.Time // when it answered last
 }
 
 // link is a member to call, with the connection as it stands.
@@ -291,6 +292,9 @@ func (s *Store) attempt(ctx context.Context, l link, fn rpc, opts ...grpc.CallOp
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	err := fn(actx, l.conn, append(opts, bigAnswers)...)
+	if err == nil {
+		s.ring.alive(l)
+	}
 	if err != nil && s.blame(ctx, err, time.Since(start)) {
 		s.ring.leave(l)
 	}

@@ -107,11 +107,12 @@ func (sl *slot) unlock() { <-sl.turn }
 // clear forgets the claim, which is known not to stand and not to come. The caller has the turn.
 func (l *lease) clear(sl *slot) {
 	l.mu.Lock()
-	su := sl.sub
+	su, token := sl.sub, sl.token
 	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.handing, sl.shown, sl.asked, sl.fresh, sl.sub = "", 0, 0, false, false, false, false, 0, 0, nil
 	sl.ahead, sl.at = nil, 0
 	l.mu.Unlock()
 	su.stop()
+	l.news.released(sl.spot, token)
 }
 
 // retract takes the slot's claim out of the line, for good. The caller has the turn.

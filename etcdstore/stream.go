@@ -12,8 +12,13 @@ import (
 )
 
 const (
-	// tick is how often the stream is asked for a sign of life.
+	// tick is how often it is looked whether the stream has given a sign of life.
 	tick = time.Second
+	// quiet is after how long without one the member is asked for it. An answer to any call, a renewal first of all, is a sign too: a thousand sessions that
+	// wait need not ask a thousand times a second.
+	quiet = 1400 * time.Millisecond
+	// mute is after how long the stream itself is asked, whatever else the member answers: it alone may hang.
+	mute = 8 * time.Second
 	// silence is how long it may give none. A frozen member keeps its connection open: nothing else would tell.
 	silence = 3 * time.Second
 	// maxSilence is what that grows to while one stream after the other falls silent: then it is the whole cluster that is slow, and
@@ -32,7 +37,10 @@ type stream struct {
 	dog    *time.Timer   // ends the stream after that
 	bitten atomic.Bool   // the dog did
 	heard  atomic.Bool   // something came since the last tick
-	good   atomic.Bool   // something came at all
+	link   link
+	begun  time.Time
+	last   atomic.Int64 // when something came last, in nanoseconds since begun
+	good   atomic.Bool  // something came at all
 	done   chan struct{}
 }
 
@@ -45,8 +53,8 @@ func (h *hub) serve(wait time.Duration) (good, silent bool) {
 	}
 	ctx, cancel := context.WithCancel(h.s.ctx)
 	defer cancel()
-	st := &stream{h: h, cancel: cancel, wait: wait, done: make(chan struct{})}
-	st.dog = time.AfterFunc(wait, func() { st.bitten.Store(true); cancel() })
+	st := &stream{h: h, cancel: cancel, wait: wait, link: l, begun: time.Now(), done: make(chan struct{})}
+	st.dog = time.AfterFunc(wait, st.bite)
 	defer st.dog.Stop()
 	// The server ends the stream when its member has no leader for some time: a member that was cut off tells nothing new.
 	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
@@ -64,11 +72,46 @@ func (h *hub) serve(wait time.Duration) (good, silent bool) {
 	return st.good.Load(), st.bitten.Load()
 }
 
+// silent returns for how long nothing has come from the member, and for how long nothing on the stream.
+func (st *stream) silent() (member, self time.Duration) {
+	self = time.Since(st.begun) - time.Duration(st.last.Load())
+	return min(self, st.h.s.ring.silent(st.link)), self
+}
+
+// bite ends the stream if it has been silent for too long, and comes again if it has not.
+func (st *stream) bite() {
+	member, self := st.silent()
+	if left := min(st.wait-member, mute+st.wait-self); left > 0 {
+		st.dog.Reset(left)
+		return
+	}
+	st.bitten.Store(true)
+	st.cancel()
+}
+
+// alive notes that a member has answered on that connection, and silent returns how long ago that was.
+func (r *ring) alive(l link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.member.conn == l.conn {
+		l.member.heard = time.Now()
+	}
+}
+
+func (r *ring) silent(l link) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.member.conn != l.conn || l.member.heard.IsZero() {
+		return time.Duration(1<<63 - 1)
+	}
+	return time.Since(l.member.heard)
+}
+
 // send carries requests out until the stream ends. Send blocks when the member takes nothing in; then the dog bites.
 func (st *stream) send(ctx context.Context, l link) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
-	idle := 0
+	idle, asked := 0, false
 	for {
 		if !st.flush() {
 			return
@@ -87,10 +130,15 @@ func (st *stream) send(ctx context.Context, l link) {
 				continue
 			}
 			idle = 0
-			// Others found the member dead, and it did not answer us either: no need to wait for the dog.
-			if !st.heard.Swap(false) && st.h.s.ring.left(l) {
-				return
+			heard, left := st.heard.Swap(false), st.h.s.ring.left(l)
+			if left && asked && !heard {
+				return // others found the member dead, and it does not answer us either: no need to wait for the dog
 			}
+			if member, self := st.silent(); !left && member < quiet && self < mute {
+				asked = false
+				continue
+			}
+			asked = true
 			progress := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}
 			if st.raw.Send(progress) != nil {
 				return
@@ -145,7 +193,7 @@ func (st *stream) receive() {
 		if err != nil {
 			return
 		}
-		st.dog.Reset(st.wait)
+		st.last.Store(int64(time.Since(st.begun)))
 		st.heard.Store(true)
 		st.good.Store(true)
 		if !st.h.take(r) {
