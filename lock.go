@@ -41,7 +41,7 @@ func (t *Term) ClaimToken() Token {
 // of that name excludes too.
 //
 // First come, first served. Goroutines of one process stand behind one claim and hand it on among themselves, at most 64 times and
-// for 200 ms after it was won; then it is the others' turn.
+// for 200 ms after it was won; then it is the others' turn. [Session.MutexWith] has another bound, or a lock that the process keeps.
 type Mutex struct {
 	s    *Session
 	name string

@@ -21,15 +21,15 @@ func throng(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
 			for range rounds {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				term, err := m.Lock(ctx)
+				if err == nil {
+					tell(term)
+					time.Sleep(time.Millisecond)
+					err = term.Resign(ctx)
+				}
 				cancel()
 				if err != nil {
 					t.Errorf("%s: %v", s.ID(), err)
 					return
-				}
-				tell(term)
-				time.Sleep(time.Millisecond)
-				if err := term.Resign(t.Context()); err != nil {
-					t.Error(err)
 				}
 			}
 		})

@@ -17,8 +17,11 @@ type MutexOptions struct {
 	// other means in this process, it is given up: at once if it is idle, else after the present hold, or the turns of those who wait here.
 	// While nobody else waits it is handed on here without regard to Turns and the 200 ms.
 	//
-	// Others see it as held, also while it is idle, and a TryLock of theirs gets ErrHeld: a try is no waiting. It needs a store that
-	// tells a holder who waits; another refuses with an ErrInvalid.
+	// Others see it as held, also while it is idle, and a TryLock of theirs gets ErrHeld: a try is no waiting. Each name that is kept is
+	// a claim in the store until somebody wants it or the session closes. It needs a store that tells a holder who waits; another refuses with an ErrInvalid.
+	//
+	// A kept lock is had again without a look at the clock. After a pause it may be one whose right has ended meanwhile: [Term.Check] says
+	// so, as ever, and the next Lock gets a new claim.
 	Keep bool
 }
 
@@ -80,6 +83,9 @@ func (q *queue) retake(ctx context.Context) *Term {
 
 // keepable says whether the store tells a holder who waits behind it.
 func (s *Session) keepable(ctx context.Context, name string) error {
+	if s.follows.Load() {
+		return nil
+	}
 	l, err := s.live(ctx)
 	if err != nil {
 		return err
@@ -87,6 +93,7 @@ func (s *Session) keepable(ctx context.Context, name string) error {
 	if _, follows := l.dl.(driver.Follower); !follows {
 		return invalid("lock %s: %s cannot tell when another waits, so that no lock can be kept: lock it without Keep", name, s.store.Caps().Store)
 	}
+	s.follows.Store(true)
 	return nil
 }
 

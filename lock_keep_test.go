@@ -127,7 +127,7 @@ func TestAKeptLockIsGivenUpWhenItIsWanted(t *testing.T) {
 				}
 				return nil, ctx.Err()
 			},
-			"its own RLock":       s.RWMutex("x").RLock,
+			"its own RLock": s.RWMutex("x").RLock,
 		} {
 			idle(t, m)
 			got := later(t, wants)
@@ -231,7 +231,9 @@ func TestTheEndsOfAKeptLock(t *testing.T) {
 		"asked to give it up": func(t *testing.T, b *world, _, other *Session, _ *Term) {
 			must[Token](t)(other.Election("x").Ask(t.Context(), "please"))
 		},
-		"removed":     func(_ *testing.T, b *world, _, _ *Session, term *Term) { b.store.Remove("x", uint64(term.ClaimToken())) },
+		"removed": func(_ *testing.T, b *world, _, _ *Session, term *Term) {
+			b.store.Remove("x", uint64(term.ClaimToken()))
+		},
 		"lease ended": func(_ *testing.T, b *world, _, _ *Session, term *Term) { b.store.Expire("x") },
 		"cut off": func(_ *testing.T, b *world, _, _ *Session, _ *Term) {
 			b.store.Partition("a", true)

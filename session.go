@@ -25,6 +25,8 @@ type Session struct {
 	exit  func(code int) // os.Exit
 	stats counters
 
+	follows atomic.Bool // the store is known to tell who waits behind a claim
+
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
 	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending
