@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 )
 
@@ -35,18 +34,7 @@ func crashBenches() []*Bench {
 
 // crash kills a process of each contender and has this process take over.
 func crash(ctx context.Context, e *Env, cs []*Contender, ttls func(Process) []time.Duration) ([]Sample, error) {
-	samples, errs := make([]Sample, len(cs)), make([]error, len(cs))
-	var all sync.WaitGroup
-	for i, c := range cs {
-		all.Go(func() { samples[i], errs[i] = crashOne(ctx, e, c, ttls) })
-	}
-	all.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", cs[i].Name, err)
-		}
-	}
-	return samples, nil
+	return eachApart(func(ctx context.Context, e *Env, c *Contender) (Sample, error) { return crashOne(ctx, e, c, ttls) })(ctx, e, cs)
 }
 
 func crashOne(ctx context.Context, e *Env, c *Contender, choose func(Process) []time.Duration) (Sample, error) {

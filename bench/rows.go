@@ -9,7 +9,7 @@ import (
 // benches are all measurements, in the order in which they run: the short ones first.
 func benches() []*Bench {
 	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), keepBenches(), checkBenches(), manyBenches(),
-		crowdBenches(), steadyBenches(), frozenBenches(), crashBenches(), programBenches())
+		crowdBenches(), steadyBenches(), safetyBenches(), frozenBenches(), crashBenches(), programBenches())
 }
 
 func knownRows() []int {

@@ -41,6 +41,8 @@ func seconds(v float64) string {
 	switch d := time.Duration(v * 1e9); {
 	case d < 0:
 		return "-" + seconds(-v)
+	case v == 0:
+		return "0"
 	case v < 1e-6:
 		return three(v*1e9) + " ns"
 	case v < 1e-3:

@@ -15,7 +15,7 @@ func TestFiguresAreWrittenForPeople(t *testing.T) {
 		want string
 	}{
 		{Seconds, 3e-7, "300 ns"}, {Seconds, 43.2e-9, "43.2 ns"}, {Seconds, 1.4e-6, "1.40 µs"}, {Seconds, 0.00142, "1.42 ms"}, {Seconds, 4.28, "4.28 s"},
-		{Seconds, -0.5, "-500 ms"}, {Rate, 1129353, "1,129,353/s"}, {Rate, 84, "84/s"}, {Count, 1234.5, "1,234"}, {Bytes, 36e6, "36 MB"}, {Share, 0.987, "0.99"},
+		{Seconds, -0.5, "-500 ms"}, {Seconds, 0, "0"}, {Rate, 1129353, "1,129,353/s"}, {Rate, 84, "84/s"}, {Count, 1234.5, "1,234"}, {Bytes, 36e6, "36 MB"}, {Share, 0.987, "0.99"},
 	} {
 		if got := c.u.format(c.v); got != c.want {
 			t.Errorf("%v %v: %q, want %q", c.u, c.v, got, c.want)

@@ -24,7 +24,7 @@ const workerArg = "worker"
 
 // job is what a worker does.
 type job struct {
-	Do        string // "lead": a session for each name; "stand": one session for all
+	Do        string // "lead": a session for each name; "stand": one session for all; "ask": leads, and asks all the time
 	Contender string
 	Endpoints []string
 	Prefix    string
@@ -46,7 +46,7 @@ func (j job) ttl(i int) time.Duration { return j.TTLs[min(i, len(j.TTLs)-1)] }
 
 // event is what a worker tells, a line of JSON each.
 type event struct {
-	Kind       string        // "ready", "won": all of them; "stats", "closed", "error"
+	Kind       string        // "ready", "won": all of them; "stats", "closed", "woke", "error"
 	At         time.Duration `json:",omitempty"` // boot clock
 	Took       time.Duration `json:",omitempty"`
 	Goroutines int           `json:",omitempty"`
@@ -117,6 +117,9 @@ func (j job) start(ctx context.Context) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if j.Do == "ask" {
+		return s, j.ask(ctx, s)
+	}
 	go j.stand(ctx, s)
 	tell(event{Kind: "ready"})
 	return s, nil
@@ -139,6 +142,31 @@ func (j job) lead(ctx context.Context, p Process) error {
 		tell(event{Kind: "ready"})
 	}
 	return err
+}
+
+// ask leads and asks whether it does, and tells what the first answer after a long pause of the process was.
+func (j job) ask(ctx context.Context, s Session) error {
+	h, err := s.Campaign(ctx, j.name(0))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for last := boottime.Now(); ; time.Sleep(200 * time.Microsecond) {
+			now := boottime.Now()
+			answer := h.Check()
+			if now-last > j.ttl(0) {
+				text := "yes"
+				if answer != nil {
+					text = "no"
+				}
+				tell(event{Kind: "woke", Text: text})
+				return
+			}
+			last = now
+		}
+	}()
+	tell(event{Kind: "ready"})
+	return nil
 }
 
 // stand stands for all names, and tells when it has won them all.
