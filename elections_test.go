@@ -225,27 +225,28 @@ func TestWithdrawnNamesLeaveNothingBehind(t *testing.T) {
 
 func TestCloseOfElections(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		first, second := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		far := drivertest.Faulty(b.store, drivertest.Faults{Delay: 50 * time.Millisecond})
+		first, second := b.session("a", b.store, Options{}), b.session("b", far, Options{})
 		holder := b.lead(first, "held by a")
 		es := second.Elections(nil)
 		_ = es.Stand("yielded")
 		won, _, _ := collect(t, es, 1)
-		_ = es.Stand("untold", "held by a")
-		synctest.Wait()
+		_ = es.Stand("yielded too", "held by a")
+		time.Sleep(time.Second)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			for range es.Terms(context.Background()) {
-				// takes "untold"; Close has to end the loop
+				// takes "yielded too"; Close has to end the loop
 			}
 		}()
 		synctest.Wait()
-		_ = es.Stand("untold 2")
+		_ = es.Stand("under way")
 		if err := es.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		<-ended
-		b.emptyLines("untold 2")
+		b.emptyLines("under way")
 		if line, _ := b.store.Line(context.Background(), "held by a"); len(line.Waiters) > 0 || holder.Check() != nil {
 			t.Errorf("%+v, %v", line, holder.Check())
 		}
@@ -325,7 +326,9 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 		_ = es.Stand("n", "m", "waits")
 		closed := make(chan error, 1)
 		ended := 0
-		for term, err := range es.Terms(context.Background()) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		for term, err := range es.Terms(ctx) {
 			if err == nil {
 				if term.Name() == "m" {
 					go func() { closed <- s.Close(context.Background()) }()
@@ -337,6 +340,9 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 			}
 			ended++
 			_ = term.Resign(context.Background())
+		}
+		if ctx.Err() != nil {
+			t.Error("Terms goes on though nothing is left to tell")
 		}
 		if err := <-closed; err != nil || ended != 2 {
 			t.Errorf("Close: %v, and %d terms were told to have ended, want 2", err, ended)
