@@ -137,3 +137,89 @@ func median(all []float64) float64 {
 	all = slices.Sorted(slices.Values(all))
 	return all[len(all)/2]
 }
+
+// BenchmarkWin is one process that comes to hold 10,000 names nobody else wants, with so many goroutines; 0: in one call. It alternates with
+// etcd's own Election, and tells the ratio of the times.
+func BenchmarkWin(b *testing.B) {
+	const names = 10_000
+	endpoints := etcdtest.StartCluster(b, 1, etcdtest.Options{}).Endpoints()
+	for _, n := range []int{64, 256, 0} {
+		b.Run(fmt.Sprintf("goroutines=%d", n), func(b *testing.B) {
+			s, c := open(b, endpoints...), plainClient(b, endpoints...)
+			var a, e, ratios []float64
+			for range b.N {
+				x, y := winOurs(b, s, n, names), winTheirs(b, c, max(n, 64), names)
+				a, e, ratios = append(a, x), append(e, y), append(ratios, y/x)
+			}
+			b.ReportMetric(median(a), "ours-s")
+			b.ReportMetric(median(e), "etcd-s")
+			b.ReportMetric(median(ratios), "ratio")
+			b.ReportMetric(slices.Min(ratios), "least")
+		})
+	}
+}
+
+// winOurs returns how many seconds it took.
+func winOurs(b *testing.B, s driver.Store, n, names int) float64 {
+	b.Helper()
+	l := grant(b, s, "bench", 5*time.Minute)
+	claims := make([]driver.Claim, names)
+	for i := range claims {
+		claims[i] = driver.Claim{Name: fmt.Sprintf("win-%d", i), ID: fmt.Sprint(i)}
+	}
+	begin := time.Now()
+	if n == 0 {
+		if _, err := l.Claim(context.Background(), claims...); err != nil {
+			b.Fatal(err)
+		}
+	} else {
+		each(b, n, names, func(ctx context.Context, i int) error {
+			p, err := l.Claim(ctx, claims[i])
+			if err == nil && !p[0].Held {
+				err = fmt.Errorf("%+v is not held", p[0])
+			}
+			return err
+		})
+	}
+	took := time.Since(begin).Seconds()
+	if err := l.Close(soon(b)); err != nil {
+		b.Fatal(err)
+	}
+	return took
+}
+
+// winTheirs is the same with etcd's own package.
+func winTheirs(b *testing.B, c *clientv3.Client, n, names int) float64 {
+	b.Helper()
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(300))
+	if err != nil {
+		b.Fatal(err)
+	}
+	begin := time.Now()
+	each(b, n, names, func(ctx context.Context, i int) error {
+		return concurrency.NewElection(s, fmt.Sprintf("etcdwin-%d", i)).Campaign(ctx, "v")
+	})
+	took := time.Since(begin).Seconds()
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return took
+}
+
+// each does all i below names with n goroutines.
+func each(b *testing.B, n, names int, do locker) {
+	b.Helper()
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < names; i = int(next.Add(1)) - 1 {
+				if err := do(context.Background(), i); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}

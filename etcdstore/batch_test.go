@@ -223,9 +223,10 @@ func TestSimulatedBatchOutlivesACaller(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
-		late := make(chan struct{})
+		away, late := make(chan struct{}), make(chan struct{})
 		open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
-			if nested(req) > 1 {
+			if nested(req) == 3 {
+				close(away)
 				<-late
 			}
 			return do(ctx)
@@ -233,7 +234,7 @@ func TestSimulatedBatchOutlivesACaller(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		x, y, z := claiming(ctx, l, "x"), claiming(ending(t, 20*time.Second), l, "y"), claiming(ending(t, 20*time.Second), l, "z")
 		open()
-		synctest.Wait()
+		<-away
 		cancel()
 		if f := <-x; !errors.Is(f.err, context.Canceled) {
 			t.Errorf("seed 1: Claim = %v, want its context's error", f.err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,31 +168,38 @@ func TestSimulatedExchangeRefused(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangesThatCross: two of a name go from one seat to the other, in opposite ways, at once. They end.
+// TestSimulatedExchangesThatCross: two go from one seat of a name to the other, in opposite ways, and both seats have been busy. They end.
 func TestSimulatedExchangesThatCross(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		s, _ := gatedAt(t, c, 0, 0)
+		s, g := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
-		var both sync.WaitGroup
-		for i, seats := range [][2]string{{"", "2"}, {"2", ""}} {
-			both.Go(func() {
-				for n := range 50 {
-					// Each pushes the other out: only that both end is asked for.
-					p, err := l.Claim(ending(t, 5*time.Second), reentry(seats[0], fmt.Sprintf("from%d-%d", i, n)))
-					if err == nil {
-						_, err = l.Exchange(ending(t, 5*time.Second), p[0], reentry(seats[1], fmt.Sprintf("to%d-%d", i, n)))
-					}
-					if err != nil && !isGone(err) {
-						t.Errorf("seed 1: %v", err)
-						return
-					}
-				}
-			})
+		busy := make(chan struct{})
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				<-busy
+				return do(ctx)
+			}
+		})
+		done := make(chan error, 4)
+		for _, seat := range []string{"", "2"} {
+			go func() {
+				_, err := l.Claim(ending(t, 5*time.Second), reentry(seat, "busy"+seat))
+				done <- err
+			}()
 		}
-		both.Wait()
 		synctest.Wait()
-		if all := tokensOf(c); len(all) > 2 {
-			t.Errorf("seed 1: tokens %v stand on two seats", all)
+		for _, seats := range [][2]string{{"", "2"}, {"2", ""}} {
+			go func() {
+				_, err := l.Exchange(ending(t, 5*time.Second), driver.Place{Name: "x", Seat: seats[0], ID: "gone" + seats[0], Token: 1}, reentry(seats[1], "to"+seats[1]))
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		close(busy)
+		for range 4 {
+			if err := <-done; err != nil {
+				t.Errorf("seed 1: %v", err)
+			}
 		}
 	})
 }
