@@ -28,6 +28,7 @@ type Line struct {
 	Higher bool // a larger figure is the better one
 	Goal   Goal
 	Goal3  *Goal // with three members; nil: the same
+	Slow   *Goal // on a slow disk; nil: the same
 	Slack  float64
 	Chart  string // its name in the chart; empty: not shown there
 }
@@ -80,7 +81,7 @@ func (b *Bench) run(ctx context.Context, e *Env, ours, peer *Contender) ([]Resul
 	}
 	var results []Result
 	for _, l := range b.Lines {
-		results = append(results, l.result(e.Members, samples[0], samples[1]))
+		results = append(results, l.result(l.goal(e), samples[0], samples[1]))
 	}
 	return results, nil
 }
@@ -140,11 +141,18 @@ type Result struct {
 	Chart   string  `json:"chart,omitempty"`
 }
 
-func (l Line) result(members int, ours, peer []Sample) Result {
-	goal := l.Goal
-	if members > 1 && l.Goal3 != nil {
-		goal = *l.Goal3
+// goal returns what the line has to reach on these servers.
+func (l Line) goal(e *Env) Goal {
+	switch {
+	case e.Slow && l.Slow != nil:
+		return *l.Slow
+	case e.Members > 1 && l.Goal3 != nil:
+		return *l.Goal3
 	}
+	return l.Goal
+}
+
+func (l Line) result(goal Goal, ours, peer []Sample) Result {
 	r := Result{Row: l.Row, What: l.What, Unit: l.Unit, Higher: l.Higher, Goal: goal.String(l.Unit), Want: goal.Ratio, Chart: l.Chart, Reps: len(ours)}
 	mine, side := sideOf(ours, l.Key)
 	r.Ours = side

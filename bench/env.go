@@ -19,6 +19,7 @@ type Env struct {
 	Members int
 	Reps    int
 	Sizes   []int
+	Slow    bool
 	Verbose bool
 	options etcdtest.Options
 	box     *box
@@ -128,7 +129,7 @@ func start(o EnvOptions) (e *Env, err error) {
 		}
 	}()
 	defer catch(&err)
-	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, Verbose: o.Verbose, box: b}
+	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, Slow: o.Slow, Verbose: o.Verbose, box: b}
 	if o.Namespaces {
 		nw, err := etcdtest.TryNetwork(b, o.Members)
 		if err != nil {

@@ -10,6 +10,9 @@ import (
 
 // One lock that all want: rows 10 to 13.
 
+// noWorse asks for nothing but a 99th percentile that is no worse than the peer's.
+var noWorse = Goal{Text: "p99 no worse"}
+
 // contention is who wants one lock, and with what bound on local hand-overs.
 type contention struct {
 	procs, goroutines, turns int
@@ -26,19 +29,19 @@ func lockBenches() []*Bench {
 		{Name: "one lock, 8 processes", Run: remote.run, Lines: []Line{
 			{Row: 10, Key: "rate", What: "one lock, 8 processes × 1: hand-overs", Unit: Rate, Higher: true, Chart: "contended lock, 8 processes",
 				Goal: Goal{Ratio: 10}, Goal3: &Goal{Ratio: 7}},
-			{Row: 10, Key: "wait", What: "… one waits for it", Unit: Seconds},
+			{Row: 10, Key: "wait", What: "… one waits for it", Unit: Seconds, Goal: noWorse},
 			{Row: 10, Key: "longest", What: "… the longest wait", Unit: Seconds},
 			{Row: 10, Key: "share", What: "… share, least to most of a process", Unit: Share, Higher: true}}},
 		{Name: "one lock, 4 processes × 8", Run: mixed.run, Lines: []Line{
 			{Row: 11, Key: "rate", What: "one lock, 4 processes × 8 goroutines, ≤ 16 local: hand-overs", Unit: Rate, Higher: true, Chart: "contended lock, 4 processes × 8",
 				Goal: Goal{Ratio: 70}, Goal3: &Goal{Ratio: 50}},
-			{Row: 11, Key: "wait", What: "… one waits for it", Unit: Seconds},
+			{Row: 11, Key: "wait", What: "… one waits for it", Unit: Seconds, Goal: noWorse},
 			{Row: 11, Key: "longest", What: "… the longest wait", Unit: Seconds},
 			{Row: 11, Key: "share", What: "… share, least to most of a process", Unit: Share, Higher: true, Goal: Goal{Least: 0.95}}}},
 		{Name: "one lock, one process × 8", Run: local.run, Lines: []Line{
 			{Row: 12, Key: "rate", What: "one lock, one process × 8 goroutines, ≤ 64 local: hand-overs", Unit: Rate, Higher: true, Chart: "contended lock, one process × 8",
 				Goal: Goal{Ratio: 1000}},
-			{Row: 12, Key: "wait", What: "… one waits for it", Unit: Seconds}}},
+			{Row: 12, Key: "wait", What: "… one waits for it", Unit: Seconds, Goal: noWorse}}},
 		{Name: "what a hand-over costs etcd", Run: remote.metered, Lines: []Line{
 			{Row: 13, Key: "requests", What: "requests for each hand-over, 8 processes × 1", Unit: Count, Goal: Goal{Most: 2.05, Text: "≤ 2"}},
 			{Row: 13, Key: "stream", What: "… and messages on watches", Unit: Count},
@@ -55,8 +58,10 @@ type contest struct {
 	g         guard
 	measuring atomic.Bool
 	stop      atomic.Bool
-	holds     []int64     // by process, while measuring
-	waits     [][]float64 // by goroutine: seconds
+	all       atomic.Int64 // holds, from the beginning
+	passed    float64      // holds between the two readings of the servers
+	holds     []int64      // by process, while measuring
+	waits     [][]float64  // by goroutine: seconds
 	longest   []float64
 }
 
@@ -71,7 +76,7 @@ func (k contention) metered(ctx context.Context, e *Env, c *Contender) (Sample, 
 	if err != nil {
 		return nil, err
 	}
-	holds := s["holds"].Value
+	holds := s["remote"].Value
 	return Sample{"requests": value(n.requests() / holds), "stream": value(n.Stream["Watch"] / holds),
 		"proposals": value(n.Proposals / holds)}, nil
 }
@@ -94,18 +99,26 @@ func (k contention) contend(ctx context.Context, e *Env, c *Contender, ttl time.
 	}()
 	var cost Counts
 	took, err := x.measure(ctx, k, func() (err error) {
-		if !metered {
-			return nil
+		if metered {
+			cost, err = x.read(e, cost)
 		}
-		now, err := count(e.Cluster)
-		cost = now.since(cost)
 		return err
 	})
 	x.stop.Store(true)
 	if failed := <-done; failed != nil {
 		err = failed
 	}
-	return x.sample(took), cost, err
+	s := x.sample(took)
+	s["remote"] = value(math.Max(1, x.passed))
+	return s, cost, err
+}
+
+// read asks the servers what they have handled, and notes how often the lock had been passed on at that moment.
+func (x *contest) read(e *Env, before Counts) (Counts, error) {
+	first := x.all.Load()
+	now, err := count(e.Cluster)
+	x.passed = float64(first+x.all.Load())/2 - x.passed
+	return now.since(before), err
 }
 
 // measure lets the contest run warm, then counts for the window. Around asks the servers; it is called at the window's start and end.
@@ -140,6 +153,7 @@ func (x *contest) work(ctx context.Context, i int, m *member, l Lock) error {
 		if x.measuring.Load() {
 			x.note(i, m.proc, time.Since(begin).Seconds())
 		}
+		x.all.Add(1)
 		x.g.leave()
 		if err := h.Release(ctx); err != nil {
 			return err
@@ -166,6 +180,6 @@ func (x *contest) sample(took time.Duration) Sample {
 	if most := slices.Max(x.holds); most > 0 {
 		share = float64(slices.Min(x.holds)) / float64(most)
 	}
-	return Sample{"rate": value(float64(all) / took.Seconds()), "share": value(share), "holds": value(math.Max(1, float64(all))),
+	return Sample{"rate": value(float64(all) / took.Seconds()), "share": value(share),
 		"longest": value(slices.Max(x.longest)), "wait": times(slices.Concat(x.waits...))}
 }

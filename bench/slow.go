@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,35 +38,40 @@ func slowServer(b *box) (string, error) {
 	if _, err := goIn(dir, "get", module+"@v"+etcdtest.Newest); err != nil {
 		return "", err
 	}
-	source, err := goIn(dir, "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/client/pkg/v3/fileutil")
-	if err != nil {
+	if err := slowModule(dir); err != nil {
 		return "", err
 	}
-	if err := overlay(dir, filepath.Join(strings.TrimSpace(source), "sync_linux.go")); err != nil {
-		return "", err
-	}
-	if _, err := goIn(dir, "build", "-trimpath", "-overlay", "overlay.json", "-o", out+".new", module); err != nil {
+	if _, err := goIn(dir, "build", "-trimpath", "-o", out+".new", module); err != nil {
 		return "", err
 	}
 	return out, os.Rename(out+".new", out)
 }
 
-// overlay writes a file that lays a slow fdatasync over etcd's.
-func overlay(dir, source string) error {
-	text, err := os.ReadFile(source)
+// slowModule has the build in dir take a copy of the module that etcd's fdatasync is in, changed to be slow.
+func slowModule(dir string) error {
+	const module = "go.etcd.io/etcd/client/pkg/v3"
+	source, err := goIn(dir, "list", "-m", "-f", "{{.Dir}}", module)
+	if err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(dir, "pkg"), os.DirFS(strings.TrimSpace(source))); err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "pkg", "fileutil", "sync_linux.go")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	if strings.Count(string(text), fastSync) != 1 || strings.Count(string(text), `"syscall"`) != 1 {
-		return fmt.Errorf("%s: no single %q to change: etcd's source has changed", source, fastSync)
+		return fmt.Errorf("%s: no single %q to change: etcd's source has changed", file, fastSync)
 	}
 	slow := strings.Replace(string(text), fastSync, fmt.Sprintf("err := syscall.Fdatasync(int(f.Fd()))\n\ttime.Sleep(%d)\n\treturn err", slowSync), 1)
 	slow = strings.Replace(slow, `"syscall"`, "\"syscall\"\n\t\"time\"", 1)
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: filepath.Join(dir, "slow.txt")}})
-	if err != nil {
+	if err := write(filepath.Dir(file), map[string]string{"sync_linux.go": slow}); err != nil {
 		return err
 	}
-	return write(dir, map[string]string{"slow.txt": slow, "overlay.json": string(list)})
+	_, err = goIn(dir, "mod", "edit", "-replace", module+"=./pkg")
+	return err
 }
 
 func write(dir string, files map[string]string) error {

@@ -65,19 +65,29 @@ func TestAGoalIsJudged(t *testing.T) {
 		{"more than that", Goal{Most: 0.9e-3}, fast, nil, 0, "no"},
 		{"at least", Goal{Least: 2}, fast, nil, 0, "no"},
 		{"a ratio without a peer", Goal{Ratio: 1}, fast, nil, 0, "no"},
+		{"only the tail, worse", noWorse, uneven, slow, 0, "p99 worse"},
+		{"only the tail", noWorse, fast, slow, 0, "yes"},
 		{"no goal", Goal{}, uneven, slow, 0, ""},
 	} {
 		l := Line{Key: "k", Unit: Seconds, Goal: c.goal, Slack: c.slack}
-		if got := l.result(1, c.ours, c.peer).Reached; got != c.want {
+		if got := l.result(l.Goal, c.ours, c.peer).Reached; got != c.want {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
 	}
 }
 
-func TestThreeMembersHaveTheirOwnGoal(t *testing.T) {
-	l := Line{Key: "k", Unit: Seconds, Goal: Goal{Most: 1}, Goal3: &Goal{Most: 2}}
-	s := []Sample{{"k": value(1.5)}}
-	if one, three := l.result(1, s, nil), l.result(3, s, nil); one.Reached != "no" || three.Reached != "yes" {
-		t.Errorf("one member %q, three %q; want no, yes", one.Reached, three.Reached)
+func TestSlowDisksAndThreeMembersHaveTheirOwnGoals(t *testing.T) {
+	l := Line{Goal: Goal{Most: 1}, Goal3: &Goal{Most: 2}, Slow: &Goal{Most: 3}}
+	for _, c := range []struct {
+		e    *Env
+		want float64
+	}{{&Env{Members: 1}, 1}, {&Env{Members: 3}, 2}, {&Env{Members: 1, Slow: true}, 3}, {&Env{Members: 3, Slow: true}, 3}} {
+		if got := l.goal(c.e); got.Most != c.want {
+			t.Errorf("%d members, slow %v: at most %v, want %v", c.e.Members, c.e.Slow, got.Most, c.want)
+		}
+	}
+	l.Goal3, l.Slow = nil, nil
+	if got := l.goal(&Env{Members: 3, Slow: true}); got != l.Goal {
+		t.Errorf("no goal of its own: %v, want %v", got, l.Goal)
 	}
 }
