@@ -59,6 +59,7 @@ func (e *Env) dial(ctx context.Context, c *Contender) (Process, error) {
 type box struct {
 	testing.TB
 	dir     string
+	failed  bool // then the servers' logs are shown in the end
 	made    int
 	cleanup []func()
 }
@@ -66,11 +67,11 @@ type box struct {
 // fatal is what box panics with.
 type fatal string
 
-func (b *box) Helper()             {}
-func (b *box) Failed() bool        { return false }
-func (b *box) Cleanup(f func())    { b.cleanup = append(b.cleanup, f) }
-func (b *box) Logf(string, ...any) {}
-func (b *box) Fatal(args ...any)   { panic(fatal(fmt.Sprint(args...))) }
+func (b *box) Helper()                         {}
+func (b *box) Failed() bool                    { return b.failed }
+func (b *box) Cleanup(f func())                { b.cleanup = append(b.cleanup, f) }
+func (b *box) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func (b *box) Fatal(args ...any)               { panic(fatal(fmt.Sprint(args...))) }
 func (b *box) Fatalf(format string, args ...any) {
 	panic(fatal(fmt.Sprintf(format, args...)))
 }

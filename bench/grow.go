@@ -59,6 +59,7 @@ func grow(ctx context.Context, e *Env, ours, peer *Contender, n int) ([]Result, 
 			return all, err
 		}
 		if err != nil {
+			e.box.failed = true
 			e.logf("  %v", err)
 			continue
 		}

@@ -161,6 +161,7 @@ func (s *settings) against(ctx context.Context, e *Env, peer *Contender) (*Repor
 			continue
 		}
 		found, err := b.run(ctx, e, ours, peer)
+		e.box.failed = e.box.failed || err != nil && ctx.Err() == nil
 		for _, f := range found {
 			if s.wantsRow(f.Row) {
 				r.Results = append(r.Results, f)
