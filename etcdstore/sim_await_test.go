@@ -188,7 +188,7 @@ func TestSimulatedEventBeforeItsWaiter(t *testing.T) {
 // TestSimulatedLongLine: of many in line each hears of his turn at once, and a release costs no more requests than it does in a short one.
 func TestSimulatedLongLine(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		const n = 3 * nearby
+		const n = 48
 		var gates []*gate
 		var leases []*lease
 		var places []driver.Place
@@ -200,6 +200,19 @@ func TestSimulatedLongLine(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		<-at[0]
+		near := 0
+		for _, l := range leases {
+			l.s.hub.mu.Lock()
+			for _, w := range l.s.hub.watches {
+				if w.narrow && w.end != "" {
+					near++
+				}
+			}
+			l.s.hub.mu.Unlock()
+		}
+		if near > 17 {
+			t.Errorf("seed 1: %d of %d in line hear of all of it, want those who are near their turn", near, n)
+		}
 		calls := func() (n int64) {
 			for _, g := range gates {
 				n += g.calls.Load()

@@ -213,7 +213,7 @@ func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
 		}
 		s.hub.mu.Lock()
 		for _, w := range s.hub.watches {
-			w.subs = map[*sub]struct{}{} // nobody is told anything any more
+			w.subs, w.awaits = map[*sub]struct{}{}, nil // nobody is told anything any more
 		}
 		s.hub.mu.Unlock()
 		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
