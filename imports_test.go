@@ -67,7 +67,7 @@ func rule(from, path string) string {
 			return "the library knows no store: the caller hands one in"
 		}
 	case isStore(from):
-		// boottime too: a store may time its own calls, though it never decides by a clock.
+		// boottime too: a store may time its own calls, and etcdstore how long ago it proved the lease below a heartbeat. Who leads it never decides by a clock.
 		if inside && path != self+"/driver" && path != self+"/internal/boottime" && !strings.HasPrefix(path, from) {
 			return "a store knows the port and its own client, nothing else of ours, and never another store"
 		}

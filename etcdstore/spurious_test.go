@@ -23,7 +23,15 @@ type kind struct {
 	ttl   time.Duration
 	beats bool
 	part  float64 // time limit of a renewal, of the ttl; 0: the library's own
-	lost  atomic.Int64
+
+	lost    atomic.Int64
+	leading atomic.Int64 // how many lead now
+}
+
+// fate is what became of a kind in a phase.
+type fate struct {
+	lost int64
+	led  float64 // the part of the time, of all leaders together
 }
 
 func (k *kind) String() string {
@@ -81,26 +89,40 @@ func TestSpuriousLosses(t *testing.T) {
 	}
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "ttl\tlost per hour and leader, idle\t%d busy processes\tof %d leaders, lost per killed etcd leader\n", 2*runtime.NumCPU(), leadersOfEach)
+	fmt.Fprintf(w, "ttl\tidle: lost per hour and leader\tled\t%d busy processes: lost\tled\tkilled etcd leaders: lost by %d leaders for each\tled\n",
+		2*runtime.NumCPU(), leadersOfEach)
 	for i, k := range kinds {
 		hours := phase.Hours() * leadersOfEach
-		fmt.Fprintf(w, "%v\t%.1f\t%.1f\t%.1f\n", k, float64(idle[i])/hours, float64(load[i])/hours, float64(killed[i])/float64(max(kills, 1)))
+		fmt.Fprintf(w, "%v\t%.1f\t%.2f %%\t%.1f\t%.2f %%\t%.1f\t%.1f %%\n", k, float64(idle[i].lost)/hours, 100*idle[i].led, float64(load[i].lost)/hours, 100*load[i].led,
+			float64(killed[i].lost)/float64(max(kills, 1)), 100*killed[i].led)
 	}
 	w.Flush()
 	t.Logf("%v each, %d kills\n%s", phase, kills, table)
 }
 
-// losses returns how many terms of each kind were lost during do, and shortly after it.
-func losses(kinds []*kind, do func()) (lost []int64) {
-	for _, k := range kinds {
-		lost = append(lost, -k.lost.Load())
-	}
-	do()
-	time.Sleep(2 * time.Second)
+// losses returns what became of each kind during do, and shortly after it.
+func losses(kinds []*kind, do func()) []fate {
+	all := make([]fate, len(kinds))
 	for i, k := range kinds {
-		lost[i] += k.lost.Load()
+		all[i].lost = -k.lost.Load()
 	}
-	return lost
+	done := make(chan struct{})
+	go func() { defer close(done); do(); time.Sleep(2 * time.Second) }()
+	for n := 1.0; ; n++ {
+		for i, k := range kinds {
+			all[i].led += (float64(k.leading.Load())/leadersOfEach - all[i].led) / n
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+			continue
+		case <-done:
+		}
+		break
+	}
+	for i, k := range kinds {
+		all[i].lost += k.lost.Load()
+	}
+	return all
 }
 
 // leadOn leads under that name, again and again until ctx ends, and counts the terms that end before.
@@ -123,11 +145,13 @@ func leadOn(t *testing.T, ctx context.Context, endpoints []string, k *kind, name
 			if err != nil {
 				continue
 			}
+			k.leading.Add(1)
 			select {
 			case <-term.Context().Done():
 				k.lost.Add(1)
 			case <-ctx.Done():
 			}
+			k.leading.Add(-1)
 			_ = term.Resign(soon(t))
 		}
 	}()

@@ -52,7 +52,7 @@ const (
 )
 
 // keepVigil watches over the session that a claim is of, until the post is stopped: by a nil one, where the claim's key says that there is no heartbeat.
-// Notify is called after the claim was removed, and must not block: the watch on the claim may be deaf.
+// Notify is called some time after the claim was removed if the post has not been stopped by then, and must not block: the watch on the claim may be deaf.
 func (s *Store) keepVigil(claim string, notify func()) *post {
 	session, ttl := parseStem(claim)
 	if ttl == 0 {
@@ -261,15 +261,9 @@ func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
 		}
 	}
 	v.s.vigils.mu.Lock()
-	posts := make([]*post, 0, len(v.posts))
-	for p := range v.posts {
-		posts = append(posts, p)
-	}
 	v.leave()
 	v.s.vigils.mu.Unlock()
-	for _, p := range posts { // which takes the hub's lock
-		p.notify()
-	}
+	v.s.later(v.remind)
 	v.s.later(func(ctx context.Context) {
 		for _, id := range leases {
 			for v.s.revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
@@ -277,6 +271,20 @@ func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
 			}
 		}
 	})
+}
+
+// remind has those look who still wait, a moment after their claims went: the others have heard of it by the watches on them, and thousands need not ask.
+func (v *vigil) remind(ctx context.Context) {
+	sleep(ctx, again/2)
+	v.s.vigils.mu.Lock()
+	posts := make([]*post, 0, len(v.posts))
+	for p := range v.posts {
+		posts = append(posts, p)
+	}
+	v.s.vigils.mu.Unlock()
+	for _, p := range posts { // which takes the hub's lock
+		p.notify()
+	}
 }
 
 // try runs a Txn under a limit of its own: a frozen member must not cost more than it takes to find out.

@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -239,6 +240,27 @@ func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSimulatedVigilRemindsTheDeaf: what is pushed does not arrive, and the session before is ended. Who waits must hear of it all the same, long before it
+// would look by itself.
+func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		_, k, waiter, p := pairOf(t, c, short)
+		at := held(t, waiter, p)
+		time.Sleep(5 * time.Second)
+		waiter.s.hub.mu.Lock()
+		for id, w := range waiter.s.hub.byID { // what comes on them is taken for a watch that was given up
+			if !strings.Contains(w.key, beats) {
+				delete(waiter.s.hub.byID, id)
+			}
+		}
+		waiter.s.hub.mu.Unlock()
+		last := k.stop()
+		if took := (<-at).Sub(last); took > 3*short {
+			t.Errorf("seed 1: the waiter held %v after the last heartbeat", took)
+		}
+	})
 }
 
 // TestSimulatedOrdinaryLineKeepsNoVigil: where nobody has a heartbeat, nobody asks for one.
