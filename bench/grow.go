@@ -80,7 +80,7 @@ func oneLine(n int) run {
 			}
 			t.procs = append(t.procs, p)
 		}
-		sessions := make([]Session, n+1)
+		sessions, begin := make([]Session, n+1), time.Now()
 		err := parallel(ctx, n+1, 64, func(_ context.Context, i int) (err error) {
 			sessions[i], err = t.procs[i%len(t.procs)].Session(ctx, 120*time.Second)
 			return err
@@ -89,6 +89,7 @@ func oneLine(n int) run {
 			return nil, err
 		}
 		t.sessions = sessions
+		e.debugf("    %s: %d sessions after %.1f s", c.Name, n+1, time.Since(begin).Seconds())
 		took, err := pass(ctx, e, sessions, e.Name("line"))
 		return Sample{"pass": value(took.Seconds())}, err
 	}
@@ -105,6 +106,7 @@ func pass(ctx context.Context, e *Env, sessions []Session, name string) (time.Du
 		return 0, err
 	}
 	n := len(sessions) - 1
+	entering := time.Now()
 	var g guard
 	var held atomic.Int64
 	done := make(chan error, 1)
@@ -125,6 +127,7 @@ func pass(ctx context.Context, e *Env, sessions []Session, name string) (time.Du
 	if err := e.grown(ctx, before, n, done); err != nil {
 		return 0, err
 	}
+	e.debugf("    %d stand in one line after %.1f s", n, time.Since(entering).Seconds())
 	if _, err := settled(ctx, e); err != nil {
 		return 0, err
 	}
