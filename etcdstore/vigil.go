@@ -207,7 +207,7 @@ func (v *vigil) listen(ctx context.Context, su *sub, changed <-chan struct{}, la
 		if pause = v.silence - time.Since(since); pause > 0 {
 			continue
 		}
-		mod, dead, err := v.strike(ctx, last)
+		mod, dead, err := v.strike(last)
 		switch {
 		case dead:
 			return 0, false
@@ -219,7 +219,7 @@ func (v *vigil) listen(ctx context.Context, su *sub, changed <-chan struct{}, la
 }
 
 // strike ends the session if its heartbeat still has that revision. Otherwise it returns the one it has.
-func (v *vigil) strike(ctx context.Context, last int64) (mod int64, dead bool, err error) {
+func (v *vigil) strike(last int64) (mod int64, dead bool, err error) {
 	record := v.s.prefix + sessions + v.session
 	claims := v.claims()
 	req := &pb.TxnRequest{
@@ -235,7 +235,8 @@ func (v *vigil) strike(ctx context.Context, last int64) (mod int64, dead bool, e
 	for _, key := range claims {
 		req.Success = append(req.Success, doDelete(key))
 	}
-	resp, err := v.try(ctx, req)
+	// Not under the vigil's own context: the news that the claim is gone may come before this answer, and end the vigil before the rest is buried.
+	resp, err := v.try(v.s.ctx, req)
 	if err != nil {
 		return 0, false, err
 	}

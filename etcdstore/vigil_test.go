@@ -138,6 +138,38 @@ func TestSimulatedVigilWithALostAnswer(t *testing.T) {
 	})
 }
 
+// TestSimulatedVigilIsOutrunByItsNews: the news that the claim is gone comes before the answer to the Txn that took it. The rest of the session must go too.
+func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		a, _ := gatedAt(t, c, 0, 0)
+		b, g := gatedAt(t, c, 1, 1)
+		holder := granted(t, a, "a", short)
+		k := keep(t, holder)
+		claimed(t, holder, "x")
+		claimed(t, holder, "y")
+		waiter := granted(t, b, "b", time.Minute)
+		p := claimed(t, waiter, "x")
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				err := do(ctx)
+				if isStrike(req, holder.heart.key) && err == nil {
+					time.Sleep(50 * time.Millisecond)
+					err = ctx.Err()
+				}
+				return err
+			}
+		})
+		at := held(t, waiter, p)
+		time.Sleep(2 * time.Second)
+		k.stop()
+		<-at
+		time.Sleep(time.Second)
+		if n := len(c.Keys("primacy/y/")); n != 0 {
+			t.Errorf("seed 1: %d claims of the dead session are left on the other name", n)
+		}
+	})
+}
+
 // TestSimulatedTwoVigils: readers of several processes wait behind one writer, and all find it silent at once.
 func TestSimulatedTwoVigils(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
