@@ -70,8 +70,9 @@ type Lease interface {
 
 	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone] as soon as the place
 	// no longer stands, whoever removed it. The store wakes one waiter for each release, never all, and never
-	// relies on one signal alone: where a push can be lost there is a timer beside it. Whether the place stands is read
-	// after the signal, so that nil is never told to a waiter whose claim went while it waited. When ctx ends the claim
+	// relies on one signal alone: where a push can be lost there is a timer beside it. Nil means that the place was held at some
+	// instant after it entered and before Wait returned: by a read, or by a complete record of what was removed from the line, its own
+	// place included. A claim that is known to have gone by that instant gets ErrGone, never nil. When ctx ends the claim
 	// stays in the line; the caller releases it.
 	Wait(ctx context.Context, p Place) (Place, error)
 
