@@ -284,6 +284,6 @@ func (l *lease) entered(sl *slot, create, mod int64, held bool) driver.Place {
 	p := sl.place()
 	l.mu.Unlock()
 	p.Held = held
-	l.news.poke()
+	l.news.bear(sl.spot, p.Token)
 	return p
 }

@@ -66,6 +66,7 @@ func (a *await) drop() {
 	a.l.s.hub.leave(a)
 	a.guards.stop()
 	a.l.news.cover(a.at, -1)
+	a.l.news.bear(a.at, uint64(a.token)) // who holds from now on is watched by itself
 }
 
 // keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot be, or a later Follow does so already.

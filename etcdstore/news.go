@@ -24,10 +24,18 @@ type news struct {
 	sub    *sub          // watches the record and the requests
 	closed bool
 
+	young   []newborn       // claims that nobody hears of yet, in the order in which that began
 	covered map[spot]int    // claims that a Wait or a Follow hears of already
 	follows map[spot]*await // the places that are followed
 	turned  []*await        // those of them that are to be looked at
 	round   []*await        // those that have not had their turn in this round of looks without a signal
+}
+
+// newborn is a claim that came to stand, or that a Wait has ceased to hear of.
+type newborn struct {
+	at    spot
+	token uint64
+	since time.Time
 }
 
 const (
@@ -56,6 +64,39 @@ func (n *news) cover(at spot, more int) {
 	if n.covered[at] += more; n.covered[at] == 0 {
 		delete(n.covered, at)
 	}
+}
+
+// bear notes a claim that News is to watch if it stands for long enough. News is woken for the first of them only: it comes back by itself as long as there
+// are some.
+func (n *news) bear(at spot, token uint64) {
+	n.mu.Lock()
+	first := len(n.young) == 0
+	n.young = append(n.young, newborn{at, token, time.Now()})
+	n.mu.Unlock()
+	if first {
+		n.poke()
+	}
+}
+
+// grown takes out those that are old enough, and reports whether some are not.
+func (n *news) grown() (old []newborn, young bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := 0
+	for i < len(n.young) && time.Since(n.young[i].since) >= settling {
+		i++
+	}
+	if old, n.young = n.young[:i:i], n.young[i:]; len(n.young) == 0 {
+		n.young = nil // the array goes too
+	}
+	return old, n.young != nil
+}
+
+// isCovered reports whether a Wait or a Follow hears of the claim in a spot.
+func (n *news) isCovered(at spot) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.covered[at] > 0
 }
 
 // add notes that the key of the claim in a spot changed.
@@ -159,23 +200,15 @@ func (l *lease) watchRecord() {
 
 // watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether some are too young.
 func (l *lease) watchPlaces() (young bool) {
-	l.mu.Lock()
-	var old []*slot
-	l.news.mu.Lock()
-	for _, sl := range l.slots {
-		if sl.token == 0 || sl.sub != nil || sl.leaving || l.news.covered[sl.spot] > 0 {
-			continue
+	old, young := l.news.grown()
+	for _, b := range old {
+		l.mu.Lock()
+		sl := l.slots[b.at]
+		due := sl != nil && sl.token == b.token && sl.sub == nil && !sl.leaving
+		l.mu.Unlock()
+		if due && !l.news.isCovered(b.at) {
+			l.watchPlace(sl)
 		}
-		if sl.fresh++; sl.fresh > 1 {
-			old = append(old, sl)
-		} else {
-			young = true
-		}
-	}
-	l.news.mu.Unlock()
-	l.mu.Unlock()
-	for _, sl := range old {
-		l.watchPlace(sl)
 	}
 	return young
 }

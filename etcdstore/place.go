@@ -69,7 +69,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		}
 		l.s.hub.leave(a)
 		l.news.cover(a.at, -1)
-		l.news.poke() // a claim that holds now is watched by itself
+		l.news.bear(a.at, uint64(a.token)) // a claim that holds now is watched by itself
 	}()
 	var guards posts
 	defer func() { guards.stop() }()

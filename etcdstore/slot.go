@@ -30,7 +30,6 @@ type slot struct {
 	shown   bool               // who waits behind it has had a chance to learn that it holds
 	stop    context.CancelFunc // ends the Claim under way
 	asked   int64              // mod revision of the newest request told
-	fresh   int                // rounds that News has seen it for
 	sub     *sub               // News watches the key
 
 	ahead []*mvccpb.KeyValue // what its own entry found before it, as asked for by before; keys only
@@ -108,7 +107,7 @@ func (sl *slot) unlock() { <-sl.turn }
 func (l *lease) clear(sl *slot) {
 	l.mu.Lock()
 	su, token := sl.sub, sl.token
-	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.handing, sl.shown, sl.asked, sl.fresh, sl.sub = "", 0, 0, false, false, false, false, 0, 0, nil
+	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.handing, sl.shown, sl.asked, sl.sub = "", 0, 0, false, false, false, false, 0, nil
 	sl.ahead, sl.at = nil, 0
 	l.mu.Unlock()
 	su.stop()

@@ -45,6 +45,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	// It may hold on, or may be gone already: from here on its end is news again, also one that has come meanwhile.
 	l.hand(sl, &was)
 	l.news.add(sl.spot)
+	l.news.bear(sl.spot, p.Token)
 	return err
 }
 

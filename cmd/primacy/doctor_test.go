@@ -192,7 +192,7 @@ func TestDoctorOptionsThatCannotWork(t *testing.T) {
 		w.start(append([]string{"doctor"}, args...)...).ends(exitUsage).inOneLine().complains(want)
 	}
 	w.with("PRIMACY_STORE=" + w.store) // what only the store can say
-	newWorld2(w).start("doctor", "--torture", "9s", "--ttl", "1s").ends(exitUsage).complains("--ttl 1s: etcd")
+	newWorld2(w).start("doctor", "--torture", "9s", "--ttl", "100ms").ends(exitUsage).complains("--ttl 100ms: etcd")
 }
 
 // The promise, proved on a real cluster through links that fail.

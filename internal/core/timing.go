@@ -34,7 +34,8 @@ func (t Timing) Fill(ttl time.Duration) Timing {
 		t.Every = ttl / 5
 	}
 	if t.Attempt == 0 {
-		t.Attempt = ttl / 10
+		// A tenth of a short ttl is less than a busy store needs: there as much as two attempts may take, up to what suits one.
+		t.Attempt = max(ttl/10, min(250*time.Millisecond, (t.Span()-t.Every-t.Grace)/2))
 	}
 	return t
 }
