@@ -170,7 +170,9 @@ func (c *rateClock) jump(d time.Duration) {
 	c.ahead += d
 }
 
-func newRig(t *testing.T, seed uint64, calm bool) *rig { return newRigOf(t, seed, calm, 10*time.Second) }
+func newRig(t *testing.T, seed uint64, calm bool) *rig {
+	return newRigOf(t, seed, calm, 10*time.Second)
+}
 
 func newRigOf(t *testing.T, seed uint64, calm bool, ttl time.Duration) *rig {
 	r := &rig{t: t, seed: seed, calm: calm, ttl: ttl, rnd: rand.New(rand.NewPCG(seed, 17)), names: []string{"x", "y"},
