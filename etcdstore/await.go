@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -48,19 +49,21 @@ type rival struct {
 
 // await is a claim whose fate somebody wants to know. What is below the line is guarded by hub.mu.
 type await struct {
-	l       *lease
-	at      spot
-	key     string
-	token   int64
-	slots   int
-	wants   bool          // it holds: who comes to stand behind it?
-	keeps   bool          // it holds, and only its end is news
-	changed chan struct{} // told when there is something to do; nil: News is
-	queued  bool          // News was, and has not looked yet; guarded by news.mu
-	guards  guards        // where it is followed, who keeps vigil
+	l          *lease
+	at         spot
+	key        string
+	token      int64
+	slots      int
+	wants      bool          // it holds: who comes to stand behind it?
+	keeps      bool          // it holds, and only its end is news
+	changed    chan struct{} // told when there is something to do; nil: News is
+	queued     bool          // News was, and has not looked yet; guarded by news.mu
+	guards     guards        // where it is followed, who keeps vigil
+	behindMost atomic.Int64  // of a claim that holds: how many behind it are read at most; 0: nearby
 
 	// ---
 	in     []*watch // where it hears of it
+	left   bool     // nobody wants to know any more: whatever still comes for it must not have it hear of anything again
 	seen   int64    // all that follows holds for this revision; 0: nothing is known
 	ahead  []rival  // who stood before it, the youngest first, without those that went since
 	whole  bool     // that is all of them
@@ -68,8 +71,11 @@ type await struct {
 	spans  []span   // of a shared claim: each event there may be what it waits for
 	behind []string // of a shared claim: those it stands right behind
 	unsure bool     // something may have been missed
+	doubts int      // how often somebody said so
+	asked  int      // how many of those were known when ask said last that the line must be read
 	fate   fate
 	next   int64 // the create revision of ahead's first as whoever waits was told
+	beats  bool  // that one's session has a heartbeat
 }
 
 // tell has whoever waits look at a. The caller holds hub.mu.
@@ -97,6 +103,9 @@ func rivals(kvs []*mvccpb.KeyValue) []rival {
 func (h *hub) enlist(a *await) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if a.left {
+		return // given up meanwhile
+	}
 	if a.seen == 0 || len(a.ahead) == 0 && !a.wants {
 		a.unsure = true
 	}
@@ -111,7 +120,7 @@ func (h *hub) leave(a *await) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	in := a.in
-	a.in = nil
+	a.in, a.left = nil, true
 	for _, w := range in {
 		h.without(w, a)
 	}
@@ -121,10 +130,11 @@ func (h *hub) leave(a *await) {
 func (h *hub) learn(a *await, st standing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if st.rev < a.seen {
+	if a.left || st.rev < a.seen {
 		return // an answer that came late, behind that of a later look
 	}
-	a.seen, a.unsure, a.near = st.rev, false, false
+	a.looked(st.rev)
+	a.near = false
 	a.ahead, a.whole, a.spans = st.before, len(st.before) < nearby, nil
 	if a.slots != 0 {
 		a.spans, a.behind = []span{{key: a.key}, st.ahead}, st.behind
@@ -133,12 +143,15 @@ func (h *hub) learn(a *await, st standing) {
 	h.settle(a)
 }
 
+// looked notes that the line was read at rev. A doubt that came while that was under way is of what came after, and stays. The caller holds hub.mu.
+func (a *await) looked(rev int64) { a.seen, a.unsure = rev, a.doubts != a.asked }
+
 // keep has News hear of the end of a claim that was waited for and holds, by the watch of its line: one of its own would cost each turn a request to open
 // it, a read and another to end it. It reports false where that watch does not serve.
 func (h *hub) keep(a *await) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if a.fate != holds || a.unsure || len(a.in) != 1 || h.source(a.in[0]).since == 0 {
+	if a.left || a.fate != holds || a.unsure || len(a.in) != 1 || h.source(a.in[0]).since == 0 {
 		return false
 	}
 	a.keeps, a.fate, a.changed, a.ahead, a.whole = true, waits, nil, nil, true
@@ -149,21 +162,46 @@ func (h *hub) keep(a *await) bool {
 func (h *hub) doubt(a *await) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if a.left {
+		return
+	}
 	a.unsure = true
+	a.doubts++
 	a.tell()
 }
 
 // ask returns what has become of a, whether the line must be read to know it, and the claims that a stands right behind, as far as is known.
+// The read comes after ask, and no other ask of a before its answer is taken over.
 func (h *hub) ask(a *await) (f fate, unsure bool, behind []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	a.asked = a.doubts
+	return a.fate, a.unsure && !a.left, a.neighbours()
+}
+
+// rightBehind returns the claims that a stands right behind, as far as is known.
+func (h *hub) rightBehind(a *await) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return a.neighbours()
+}
+
+// hasEnded reports whether a's claim is known to have been removed.
+func (h *hub) hasEnded(a *await) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return a.fate == ended
+}
+
+// neighbours is rightBehind under the lock.
+func (a *await) neighbours() []string {
 	switch {
 	case a.slots != 0:
-		behind = a.behind
+		return a.behind
 	case len(a.ahead) > 0:
-		behind = []string{a.ahead[0].key}
+		return []string{a.ahead[0].key}
 	}
-	return a.fate, a.unsure, behind
+	return nil
 }
 
 // right returns the claim right before a, where a waits for that one's end first.
@@ -276,13 +314,19 @@ func (h *hub) settle(a *await) {
 	if a.fate == waits && a.whole && !a.unsure && !a.wants && !a.keeps && a.slots == 0 && len(a.ahead) == 0 {
 		a.fate = holds
 	}
-	moved := len(a.ahead) > 0 && a.ahead[0].rev != a.next && (a.changed != nil || strings.Contains(a.ahead[0].key, beatMark))
-	if moved {
-		a.next = a.ahead[0].rev
-	}
-	if a.fate != waits || a.unsure || moved {
+	if moved := a.moved(); moved || a.fate != waits || a.unsure {
 		a.tell()
 	}
+}
+
+// moved reports whether a stands right behind another claim than when it said so last, where that matters to whoever waits: a vigil is to begin or to end.
+func (a *await) moved() bool {
+	if len(a.ahead) == 0 || a.ahead[0].rev == a.next {
+		return false
+	}
+	had := a.beats
+	a.next, a.beats = a.ahead[0].rev, strings.Contains(a.ahead[0].key, beatMark)
+	return a.changed != nil || had || a.beats
 }
 
 // newAwait returns one for the claim p, with what its own entry has shown.

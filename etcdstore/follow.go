@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -18,7 +17,8 @@ const pairs = 60
 // spreadLeast is the shortest time between two looks that nothing gave cause for.
 const spreadLeast = 500 * time.Millisecond
 
-// Follow implements [driver.Follower]. A place that is followed costs an await, and no goroutine, timer or watch of its own.
+// Follow implements [driver.Follower]. A place that waits costs an await, and no goroutine, timer or watch of its own where the process follows many. One that is
+// held costs a watch of its line, for what comes behind it is a put: etcd has one small watch for each such name, opened once and quiet as long as nobody comes.
 func (l *lease) Follow(places ...driver.Place) {
 	for _, p := range places {
 		l.follow(p)
@@ -52,8 +52,8 @@ func (l *lease) follow(p driver.Place) {
 		return
 	}
 	n.follows[a.at] = a
+	n.covered[a.at]++
 	n.mu.Unlock()
-	n.cover(a.at, 1)
 	if old != nil {
 		old.drop()
 	}
@@ -69,7 +69,8 @@ func (a *await) drop() {
 	a.l.news.bear(a.at, uint64(a.token)) // who holds from now on is watched by itself
 }
 
-// keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot be, or a later Follow does so already.
+// keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot be, or a later Follow does so already; Wait then ends what it
+// began for a. True is also for a claim that was given up meanwhile, by whoever did that: ended twice, the claim would never be watched again.
 func (n *news) keepHeld(a *await) bool {
 	n.mu.Lock()
 	old := n.follows[a.at]
@@ -86,11 +87,24 @@ func (n *news) keepHeld(a *await) bool {
 		return true
 	}
 	n.mu.Lock()
-	if n.follows[a.at] == a {
+	ours := n.follows[a.at] == a
+	if ours {
 		delete(n.follows, a.at)
 	}
 	n.mu.Unlock()
-	return false
+	if ours {
+		n.add(a.at) // events said that it holds, and no watch goes on to say when it ends: News reads it now
+	}
+	return !ours
+}
+
+// hasEnded reports whether the claim that a Wait is for has ended by now, and has News say so.
+func (l *lease) hasEnded(a *await) bool {
+	gone := l.s.hub.hasEnded(a)
+	if gone {
+		l.news.add(a.at)
+	}
+	return gone
 }
 
 // unfollow ends the following of a, once. It reports false if that has happened already.
@@ -117,15 +131,9 @@ func (n *news) released(at spot, token uint64) {
 	}
 }
 
-// guard keeps vigil over whom a stands right behind, where their sessions have heartbeats.
+// guard keeps vigil over whom a stands right behind, where their sessions have heartbeats, and over nobody else any more.
 func (a *await) guard() {
-	_, _, behind := a.l.s.hub.ask(a)
-	for _, key := range behind {
-		if strings.Contains(key, beatMark) {
-			a.guards.over(a.l.s, behind, func() { a.l.s.hub.doubt(a) })
-			return
-		}
-	}
+	a.guards.over(a.l.s, a.l.s.hub.rightBehind(a), func() { a.l.s.hub.doubt(a) })
 }
 
 // turn has News look at a.
@@ -184,10 +192,16 @@ func (l *lease) turns(ctx context.Context) (out []driver.News, err error) {
 	n.mu.Unlock()
 	var some []*await
 	for i, a := range turned {
+		if l.over() {
+			break // what is followed has been given up, thousands it may be
+		}
 		f, unsure, _ := l.s.hub.ask(a)
 		switch {
 		case f != waits:
 			out = l.tellOf(out, a, f)
+			if f == holds {
+				n.tellsHeld(a.at)
+			}
 		case unsure:
 			some = append(some, a)
 		default:
@@ -228,14 +242,14 @@ func (l *lease) tellOf(out []driver.News, a *await, f fate) []driver.News {
 	return append(out, tell)
 }
 
-// lookAt reads the lines of some followed places at one instant.
+// lookAt reads the lines of some followed places, as many at one instant as go in a Txn.
 func (l *lease) lookAt(ctx context.Context, out []driver.News, some []*await) ([]driver.News, error) {
-	for len(some) > 0 {
+	for most := l.reads(2 * pairs); len(some) > 0 && !l.over(); {
 		req, n := &pb.TxnRequest{}, 0
 		var at []int
 		for n < len(some) {
 			ops := l.lookingAt(some[n])
-			if len(req.Success)+len(ops) > 2*pairs {
+			if n > 0 && len(req.Success)+len(ops) > most {
 				break
 			}
 			at = append(at, len(req.Success))
@@ -243,6 +257,11 @@ func (l *lease) lookAt(ctx context.Context, out []driver.News, some []*await) ([
 			n++
 		}
 		resp, _, err := l.s.txn(ctx, "news", req)
+		if n > 1 && tooMany(err) {
+			l.learnMost(len(req.Success))
+			most = len(req.Success) / 2
+			continue
+		}
 		if err != nil {
 			return out, err
 		}
@@ -254,6 +273,13 @@ func (l *lease) lookAt(ctx context.Context, out []driver.News, some []*await) ([
 	return out, nil
 }
 
+// reads returns how many of so many reads go in one Txn: a server may be known to take fewer.
+func (l *lease) reads(n int) int {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	return min(n, l.pool.allowed())
+}
+
 // lookingAt is what is read of a: its line, or where it holds the first few behind it.
 func (l *lease) lookingAt(a *await) []*pb.RequestOp {
 	if !a.wants && !a.keeps {
@@ -262,10 +288,13 @@ func (l *lease) lookingAt(a *await) []*pb.RequestOp {
 	dir := l.s.lineDir(a.at.name)
 	return []*pb.RequestOp{
 		doRange(&pb.RangeRequest{Key: []byte(a.key), KeysOnly: true}),
-		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), KeysOnly: true, Limit: nearby, MinCreateRevision: a.token + 1,
-			SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}),
+		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), KeysOnly: true, Limit: a.behindLimit(), MinCreateRevision: a.token + 1,
+			SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE}),
 	}
 }
+
+// behindLimit returns how many claims behind a are read.
+func (a *await) behindLimit() int64 { return max(nearby, a.behindMost.Load()) }
 
 // place returns the claim's place.
 func (a *await) place() driver.Place {
@@ -279,10 +308,16 @@ func (l *lease) seenOf(out []driver.News, a *await, resp *pb.TxnResponse, at int
 		if own == nil || own.CreateRevision != a.token {
 			return l.tellOf(out, a, ended)
 		}
-		for _, kv := range found(resp, at+1) {
+		behind := found(resp, at+1)
+		for _, kv := range behind {
 			if a.wants && a.follows(kv) {
 				return l.tellOf(out, a, wanted)
 			}
+		}
+		if limit := a.behindLimit(); a.wants && int64(len(behind)) >= limit {
+			a.behindMost.Store(8 * limit) // all of them are its own session's: another's may stand behind those
+			l.news.turn(a)
+			return out
 		}
 		l.s.hub.learn(a, standing{rev: resp.Header.Revision})
 		return out

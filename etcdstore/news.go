@@ -29,6 +29,7 @@ type news struct {
 	follows map[spot]*await // the places that are followed
 	turned  []*await        // those of them that are to be looked at
 	round   []*await        // those that have not had their turn in this round of looks without a signal
+	told    []spot          // those of which events alone have said that they are held, as the last call of News told
 }
 
 // newborn is a claim that came to stand, or that a Wait has ceased to hear of.
@@ -125,11 +126,31 @@ func (n *news) keepRecord() {
 	n.record = true
 }
 
+// tellsHeld notes that News is about to tell that the place in a spot is held, without having read it.
+func (n *news) tellsHeld(at spot) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = append(n.told, at)
+}
+
+// review has News read the places of which it has told so, unless they are followed again by now: the events may have come late, and a claim that was
+// removed by hand since would be taken for held until its key has come to be watched.
+func (n *news) review() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, at := range n.told {
+		if n.covered[at] == 0 {
+			n.spots[at] = true
+		}
+	}
+	n.told = nil
+}
+
 // close ends the watch on the record.
 func (n *news) close() {
 	n.mu.Lock()
 	su, follows := n.sub, n.follows
-	n.sub, n.closed, n.follows, n.turned, n.round = nil, true, map[spot]*await{}, nil, nil
+	n.sub, n.closed, n.follows, n.turned, n.round, n.told = nil, true, map[spot]*await{}, nil, nil, nil
 	n.mu.Unlock()
 	su.stop()
 	for _, a := range follows {
@@ -140,6 +161,7 @@ func (n *news) close() {
 // News implements [driver.Lease].
 func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	l.watchRecord()
+	l.news.review()
 	suspected := time.Now()
 	for rounds := 0; ; {
 		if l.over() {
@@ -272,12 +294,17 @@ func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 		}
 	}
 	l.mu.Unlock()
-	for len(batch) > 0 {
-		n := min(chunk, len(batch))
+	for most := l.reads(chunk); len(batch) > 0; {
+		n := min(most, len(batch))
 		if err == nil {
 			var gone []driver.News
 			gone, err = l.readPlaces(ctx, batch[:n])
 			out = append(out, gone...)
+		}
+		if n > 1 && tooMany(err) {
+			l.learnMost(n)
+			most, err = n/2, nil
+			continue
 		}
 		if err != nil {
 			for _, sl := range batch[:n] {

@@ -79,7 +79,9 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		wake, pause := a.changed, pollAfter(rounds)
 		switch {
 		case f == holds:
-			kept = l.news.keepHeld(a)
+			if kept = l.news.keepHeld(a); !kept && l.hasEnded(a) {
+				return p, placeGone("wait for", p.Name)
+			}
 			p.Held = true
 			return p, nil
 		case f == ended:
@@ -92,7 +94,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 				return p, err
 			case err != nil:
 				pause = again
-			case !st.stands:
+			case !st.stands, st.held && l.hasEnded(a): // by hand, between the read and its answer
 				return p, placeGone("wait for", p.Name)
 			case st.held:
 				l.show(p, st)

@@ -165,6 +165,10 @@ func (h *hub) lost(w *watch, refused bool) {
 		h.todo = append(h.todo, w)
 	default:
 		h.request(w)
+		if h.source(w).since != 0 {
+			h.begun(w) // the wide watch stands in for it, and has told it nothing as long as it stood by itself
+			return
+		}
 		w.tell()
 	}
 	h.rouse()
