@@ -224,6 +224,8 @@ func (h *hub) listen(a *await) {
 		for _, sp := range a.spans {
 			h.join(a, sp)
 		}
+	case a.seen == 0 && !a.wants: // in a long line perhaps: not all of it before that is known
+		h.join(a, span{key: a.key})
 	case a.wants || a.whole || a.near || len(a.ahead) == 0:
 		h.join(a, span{key: dir, end: prefixEnd(dir), puts: a.wants})
 	default:

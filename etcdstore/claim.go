@@ -183,7 +183,9 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 			return driver.Place{}, err
 		}
 		if resp.Succeeded {
-			l.found(sl, resp, 0, len(req.Success)-1)
+			if c.Slots == 0 && !c.Try {
+				l.found(sl, resp, 0)
+			}
 			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
 		if lean {
@@ -239,8 +241,8 @@ func (l *lease) entry(ctx context.Context, sl *slot, c driver.Claim, at anchor) 
 		req.Compare[1] = ifNone(dir)
 		return req, nil
 	}
-	// In a Txn reads see what stands before them in its list, so the youngest key here is the one before ours.
-	req.Success = append(before(dir, 0, 0), doPut(sl.key, c.Value, at.id))
+	// In a Txn reads see what stands before them in its list, so ours is not among these.
+	req.Success = []*pb.RequestOp{neighbours(dir), doPut(sl.key, c.Value, at.id)}
 	return req, nil
 }
 
@@ -266,15 +268,14 @@ func (l *lease) doubt(sl *slot) {
 	sl.doubt = true
 }
 
-// found keeps what the Txn that entered the slot's claim read of those before it: the answers to its operations from one up to another.
-func (l *lease) found(sl *slot, resp *pb.TxnResponse, from, end int) {
-	var ahead []*mvccpb.KeyValue
-	for i := from; i < end; i++ {
-		ahead = append(ahead, found(resp, i)...)
-	}
+// found keeps what the Txn that entered the slot's claim has read, as its i-th operation, of those before it: nothing, where there may be more.
+func (l *lease) found(sl *slot, resp *pb.TxnResponse, i int) {
+	ahead, all := byAge(found(resp, i))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sl.ahead, sl.at = ahead, resp.Header.Revision
+	if sl.ahead, sl.at = nil, 0; all {
+		sl.ahead, sl.at = ahead, resp.Header.Revision
+	}
 }
 
 // entered notes that the claim stands, and returns its place. Who enters behind a claim that holds from the start sees that it does.

@@ -100,7 +100,7 @@ func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c 
 			return driver.Place{}, err
 		case err == nil && resp.Succeeded:
 			l.clear(from)
-			l.found(to, resp, 1, len(req.Success)-1)
+			l.found(to, resp, 1)
 			return l.entered(to, resp.Header.Revision, resp.Header.Revision, len(found(resp, 1)) == 0), nil
 		case err == nil && l.remarked(resp, at):
 			continue
@@ -114,10 +114,9 @@ func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c 
 
 // swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it before the new one.
 func (l *lease) swap(from string, token int64, to string, c driver.Claim, at anchor) *pb.TxnRequest {
-	ops := append([]*pb.RequestOp{doDelete(from)}, before(l.s.lineDir(c.Name), 0, 0)...)
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(to, 0), ifCreate(from, token)},
-		Success: append(ops, doPut(to, c.Value, at.id)),
+		Success: []*pb.RequestOp{doDelete(from), neighbours(l.s.lineDir(c.Name)), doPut(to, c.Value, at.id)},
 		Failure: []*pb.RequestOp{doGet(to), doGet(l.key)},
 	}
 }

@@ -349,6 +349,11 @@ func (l *lease) readPlaces(ctx context.Context, slots []*slot) ([]driver.News, e
 
 // readRequests reads the session's record and the requests, and returns those meant for a place that stands.
 func (l *lease) readRequests(ctx context.Context) ([]driver.News, error) {
+	done, err := l.s.turnToAsk(ctx) // a stream that is opened anew has all sessions of the process ask
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	resp, err := l.s.get(ctx, "news", &pb.RangeRequest{Key: []byte(l.key), RangeEnd: []byte(sessionEnd(l.key))})
 	if err != nil {
 		return nil, err

@@ -1,7 +1,9 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -26,6 +28,18 @@ type standing struct {
 	ahead    span     // whose next event may change that, where a shared one is not held
 	behind   []string // the keys of the claims that a shared one stands right behind, where it is not held
 	followed bool     // others stand behind a claim on a semaphore
+}
+
+// neighbours is the read by which a new exclusive claim learns who stands before it, in the Txn that enters it: all of them, where these are fewer than
+// nearby. It takes them in the order of their keys: to find the youngest etcd would read and sort the whole line, with everybody's writes waiting behind it.
+func neighbours(dir string) *pb.RequestOp {
+	return doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), KeysOnly: true, Limit: nearby})
+}
+
+// byAge returns what neighbours has read, the youngest first. It reports false where there may be more.
+func byAge(kvs []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, bool) {
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
+	return kvs, len(kvs) < nearby
 }
 
 // before returns the reads that tell what stands before a claim made at rev, as far as that decides whether it holds. Rev 0: a new claim.
@@ -123,21 +137,6 @@ func (l *lease) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
 		st.before = rivals(first) // it waits for that one's end
 	}
 	return st
-}
-
-// still reports whether a place waits for the same claim's end as when it was looked at last. It costs the same however long the line is: thousands who
-// wait ask it now and then.
-func (l *lease) still(ctx context.Context, what string, p driver.Place, ahead rival) bool {
-	if ahead.rev == 0 {
-		return false
-	}
-	own := l.keyOf(p)
-	resp, _, err := l.s.txn(ctx, what, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(own, int64(p.Token)), ifCreate(ahead.key, ahead.rev)},
-		// Without a read etcd would answer from one member alone.
-		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(own), CountOnly: true})},
-	})
-	return err == nil && resp.Succeeded
 }
 
 // show has whoever waits behind a claim on a semaphore learn that this one holds, which it did not when that one last looked. Nobody

@@ -88,8 +88,15 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			l.news.add(a.at)
 			return p, placeGone("wait for", p.Name)
 		case unsure && looks < 3:
-			st, err := l.look(ctx, what, p)
+			far, err := l.recheck(ctx, what, p, a)
+			var st standing
+			if !far && err == nil {
+				st, err = l.inspect(ctx, what, p)
+			}
 			switch {
+			case far:
+				looks, rounds = looks+1, 0
+				continue
 			case errors.Is(err, driver.ErrRefused):
 				return p, err
 			case err != nil:
@@ -118,10 +125,12 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			return p, fmt.Errorf("etcd: %s: %w", what, err)
 		case unsure:
 			rounds = 0
-		case quiet && l.still(ctx, what, p, l.s.hub.right(a)):
-			rounds++
 		case quiet:
-			l.s.hub.doubt(a)
+			if _, ok, _ := l.still(ctx, what, p, l.s.hub.right(a)); ok {
+				rounds++
+			} else {
+				l.s.hub.doubt(a)
+			}
 		}
 	}
 }

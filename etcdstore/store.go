@@ -67,6 +67,8 @@ type Store struct {
 	closed bool
 	work   sync.WaitGroup // the hub, and clean-ups under way
 
+	asks chan struct{} // holds one for each waiter that asks etcd just now
+
 	unverified bool // tests only: takes etcd's keepalive at its word, to show what that costs
 }
 
@@ -121,7 +123,7 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 
 // build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
-	s := &Store{prefix: o.Prefix, hearts: o.Heartbeat, ring: &ring{client: client}}
+	s := &Store{prefix: o.Prefix, hearts: o.Heartbeat, ring: &ring{client: client}, asks: make(chan struct{}, asking)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.hub = newHub(s)
 	s.ring.mu.Lock()
