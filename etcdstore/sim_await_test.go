@@ -330,9 +330,13 @@ func TestSimulatedFollowedTakeOver(t *testing.T) {
 		l.Follow(places...)
 		told := make(chan []driver.News, 1)
 		ctx := ending(t, 4*time.Minute)
-		go func() {
-			out, _ := l.News(ctx)
-			told <- out
+		go func() { // News may come while the message is still being dealt with
+			var all []driver.News
+			for len(all) < names && ctx.Err() == nil {
+				out, _ := l.News(ctx)
+				all = append(all, out...)
+			}
+			told <- all
 		}()
 		time.Sleep(4 * time.Second)
 		var requests atomic.Int64
@@ -350,7 +354,7 @@ func TestSimulatedFollowedTakeOver(t *testing.T) {
 			}
 		}
 		if len(out) != names || requests.Load() > 0 {
-			t.Errorf("seed 1: %d places were told in one piece, with %d requests; want all %d and none", len(out), requests.Load(), names)
+			t.Errorf("seed 1: %d places were told, with %d requests; want all %d and none", len(out), requests.Load(), names)
 		}
 	})
 }
