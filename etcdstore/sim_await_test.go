@@ -353,8 +353,9 @@ func TestSimulatedFollowedTakeOver(t *testing.T) {
 				t.Errorf("seed 1: news = %+v, want it held", n)
 			}
 		}
-		if len(out) != names || requests.Load() > 0 {
-			t.Errorf("seed 1: %d places were told, with %d requests; want all %d and none", len(out), requests.Load(), names)
+		// What was told is read once more, many keys in a request: someone may have removed it meanwhile.
+		if len(out) != names || requests.Load() > 4 {
+			t.Errorf("seed 1: %d places were told, with %d requests; want all %d, and a few at most", len(out), requests.Load(), names)
 		}
 	})
 }
