@@ -180,16 +180,24 @@ func (n *news) next() {
 	}
 }
 
-// turns tells what has become of the followed places that were heard of, and reads the lines of those that are unsure.
-func (l *lease) turns(ctx context.Context) (out []driver.News, err error) {
-	n := &l.news
+// takeTurned returns the followed places that were heard of. A message that the hub is dealing with just now may be of many: they are told in one piece.
+func (n *news) takeTurned(h *hub) []*await {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	turned := n.turned
 	n.turned = nil
 	for _, a := range turned {
 		a.queued = false
 	}
-	n.mu.Unlock()
+	return turned
+}
+
+// turns tells what has become of the followed places that were heard of, and reads the lines of those that are unsure.
+func (l *lease) turns(ctx context.Context) (out []driver.News, err error) {
+	n := &l.news
+	turned := n.takeTurned(l.s.hub)
 	var some []*await
 	for i, a := range turned {
 		if l.over() {
