@@ -26,10 +26,11 @@ test: tools check ## everything that must hold: conformance, real etcd, real pro
 	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
 	go test $(RACE) -timeout 11m -skip '^TestAThousandWaiters$$' $(TORTURE) $(LIBRARY) $$(cd cmd && go list ./... | grep -vx $(TORTURE))
 
-check: ## gofmt and vet, on both modules
+check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
 	go vet ./... && (cd cmd && go vet ./...)
 	cd peers && GOWORK=off go vet ./versus
+	cd bench && GOWORK=off go vet ./... && GOWORK=off go test ./...
 
 oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
@@ -53,6 +54,12 @@ locks: tools ## histories of locks from 8 processes under faults, judged by porc
 
 crowd: tools ## a thousand waiters on one lock: what a release costs, beside etcd's own mutex
 	cd cmd && go test -count=1 -timeout 5m -v -run TestAThousandWaiters ./interop
+
+bench: tools ## ours beside etcd's own package, by the clock, 10 minutes; BENCH="-rows 6,10" for some rows (bench/README.md)
+	cd bench && GOWORK=off go run . $(BENCH)
+
+spurious: ## terms lost for nothing by TTL: idle, under load, and when etcd's leader is killed, MINUTES each (default 10)
+	SPURIOUS_MINUTES=$${MINUTES:-10} SPURIOUS_KILLS=15 go test -count=1 -v -timeout 2h -run TestSpuriousLosses ./etcdstore
 
 upstream: ## etcd's own tests of its concurrency package against ours, TIMES (default 1)
 	UPSTREAM=$${TIMES:-1} go test -count=1 -timeout 60m -v ./concurrency/upstreamtest
@@ -86,4 +93,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream sim mutations spec fence versus peers lint tools
+.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream bench spurious sim mutations spec fence versus peers lint tools

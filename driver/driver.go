@@ -54,7 +54,7 @@ type Lease interface {
 	// TTL is the time to live as the store granted it, which may be more than was asked for.
 	TTL() time.Duration
 
-	// Renew asks the store to start the ttl afresh. Nil means: the lease lives at least TTL, on the store's clock, from
+	// Renew asks the store to start the ttl afresh. Nil means: the lease lives at least TTL, on the clock of whoever ends it, from
 	// the moment Renew was CALLED. The store answers nil only if it knows that no other leader of the store's own
 	// cluster can have ended the lease meanwhile. [ErrGone] is final: a lease never comes back. Renewing covers all claims.
 	Renew(ctx context.Context) error
