@@ -95,6 +95,39 @@ func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 	})
 }
 
+// TestSimulatedTouchUnderTheWideWatch: whoever waits for a slot behind another is told by a put that this one holds, and hears of the next release.
+func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		os, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 1)
+		s.hub.above, s.hub.below = 0, -1
+		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
+		stand := func(l *lease, seat string) driver.Place {
+			p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x" + l.ID() + seat, Seat: seat, Slots: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p[0]
+		}
+		first, second := stand(other, ""), stand(other, "1")
+		third := held(t, other, stand(other, "2"))
+		turn := held(t, l, stand(l, ""))
+		time.Sleep(time.Second)
+		if err := other.Release(ending(t, 10*time.Second), first); err != nil {
+			t.Fatal(err)
+		}
+		<-third
+		time.Sleep(time.Second)
+		begun := time.Now()
+		if err := other.Release(ending(t, 10*time.Second), second); err != nil {
+			t.Fatal(err)
+		}
+		if took := (<-turn).Sub(begun); took > handOver {
+			t.Errorf("seed 1: the turn came after %v, want %v at most", took, handOver)
+		}
+	})
+}
+
 // TestSimulatedWantedBehindItsOwn: behind a followed claim that holds stand many of its own session's seats, and another session's behind those.
 func TestSimulatedWantedBehindItsOwn(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -165,10 +198,18 @@ func TestSimulatedNewsUnderASmallLimit(t *testing.T) {
 				}
 			}
 		}()
+		next := func() (n driver.News) {
+			select {
+			case n = <-tell:
+			case <-ctx.Done():
+				t.Fatal("seed 1: not all was told")
+			}
+			return n
+		}
 		begun := time.Now()
 		l.Follow(places...)
 		for range claims {
-			if n := <-tell; !n.Held {
+			if n := next(); !n.Held {
 				t.Errorf("seed 1: news = %+v, want it held", n)
 			}
 		}
@@ -183,7 +224,7 @@ func TestSimulatedNewsUnderASmallLimit(t *testing.T) {
 			}
 		}
 		for range claims {
-			if n := <-tell; !n.Gone {
+			if n := next(); !n.Gone {
 				t.Errorf("seed 1: news = %+v, want it gone", n)
 			}
 		}
