@@ -23,13 +23,15 @@ func (s *judged) Grant(ctx context.Context, owner string, ttl time.Duration) (dr
 	if err != nil {
 		return nil, err
 	}
-	return &judgedLease{l, s.r, s.m}, nil
+	return &judgedLease{Lease: l, r: s.r, m: s.m}, nil
 }
 
 type judgedLease struct {
 	driver.Lease
 	r *rig
 	m *node
+
+	last int64 // the etcd lease that the record hung on at the last renewal that was accepted; only Renew uses it
 }
 
 // Renew demands of a renewal that is accepted: all claims of the session hang on the very lease that its record hangs on. Any other runs out
@@ -47,8 +49,13 @@ func (l *judgedLease) Renew(ctx context.Context) error {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	l.r.tally.renewals++
+	if after != nil { // with a heartbeat a move is made beside the renewals
+		if l.last != 0 && l.last != after.Lease {
+			l.r.tally.moves++
+		}
+		l.last = after.Lease
+	}
 	if before == nil || after == nil || before.Lease != after.Lease {
-		l.r.tally.moves++
 		return nil
 	}
 	for key, kv := range now {

@@ -59,6 +59,9 @@ func TestSimulatedClusterOfHeartbeats(t *testing.T) {
 	if n >= 4 && !t.Failed() && (sum.lost == 0 || sum.terms < 2*sum.lost) {
 		t.Error("no term was lost, or most: this test shows less than it should")
 	}
+	if n >= 4 && !t.Failed() && min(sum.stats.StaleRevokes, sum.moves) == 0 {
+		t.Error("no lease below a heartbeat was moved, or none was ended by a leader that had been deposed: this test shows less than it should")
+	}
 }
 
 // A change of etcd's leader costs no term: the leader is moved, restarted or frozen for a second and a half, and nothing else happens.

@@ -212,6 +212,7 @@ func (l *lease) failed(ctx context.Context, sl *slot, c driver.Claim, at anchor,
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
 	case c.Try && c.Slots <= 0:
+		l.s.passingAll(found(resp, len(resp.Responses)-1))
 		return p, taken(verb("claim", c.Name)), true // of a semaphore the line has only changed since it was read
 	}
 	return p, nil, false
@@ -239,6 +240,7 @@ func (l *lease) entry(ctx context.Context, sl *slot, c driver.Claim, at anchor) 
 	}
 	if c.Try {
 		req.Compare[1] = ifNone(dir)
+		req.Failure = append(req.Failure, neighbours(dir)) // who is in its way
 		return req, nil
 	}
 	// In a Txn reads see what stands before them in its list, so ours is not among these.

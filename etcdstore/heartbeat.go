@@ -27,6 +27,8 @@ const (
 	baseLeast = 10 * time.Second
 	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is left to prove it anew.
 	baseOver = 4
+	// muteTimes is how many heartbeats in turn the member that was asked first leaves to another one, or to nobody, before it is left.
+	muteTimes = 3
 )
 
 // span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether there is a heartbeat.
@@ -65,6 +67,10 @@ type heart struct {
 	tried  instant // before the last call
 	pause  time.Duration
 	busy   bool // a renewal of the base is under way
+
+	mute  link // the member that was asked first and has not answered of late
+	since time.Time
+	times int
 }
 
 func newHeart(key string, ttl, base time.Duration, asked instant) *heart {
@@ -108,19 +114,23 @@ type pulsed struct {
 
 // beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a ttl this short there is no time to find out: another one is
 // asked too. To write it twice does no harm.
-func (l *lease) beatOnce(ctx context.Context) (*pb.TxnResponse, link, error) {
+func (l *lease) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at link, err error) {
 	first, err := l.s.ring.use()
 	if err != nil {
 		return nil, first, err
 	}
 	answers := make(chan pulsed, 2)
 	send := func(at link) { go func() { answers <- l.beatAt(ctx, at) }() }
+	begun, answered := time.Now(), false
+	var other link
+	defer func() { l.heard(ctx, begun, first, other, answered, err) }()
 	send(first)
 	more := time.NewTimer(l.heart.hedge)
 	defer more.Stop()
 	second := func() bool {
 		at, ok := l.s.ring.beside(first)
 		if ok {
+			other = at
 			send(at)
 		}
 		return ok
@@ -130,6 +140,7 @@ func (l *lease) beatOnce(ctx context.Context) (*pb.TxnResponse, link, error) {
 		select {
 		case a := <-answers:
 			under--
+			answered = answered || a.at == first && a.err == nil
 			if !sent && a.err != nil && ctx.Err() == nil {
 				if sent = true; second() {
 					under++
@@ -145,6 +156,39 @@ func (l *lease) beatOnce(ctx context.Context) (*pb.TxnResponse, link, error) {
 			sent = true
 		}
 	}
+}
+
+// heard takes note of who has answered a heartbeat that began at that time and ended with err. A single one is too short to blame a member, and the session
+// may be over before a longer call has found out: the one that is asked beside the first is another one next time, and the first is left when it has
+// been silent through some.
+func (l *lease) heard(ctx context.Context, begun time.Time, first, other link, answered bool, err error) {
+	if ctx.Err() == context.Canceled || l.s.ctx.Err() != nil {
+		return
+	}
+	if err != nil && other.member != nil {
+		l.s.ring.passOver(other)
+	}
+	h := l.heart
+	h.mu.Lock()
+	if answered || h.mute != first {
+		h.mute, h.since, h.times = link{}, begun, 0
+	}
+	if !answered {
+		h.mute = first
+		h.times++
+	}
+	silent := h.times >= muteTimes && time.Since(h.since) >= patience
+	h.mu.Unlock()
+	if silent {
+		l.s.ring.leave(first)
+	}
+}
+
+// passOver has others be asked before this one, where one is asked beside the current member.
+func (r *ring) passOver(l link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.failed = time.Now()
 }
 
 // beatAt writes the heartbeat at one member.

@@ -147,6 +147,23 @@ func parseClaim(dir, key string) (slots int, session string) {
 	return driver.Unlimited, session
 }
 
+// isClaim reports whether a key is laid out as a claim that a store with this prefix makes. Behind the prefix of this store another one's may begin, "primacy/"
+// and "primacy/billing/": then the line "billing" of the one holds all keys of the other, whose sessions have their records and heartbeats elsewhere.
+func (s *Store) isClaim(key string) bool {
+	rest, ours := strings.CutPrefix(key, s.prefix)
+	parts := strings.Split(rest, "/")
+	if !ours || len(parts) < 2 || len(parts) > 3 {
+		return false
+	}
+	if len(parts) == 3 {
+		if n, shared := strings.CutPrefix(parts[1], sharedMark); !shared || strings.Trim(n, "0123456789") != "" {
+			return false
+		}
+	}
+	_, name := unescape(parts[0])
+	return name
+}
+
 // sessionKey returns the key of a lease's record.
 func (s *Store) sessionKey(lease int64) string { return s.prefix + sessions + hex(lease) }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -79,12 +78,8 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 
 // isClaimOf reports whether a key is laid out as a claim of that session.
 func (s *Store) isClaimOf(key, session string) bool {
-	rest := strings.TrimPrefix(key, s.prefix)
-	if !strings.Contains(rest, "/") || strings.HasPrefix(rest, sessions) {
-		return false
-	}
-	_, whose := parseClaim("", key)
-	return whose == session
+	whose, _ := parseStem(key)
+	return s.isClaim(key) && whose == session
 }
 
 // sweepSome deletes keys in one Txn, each if it is the one that was seen.

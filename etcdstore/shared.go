@@ -30,6 +30,7 @@ func (l *lease) sharedEntry(ctx context.Context, sl *slot, c driver.Claim, at an
 		return req, nil
 	case c.Slots == driver.Unlimited:
 		req.Compare = append(req.Compare, ifEmpty(dir, dir+sharedMark))
+		req.Failure = append(req.Failure, doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dir + sharedMark), KeysOnly: true, Limit: nearby}))
 	default:
 		rev, err := l.room(ctx, sl, c)
 		if err != nil {
@@ -65,6 +66,7 @@ func (l *lease) room(ctx context.Context, sl *slot, c driver.Claim) (int64, erro
 		full = full || n == 0
 	}
 	if full {
+		l.s.passingAll(line)
 		return 0, taken(what)
 	}
 	return resp.Header.Revision, nil

@@ -27,7 +27,10 @@ type vigil struct {
 	silence time.Duration // after which the session is dead
 	end     context.CancelFunc
 
-	posts map[*post]struct{} // guarded by vigils.mu
+	posts  map[*post]struct{} // guarded by vigils.mu, as what follows
+	struck map[string]bool    // claims that were deleted; not nil: the session is dead
+	passer *post              // of those who pass by (see passing)
+	leaves *time.Timer        // ends it
 }
 
 // vigils are all of a store, by session.
@@ -44,22 +47,62 @@ type post struct {
 }
 
 const (
-	// overTTL is by how much the vigil's silence is longer than the ttl, which the holder trusts for 0.9 of it: a clock may be slewed by 8 %
-	// one way and another by 8 % the other way, and 1.08 ÷ 1.08 is still more than 0.9 ÷ 0.92.
-	overTTL = 1.08
+	// overTTL is by how much the vigil's silence is longer than the ttl. With a drift of d the holder trusts 1 − d of the ttl on its own clock. Two clocks
+	// that each miss d of the true one differ by a factor of (1 + d) ÷ (1 − d) at most, and where d is taken of the faster one, by 1 ÷ (1 − d)².
+	// So the silence must be 1 + d of the ttl, or 1 ÷ (1 − d): with the 0.10 that is the default 1.10, or 1.112. A larger d lets the holder's
+	// clock miss more, and the waiter's 0.12 all the same: the two may differ by a factor of up to 1.12 ÷ (1 − d).
+	overTTL = 1.12
 	// strikes is how many claims go in the Txn that ends the session. The others go with its lease.
 	strikes = 40
 )
 
-// keepVigil watches over the session that a claim is of, until the post is stopped: by a nil one, where the claim's key says that there is no heartbeat.
+// keepVigil watches over the session that a claim is of, until the post is stopped: by a nil one, where the claim's key says that there is no heartbeat, or
+// that it is not this store's.
 // Notify is called some time after the claim was removed if the post has not been stopped by then, and must not block: the watch on the claim may be deaf.
 func (s *Store) keepVigil(claim string, notify func()) *post {
-	session, ttl := parseStem(claim)
-	if ttl == 0 {
-		return nil
-	}
 	s.vigils.mu.Lock()
 	defer s.vigils.mu.Unlock()
+	v := s.vigilOver(claim)
+	if v == nil {
+		return nil
+	}
+	p := &post{v: v, claim: claim, notify: notify}
+	v.posts[p] = struct{}{}
+	return p
+}
+
+// passing keeps vigil for a while over the session that a claim is of, after a Try found it in its way: nobody may wait behind it. Who tries again
+// and again finds it dead after hardly more than the ttl, as who waits does.
+func (s *Store) passing(claim string) {
+	s.vigils.mu.Lock()
+	defer s.vigils.mu.Unlock()
+	v := s.vigilOver(claim)
+	if v == nil {
+		return
+	}
+	if v.passer == nil {
+		v.passer = &post{v: v, notify: func() {}}
+		v.leaves = time.AfterFunc(2*v.silence, v.passer.stop)
+	}
+	v.passer.claim = claim
+	v.posts[v.passer] = struct{}{}
+	v.leaves.Reset(2 * v.silence)
+}
+
+// passingAll does it for all those claims.
+func (s *Store) passingAll(claims []*mvccpb.KeyValue) {
+	for _, kv := range claims {
+		s.passing(string(kv.Key))
+	}
+}
+
+// vigilOver returns the vigil over a claim's session, begun now where there is none yet, nil where the session has no heartbeat. The caller holds
+// vigils.mu, and adds a post.
+func (s *Store) vigilOver(claim string) *vigil {
+	session, ttl := parseStem(claim)
+	if ttl == 0 || !s.isClaim(claim) {
+		return nil // a stranger's heartbeat is none of ours: here it would seem to be missing
+	}
 	v := s.vigils.by[session]
 	if v == nil {
 		ctx, cancel := context.WithCancel(s.ctx)
@@ -70,9 +113,7 @@ func (s *Store) keepVigil(claim string, notify func()) *post {
 		s.vigils.by[session] = v
 		s.spawn(func() { v.run(ctx) })
 	}
-	p := &post{v: v, claim: claim, notify: notify}
-	v.posts[p] = struct{}{}
-	return p
+	return v
 }
 
 // posts are one's who waits behind several claims.
@@ -142,13 +183,17 @@ func (v *vigil) leave() {
 	}
 }
 
-// claims returns the keys of the claims that are waited for, some of them if they are many.
+// claims returns the keys of the claims that are waited for and stand yet, some of them if they are many.
 func (v *vigil) claims() (keys []string) {
 	v.s.vigils.mu.Lock()
 	defer v.s.vigils.mu.Unlock()
+	return v.claimsLocked()
+}
+
+func (v *vigil) claimsLocked() (keys []string) {
 	seen := map[string]bool{}
 	for p := range v.posts {
-		if !seen[p.claim] && len(keys) < strikes {
+		if !seen[p.claim] && !v.struck[p.claim] && len(keys) < strikes {
 			seen[p.claim] = true
 			keys = append(keys, p.claim)
 		}
@@ -199,7 +244,7 @@ func (v *vigil) listen(ctx context.Context, su *sub, changed <-chan struct{}, la
 			return 0, false
 		case <-changed:
 			t.Stop()
-			if rev := su.seen(); rev > last {
+			if rev := su.seen(); rev > last && !v.isDead() {
 				return rev, true
 			}
 		case <-t.C:
@@ -207,10 +252,12 @@ func (v *vigil) listen(ctx context.Context, su *sub, changed <-chan struct{}, la
 		if pause = v.silence - time.Since(since); pause > 0 {
 			continue
 		}
-		mod, dead, err := v.strike(last)
+		mod, done, err := v.strike(last)
 		switch {
-		case dead:
+		case done:
 			return 0, false
+		case v.isDead():
+			last = 0 // there is more to strike, or there was no answer
 		case err == nil:
 			return mod, true
 		}
@@ -218,8 +265,9 @@ func (v *vigil) listen(ctx context.Context, su *sub, changed <-chan struct{}, la
 	}
 }
 
-// strike ends the session if its heartbeat still has that revision. Otherwise it returns the one it has.
-func (v *vigil) strike(last int64) (mod int64, dead bool, err error) {
+// strike ends the session if its heartbeat still has that revision. Otherwise it returns the one it has. Done says that nobody waits for a claim any more
+// that was not deleted with it.
+func (v *vigil) strike(last int64) (mod int64, done bool, err error) {
 	record := v.s.prefix + sessions + v.session
 	claims := v.claims()
 	req := &pb.TxnRequest{
@@ -247,12 +295,19 @@ func (v *vigil) strike(last int64) (mod int64, dead bool, err error) {
 	for i := range claims {
 		kvs = append(kvs, found(resp, 1+i)...)
 	}
-	v.bury(append(kvs, found(resp, 0)...))
-	return 0, true, nil
+	return 0, v.bury(claims, append(kvs, found(resp, 0)...)), nil
 }
 
-// bury revokes the leases of a dead session, the record's last: the claims that are left go with them. Nobody waits for it.
-func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
+// isDead reports whether the session was ended here.
+func (v *vigil) isDead() bool {
+	v.s.vigils.mu.Lock()
+	defer v.s.vigils.mu.Unlock()
+	return v.struck != nil
+}
+
+// bury revokes the leases of a dead session, the record's last: the claims that are left go with them. Nobody waits for it, and it may fail: it
+// reports whether the vigil is over, which goes on while somebody waits for a claim that is left.
+func (v *vigil) bury(struck []string, kvs []*mvccpb.KeyValue) (over bool) {
 	var leases []int64
 	seen := map[int64]bool{0: true}
 	for _, kv := range kvs {
@@ -262,7 +317,15 @@ func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
 		}
 	}
 	v.s.vigils.mu.Lock()
-	v.leave()
+	if v.struck == nil {
+		v.struck = map[string]bool{}
+	}
+	for _, key := range struck {
+		v.struck[key] = true
+	}
+	if over = len(v.claimsLocked()) == 0; over {
+		v.leave()
+	}
 	v.s.vigils.mu.Unlock()
 	v.s.later(v.remind)
 	v.s.later(func(ctx context.Context) {
@@ -272,6 +335,7 @@ func (v *vigil) bury(kvs []*mvccpb.KeyValue) {
 			}
 		}
 	})
+	return over
 }
 
 // remind has those look who still wait, a moment after their claims went: the others have heard of it by the watches on them, and thousands need not ask.
