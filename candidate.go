@@ -113,7 +113,7 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 	over := t.c.beginWork(t)
 	defer func() { // also when the work panics: it has stopped, so the next one may lead
 		if over == nil {
-			t.c.endWork()
+			t.c.endWork(t)
 		}
 		if lost = t.stopping(); lost == nil {
 			lost = over // it was paused between winning and working

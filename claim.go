@@ -43,7 +43,6 @@ type claimRest struct {
 	why      error  // the cause of the owner's own context, where that ended the term
 	working  int    // how much work of a candidate or a lock's Do runs under the claim
 	last     error  // what the store said to the last call that failed
-	overdue  bool   // the right ended while the work ran
 	wishes   []wish // to hand over, not looked at yet
 	weighing bool   // somebody looks at them
 }
@@ -260,8 +259,8 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	if o.EndRight {
 		for _, t := range c.terms() {
 			t.endRight(c.ended(t.token, o.Cause))
+			t.watchOverrun()
 		}
-		c.watchOverrun()
 	}
 	if o.Stop {
 		for _, t := range c.terms() {
@@ -393,6 +392,7 @@ func (c *claim) dropShare(t *Term) {
 	}
 	t.endRight(e)
 	t.stopWork(e)
+	t.watchOverrun() // now: others may hold under the claim for long
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}

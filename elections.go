@@ -18,18 +18,19 @@ import (
 //
 // Where there is a Logger, it gets one line a second with figures instead of one for each term; those come at Debug.
 type Elections struct {
-	s     *Session
-	spec  claimSpec // of all its claims, but for their seats
-	ctx   context.Context
-	stop  context.CancelFunc
-	turns localTurn // waits for seats
+	s    *Session
+	spec claimSpec // of all its claims, but for their seats
+	ctx  context.Context
+	stop context.CancelFunc
 
 	mu        sync.Mutex
 	names     map[string]stand
-	open      int // names that wait or whose term was not yielded, and claims that are given up
+	stands    uint32 // the last number of a stand
+	open      int    // names that wait or whose term was not yielded, and claims that are given up
 	closed    bool
 	idle      chan struct{} // closed when open is 0; nil while nobody waits for that
 	told      []manyNews    // not yielded yet
+	stale     int           // how many of them are of dropped claims
 	ready     chan struct{} // holds a token if told is not empty
 	tally     manyTally
 	unleased  []string // names for which a lease is looked for
@@ -45,7 +46,8 @@ type ElectionsOptions struct {
 // stand is what became of a name. Its claim stands in the line or leads; without one a seat or a lease is waited for.
 type stand struct {
 	c      *claim
-	seated bool // no other claim of this process has the seat
+	no     uint32 // while it is not seated: an earlier stand of the name may be leaving
+	seated bool   // no other claim of this process has the seat
 	leads  bool
 }
 
@@ -77,7 +79,6 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 	}
 	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
 	es.spec = claimSpec{value: o.Value, many: es}
-	es.turns = localTurn{many: es}
 	es.crew.limit = maxTogether
 	es.ctx, es.stop = context.WithCancel(context.Background())
 	return es
@@ -104,16 +105,16 @@ func (es *Elections) Stand(names ...string) error {
 		return fmt.Errorf("primacy: stand: %w", ErrClosed)
 	}
 	var fresh []string
+	first := es.stands + 1
 	for _, name := range names {
 		if _, known := es.names[name]; !known {
-			es.names[name] = stand{}
-			es.open++
+			es.await(name)
 			fresh = append(fresh, name)
 		}
 	}
 	es.mu.Unlock()
-	for _, name := range fresh {
-		if !es.queueUp(name) {
+	for i, name := range fresh {
+		if !es.queueUp(name, first+uint32(i)) {
 			es.s.unkeep(name) // the store hears nothing of who waits here
 		}
 	}
@@ -168,7 +169,7 @@ func (es *Elections) take(ctx context.Context) (n manyNews, over bool) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	defer func() {
-		if len(es.told) > 0 || es.closed {
+		if len(es.told) > 0 || es.closed || last && len(es.names) == 0 {
 			es.wake() // another reader
 		}
 	}()
@@ -186,6 +187,7 @@ func (es *Elections) take(ctx context.Context) (n manyNews, over bool) {
 			es.less()
 			return n, false
 		}
+		es.stale = max(0, es.stale-1)
 	}
 	return manyNews{last: last}, last && len(es.names) == 0
 }
@@ -201,6 +203,19 @@ func (es *Elections) wake() {
 func (es *Elections) tell(n manyNews) {
 	es.told = append(es.told, n)
 	es.wake()
+}
+
+// drop marks a claim whose term will not be yielded. News of such terms never are more than the others, or they would pile up while nobody
+// iterates.
+func (es *Elections) drop(c *claim, won bool) {
+	c.job.dropped = true
+	if !won {
+		return
+	}
+	if es.stale++; 2*es.stale > len(es.told) {
+		es.told = slices.DeleteFunc(es.told, func(n manyNews) bool { return n.t != nil && n.err == nil && n.t.c.job.dropped })
+		es.stale = 0
+	}
 }
 
 // less counts one down that is open.
@@ -230,11 +245,12 @@ func (es *Elections) withdraw(name string) {
 		if st.c == nil {
 			delete(es.names, name)
 			es.less()
+			es.wake() // there may be nothing left to tell
 			es.mu.Unlock()
 			if st.seated {
 				es.s.leaveSeat(seat{name: name})
 			} else {
-				es.s.quitSeat(seat{name: name}, &es.turns)
+				es.s.quitSeat(seat{name: name}, es.turnOf(st.no)) // if it came in this moment, turn leaves it
 			}
 			return
 		}
@@ -251,11 +267,12 @@ func (c *claim) withdraw() bool {
 	defer c.mu.Unlock()
 	es := c.many
 	es.mu.Lock()
-	mine := es.names[c.name].c == c
+	st := es.names[c.name]
+	mine := st.c == c
 	drop := mine && !c.job.told
 	if drop {
 		delete(es.names, c.name)
-		c.job.dropped = true
+		es.drop(c, st.leads)
 	}
 	es.mu.Unlock()
 	if drop {
@@ -286,7 +303,7 @@ func (es *Elections) Close(ctx context.Context) error {
 	es.mu.Lock()
 	es.closed = true
 	names := slices.Collect(maps.Keys(es.names))
-	es.told = nil
+	es.told, es.stale = nil, 0
 	es.wake()
 	es.mu.Unlock()
 	es.stop()

@@ -11,20 +11,36 @@ import (
 
 // The locks, from the outer to the inner: a claim's; then Elections' or the session's or the lease's, of which none is taken under another.
 
-// queueUp waits for the seat of a name among this process's own claims. It says whether it is free.
-func (es *Elections) queueUp(name string) bool {
-	free := es.s.takeSeat(seat{name: name}, &es.turns)
-	if free {
-		es.turn(name)
-	}
-	return free
+// await has a name stand anew. It returns the number for queueUp. Elections.mu is held.
+func (es *Elections) await(name string) uint32 {
+	es.stands++
+	es.names[name] = stand{no: es.stands}
+	es.open++
+	return es.stands
 }
 
-// turn hears that the seat of a name is ours.
-func (es *Elections) turn(name string) {
+// turnOf is what waits for the seat of a stand.
+func (es *Elections) turnOf(no uint32) *localTurn { return &localTurn{many: es, stand: no} }
+
+// queueUp waits for the seat of a name among this process's own claims. It says whether it is free.
+func (es *Elections) queueUp(name string, no uint32) bool {
+	if es.s.takeSeat(seat{name: name}, es.turnOf(no)) {
+		es.turn(name, no)
+		return true
+	}
 	es.mu.Lock()
-	st, known := es.names[name]
-	if !known || st.seated || st.c != nil {
+	waits := es.names[name].no == no
+	es.mu.Unlock()
+	if !waits { // it was withdrawn before it waited here
+		es.s.quitSeat(seat{name: name}, es.turnOf(no))
+	}
+	return false
+}
+
+// turn hears that the seat of a name is that stand's.
+func (es *Elections) turn(name string, no uint32) {
+	es.mu.Lock()
+	if st, known := es.names[name]; !known || st.seated || st.c != nil || st.no != no {
 		es.mu.Unlock()
 		es.s.leaveSeat(seat{name: name}) // it was withdrawn meanwhile
 		return
@@ -95,7 +111,10 @@ func (es *Elections) newClaim(l *lease, name string) *claim {
 
 // enter makes the claim of a name, unless the lease is ending.
 func (es *Elections) enter(l *lease, name string) bool {
+	defer es.s.unkeep(name) // after the claim's lock
 	c := es.newClaim(l, name)
+	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
+	defer c.mu.Unlock()
 	es.mu.Lock()
 	if st := es.names[name]; !st.seated || st.c != nil {
 		es.mu.Unlock()
@@ -103,21 +122,15 @@ func (es *Elections) enter(l *lease, name string) bool {
 	}
 	es.names[name] = stand{c: c, seated: true}
 	es.mu.Unlock()
-	if !l.join(c) {
-		es.mu.Lock()
-		defer es.mu.Unlock()
-		if es.names[name].c == c {
-			es.names[name] = stand{seated: true}
-			es.findLease(name)
-		}
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.core.Phase() == core.Entering && c.job.seq == 0 {
+	if l.admit(c) {
 		c.pass(core.ClaimOrder{Do: core.Enter})
+		return true
 	}
-	return true
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.names[name] = stand{seated: true}
+	es.findLease(name)
+	return false
 }
 
 // won hears that a term has begun. The claim's lock is held, as in what follows.
@@ -139,18 +152,18 @@ func (es *Elections) ended(c *claim, cause core.Cause) {
 	if es.names[c.name].c == c {
 		delete(es.names, c.name)
 	}
+	var no uint32
 	untold := !c.job.told && !c.job.dropped && !resigned
 	switch {
 	case c.job.told && !resigned:
 		es.tell(manyNews{t: c.term, err: c.ended(c.term.token, cause)})
 	case untold:
-		c.job.dropped = true
-		es.names[c.name] = stand{}
-		es.open++
+		es.drop(c, true)
+		no = es.await(c.name)
 	}
 	es.mu.Unlock()
 	if untold {
-		es.queueUp(c.name)
+		es.queueUp(c.name, no)
 		es.post(c, core.Nothing, 0) // nobody works under it: it is resigned
 	}
 }

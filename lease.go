@@ -198,6 +198,11 @@ func (l *lease) join(c *claim) bool {
 	if c.heard == nil {
 		defer l.s.unkeep(c.name) // after the lock: what this process keeps itself, no store tells it to give up
 	}
+	return l.admit(c)
+}
+
+// admit is join for who calls unkeep himself.
+func (l *lease) admit(c *claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ending != core.None {

@@ -77,7 +77,15 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 	if err != nil {
 		return err
 	}
-	return hold(ctx, t, work)
+	over := t.c.beginWork(t)
+	if over != nil && m.o.Keep { // it was had without a look at the clock
+		_ = resignAll(ctx, []*Term{t})
+		if t, err = m.Lock(ctx); err != nil {
+			return err
+		}
+		over = t.c.beginWork(t)
+	}
+	return runHeld(ctx, t, over, work)
 }
 
 // RWMutex is a lock that many hold for reading, or one for writing. A writer that waits lets no reader overtake it, and readers that
@@ -193,14 +201,19 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 }
 
 // hold runs work in a term and gives it back.
-func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error) (err error) {
-	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
-	defer unhook()
-	if over := t.c.beginWork(t); over != nil {
+func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error) error {
+	return runHeld(ctx, t, t.c.beginWork(t), work)
+}
+
+// runHeld is hold for who has called beginWork, which said over.
+func runHeld(ctx context.Context, t *Term, over error, work func(context.Context, *Term) error) (err error) {
+	if over != nil {
 		return errors.Join(over, resignAll(ctx, []*Term{t}))
 	}
+	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
+	defer unhook()
 	defer func() { // also when the work panics: it has stopped, so the next one may have the lock
-		t.c.endWork()
+		t.c.endWork(t)
 		lost := t.Check()
 		if lost == nil && ctx.Err() == nil { // else its context ended by the caller's
 			lost = t.stopping()

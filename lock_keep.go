@@ -20,8 +20,8 @@ type MutexOptions struct {
 	// Others see it as held, also while it is idle, and a TryLock of theirs gets ErrHeld: a try is no waiting. Each name that is kept is
 	// a claim in the store until somebody wants it or the session closes. It needs a store that tells a holder who waits; another refuses with an ErrInvalid.
 	//
-	// A kept lock is had again without a look at the clock. After a pause it may be one whose right has ended meanwhile: [Term.Check] says
-	// so, as ever, and the next Lock gets a new claim.
+	// Who asks for Keep has a kept lock again without a look at the clock. After a pause it may be one whose right has ended meanwhile:
+	// [Term.Check] says so, as ever, and the next Lock gets a new claim. [Mutex.Do] sees that itself.
 	Keep bool
 }
 
@@ -31,13 +31,13 @@ func (s *Session) MutexWith(name string, o MutexOptions) *Mutex {
 }
 
 func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
+	if m.o.Turns < 0 || m.o.Turns > core.MaxTurns {
+		return nil, invalid("lock %s: %d turns: use 1 to %d, or 0 for %d", m.name, m.o.Turns, core.MaxTurns, core.Turns)
+	}
 	if m.o.Keep {
 		if t := m.relock(ctx); t != nil {
 			return t, nil
 		}
-	}
-	if m.o.Turns < 0 || m.o.Turns > core.MaxTurns {
-		return nil, invalid("lock %s: %d turns: use 1 to %d, or 0 for %d", m.name, m.o.Turns, core.MaxTurns, core.Turns)
 	}
 	return m.s.lock(ctx, m.name, want{try: try, turns: m.o.Turns, keep: m.o.Keep})
 }

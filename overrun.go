@@ -19,49 +19,55 @@ func (c *claim) beginWork(t *Term) error {
 		return t.told(e)
 	}
 	c.working++
+	t.working++
 	return nil
 }
 
 // endWork marks that work which beginWork let begin has returned.
-func (c *claim) endWork() {
+func (c *claim) endWork(t *Term) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	t.working--
 	if c.working--; c.working == 0 && c.freed {
 		c.settle()
 	}
 }
 
-// watchOverrun acts on work that is still running though its right is over. Where the right ended without warning the work gets the
+// watchOverrun acts on work that is still running though the right of its term is over. Where the right ended without warning the work gets the
 // grace to stop, but never more than the time for which the store keeps others out.
-func (c *claim) watchOverrun() {
-	if c.working == 0 || c.overdue {
+// The claim's lock is held.
+func (t *Term) watchOverrun() {
+	if t.working == 0 || t.overdue {
 		return
 	}
-	c.overdue = true
-	clock := c.l.s.clock
-	c.waitOverrun(min(clock()+c.l.timing.Grace, core.Time(c.l.trusted.Load())))
+	t.overdue = true
+	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.trusted.Load())))
 }
 
 // waitOverrun looks at the clock once a second at least: timers stand still in suspend.
-func (c *claim) waitOverrun(until core.Time) {
-	left := until - c.l.s.clock()
+func (t *Term) waitOverrun(until core.Time) {
+	left := until - t.l.s.clock()
 	if left <= 0 {
-		go c.overrun()
+		go t.overrun()
 		return
 	}
-	time.AfterFunc(min(left, time.Second), func() { c.waitOverrun(until) })
+	time.AfterFunc(min(left, time.Second), func() { t.waitOverrun(until) })
 }
 
-func (c *claim) overrun() {
+func (t *Term) overrun() {
+	c := t.c
 	c.mu.Lock()
-	working, cause := c.working, c.core.Cause()
+	working, cause := t.working, c.core.Cause()
 	c.mu.Unlock()
 	if working == 0 {
 		return
 	}
+	if cause == core.None {
+		cause = core.Resigned // the claim stands: the work has given its own term back
+	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
-	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", c.place.Token, "cause", cause.String())
+	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", t.token, "cause", cause.String())
 	if s.o.Overrun == OverrunExit {
 		s.log.flush()
 		s.exit(exitOverrun)

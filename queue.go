@@ -170,8 +170,7 @@ func (q *queue) quit(w *waiter) {
 // step takes one event and carries out what follows. The caller holds q.mu.
 func (q *queue) step(e core.QueueEvent) {
 	var now core.Time
-	timed := q.core.Timed(e)
-	if timed {
+	if q.core.Timed(e) || e.Kind == core.Arrive && !e.Keep && len(q.claims) > 0 { // only who keeps gets what may be over
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {

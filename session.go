@@ -45,6 +45,7 @@ type localRun struct{ next []*localTurn }
 type localTurn struct {
 	ready chan struct{} // closed when the seat is his
 	many  *Elections    // told instead
+	stand uint32        // which of its stands waits
 }
 
 // Stats counts what a session has done.
@@ -290,7 +291,7 @@ func (s *Session) quitSeat(at seat, w *localTurn) bool {
 		return false
 	}
 	before := len(r.next)
-	r.next = slices.DeleteFunc(r.next, func(o *localTurn) bool { return o == w })
+	r.next = slices.DeleteFunc(r.next, func(o *localTurn) bool { return *o == *w })
 	return len(r.next) < before
 }
 
@@ -307,7 +308,7 @@ func (s *Session) leaveSeat(at seat) {
 	r.next = slices.Delete(r.next, 0, 1)
 	s.mu.Unlock()
 	if w.many != nil {
-		w.many.turn(at.name)
+		w.many.turn(at.name, w.stand)
 		return
 	}
 	close(w.ready)

@@ -43,6 +43,8 @@ type Term struct {
 	ended   atomic.Pointer[EndedError] // why the right is over
 	stopped atomic.Pointer[EndedError] // why the context has ended, or would have
 	made    atomic.Pointer[contexts]   // nil until somebody asks: most holds of a lock are over before that
+	working int32                      // how much work of a candidate or a lock's Do runs; guarded by the claim's lock, as the next
+	overdue bool                       // the right ended while the work ran
 	share   share                      // of a lock that this process holds under a claim it hands on; zero: the claim is this term's alone
 }
 
