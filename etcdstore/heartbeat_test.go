@@ -255,3 +255,29 @@ func TestStemsOfKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestKeysThatAreClaims: what a store takes for a claim of its own, and not for another store's whose prefix begins where one of its lines does.
+func TestKeysThatAreClaims(t *testing.T) {
+	outer, inner := &Store{prefix: "p/"}, &Store{prefix: "p/billing/"}
+	stem := stemOf(0x12ab, short)
+	for _, at := range []spot{{name: "a"}, {name: "billing"}, {name: "a", seat: "7"}, {name: "a/~b@"}, {name: ""}} {
+		for _, slots := range []int{0, 3, driver.Unlimited} {
+			for _, s := range []*Store{outer, inner} {
+				key := s.claimKey(at, slots, stem)
+				for _, by := range []*Store{outer, inner} {
+					if is := by.isClaim(key); is != (by == s) {
+						t.Errorf("%s: a claim for the store of %s: %v", key, by.prefix, is)
+					}
+					if is := by.isClaimOf(key, "12ab"); is != (by == s) {
+						t.Errorf("%s: a claim of the session 12ab for the store of %s: %v", key, by.prefix, is)
+					}
+				}
+			}
+		}
+	}
+	for _, key := range []string{"p/", "p/12ab", "q/a/12ab", "p/@session/12ab", "p/@beat/12ab", "p/@session/12ab/ask/a", "p/a/b/12ab", "p/a/~x/12ab", "p/a/~1/b/12ab"} {
+		if outer.isClaim(key) {
+			t.Errorf("%s: taken for a claim", key)
+		}
+	}
+}

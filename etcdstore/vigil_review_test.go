@@ -151,9 +151,35 @@ func TestSimulatedTriesAfterACrash(t *testing.T) {
 				}
 				t.Logf("heartbeat option %v, ttl %v: TryLock succeeded %v after the last renewal", o.hb, o.ttl, time.Since(last))
 				if time.Since(last) > 2*o.ttl+2*time.Second {
-					t.Errorf("ttl %v: Try succeeded only after %v", o.ttl, time.Since(last))
+					t.Errorf("seed 1: ttl %v: Try succeeded only after %v", o.ttl, time.Since(last))
 				}
 			})
 		})
 	}
+}
+
+// TestSimulatedMuteMemberIsLeft: the member that a session asks first is frozen, and another one answers its heartbeats. Everybody moves on before a longer call
+// to the frozen one would have found out.
+func TestSimulatedMuteMemberIsLeft(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		a := another(c)
+		s, _ := gatedAt(t, c, 0, a)
+		l := granted(t, s, "a", short)
+		k := keep(t, l)
+		time.Sleep(2 * time.Second)
+		l.heart.mu.Lock()
+		l.heart.busy = true // no other call blames it
+		l.heart.mu.Unlock()
+		at, err := s.ring.use()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Freeze(a)
+		time.Sleep(time.Second)
+		if !s.ring.left(at) {
+			t.Error("seed 1: after a second of silence the member is still the one to ask")
+		}
+		c.Thaw(a)
+		k.stop()
+	})
 }

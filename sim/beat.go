@@ -53,7 +53,7 @@ type ahead struct {
 // wait is plainHandle's, with a vigil.
 func (h *beatHandle) wait(t *task, ctx *life, p place) (place, error) {
 	w, n, b := t.w, h.c.n, &bell{}
-	silence := h.c.p.w.plan.Beat * 108 / 100
+	silence := h.c.p.w.plan.Beat * 112 / 100
 	var a ahead
 	for !ctx.over() {
 		asked := n.clock()
