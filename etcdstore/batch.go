@@ -15,8 +15,9 @@ import (
 //
 // An operation goes at once, alone, and in its caller's own goroutine, while few others are under way, all of them alone: who is alone never
 // waits for company. Otherwise it waits until one of those returns; then all that wait go in one Txn, each as a Txn within it, with its own
-// compares: so one whose compare fails leaves the others alone. What etcd answers with an error it has not done at all, though one of them
-// may be to blame; then they go again in halves, down to the one that is.
+// compares: so one whose compare fails leaves the others alone. Of what etcd answers with an error it has done all or nothing, though one of
+// them may be to blame; then they go again in halves, down to the one that is. Each is safe to repeat, and where it may have been done (see
+// definite) it is in doubt: a claim that then finds its key knows it for its own.
 //
 // etcd decides all compares before it writes anything, and gives all keys of a Txn one revision. So no two operations on one name go
 // together: two claims would stand in the line under one token.
@@ -130,7 +131,10 @@ func (p *pool) leave(o *parcel) (sent bool) {
 	}
 	o.left = true
 	if o.trip.waiting--; o.trip.waiting == 0 {
-		o.trip.cancel()
+		// One whose time is over ends by itself, and is told so: cancelled, it would leave a silent member unblamed.
+		if end, ok := o.trip.ctx.Deadline(); !ok || time.Now().Before(end) {
+			o.trip.cancel()
+		}
 	}
 	return true
 }

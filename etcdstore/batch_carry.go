@@ -106,8 +106,8 @@ func unpack(resp *pb.TxnResponse, some []*parcel) error {
 	return nil
 }
 
-// ofOne reports whether one of several operations may be to blame for an error by which etcd has done none of them: its key may be
-// forbidden, its value too large, its lease gone; and where etcd is full it takes no put, but it does take what only deletes.
+// ofOne reports whether one of several operations may be to blame for an error that all of them have had: its key may be forbidden, its
+// value too large, its lease gone; and where etcd is full it takes no put, but it does take what only deletes.
 func ofOne(err error) bool {
 	known := rpctypes.Error(err)
 	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound, rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps} {

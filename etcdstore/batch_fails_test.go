@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
@@ -159,6 +161,81 @@ func TestSimulatedBatchBehindSilence(t *testing.T) {
 		mustStand(t, []<-chan told{x, y})
 		if took := time.Since(begun); took > patience {
 			t.Errorf("seed 1: they took %v behind requests that nobody answers", took)
+		}
+	})
+}
+
+// TestSimulatedBatchLeavesASilentMember: claims that travel in a batch have deadlines shorter than the limit of one attempt. The member that is silent
+// until then is left, as it is where a claim goes alone.
+func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			c := etcdsim.Start(etcdsim.Options{Seed: seed})
+			t.Cleanup(func() { c.Heal(); c.Close(); synctest.Wait() })
+			time.Sleep(5 * time.Second)
+			at := another(c)
+			s, _ := gatedAt(t, c, 0, at)
+			l := granted(t, s, "a", time.Minute)
+			l.pool.mu.Lock()
+			l.pool.single = alone // all go by lanes
+			l.pool.mu.Unlock()
+			c.Freeze(at)
+			failed := 0
+			for ; failed < 5; failed++ {
+				got := <-claiming(ending(t, 500*time.Millisecond), l, fmt.Sprint("x", failed))
+				if got.err == nil {
+					break
+				}
+				time.Sleep(2 * patience) // of those alone none lands here, and no lane is used before
+			}
+			if failed != 1 {
+				t.Errorf("seed %d: %d claims failed at the silent member, want one", seed, failed)
+			}
+		})
+	}
+}
+
+// TestSimulatedBatchWithAnAnswerOfAnotherKind: a server, or what stands before it, answers a batch with something else. It may have been done, so
+// each claim of it is in doubt, and its release takes it away.
+func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		g := &gate{}
+		garble := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			err := do(ctx, method, req, reply, cc, opts...)
+			if r, ok := reply.(*pb.TxnResponse); ok && nested(req) > 1 {
+				r.Responses = r.Responses[:1]
+			}
+			return err
+		}
+		s, err := New(ending(t, 20*time.Second), simClient(t, c, 0, c.Endpoints(), grpc.WithChainUnaryInterceptor(g.intercept, garble)), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		l := granted(t, s, "a", time.Minute)
+		open := jam(t, l, g, nil)
+		all := claimingAll(t, l, "x", 3)
+		open()
+		for i, f := range all {
+			if got := <-f; got.err == nil || final(got.err) {
+				t.Errorf("seed 1: Claim = %v, want an unknown outcome", got.err)
+			}
+			name := fmt.Sprint("x", i)
+			if len(c.Keys("primacy/"+name+"/")) != 1 {
+				t.Fatal("seed 1: the claim did not enter")
+			}
+			l.mu.Lock()
+			id, doubt := l.slots[spot{name, ""}].id, l.slots[spot{name, ""}].doubt
+			l.mu.Unlock()
+			if !doubt {
+				t.Error("seed 1: no doubt")
+			}
+			if err := l.Release(ending(t, 5*time.Second), driver.Place{Name: name, ID: id}); err != nil {
+				t.Error(err)
+			}
+			if len(c.Keys("primacy/"+name+"/")) != 0 {
+				t.Errorf("seed 1: a ghost of %s stands", name)
+			}
 		}
 	})
 }

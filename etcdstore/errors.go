@@ -41,15 +41,19 @@ func classify(err error) error {
 }
 
 // definite reports whether err proves that etcd has not done and will not do what was asked. Everything else leaves a
-// write that may be executed much later, by a member that was frozen when it arrived.
+// write that may be executed much later, by a member that was frozen when it arrived. So does ErrNoSpace: a member that finds etcd full only
+// as it applies a Txn carries it out and then answers with this error.
 func definite(err error) bool {
 	if classify(err) != nil {
 		return true
 	}
 	known := rpctypes.Error(err)
 	return errors.Is(known, rpctypes.ErrInvalidAuthToken) || errors.Is(known, rpctypes.ErrAuthOldRevision) ||
-		errors.Is(known, rpctypes.ErrTooManyRequests) || errors.Is(known, rpctypes.ErrNoSpace) || errors.Is(known, rpctypes.ErrTooManyOps)
+		errors.Is(known, rpctypes.ErrTooManyRequests) || errors.Is(known, rpctypes.ErrTooManyOps)
 }
+
+// noSpace reports whether etcd is full: it takes no put, but it does take what only deletes.
+func noSpace(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) }
 
 // elsewhere reports whether another member may do better.
 func elsewhere(err error) bool {

@@ -19,9 +19,6 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	if why := l.unfit(p, c); why != "" {
 		return driver.Place{}, refused(verb("exchange", p.Name), why)
 	}
-	if l.wasSpent(c.ID) {
-		return driver.Place{}, placeGone("exchange", c.Name)
-	}
 	from, to := l.open(spotOf(p)), l.open(spot{c.Name, c.Seat})
 	defer l.drop(from)
 	defer l.drop(to)
@@ -41,9 +38,16 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 		return l.oneByOne(ctx, from, to, p, c)
 	}
 	// Inside, so that a Release of the new claim finds it from the beginning.
-	return l.claimIn(ctx, to, c, func(ctx context.Context, to *slot, c driver.Claim) (driver.Place, error) {
+	entered, err := l.claimIn(ctx, to, c, func(ctx context.Context, to *slot, c driver.Claim) (driver.Place, error) {
 		return l.exchange(ctx, from, to, p, c, token)
 	})
+	if isGone(err) && !l.over() && l.has(from, p) {
+		// The new claim was given up before it began. Who hears that it is gone takes the old one for given up.
+		if err := l.releaseIn(ctx, from, p); err != nil {
+			return driver.Place{}, err
+		}
+	}
+	return entered, err
 }
 
 // unfit says why the place cannot be exchanged for the claim, "" if it can.

@@ -162,14 +162,9 @@ func (l *lease) settle(ctx context.Context) error {
 			}
 		}
 		l.mu.Unlock()
-		done := true
-		for len(slots) > 0 && done {
-			n := min(chunk, len(slots))
-			var err error
-			if done, err = l.settleSome(ctx, now, slots[:n]); err != nil {
-				return err
-			}
-			slots = slots[n:]
+		done, err := l.settleAll(ctx, now, slots)
+		if err != nil {
+			return err
 		}
 		if !done {
 			continue // the record has changed meanwhile
@@ -179,6 +174,24 @@ func (l *lease) settle(ctx context.Context) error {
 		l.at.old, l.at.settled = nil, l.at.id == now.id
 		l.mu.Unlock()
 	}
+}
+
+// settleAll moves claims in as few Txns as the server allows. It reports false if the record has changed.
+func (l *lease) settleAll(ctx context.Context, now anchor, slots []*slot) (bool, error) {
+	for most := max(1, l.reads(chunk+2)-2); len(slots) > 0; { // room for the operations within, as learnMost leaves it
+		n := min(most, len(slots))
+		done, err := l.settleSome(ctx, now, slots[:n])
+		if n > 1 && tooMany(err) {
+			l.learnMost(n)
+			most = n / 2
+			continue
+		}
+		if err != nil || !done {
+			return false, err
+		}
+		slots = slots[n:]
+	}
+	return true, nil
 }
 
 // settleSome moves some claims in one Txn, each where its key stands. It reports false if the record has changed.

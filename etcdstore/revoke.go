@@ -22,7 +22,7 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 	if err != nil || first <= 0 || hex(first) != session {
 		return refused(what, "that is no lease's ID: give it as Lease.ID returns it, in lower-case hex")
 	}
-	for {
+	for ended := int64(0); ; {
 		resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(s.sessionKey(first))})
 		if err != nil {
 			return err
@@ -31,6 +31,9 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 			return nil
 		}
 		rec := resp.Kvs[0]
+		if rec.ModRevision == ended {
+			rec.Lease = 0 // etcd does not know the lease that it shows, and will never end it
+		}
 		if rec.Lease != first {
 			// Before the lease: without the record a repeated call would not know that there is more.
 			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
@@ -44,6 +47,7 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 			if err := s.revoke(ctx, what, rec.Lease); err != nil {
 				return err
 			}
+			ended = rec.ModRevision
 		}
 		// Again: a move that came between has saved the record onto a newer lease.
 	}
@@ -63,9 +67,14 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 			left = append(left, kv)
 		}
 	}
-	for len(left) > 0 {
-		n := min(chunk, len(left))
-		if done, err := s.sweepSome(ctx, what, rec, left[:n]); err != nil || !done {
+	for most := chunk; len(left) > 0; {
+		n := min(most, len(left))
+		done, err := s.sweepSome(ctx, what, rec, left[:n])
+		if n > 1 && tooMany(err) {
+			most = n / 2 // the server allows fewer
+			continue
+		}
+		if err != nil || !done {
 			return false, err
 		}
 		left = left[n:]

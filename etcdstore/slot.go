@@ -127,7 +127,13 @@ func (l *lease) retract(ctx context.Context, sl *slot) error {
 	var err error
 	switch {
 	case doubt:
-		err = l.fence(ctx, sl, token)
+		if err = l.fence(ctx, sl, token); noSpace(err) {
+			// The fence is a put. What stands goes at once, or nobody could follow while etcd is full. The claim stays in doubt: the fence comes
+			// later.
+			if rerr := l.removeFound(ctx, sl); rerr != nil {
+				err = rerr
+			}
+		}
 	case token != 0:
 		err = l.remove(ctx, sl.name, sl.key, token)
 	}
@@ -144,6 +150,15 @@ func (l *lease) remove(ctx context.Context, name, key string, create int64) erro
 		Success: []*pb.RequestOp{doDelete(key)},
 	})
 	return err
+}
+
+// removeFound deletes the slot's key if it stands. By the create revision that it has now: a delete that arrives late must not meet a later claim.
+func (l *lease) removeFound(ctx context.Context, sl *slot) error {
+	resp, err := l.s.get(ctx, verb("release", sl.name), &pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true})
+	if err != nil || len(resp.Kvs) == 0 {
+		return err
+	}
+	return l.remove(ctx, sl.name, sl.key, resp.Kvs[0].CreateRevision)
 }
 
 // fence is retract's Txn, tried until it fits what stands.

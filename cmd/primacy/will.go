@@ -59,9 +59,9 @@ func (r *runner) will(term *primacy.Term) *supervise.Will {
 	return &supervise.Will{Text: text, Limit: term.TTL()} // after that the lease is over by itself
 }
 
-// executeWill runs in the guardian of a dead supervisor. The way to the store is made while the command may still be ending; the lease is
-// ended when nothing of it is left. Nobody hears of a failure: then the lease runs out by itself.
-func executeWill(ctx context.Context, text []byte, gone <-chan struct{}, messages io.Writer) {
+// executeWill runs in the guardian of a dead supervisor, when nothing of the command is left. Nobody hears of a failure: then the lease runs
+// out by itself.
+func executeWill(ctx context.Context, text []byte, messages io.Writer) {
 	var w will
 	if json.Unmarshal(text, &w) != nil {
 		return
@@ -71,7 +71,7 @@ func executeWill(ctx context.Context, text []byte, gone <-chan struct{}, message
 	}
 	_ = os.Chdir(w.Dir)
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		err := w.carryOut(ctx, gone)
+		err := w.carryOut(ctx)
 		if err == nil {
 			_, _ = io.WriteString(messages, w.Message)
 		}
@@ -87,7 +87,7 @@ func executeWill(ctx context.Context, text []byte, gone <-chan struct{}, message
 }
 
 // carryOut is one try.
-func (w will) carryOut(ctx context.Context, gone <-chan struct{}) error {
+func (w will) carryOut(ctx context.Context) error {
 	st, done, err := w.open(ctx)
 	if err != nil {
 		return err
@@ -96,11 +96,6 @@ func (w will) carryOut(ctx context.Context, gone <-chan struct{}) error {
 	r, ok := st.(driver.Revoker)
 	if !ok {
 		return driver.ErrRefused
-	}
-	select {
-	case <-gone:
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 	return r.Revoke(ctx, w.Lease)
 }

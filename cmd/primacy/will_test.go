@@ -128,10 +128,8 @@ func TestAGuardianThatDoesNotWaitIsSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := make(chan struct{})
-	close(gone)
 	first.kill()
-	executeWill(t.Context(), text, gone, &buffer{}) // as if nothing were left
+	executeWill(t.Context(), text, &buffer{}) // as if nothing were left
 	next.prints("up")
 	w.eventually("two acts at once to be seen", func() bool { n, _ := twoLeaders(w.reigns()); return n > 0 })
 }
@@ -257,12 +255,10 @@ func TestAKilledHostsLeadershipIsGivenUp(t *testing.T) {
 
 // A will that nobody can carry out ends at once.
 func TestAWillThatCannotBe(t *testing.T) {
-	gone := make(chan struct{})
-	close(gone)
 	for _, text := range []string{"", "{", `{"store":"nowhere://x","lease":"1"}`, `{"store":"","lease":"1"}`} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		var out buffer
-		executeWill(ctx, []byte(text), gone, &out)
+		executeWill(ctx, []byte(text), &out)
 		if ctx.Err() != nil || out.String() != "" {
 			t.Errorf("%q: said %q, took too long: %v", text, out.String(), ctx.Err())
 		}

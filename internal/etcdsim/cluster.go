@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 )
@@ -42,6 +43,8 @@ type Cluster struct {
 	work    sync.WaitGroup
 
 	mu      sync.Mutex
+	fills   func(*pb.TxnRequest) bool // see Fill
+	late    bool
 	thawed  sync.Cond // some member is not frozen any more
 	rnd     *rand.Rand
 	members []*member

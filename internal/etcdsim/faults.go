@@ -21,6 +21,21 @@ func (c *Cluster) Leader() int {
 	return best
 }
 
+// Fill has members say that there is no space to those Txns for which full reports true; nil: there is space again. Late: they are carried out all
+// the same, as etcd does where it finds that it is full only as it applies them.
+func (c *Cluster) Fill(late bool, full func(*pb.TxnRequest) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fills, c.late = full, late
+}
+
+func (c *Cluster) full(r *pb.TxnRequest) (full, late bool) {
+	c.mu.Lock()
+	fills, late := c.fills, c.late
+	c.mu.Unlock()
+	return fills != nil && fills(r), late
+}
+
 // Stats returns what has been counted.
 func (c *Cluster) Stats() Stats {
 	c.mu.Lock()

@@ -69,6 +69,10 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err := checkOps(r, s.m.c.o.TxnOps); err != nil {
 		return nil, err
 	}
+	full, late := s.m.c.full(r)
+	if full && !late {
+		return nil, rpctypes.ErrGRPCNoSpace
+	}
 	var resp *pb.TxnResponse
 	var h *pb.ResponseHeader
 	var err error
@@ -84,6 +88,9 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	}
 	if err != nil {
 		return nil, err
+	}
+	if full {
+		return nil, rpctypes.ErrGRPCNoSpace
 	}
 	h.Revision = resp.Header.Revision
 	out := &pb.TxnResponse{Header: h, Succeeded: resp.Succeeded, Responses: resp.Responses} // the other members hold resp too

@@ -269,7 +269,6 @@ func (g *guardian) act(now time.Duration) {
 	}
 	if g.alone {
 		g.tell(Stopped, g.command.Grace)
-		g.estate.open()
 	}
 	if now >= g.plan.tellAt() {
 		g.tell(Deadline, g.command.Grace)

@@ -13,7 +13,7 @@ type Will struct {
 	Limit time.Duration // what the executor gets, from when nothing of the command is left; then the guardian ends
 }
 
-// Executor carries out a will. It is called when the supervisor is gone, in a goroutine of its own, while the command may still run: it
-// may prepare what takes time. Gone is closed when nothing of the command is left; before that, nothing may be done that relies on
-// it. Ctx ends when the limit of the will is over. Messages is the standard error of the command, for people.
-type Executor func(ctx context.Context, text []byte, gone <-chan struct{}, messages io.Writer)
+// Executor carries out a will. It is called when the supervisor is gone and nothing of the command is left, and not before: it takes the
+// guardian with it where it panics, or where the system gives it no thread. Ctx ends when the limit of the will is over. Messages is the
+// standard error of the command, for people.
+type Executor func(ctx context.Context, text []byte, messages io.Writer)

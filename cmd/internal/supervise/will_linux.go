@@ -13,38 +13,24 @@ type estate struct {
 	execute  Executor // nil: the program has none
 	will     *Will    // nil: there is none, and the guardian ends with the command
 	messages *messages
-	gone     chan struct{} // see Executor
-	done     chan struct{} // it has returned; nil: it was not called yet
-	stop     context.CancelFunc
 }
 
-// open calls the executor, once.
-func (e *estate) open() {
-	if e.will == nil || e.done != nil {
-		return
-	}
-	var ctx context.Context
-	ctx, e.stop = context.WithCancel(context.Background())
-	e.gone, e.done = make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(e.done)
-		e.execute(ctx, e.will.Text, e.gone, e.messages)
-	}()
-}
-
-// carryOut returns when the executor has had its time. Nothing of the command is left.
+// carryOut calls the executor, and returns when that has had its time. Nothing of the command is left.
 func (e *estate) carryOut() {
-	e.open()
-	close(e.gone)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
 	time.AfterFunc(patient, e.messages.close)
+	go func() {
+		defer close(done)
+		e.execute(ctx, e.will.Text, e.messages)
+	}()
 	select {
-	case <-e.done:
-		return
+	case <-done:
 	case <-time.After(e.will.Limit):
 	}
-	e.stop()
+	stop()
 	select {
-	case <-e.done:
+	case <-done:
 	case <-time.After(time.Second): // one that does not listen
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,13 +21,13 @@ import (
 
 // testWill is what testExecutor is told.
 type testWill struct {
-	File  string        // it writes here "called NS", "gone NS", "over NS"
-	Eager bool          // the control: it does not wait until the command is gone
+	File  string // it writes here "gone NS", "variables N", "over NS"
+	Panic bool
 	Hang  time.Duration // it takes so long, whatever the context says
 	Say   string
 }
 
-func testExecutor(ctx context.Context, text []byte, gone <-chan struct{}, messages io.Writer) {
+func testExecutor(ctx context.Context, text []byte, messages io.Writer) {
 	var w testWill
 	if json.Unmarshal(text, &w) != nil {
 		return
@@ -35,11 +36,10 @@ func testExecutor(ctx context.Context, text []byte, gone <-chan struct{}, messag
 	if err != nil {
 		return
 	}
-	fmt.Fprintf(f, "called %d\n", boottime.Now())
-	if !w.Eager {
-		<-gone
+	fmt.Fprintf(f, "gone %d\nvariables %d\n", boottime.Now(), len(os.Environ()))
+	if w.Panic {
+		panic("as a client of a store may, or the runtime where it gets no thread")
 	}
-	fmt.Fprintf(f, "gone %d\n", boottime.Now())
 	_, _ = io.WriteString(messages, w.Say)
 	time.Sleep(w.Hang)
 	if ctx.Err() != nil {
@@ -101,16 +101,66 @@ func TestTheWillOfAKilledSupervisor(t *testing.T) {
 	}
 }
 
-// The control: the test above would see a guardian that does not wait for the end of the command.
-func TestAnEagerExecutorIsSeen(t *testing.T) {
+// An executor that panics takes the guardian with it, but not before all is dead that the guardian guards: also what has left the command's session.
+func TestAnExecutorThatPanics(t *testing.T) {
 	var will string
-	f := newFamilyWith(t, ttl, func(c *Command) { will = withWill(t, c, testWill{Eager: true}) })
+	f := newFamilyWith(t, ttl, func(c *Command) { will = withWill(t, c, testWill{Panic: true}) })
 	send(t, unix.SIGKILL, f.supervisor)
-	at := awaitCarriedOut(t, will)
 	eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
-	if overlap(t, f.file, at) <= 0 {
-		t.Error("nobody noticed that the will was carried out while the command ran")
+	wantNobodyLeft(t)
+	wantDeadBy(t, f.file, f.deadline)
+	if at := awaitCarriedOut(t, will); overlap(t, f.file, at) >= 0 {
+		t.Error("the executor was called while the command ran")
 	}
+}
+
+// The executor has no variables of the supervisor's or the command's environment: they are in no file under /proc of a process that may outlive
+// both.
+func TestAnExecutorHasNoEnvironment(t *testing.T) {
+	t.Setenv("PRIMACY_TEST_SECRET", "secret")
+	var will string
+	f := newFamilyWith(t, ttl, func(c *Command) { will = withWill(t, c, testWill{}) })
+	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", f.guardian)); err != nil || len(env) > 0 {
+		t.Errorf("the guardian's environment: %q, %v", env, err)
+	}
+	send(t, unix.SIGKILL, f.supervisor)
+	awaitCarriedOut(t, will)
+	eventually(t, "the guardian's end", func() bool { return dead(f.guardian) })
+	if text, _ := os.ReadFile(will); !strings.Contains(string(text), "variables 0\n") {
+		t.Errorf("the executor had an environment: %q", text)
+	}
+}
+
+// The end of the socket alone is not the supervisor's death: it may live on with a fault in it, and what it supervises is its own to give up.
+func TestASupervisorThatLivesWithoutItsSocket(t *testing.T) {
+	for _, lives := range []bool{true, false} {
+		called := make(chan string, 1)
+		g := &guardian{alone: true, over: true, command: startOrder{Supervisor: os.Getppid()}}
+		if !lives {
+			g.command.Supervisor = 1 << 30 // no process has that number
+		}
+		g.estate = estate{will: &Will{Text: []byte("will"), Limit: 5 * time.Second}, messages: &messages{fd: -1},
+			execute: func(_ context.Context, text []byte, _ io.Writer) { called <- string(text) }}
+		g.afterwards(0)
+		if n := len(called); !g.done || lives && n != 0 || !lives && n != 1 {
+			t.Errorf("the supervisor lives: %v; wills carried out: %d; done: %v", lives, n, g.done)
+		}
+	}
+}
+
+// Something runs that no look into /proc has found: the command is reaped, but not all is gone.
+func TestWhatTheGuardianHasNotSeenIsNotGone(t *testing.T) {
+	newSupervisor(t) // no child is left of an earlier test, which wait4 would reap here
+	pid, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "60"}, &syscall.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guardian{ended: true, reaped: true}
+	if g.gone() {
+		t.Error("gone, while a child runs")
+	}
+	send(t, unix.SIGKILL, pid)
+	eventually(t, "the end of the child", g.gone)
 }
 
 // A frozen supervisor has not died, however long it is frozen; nor has one that was frozen past the deadline anything to bequeath.
