@@ -46,7 +46,8 @@ func (a *app) lockCommand() *cobra.Command {
 Options stand before NAME; what follows it is the command's. Without -c there is no shell. The command is supervised as by 'primacy run':
 when the lock is lost its whole process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL in time for it, also when
 this process itself is killed or frozen. When it is killed, its guardian also gives the lock back, as soon as nothing of the command is
-left. Its environment is that of 'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536 times the claim's number that 'primacy status' shows, or a little more.)
+left. Its environment is that of 'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is
+65,536 times the claim's number that 'primacy status' shows, or a little more.)
 
 Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim), and exits 122 with a line on
 stderr in the moment in which it is lost. Nothing is stopped then but this process: what relies on the lock must look.
