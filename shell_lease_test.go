@@ -280,6 +280,12 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		term := b.lead(s, "n")
+		patient := make(chan *Term, 1)
+		go func() {
+			next, _ := s.Election("n").Campaign(context.Background(), nil)
+			patient <- next
+		}()
+		synctest.Wait()
 		for _, patience := range []time.Duration{time.Second, time.Minute} {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
@@ -292,6 +298,11 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 			t.Errorf("the line is %+v, Check %v; want the term under token %d alone", line, term.Check(), term.Token())
 		}
 		_ = term.Resign(context.Background())
+		if next := soon(patient, time.Minute); next == nil {
+			t.Fatal("who waited on was forgotten with those who gave up")
+		} else {
+			_ = next.Resign(context.Background())
+		}
 		synctest.Wait()
 		if len(s.locals) != 0 {
 			t.Errorf("%d names are kept though nobody stands for them", len(s.locals))
