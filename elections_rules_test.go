@@ -79,14 +79,15 @@ func TestANameThatIsWithdrawnWhileItsClaimIsUnderWayIsReleased(t *testing.T) {
 
 func TestManyElectionsTravelTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		s := &metered{Store: b.store}
+		// Calls take a while: otherwise it is the scheduler's choice how much has come together when the next one leaves.
+		s := &metered{Store: drivertest.Faulty(b.store, drivertest.Faults{Delay: time.Millisecond})}
 		names := manyNames(5120)
 		es := b.session("a", s, Options{}).Elections(nil)
 		_ = es.Stand(names...)
 		terms, _, _ := collect(t, es, len(names))
 		_ = es.Resign(context.Background(), terms...)
 		// Each call has at most 512; the first ones leave with what is there.
-		if c, r := s.claims.Load(), s.releases.Load(); c > 100 || r > 100 || s.claimed.Load() != 5120 {
+		if c, r := s.claims.Load(), s.releases.Load(); c > 40 || r > 40 || s.claimed.Load() != 5120 {
 			t.Errorf("%d calls entered and %d gave up %d names (%d entered)", c, r, len(names), s.claimed.Load())
 		}
 	})
