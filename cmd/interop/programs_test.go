@@ -158,7 +158,7 @@ var ctlLock = kind{name: "etcdctl-lock", dies: leased, join: func(w *world, _ st
 
 // The verbs of our program. What their commands are told is the claim's token, or the lock's.
 var (
-	ourRun        = ourProgram("primacy-run", 8, "run", "--ttl", ourTTL, lineName)
+	ourRun        = ourProgram("primacy-run", 16, "run", "--ttl", ourTTL, lineName)
 	ourLock       = ourProgram("primacy-lock", 0, "lock", "--ttl", ourTTL, lineName)
 	ourLockShared = ourProgram("reader-primacy-lock-s", 0, "lock", "--ttl", ourTTL, "-s", lineName)
 )

@@ -186,7 +186,7 @@ func gap(before, after reign) time.Duration {
 }
 
 func (d *demo) kill(_ context.Context, n *node) error {
-	d.view.line("SIGKILL to %s: its guardian must stop the work, its lease must run out", n.id)
+	d.view.line("SIGKILL to %s: its guardian must stop the work, and then gives leadership up", n.id)
 	if err := n.signal(syscall.SIGKILL); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (p *prog) inOneLineBut(n int) *prog {
 // These the store must say, so it must be reached.
 func TestWhatTheStoreCannotKeepIsOneLineAndExit125(t *testing.T) {
 	w := newWorld(t)
-	for ttl, want := range map[string]string{"1ms": "ttl 1ms: etcd 3.7.3 keeps leases of 2s to 5m0s", "8760h": "ttl 8760h0m0s: etcd"} {
+	for ttl, want := range map[string]string{"1ms": "ttl 1ms: etcd 3.7.3 keeps leases of 300ms to 5m0s", "8760h": "ttl 8760h0m0s: etcd"} {
 		w.start("run", "--ttl", ttl, "n", "true").ends(exitUsage).inOneLine().complains(want)
 		w.with("PRIMACY_TTL="+ttl).start("run", "n", "true").ends(exitUsage).inOneLine().complains(want)
 	}
