@@ -26,5 +26,5 @@ func disk(dir string) (string, error) {
 		}
 		took = append(took, time.Since(begin).Seconds())
 	}
-	return fmt.Sprintf("%s, fdatasync p50 %s, p99 %s", dir, seconds(quantile(took, 0.5)), seconds(quantile(took, 0.99))), nil
+	return fmt.Sprintf("with an fdatasync of p50 %s, p99 %s", seconds(quantile(took, 0.5)), seconds(quantile(took, 0.99))), nil
 }
