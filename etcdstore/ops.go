@@ -57,9 +57,6 @@ func doDelete(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
 }
 
-// lastBefore asks for the youngest key under dir that was made before rev: the one to wait for. Rev 0: the youngest of all.
-func lastBefore(dir string, rev int64) *pb.RangeRequest { return youngest(dir, prefixEnd(dir), 1, rev) }
-
 // youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest first. Rev 0: the youngest of all.
 func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
 	r := &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: int64(n), KeysOnly: true,
