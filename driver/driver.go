@@ -118,6 +118,12 @@ type Place struct {
 	ID    string
 	Token uint64 // fencing token; with Caps.FIFO it is final already while waiting. 0: not known
 	Held  bool   // it holds: for an exclusive claim, it is the first of the line
+
+	// Record, if not nil, is left in the journal of Journal by the call that gives the place up ([Lease.Release], [Transferer]), in the step that removes it where
+	// the store can, in place of one with its key. It is only left by a call that removed the place, and only on a store that is a
+	// [Journal]; a record that cannot be kept never keeps a place from being given up.
+	Record  *Record
+	Journal string
 }
 
 // Line is the state of a name: who holds it and who waits.

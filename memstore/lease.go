@@ -138,6 +138,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 func (l *lease) drop(p driver.Place) {
 	if c := l.find(p); c != nil {
 		l.store.remove(c)
+		l.store.leave(p)
 	} else if c = l.claims[seat{p.Name, p.Seat}]; c == nil || c.id != p.ID {
 		l.spent[p.ID] = true // nothing stands yet, but the Claim may still be on its way
 	}

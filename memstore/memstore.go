@@ -37,7 +37,7 @@ type Options struct {
 	MaxTTL time.Duration
 }
 
-// Store keeps leases and lines in memory. It implements driver.Store, driver.Lister and driver.Asker. All who share the
+// Store keeps leases and lines in memory. It implements driver.Store, driver.Lister, driver.Asker and driver.Journal. All who share the
 // value are clients of one storage.
 type Store struct {
 	opts Options
@@ -46,12 +46,15 @@ type Store struct {
 	count uint64                   // the last revision, token or lease ID given out: one counter, so all of them only grow
 	lines map[string]*line         // never shrinks: a line that is forgotten would start its revisions again
 	cut   map[string]chan struct{} // owners who cannot reach the store; closed when they can again
+
+	journals map[string]map[string][]byte // records by journal and key
 }
 
 var (
-	_ driver.Store  = (*Store)(nil)
-	_ driver.Lister = (*Store)(nil)
-	_ driver.Asker  = (*Store)(nil)
+	_ driver.Store   = (*Store)(nil)
+	_ driver.Lister  = (*Store)(nil)
+	_ driver.Asker   = (*Store)(nil)
+	_ driver.Journal = (*Store)(nil)
 )
 
 // New returns an empty store. It panics if o contradicts itself, which no test should be able to overlook.
@@ -69,7 +72,7 @@ func New(o Options) *Store {
 		panic(fmt.Sprintf("memstore: Rate must be positive and MinTTL <= MaxTTL, got %+v", o))
 	}
 	// The count starts at 1 because revision 0 means "older than every line", also than one never used.
-	return &Store{opts: o, count: 1, lines: map[string]*line{}, cut: map[string]chan struct{}{}}
+	return &Store{opts: o, count: 1, lines: map[string]*line{}, cut: map[string]chan struct{}{}, journals: map[string]map[string][]byte{}}
 }
 
 // Caps tells what the store does. It promises tokens only until loss: a new process counts from the start again.

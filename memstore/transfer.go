@@ -36,6 +36,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 			l.store.depose(ln.claims[1])
 		}
 		l.store.remove(own)
+		l.store.leave(p)
 		return nil
 	})
 }
