@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -133,12 +132,7 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.interrupt = nil
-	if err == nil && !c.fits(o.Do, asked, got) {
-		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
-	}
-	if err == nil && c.place.ID == asked.ID {
-		c.place = got // also when it came too late: then it is released by its token
-	}
+	err = c.take(o.Do, asked, got, err)
 	c.note(ctx, o.Do, err, began)
 	switch {
 	case c.next != nil:
@@ -152,6 +146,17 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 		return c.stepLocked(core.ClaimEvent{Kind: core.Woken}), nil
 	}
 	return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held}), nil
+}
+
+// take keeps the place that the store has answered with. It returns the store's error, or what is wrong with the place.
+func (c *claim) take(did core.Action, asked, got driver.Place, err error) error {
+	if err == nil && !c.fits(did, asked, got) {
+		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
+	}
+	if err == nil && c.place.ID == asked.ID {
+		c.place = got // also when it came too late: then it is released by its token
+	}
+	return err
 }
 
 // fits says whether a place is what was asked for. A store that answers a Wait too early would make two leaders.
@@ -365,35 +370,5 @@ func (c *claim) giveUpTo(heir uint64) {
 		c.pass(o)
 	case o.Do == core.Leave || o.Do == core.HandOver:
 		go c.release(o)
-	}
-}
-
-// takeShare makes a term for one more holder in this process, nil if the claim is ending.
-func (c *claim) takeShare(values context.Context, h share, turn int) *Term {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.core.Phase() != core.Leading {
-		return nil
-	}
-	t := newTerm(c, values, lockToken(c.place.Token, turn))
-	t.share = h
-	c.l.s.stats.terms.Add(1)
-	c.shares = append(c.shares, t)
-	return t
-}
-
-// dropShare ends a holder's right, and then its context.
-func (c *claim) dropShare(t *Term) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := givenBack
-	if c.why != nil || c.request != nil {
-		e = c.ended(t.token, core.Resigned)
-	}
-	t.endRight(e)
-	t.stopWork(e)
-	t.watchOverrun() // now: others may hold under the claim for long
-	if i := slices.Index(c.shares, t); i >= 0 {
-		c.shares = slices.Delete(c.shares, i, i+1)
 	}
 }

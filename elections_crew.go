@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -240,12 +239,7 @@ func (c *claim) entered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.job.calling = false
-	if err == nil && !c.fits(core.Enter, asked, got) {
-		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
-	}
-	if err == nil && c.place.ID == asked.ID {
-		c.place = got // also when it came too late: then it is released by its token
-	}
+	err = c.take(core.Enter, asked, got, err)
 	o := core.ClaimOrder{}
 	switch {
 	case c.next != nil:

@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/primacy-go/primacy/driver"
@@ -295,4 +296,34 @@ func (t *Term) giveBack(ctx context.Context) error {
 		return nil
 	}
 	return t.c.released(ctx)
+}
+
+// takeShare makes a term for one more holder in this process, nil if the claim is ending.
+func (c *claim) takeShare(values context.Context, h share, turn int) *Term {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core.Phase() != core.Leading {
+		return nil
+	}
+	t := newTerm(c, values, lockToken(c.place.Token, turn))
+	t.share = h
+	c.l.s.stats.terms.Add(1)
+	c.shares = append(c.shares, t)
+	return t
+}
+
+// dropShare ends a holder's right, and then its context.
+func (c *claim) dropShare(t *Term) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := givenBack
+	if c.why != nil || c.request != nil {
+		e = c.ended(t.token, core.Resigned)
+	}
+	t.endRight(e)
+	t.stopWork(e)
+	t.watchOverrun() // now: others may hold under the claim for long
+	if i := slices.Index(c.shares, t); i >= 0 {
+		c.shares = slices.Delete(c.shares, i, i+1)
+	}
 }

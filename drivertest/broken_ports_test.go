@@ -2,7 +2,6 @@ package drivertest_test
 
 import (
 	"context"
-	"sync"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
@@ -13,7 +12,7 @@ var portBreaks = []broken{
 	{name: "tells all who follow", clause: "a place that is followed is told when it is held, and nobody else",
 		lease: func(l driver.Lease) driver.Lease { return &hasty{Lease: l, told: make(chan driver.News, 100)} }},
 	{name: "follows only what comes", clause: "a place that is followed too late is told so as well",
-		lease: func(l driver.Lease) driver.Lease { return &onlyComing{follows: follows{l}} }},
+		lease: func(l driver.Lease) driver.Lease { return onlyComing{follows{l}} }},
 	{name: "says held of what was removed", clause: "a followed place that is removed is told gone and not held",
 		lease: func(l driver.Lease) driver.Lease { return heldForGone{follows{l}} }},
 	{name: "says gone of what was released", clause: "a followed place that is released is told nothing",
@@ -65,20 +64,11 @@ func (l *hasty) News(ctx context.Context) ([]driver.News, error) {
 	return (&tellsOwn{Lease: l.Lease, told: l.told}).News(ctx)
 }
 
-// onlyComing begins to follow when the place was seen to wait, and tells nothing of one that holds by then.
-type onlyComing struct {
-	follows
-	mu   sync.Mutex
-	held map[string]bool
-}
+// onlyComing tells nothing of a place that holds by the time it is to be followed.
+type onlyComing struct{ follows }
 
-func (l *onlyComing) Follow(places ...driver.Place) {
+func (l onlyComing) Follow(places ...driver.Place) {
 	for _, p := range places {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		if got, err := l.Lease.Wait(ctx, p); err == nil && got.Held && !p.Held {
-			continue
-		}
 		again, err := l.Lease.Claim(context.Background(), driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID})
 		if err == nil && again[0].Held && !p.Held {
 			continue

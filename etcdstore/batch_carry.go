@@ -121,3 +121,32 @@ func ofOne(err error) bool {
 
 // tooMany reports whether etcd allows fewer operations in one Txn.
 func tooMany(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrTooManyOps) }
+
+// inChunks calls do for 0 to n-1, most of them at once, and for half as many where etcd says that these are too many for one Txn. It ends where
+// do fails, or says that it is of no use to go on, and returns how many are done.
+func inChunks(n, most int, do func(from, to int) (goOn bool, err error)) (done int, err error) {
+	for done < n {
+		to := min(n, done+most)
+		goOn, err := do(done, to)
+		if to-done > 1 && tooMany(err) {
+			most = (to - done) / 2
+			continue
+		}
+		if err != nil || !goOn {
+			return done, err
+		}
+		done = to
+	}
+	return done, nil
+}
+
+// inChunks is inChunks for Txns of the lease, which remembers what the server refuses.
+func (l *lease) inChunks(n, most int, do func(from, to int) (goOn bool, err error)) (done int, err error) {
+	return inChunks(n, most, func(from, to int) (bool, error) {
+		goOn, err := do(from, to)
+		if to-from > 1 && tooMany(err) {
+			l.learnMost(to - from)
+		}
+		return goOn, err
+	})
+}

@@ -178,20 +178,9 @@ func (l *lease) settle(ctx context.Context) error {
 
 // settleAll moves claims in as few Txns as the server allows. It reports false if the record has changed.
 func (l *lease) settleAll(ctx context.Context, now anchor, slots []*slot) (bool, error) {
-	for most := max(1, l.reads(chunk+2)-2); len(slots) > 0; { // room for the operations within, as learnMost leaves it
-		n := min(most, len(slots))
-		done, err := l.settleSome(ctx, now, slots[:n])
-		if n > 1 && tooMany(err) {
-			l.learnMost(n)
-			most = n / 2
-			continue
-		}
-		if err != nil || !done {
-			return false, err
-		}
-		slots = slots[n:]
-	}
-	return true, nil
+	most := max(1, l.reads(chunk+2)-2) // room for the operations within, as learnMost leaves it
+	done, err := l.inChunks(len(slots), most, func(from, to int) (bool, error) { return l.settleSome(ctx, now, slots[from:to]) })
+	return done == len(slots), err
 }
 
 // settleSome moves some claims in one Txn, each where its key stands. It reports false if the record has changed.

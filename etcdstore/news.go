@@ -294,24 +294,16 @@ func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
 		}
 	}
 	l.mu.Unlock()
-	for most := l.reads(chunk); len(batch) > 0; {
-		n := min(most, len(batch))
-		if err == nil {
-			var gone []driver.News
-			gone, err = l.readPlaces(ctx, batch[:n])
+	done := 0
+	if err == nil {
+		done, err = l.inChunks(len(batch), l.reads(chunk), func(from, to int) (bool, error) {
+			gone, err := l.readPlaces(ctx, batch[from:to])
 			out = append(out, gone...)
-		}
-		if n > 1 && tooMany(err) {
-			l.learnMost(n)
-			most, err = n/2, nil
-			continue
-		}
-		if err != nil {
-			for _, sl := range batch[:n] {
-				l.news.keep(sl.spot)
-			}
-		}
-		batch = batch[n:]
+			return true, err
+		})
+	}
+	for _, sl := range batch[done:] {
+		l.news.keep(sl.spot)
 	}
 	return out, err
 }

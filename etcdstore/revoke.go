@@ -67,17 +67,9 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 			left = append(left, kv)
 		}
 	}
-	for most := chunk; len(left) > 0; {
-		n := min(most, len(left))
-		done, err := s.sweepSome(ctx, what, rec, left[:n])
-		if n > 1 && tooMany(err) {
-			most = n / 2 // the server allows fewer
-			continue
-		}
-		if err != nil || !done {
-			return false, err
-		}
-		left = left[n:]
+	done, err := inChunks(len(left), chunk, func(from, to int) (bool, error) { return s.sweepSome(ctx, what, rec, left[from:to]) })
+	if err != nil || done < len(left) {
+		return false, err
 	}
 	if rec.Lease != 0 {
 		return true, nil

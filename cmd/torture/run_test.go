@@ -147,10 +147,11 @@ func (a *arena) positiveControl() {
 	if waitUntil(deadline); rogue.dead() {
 		a.Error("positive control: the rogue is not seen alive after the deadline")
 	}
-	last := readActs(a, v.ownFile(a.own, rogue))
-	if len(last) == 0 || last[len(last)-1].at < deadline {
-		a.Error("positive control: the rogue's own file does not show that it acts after the deadline")
-	}
+	// It acts every 5 ms when a busy machine lets it: its next act may come a while after the deadline.
+	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline", func() bool {
+		last := readActs(a, v.ownFile(a.own, rogue))
+		return len(last) > 0 && last[len(last)-1].at >= deadline
+	})
 	a.Logf("positive control: %v", err)
 	rogue.signal(a, syscall.SIGKILL)
 }
