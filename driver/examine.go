@@ -39,6 +39,20 @@ type Dwindling interface {
 	Left(ctx context.Context) (left, step time.Duration, err error)
 }
 
+// Overseer is a [Store] that can tell how much is left of anybody's lease, for people who watch.
+type Overseer interface {
+	// Remaining tells of these leases, by [Standing.Lease], how much was left of each at some instant during the call. One that has ended, or
+	// of which the store does not know what its waiters go by, is missing from the answer.
+	Remaining(ctx context.Context, leases ...string) (map[string]Remaining, error)
+}
+
+// Remaining is how much is left of a lease.
+type Remaining struct {
+	Left time.Duration // on the clock that ends it, rounded down to a multiple of Step
+	TTL  time.Duration // as it was granted
+	Step time.Duration
+}
+
 // Operator does to leases and claims by hand what an operator may: no holder is asked, so one may lead on beside the next until it
 // has heard of it.
 type Operator interface {

@@ -15,6 +15,7 @@ import (
 var (
 	_ driver.Examiner  = (*Store)(nil)
 	_ driver.Operator  = (*Store)(nil)
+	_ driver.Overseer  = (*Store)(nil)
 	_ driver.Dwindling = (*lease)(nil)
 )
 
@@ -36,6 +37,21 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 		return nil
 	})
 	return left, 1, err
+}
+
+// Remaining implements [driver.Overseer]. A lease is known by its claims.
+func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
+	all := map[string]driver.Remaining{}
+	err := s.do(ctx, "", func() error {
+		for l := range s.standing() {
+			if slices.Contains(leases, l.id) {
+				left := time.Duration(float64(time.Until(l.ends)) * s.opts.Rate)
+				all[l.id] = driver.Remaining{Left: max(left, 0), TTL: l.ttl, Step: 1}
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 // Leases implements [driver.Operator]. A lease is known by its claims, so one without any is not found.

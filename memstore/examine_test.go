@@ -91,3 +91,27 @@ func TestByHand(t *testing.T) {
 		}
 	})
 }
+
+// Whoever watches sees how much is left of another's lease.
+func TestRemaining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		s := memstore.New(memstore.Options{})
+		l, err := s.Grant(ctx, "a", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Claim(ctx, driver.Claim{Name: "n", ID: "1"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		got, err := s.Remaining(ctx, l.ID(), "nosuch")
+		if r := got[l.ID()]; err != nil || len(got) != 1 || r.TTL != time.Minute || r.Left != 40*time.Second {
+			t.Errorf("after 20 s: %+v, %v", got, err)
+		}
+		time.Sleep(41 * time.Second)
+		if got, err := s.Remaining(ctx, l.ID()); err != nil || len(got) != 0 {
+			t.Errorf("a lease that has ended: %+v, %v", got, err)
+		}
+	})
+}
