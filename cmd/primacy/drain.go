@@ -2,16 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
-	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 )
 
 func (a *app) drainCommand() *cobra.Command {
@@ -48,20 +46,12 @@ type moveJSON struct {
 	code   int
 }
 
-// drainer moves what one candidate leads.
-type drainer struct {
+// drained is what became of all that one candidate led.
+type drained struct {
 	*app
-	s          *primacy.Session
-	asker      driver.Asker
-	id, reason string
-	wait       time.Duration
-
-	mu    sync.Mutex
+	id    string
 	moves []moveJSON
 }
-
-// together is how many are moved at once: work takes its time to stop, and the store should not be asked for a thousand at a time.
-const together = 16
 
 func (a *app) drain(ctx context.Context, id, reason string, wait time.Duration) error {
 	if err := checkReason(reason); err != nil {
@@ -72,9 +62,9 @@ func (a *app) drain(ctx context.Context, id, reason string, wait time.Duration) 
 		return err
 	}
 	defer done()
-	asker, ok := st.(driver.Asker)
-	if !ok {
-		return fmt.Errorf("%s cannot carry a request to a leader; stop it where it runs", st.Caps().Store)
+	m, err := handover.NewMover(s, st, reason, wait, a.timeout)
+	if err != nil {
+		return err
 	}
 	listCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -82,104 +72,14 @@ func (a *app) drain(ctx context.Context, id, reason string, wait time.Duration) 
 	if err != nil {
 		return err
 	}
-	states = slices.DeleteFunc(states, func(st primacy.State) bool { return !ledBy(st, id) })
-	d := &drainer{app: a, s: s, asker: asker, id: id, reason: reason, wait: wait}
-	ctx, cancel = context.WithTimeout(ctx, wait)
-	defer cancel()
-	var wg sync.WaitGroup
-	turns := make(chan struct{}, together)
-	for _, st := range states {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			d.tell(d.move(ctx, st))
-		})
-	}
-	wg.Wait()
+	d := &drained{app: a, id: id}
+	m.Drain(ctx, id, states, d.tell)
 	return d.sum()
 }
 
-func ledBy(st primacy.State, id string) bool {
-	return st.Leader != nil && st.Leader.ID == id && st.Leader.Slots == 0
-}
-
-// move moves one election. Each request is for one term of the candidate: whoever leads next is not asked.
-func (d *drainer) move(ctx context.Context, st primacy.State) moveJSON {
-	m := moveJSON{Name: st.Name, Token: st.Leader.Token}
-	e := d.s.Election(st.Name)
-	for ledBy(st, d.id) {
-		r := driver.Request{Token: uint64(st.Leader.Token), By: d.s.ID(), Reason: d.reason}
-		to, ok := otherThan(st, d.id)
-		if !ok {
-			return m.ends("left", st, exitNo, errors.New("nobody else stands"))
-		}
-		r.To = to
-		err := d.ask(ctx, e.Name(), r)
-		if err == nil {
-			if next, changed := awaitChange(ctx, e, st.Leader.Token); changed {
-				st = next
-				continue
-			}
-		}
-		switch {
-		case err == nil || ctx.Err() != nil:
-			return m.ends("late", st, exitNotAcquired, fmt.Errorf("%s has not given it up after %v", d.id, d.wait))
-		case !errors.Is(err, driver.ErrGone):
-			return m.ends("failed", st, codeOf(err), err)
-		}
-		if st, err = e.State(ctx); err != nil {
-			return m.ends("failed", st, codeOf(err), err)
-		}
-	}
-	return m.ends("moved", st, 0, nil)
-}
-
-// ask repeats a request until the store has taken it, or never will.
-func (d *drainer) ask(ctx context.Context, name string, r driver.Request) error {
-	for {
-		try, cancel := context.WithTimeout(ctx, d.timeout)
-		err := d.asker.Ask(try, name, r)
-		cancel()
-		if err == nil || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrRefused) {
-			return err
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", primacy.ErrUnreachable, err)
-		}
-	}
-}
-
-// otherThan returns the oldest candidate of another ID. A claim of another program has none: then it is "", whoever is next.
-func otherThan(st primacy.State, id string) (to string, ok bool) {
-	for _, w := range st.Waiting {
-		if w.Slots != 0 || w.ID == id {
-			continue
-		}
-		if ok = true; w.ID != "" {
-			return w.ID, true
-		}
-	}
-	return "", ok
-}
-
-func (m moveJSON) ends(result string, st primacy.State, code int, err error) moveJSON {
-	m.Result, m.code = result, code
-	if st.Leader != nil {
-		l := standingToJSON(*st.Leader)
-		m.Leader = &l
-	}
-	if err != nil {
-		m.Error = oneLine(err)
-	}
-	return m
-}
-
 // tell prints one line as soon as it is known what became of an election; -o json waits for all.
-func (d *drainer) tell(m moveJSON) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (d *drained) tell(move handover.Move) {
+	m := moveToJSON(move)
 	d.moves = append(d.moves, m)
 	switch {
 	case d.output == "json":
@@ -194,8 +94,28 @@ func (d *drainer) tell(m moveJSON) {
 	}
 }
 
+func moveToJSON(move handover.Move) moveJSON {
+	m := moveJSON{Name: move.Name, Token: move.Token, Result: string(move.Result)}
+	if l := move.Now.Leader; l != nil {
+		j := standingToJSON(*l)
+		m.Leader = &j
+	}
+	if move.Err != nil {
+		m.Error = oneLine(move.Err)
+	}
+	switch move.Result {
+	case handover.Left:
+		m.code = exitNo
+	case handover.Late:
+		m.code = exitNotAcquired
+	case handover.Failed:
+		m.code = codeOf(move.Err)
+	}
+	return m
+}
+
 // sum says how it went on the whole.
-func (d *drainer) sum() error {
+func (d *drained) sum() error {
 	slices.SortFunc(d.moves, func(a, b moveJSON) int {
 		if a.Name < b.Name {
 			return -1

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 )
 
 func (a *app) resignCommand() *cobra.Command {
@@ -47,7 +48,7 @@ func (a *app) resign(ctx context.Context, name, reason string, wait time.Duratio
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if st, changed := awaitChange(waitCtx, e, token); changed {
+	if st, changed := handover.AwaitChange(waitCtx, e, token); changed {
 		a.say("the leader of %s under token %d has resigned; now: %s", name, token, who(st.Leader))
 		return a.printLeader(st)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 )
 
 func (a *app) transferCommand() *cobra.Command {
@@ -71,7 +72,7 @@ func (a *app) transfer(ctx context.Context, name, to, reason string, wait time.D
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	st, changed := awaitChange(waitCtx, e, token)
+	st, changed := handover.AwaitChange(waitCtx, e, token)
 	switch {
 	case !changed:
 		return fail(exitNotAcquired, "the leader of %s was asked to hand over to %s, but still leads under token %d after %v%s", name, to, token, wait, a.stillStands(ctx, e, to))
@@ -93,16 +94,6 @@ func (a *app) stillStands(ctx context.Context, e *primacy.Election, id string) s
 		return ""
 	}
 	return fmt.Sprintf("; %s stands in the line no more", id)
-}
-
-// awaitChange waits until another term than that one, or none, is the present one.
-func awaitChange(ctx context.Context, e *primacy.Election, token primacy.Token) (primacy.State, bool) {
-	for st, err := range e.Observe(ctx) {
-		if err == nil && (st.Leader == nil || st.Leader.Token != token) {
-			return st, true
-		}
-	}
-	return primacy.State{}, false
 }
 
 func checkReason(reason string) error {

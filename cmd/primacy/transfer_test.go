@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 	"github.com/primacy-go/primacy/open"
 )
 
@@ -142,7 +143,7 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 	w := newWorld(t)
 	old, heir := w.session("old"), w.session("new")
-	const more = together + 2
+	const more = handover.Together + 2
 	lead := func(s *primacy.Session, name string) {
 		term, err := s.Election(name).Campaign(t.Context(), nil)
 		if err != nil || name == "deaf" {
