@@ -56,6 +56,8 @@ type app struct {
 	timeout        time.Duration
 	output         string
 	verbose, quiet bool
+	configPath     string
+	config         *config // what that file says to this verb; nil without one
 }
 
 // run is the whole program but for the process: it returns the exit code.
@@ -107,7 +109,7 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not found; 1 only answers a question with no.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd.Flags()) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
 	}
 	f := root.PersistentFlags()
 	f.StringVarP(&a.store, "store", "S", "", "where leases live: etcd://host:2379[,host…][/prefix] or embedded:DIR (default: embedded, in your state folder)")
@@ -117,25 +119,38 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	f.StringVarP(&a.output, "output", "o", "table", "table, json or ndjson")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
+	f.StringVar(&a.configPath, "config", "", "a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
 	root.AddCommand(a.runCommand(), a.lockCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.transferCommand(), a.drainCommand(), a.statusCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand())
 	return root
 }
 
-// prepare fills flags that were not given from the environment (PRIMACY_STORE for --store) and checks those on all verbs.
-func (a *app) prepare(flags *pflag.FlagSet) error {
+// prepare fills flags that were not given from the environment (PRIMACY_STORE for --store), then from the file of --config, and checks those
+// on all verbs.
+func (a *app) prepare(cmd *cobra.Command) error {
+	flags := cmd.Flags()
+	if err := a.loadConfig(cmd); err != nil {
+		return err
+	}
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
-		key := "PRIMACY_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		v := os.Getenv(key) // empty is not set, as a unit file or a Dockerfile leaves it
-		if v == "" || f.Changed || f.Name == "help" || err != nil {
+		if f.Changed || f.Name == "help" || err != nil {
 			return
 		}
-		if e := flags.Set(f.Name, v); e != nil {
+		key := variable(f.Name)
+		v := os.Getenv(key) // empty is not set, as a unit file or a Dockerfile leaves it
+		if v == "" {
+			err = a.config.set(flags, f)
+		} else if e := flags.Set(f.Name, v); e != nil {
 			err = fmt.Errorf("%s=%q: %w", key, v, e)
 		}
 	})
 	if err != nil {
 		return err
+	}
+	if a.config != nil {
+		if key := a.config.exposed(); key != "" {
+			a.say("warning: %s holds a password (%s) and everybody may read it: chmod o-r %s", a.configPath, key, a.configPath)
+		}
 	}
 	switch a.output {
 	case "table", "json", "ndjson":
@@ -149,6 +164,21 @@ func (a *app) prepare(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--timeout %v: use a positive duration, such as 10s", a.timeout)
 	}
 	return nil
+}
+
+// variable is the environment variable that stands for a flag.
+func variable(flag string) string {
+	return "PRIMACY_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func (a *app) loadConfig(cmd *cobra.Command) (err error) {
+	if a.configPath == "" {
+		a.configPath = os.Getenv(variable("config"))
+	}
+	if a.configPath != "" {
+		a.config, err = readConfig(a.configPath, cmd)
+	}
+	return err
 }
 
 // say tells people what is going on, on stderr; stdout belongs to the command or to the answer.
