@@ -36,6 +36,9 @@ type Command struct {
 	StopSignal syscall.Signal // default SIGTERM
 
 	Will *Will // nil: there is nothing to do for this process when it died
+
+	// Apart is a command that is no part of the job whose shell may stop it (^Z): one that runs beside another, a hook. Give it no terminal.
+	Apart bool
 }
 
 // By says what ended a command.

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -29,6 +30,9 @@ func Signals() []os.Signal { return nil }
 
 // StartOther starts cmd.
 func (s *Supervisor) StartOther(cmd *exec.Cmd) error { return cmd.Start() }
+
+// Reap does nothing.
+func (s *Supervisor) Reap(context.Context) {}
 
 // Start returns an error.
 func (s *Supervisor) Start(Command) (*Process, error) { return nil, errLinux }

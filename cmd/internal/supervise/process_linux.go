@@ -30,6 +30,8 @@ type Process struct {
 	inbox  inbox
 	failed error
 	gone   *goneReport
+	asked  bool // SIGTSTP was passed on: the command stops for that, and not by hand
+	apart  bool
 
 	mu     sync.Mutex
 	plan   plan    // the supervisor's own: a little later than the guardian's, for when that one fails
@@ -52,7 +54,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	}
 	p := &Process{
 		sup: s, started: make(chan error, 1), done: make(chan struct{}),
-		unsent: make(chan struct{}, 1), bell: -1,
+		unsent: make(chan struct{}, 1), bell: -1, apart: c.Apart,
 		sent: c.Deadline, plan: plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin / 4 * 3},
 	}
 	p.orders = []order{{Start: &startOrder{

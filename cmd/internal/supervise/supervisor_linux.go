@@ -20,7 +20,14 @@ type Supervisor struct {
 
 	// Held across every fork, so that a sweep never meets a child that it has not heard of.
 	mu     sync.Mutex
-	spared map[int]string // children that are no part of a lost tree: pid → start time
+	spared map[int]child // children that are no part of a lost tree
+	work   map[int]bool  // commands whose guardian may be lost: whoever sweeps up after it asks for their status
+}
+
+// child is one of ours, by its process ID.
+type child struct {
+	start string // its start time: with the process ID, it names it for good
+	own   bool   // started by StartOther: its exec.Cmd waits for it
 }
 
 // New makes this process a child subreaper, so that a guardian's orphans fall to it, and returns its Supervisor.
@@ -30,9 +37,9 @@ func New() (*Supervisor, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become child subreaper: %w", err)
 	}
-	s := &Supervisor{ignored: ignoredSignals(), spared: map[int]string{}}
+	s := &Supervisor{ignored: ignoredSignals(), spared: map[int]child{}, work: map[int]bool{}}
 	for _, pid := range snapshot()(os.Getpid()) { // left by whoever exec'ed us
-		s.spare(pid)
+		s.spare(pid, false)
 	}
 	return s, nil
 }
@@ -53,26 +60,26 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	s.spare(cmd.Process.Pid)
+	s.spare(cmd.Process.Pid, true)
 	return nil
 }
 
 // spare excepts a child from sweeps; s.mu is held, or nobody knows s yet.
-func (s *Supervisor) spare(pid int) {
+func (s *Supervisor) spare(pid int, own bool) {
 	for old := range s.spared { // numbers come back
 		if !s.isSpared(old) {
 			delete(s.spared, old)
 		}
 	}
 	if st, ok := readStat(pid); ok {
-		s.spared[pid] = st.start
+		s.spared[pid] = child{st.start, own}
 	}
 }
 
 func (s *Supervisor) isSpared(pid int) bool {
-	start, known := s.spared[pid]
+	c, known := s.spared[pid]
 	st, alive := readStat(pid)
-	return known && alive && st.start == start
+	return known && alive && st.start == c.start
 }
 
 // sweep kills a lost guardian and everything that was below it, and returns when nothing is left. The guardian itself

@@ -21,12 +21,15 @@ import (
 func (p *Process) watch(timer int) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, unix.SIGTSTP, unix.SIGCONT)
+	if !p.apart {
+		signal.Notify(signals, unix.SIGTSTP, unix.SIGCONT)
+	}
 	go p.note(signals)
 	for late := false; !late && p.gone == nil && p.failed == nil && !p.inbox.closed; {
 		_ = setTimer(timer, p.killAt())
 		await(-1, timer, p.bell, p.inbox.fd)
 		if p.came(&p.stop) {
+			p.asked = true
 			p.Signal(unix.SIGTSTP)
 		}
 		if p.came(&p.cont) {
@@ -103,6 +106,7 @@ func (p *Process) take(line []byte) {
 	switch {
 	case r.Started != 0:
 		p.pid = r.Started
+		p.sup.mark(p.pid, true)
 		p.started <- nil
 	case r.Failed != nil:
 		p.failed = startError(r.Failed)
@@ -146,6 +150,7 @@ func (p *Process) finish(timer int) {
 	if p.failed != nil && p.pid == 0 {
 		p.started <- p.failed
 	}
+	p.sup.mark(p.pid, false)
 	close(p.done)
 }
 
@@ -158,15 +163,20 @@ func (p *Process) overrun() time.Duration {
 // pause makes ^Z work: the command has stopped, now its supervisor stops too, or the shell would never get control.
 // It returns when somebody has continued us (fg, bg), and continues the command.
 func (p *Process) pause() {
-	if p.terminal == nil || boottime.Now() >= p.killAt() {
+	if p.terminal == nil && !p.asked || boottime.Now() >= p.killAt() {
 		return // stopped by hand, with kill -STOP: no shell waits for it. Or too late: we must kill, and not stand still
 	}
-	p.terminal.take(p.pid)
+	p.asked = false
+	if p.terminal != nil {
+		p.terminal.take(p.pid)
+	}
 	if !orphaned() {
-		// The others of our group as well, as ^Z would: a script around us, the rest of a pipeline. Our own copy is
-		// caught and must not be passed on, or the command would stop again after fg.
-		_ = unix.Kill(0, unix.SIGTSTP)
-		p.swallow(&p.stop)
+		if p.terminal != nil { // else ^Z came to our group, and we passed it on
+			// The others of our group as well, as ^Z would: a script around us, the rest of a pipeline. Our own copy is
+			// caught and must not be passed on, or the command would stop again after fg.
+			_ = unix.Kill(0, unix.SIGTSTP)
+			p.swallow(&p.stop)
+		}
 		// To this very thread: a signal to the process may strike later, after we have continued the command.
 		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 		// Passed on late, it would continue the command after the next ^Z, while we stand still.
