@@ -67,7 +67,7 @@ func Clauses() []Clause {
 	var all []Clause
 	for _, some := range [][]Clause{
 		leaseClauses, claimClauses, waitClauses, releaseClauses, lineClauses, newsClauses, seatClauses, sharedClauses, semaphoreClauses, transferClauses,
-		followClauses, exchangeClauses,
+		followClauses, exchangeClauses, journalClauses, recordClauses,
 		callClauses, restartClauses,
 	} {
 		all = append(all, some...)

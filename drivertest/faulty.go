@@ -27,8 +27,8 @@ type Faults struct {
 	Lag   time.Duration // what is done later is done after a random time below this
 }
 
-// FaultyStore is a store behind a bad network. It implements driver.Lister, driver.Asker and driver.Revoker if the store does, and its leases driver.Transferer,
-// driver.Follower and driver.Exchanger.
+// FaultyStore is a store behind a bad network. It implements driver.Lister, driver.Asker, driver.Revoker and driver.Journal if the store does, and
+// its leases driver.Transferer, driver.Follower and driver.Exchanger.
 type FaultyStore interface {
 	driver.Store
 	Set(f Faults) // other faults from now on; a new Seed begins its sequence
@@ -44,10 +44,8 @@ var ErrUnknown = errors.New("drivertest: the answer was lost, the call may have 
 func Faulty(store driver.Store, f Faults) FaultyStore {
 	s := &faulty{Store: store, net: &network{changed: make(chan struct{})}}
 	s.Set(f)
-	lister, _ := store.(driver.Lister)
-	asker, _ := store.(driver.Asker)
-	revoker, _ := store.(driver.Revoker)
-	return storeWith(s, storePorts{lister, asker, revoker}, faultyPorts{lister, asker, revoker, s.net}).(FaultyStore)
+	ports := storePortsOf(store)
+	return storeWith(s, ports, faultyPorts{ports, s.net}).(FaultyStore)
 }
 
 // network decides what becomes of each call.

@@ -44,10 +44,8 @@ func (s *faulty) Close() error {
 
 // faultyPorts are the optional ports of a store.
 type faultyPorts struct {
-	lister  driver.Lister
-	asker   driver.Asker
-	revoker driver.Revoker
-	net     *network
+	storePorts
+	net *network
 }
 
 func (s faultyPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
@@ -60,6 +58,26 @@ func (s faultyPorts) Ask(ctx context.Context, name string, r driver.Request) err
 
 func (s faultyPorts) Revoke(ctx context.Context, lease string) error {
 	return act(ctx, s.net, idempotent, func(ctx context.Context) error { return s.revoker.Revoke(ctx, lease) })
+}
+
+func (s faultyPorts) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	type answer struct {
+		there driver.Record
+		added bool
+	}
+	got, err := through(ctx, s.net, changes, func(ctx context.Context) (a answer, err error) {
+		a.there, a.added, err = s.journal.Append(ctx, name, r, keep)
+		return a, err
+	})
+	return got.there, got.added, err
+}
+
+func (s faultyPorts) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Record, error) { return s.journal.Records(ctx, name, before, limit) })
+}
+
+func (s faultyPorts) Journals(ctx context.Context, prefix string) ([]string, error) {
+	return through(ctx, s.net, changes, func(ctx context.Context) ([]string, error) { return s.journal.Journals(ctx, prefix) })
 }
 
 // faultyLease is a lease behind the network. ID and TTL need none.

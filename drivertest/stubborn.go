@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -11,10 +12,7 @@ import (
 // stubborn returns a store that repeats each call whose outcome is unknown until the answer is final, as the library above
 // a driver does. So the clauses, which expect answers, can run over [Faulty].
 func stubborn(s driver.Store) driver.Store {
-	lister, _ := s.(driver.Lister)
-	asker, _ := s.(driver.Asker)
-	revoker, _ := s.(driver.Revoker)
-	ports := storePorts{lister, asker, revoker}
+	ports := storePortsOf(s)
 	return storeWith(stubbornStore{s}, ports, stubbornPorts{ports})
 }
 
@@ -66,6 +64,25 @@ func (s stubbornPorts) Ask(ctx context.Context, name string, r driver.Request) e
 
 func (s stubbornPorts) Revoke(ctx context.Context, lease string) error {
 	return untilDone(ctx, func() error { return s.revoker.Revoke(ctx, lease) })
+}
+
+// Append may be told false after an unknown answer: then that call has done it, if what is there is what it brought.
+func (s stubbornPorts) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+	unsure := false
+	err = untilDone(ctx, func() (err error) {
+		there, added, err = s.journal.Append(ctx, name, r, keep)
+		unsure = unsure || err != nil
+		return err
+	})
+	return there, added || err == nil && unsure && bytes.Equal(there.Value, r.Value), err
+}
+
+func (s stubbornPorts) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	return until(ctx, func() ([]driver.Record, error) { return s.journal.Records(ctx, name, before, limit) })
+}
+
+func (s stubbornPorts) Journals(ctx context.Context, prefix string) ([]string, error) {
+	return until(ctx, func() ([]string, error) { return s.journal.Journals(ctx, prefix) })
 }
 
 type stubbornLease struct{ driver.Lease }

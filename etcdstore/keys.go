@@ -15,6 +15,7 @@ import (
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one (see heart)
+//	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //
 // <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its elections and mutexes,
 // `etcdctl elect` and `etcdctl lock` can stand in the same line. A session keeps the ID of its first lease in its keys, also
@@ -24,7 +25,10 @@ import (
 const (
 	sessions = "@session/"
 	beats    = "@beat/"
+	journals = "@journal/"
 	beatMark = "+"
+
+	noLine, pastNoLine = "@", "A" // all keys that are not of a line begin with the one and stand before the other: no escaped name does
 )
 
 const (

@@ -190,15 +190,13 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 // Lines implements [driver.Lister].
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	what := verb("lines", prefix)
-	from := s.prefix + escape(prefix)
-	resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(prefixEnd(from)),
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	kvs, rev, err := s.readLines(ctx, what, s.prefix+escape(prefix))
 	if err != nil {
 		return nil, err
 	}
 	byName := map[string][]*mvccpb.KeyValue{}
 	var all []*mvccpb.KeyValue
-	for _, kv := range resp.Kvs {
+	for _, kv := range kvs {
 		dir, _, ok := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
 		name, plain := unescape(string(dir))
 		if !ok || !plain {
@@ -207,14 +205,34 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 		byName[name] = append(byName[name], kv)
 		all = append(all, kv)
 	}
-	owners, err := s.ownersOf(ctx, what, all, resp.Header.Revision)
+	owners, err := s.ownersOf(ctx, what, all, rev)
 	if err != nil {
 		return nil, err
 	}
 	lines := make([]driver.Line, 0, len(byName))
 	for name, kvs := range byName {
-		lines = append(lines, s.lineOf(name, kvs, resp.Header.Revision, owners))
+		lines = append(lines, s.lineOf(name, kvs, rev, owners))
 	}
 	slices.SortFunc(lines, func(a, b driver.Line) int { return cmp.Compare(a.Name, b.Name) })
 	return lines, nil
+}
+
+// readLines reads all keys that begin with from, those of one line oldest first, but not what is no line: journals may be long.
+func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
+	oldest := func(from, end string) *pb.RangeRequest {
+		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE}
+	}
+	if from != s.prefix {
+		resp, err := s.get(ctx, what, oldest(from, prefixEnd(from)))
+		if err != nil {
+			return nil, 0, err
+		}
+		return resp.Kvs, resp.Header.Revision, nil
+	}
+	resp, _, err := s.txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
+		doRange(oldest(from, from+noLine)), doRange(oldest(from+pastNoLine, prefixEnd(from)))}})
+	if err != nil {
+		return nil, 0, err
+	}
+	return append(found(resp, 0), found(resp, 1)...), resp.Header.Revision, nil
 }

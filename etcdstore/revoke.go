@@ -56,13 +56,16 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 // sweep deletes the claims of a session that are not on the lease that its record is on: a move was not finished. Where the record is on
 // none, it goes with them. It reports false if the record has changed meanwhile: then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
-	resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(s.prefix), RangeEnd: []byte(prefixEnd(s.prefix)),
-		KeysOnly: true, MinCreateRevision: rec.CreateRevision})
+	since := func(from, end string) *pb.RequestOp {
+		return doRange(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true, MinCreateRevision: rec.CreateRevision})
+	}
+	resp, _, err := s.txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
+		since(s.prefix, s.prefix+noLine), since(s.prefix+pastNoLine, prefixEnd(s.prefix))}})
 	if err != nil {
 		return false, fmt.Errorf("%w (its claims are looked for under %q)", err, s.prefix)
 	}
 	var left []*mvccpb.KeyValue
-	for _, kv := range resp.Kvs {
+	for _, kv := range append(found(resp, 0), found(resp, 1)...) {
 		if (kv.Lease != rec.Lease || rec.Lease == 0) && s.isClaimOf(string(kv.Key), session) {
 			left = append(left, kv)
 		}

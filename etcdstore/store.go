@@ -49,14 +49,15 @@ const (
 
 // Store is a [driver.Store] on etcd, and a [driver.Lister] and [driver.Asker] too.
 type Store struct {
-	prefix string
-	caps   driver.Caps
-	ring   *ring
-	hub    *hub
-	owners owners
-	vigils vigils
-	hearts bool             // every session gets a heartbeat
-	owned  *clientv3.Client // made by Open, nil if the caller's
+	prefix  string
+	caps    driver.Caps
+	ring    *ring
+	hub     *hub
+	owners  owners
+	vigils  vigils
+	shelves shelves
+	hearts  bool             // every session gets a heartbeat
+	owned   *clientv3.Client // made by Open, nil if the caller's
 
 	cluster uint64        // etcd's ID of the cluster
 	term    atomic.Uint64 // the newest raft term seen

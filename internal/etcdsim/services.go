@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -67,6 +68,9 @@ func (s *kvService) Range(ctx context.Context, r *pb.RangeRequest) (resp *pb.Ran
 
 func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if err := checkOps(r, s.m.c.o.TxnOps); err != nil {
+		return nil, err
+	}
+	if err := checkOnce(r); err != nil {
 		return nil, err
 	}
 	full, late := s.m.c.full(r)
@@ -145,6 +149,28 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 		return nil, err
 	}
 	return &pb.LeaseRevokeResponse{Header: h}, nil
+}
+
+// LeaseTimeToLive is answered by the leader, as this member knows it. Keys are not told.
+func (s *leaseService) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	resp := &pb.LeaseTimeToLiveResponse{ID: r.ID, TTL: -1}
+	h, err := s.m.read(ctx, false, func() error {
+		if s.m.lead < 0 {
+			return rpctypes.ErrGRPCNoLeader
+		}
+		lead := s.m.c.members[s.m.lead]
+		l, at := s.m.st.leases[r.ID], lead.expiry[r.ID]
+		if l == nil || at == 0 {
+			return nil
+		}
+		resp.GrantedTTL, resp.TTL = l.ttl, int64((at - lead.clock()).Round(time.Second).Seconds())
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp.Header = h
+	return resp, nil
 }
 
 // LeaseKeepAlive answers renewals one after another. The header is made before the renewal.

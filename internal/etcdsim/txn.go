@@ -3,6 +3,7 @@ package etcdsim
 import (
 	"bytes"
 	"cmp"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -27,6 +28,60 @@ func checkOps(t *pb.TxnRequest, most int) error {
 		}
 	}
 	return nil
+}
+
+// checkOnce refuses a Txn that puts a key twice, or puts and deletes it, wherever in it that may be. Of a Txn within, one branch may put what
+// the other does.
+func checkOnce(t *pb.TxnRequest) error {
+	for _, list := range [][]*pb.RequestOp{t.Success, t.Failure} {
+		if _, _, ok := written(list); !ok {
+			return rpctypes.ErrGRPCDuplicateKey
+		}
+	}
+	return nil
+}
+
+// written returns what the operations put and delete, and false if they do what etcd does not take.
+func written(list []*pb.RequestOp) (puts map[string]bool, dels []*pb.DeleteRangeRequest, ok bool) {
+	puts = map[string]bool{}
+	add := func(key string, safe map[string]bool) bool {
+		twice := puts[key] && !safe[key]
+		puts[key] = true
+		return !twice && !slices.ContainsFunc(dels, func(d *pb.DeleteRangeRequest) bool { return within(key, d.Key, d.RangeEnd) })
+	}
+	for _, op := range list {
+		if d := op.GetRequestDeleteRange(); d != nil {
+			dels = append(dels, d)
+		}
+	}
+	for _, op := range list {
+		in := op.GetRequestTxn()
+		if in == nil {
+			continue
+		}
+		then, delThen, ok1 := written(in.Success)
+		other, delElse, ok2 := written(in.Failure)
+		if !ok1 || !ok2 {
+			return nil, nil, false
+		}
+		for key := range then {
+			if !add(key, nil) {
+				return nil, nil, false
+			}
+		}
+		for key := range other {
+			if !add(key, then) {
+				return nil, nil, false
+			}
+		}
+		dels = append(append(dels, delThen...), delElse...)
+	}
+	for _, op := range list {
+		if put := op.GetRequestPut(); put != nil && !add(string(put.Key), nil) {
+			return nil, nil, false
+		}
+	}
+	return puts, dels, true
 }
 
 // path is which branch each Txn takes: decided for the whole tree before anything is written.

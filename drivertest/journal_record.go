@@ -1,0 +1,3 @@
+package drivertest
+
+var recordClauses = []Clause{}
