@@ -4,6 +4,7 @@ package torture
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,6 +34,10 @@ func TestMain(m *testing.M) {
 	case "command":
 		check(commandMain())
 	case "":
+		flag.Parse()
+		if n, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); err == nil && n > 3 {
+			check(flag.Set("test.parallel", "3")) // each keeps a cluster and its clients busy
+		}
 		code := m.Run()
 		if dir := os.Getenv(binDirEnv); dir != "" {
 			os.RemoveAll(dir)
