@@ -1,0 +1,184 @@
+// Package agent is the sidecar's API: elections and locks over HTTP and JSON for programs in any language.
+//
+// What leads is a process that is not this one. So a term is given up only when its client has said that it stopped, or closed the
+// connection that the term is bound to, or when all the time that it was told it may rely on has passed: see holding.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Options of an Agent.
+type Options struct {
+	// Session is that of every client, but for its ID and where it asks for another ttl. ID is this server's own.
+	Session primacy.Options
+	// Name is the election of /leader where the request names none.
+	Name string
+	// Token is what requests from other than unix sockets must bear; empty: none.
+	Token string
+	// Hosts are the names by which this server may be called, beside localhost and addresses.
+	Hosts []string
+	// UIDs may use the unix socket, beside this process's own and root.
+	UIDs []int
+	// Clients is how many campaigns, locks and event streams there may be at once. Default 1000.
+	Clients int
+	// Timeout is for a store that does not answer a request. Default 5 s.
+	Timeout time.Duration
+	Metrics http.Handler
+	Logger  *slog.Logger
+}
+
+// Agent answers the API. It holds terms for its clients.
+type Agent struct {
+	store   driver.Store
+	own     *primacy.Session
+	o       Options
+	clients *clients
+	held    holdings
+	router  *health.Router
+	pulse   *health.Pulse
+	ready   atomic.Bool   // the store has answered
+	stopped chan struct{} // closed when it begins to stop
+	stop    func()
+	cancel  context.CancelFunc // ends the agent's own goroutines
+	locks   sync.WaitGroup     // kept without a connection
+	present atomic.Int64
+}
+
+// New returns an agent on a store, which stays the caller's to close after Close. It does no I/O, but asks the store in the background until
+// it has answered once.
+func New(st driver.Store, o Options) (*Agent, error) {
+	if o.Clients == 0 {
+		o.Clients = 1000
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	o.Session.Overrun = primacy.OverrunWait // no work runs in this process
+	own, err := primacy.NewSession(st, o.Session)
+	if err != nil {
+		return nil, err
+	}
+	o.Session.ID = own.ID()
+	if o.Session.TTL == 0 {
+		o.Session.TTL = primacy.DefaultTTL
+	}
+	a := &Agent{store: st, own: own, o: o, clients: newClients(st, o.Session), stopped: make(chan struct{})}
+	a.stop = sync.OnceFunc(func() { close(a.stopped) })
+	ctx, cancel := context.WithCancel(context.Background())
+	a.cancel = cancel
+	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.own.Stats() })
+	go a.greet(ctx)
+	a.router = health.NewRouter(append(a.health().Routes(), a.routes()...)...)
+	return a, nil
+}
+
+// Session returns the agent's own session: it reads, asks, and holds the locks of clients without an id.
+func (a *Agent) Session() *primacy.Session { return a.own }
+
+// Health returns what load balancers and orchestrators ask, without the rest of the API.
+func (a *Agent) Health() http.Handler { return a.health().Handler() }
+
+func (a *Agent) health() health.Options {
+	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.o.Metrics}
+}
+
+func (a *Agent) isReady() error {
+	select {
+	case <-a.stopped:
+		return errStopping
+	default:
+	}
+	if !a.ready.Load() {
+		return errors.New("the store has not answered yet")
+	}
+	return nil
+}
+
+// greet asks the store until it has answered.
+func (a *Agent) greet(ctx context.Context) {
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, a.o.Timeout)
+		_, err := a.store.Line(try, "@ready")
+		cancel()
+		if err == nil {
+			a.ready.Store(true)
+			return
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// routes are the API's, but for health's.
+func (a *Agent) routes() []health.Route {
+	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	return []health.Route{
+		{Method: get, Path: "/v1/elections", Handle: a.list},
+		{Method: get, Path: "/v1/elections/{name}", Handle: a.state},
+		{Method: get, Path: "/v1/elections/{name}/events", Handle: a.events},
+		{Method: post, Path: "/v1/elections/{name}/campaign", Handle: a.campaign},
+		{Method: post, Path: "/v1/elections/{name}/renew", Handle: a.renew(false)},
+		{Method: post, Path: "/v1/elections/{name}/resign", Handle: a.resign},
+		{Method: post, Path: "/v1/elections/{name}/proclaim", Handle: a.proclaim},
+		{Method: post, Path: "/v1/elections/{name}/transfer", Handle: a.transfer},
+		{Method: post, Path: "/v1/locks/{name}", Handle: a.lock},
+		{Method: post, Path: "/v1/locks/{name}/renew", Handle: a.renew(true)},
+		{Method: del, Path: "/v1/locks/{name}", Handle: a.unlock},
+	}
+}
+
+// admit counts a client that stays. It answers where there are too many, or the server is stopping.
+func (a *Agent) admit(w http.ResponseWriter) (out func(), ok bool) {
+	select {
+	case <-a.stopped:
+		stopping.Write(w, "ask another one, or again in a moment")
+		return nil, false
+	default:
+	}
+	if a.present.Add(1) > int64(a.o.Clients) {
+		a.present.Add(-1)
+		tooMany.Write(w, "%d campaigns, locks and streams are open", a.o.Clients)
+		return nil, false
+	}
+	return sync.OnceFunc(func() { a.present.Add(-1) }), true
+}
+
+func (a *Agent) log(what string, args ...any) {
+	if a.o.Logger != nil {
+		a.o.Logger.Info(what, args...)
+	}
+}
+
+// Stop has every client told that it must stop; nothing new is begun. Who waits is sent away.
+func (a *Agent) Stop() { a.stop() }
+
+// Close stops, waits until each term has been resigned (at the latest when the time that its client was told has passed), and ends
+// the leases. When ctx ends before that, what is left runs out by itself.
+func (a *Agent) Close(ctx context.Context) {
+	a.stop()
+	all := make(chan struct{})
+	go func() { a.locks.Wait(); close(all) }()
+	select {
+	case <-all:
+	case <-ctx.Done():
+	}
+	a.clients.close(ctx)
+	_ = a.own.Close(ctx)
+	a.cancel()
+}
+
+// Alive says why the agent's own loop is wedged, nil if it is not.
+func (a *Agent) Alive() error { return a.pulse.Alive() }

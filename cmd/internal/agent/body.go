@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/health"
+)
+
+const (
+	maxBody  = 64 << 10 // a value of 4096 bytes may be escaped
+	bodyTime = 10 * time.Second
+	minRenew = 500 // ms
+	maxMS    = 24 * 60 * 60 * 1000
+)
+
+// decode reads the body into v. It answers, and says no, where that is not JSON of this shape. No body is an empty object.
+func (a *Agent) decode(w http.ResponseWriter, r *http.Request, v any) bool {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		tooLarge.Write(w, "the body is larger than %d bytes", maxBody)
+		return false
+	case err != nil:
+		badJSON.Write(w, "the body did not arrive: %v", err)
+		return false
+	}
+	given := r.Header.Get("Content-Type")
+	if media, _, err := mime.ParseMediaType(given); (len(b) > 0 || given != "") && (err != nil || media != "application/json") {
+		badMedia.Write(w, "Content-Type is %q; send application/json (curl: --json '{…}')", given)
+		return false
+	}
+	if len(b) == 0 {
+		return true
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	err = d.Decode(v)
+	if err == nil && b[bytes.IndexFunc(b, func(r rune) bool { return !strings.ContainsRune(" \t\r\n", r) })] != '{' {
+		err = errors.New("it is not an object") // null would be taken
+	}
+	if err == nil {
+		if _, more := d.Token(); more != io.EOF {
+			err = errors.New("something follows the object")
+		}
+	}
+	if err != nil {
+		badJSON.Write(w, "%s", strings.TrimPrefix(err.Error(), "json: "))
+		return false
+	}
+	return true
+}
+
+func compact(raw json.RawMessage) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return raw
+	}
+	return b.Bytes()
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// checkMS says what is wrong with a time that was given; 0 is none.
+func checkMS(what string, n, least int64) error {
+	if n != 0 && (n < max(least, 1) || n > maxMS) {
+		return fmt.Errorf("%s is %d: use %d to %d milliseconds", what, n, max(least, 1), int64(maxMS))
+	}
+	return nil
+}
+
+func checkWait(n *int64) error {
+	if n != nil && (*n < 0 || *n > maxMS) {
+		return fmt.Errorf("wait_ms is %d: use 0 to %d milliseconds", *n, int64(maxMS))
+	}
+	return nil
+}
+
+// tokenOf returns the token of the request's header. It answers where there is none.
+func tokenOf(w http.ResponseWriter, r *http.Request) (primacy.Token, bool) {
+	var t primacy.Token
+	s := r.Header.Get("Primacy-Token")
+	if err := t.UnmarshalText([]byte(s)); err != nil || t == 0 {
+		health.Invalid.Write(w, "the header Primacy-Token is %q: give the token that was answered, a whole number above 0", s)
+		return 0, false
+	}
+	return t, true
+}
+
+// limited returns a context for one question to the store.
+func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.Context(), a.o.Timeout)
+}

@@ -1,0 +1,268 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// campaignBody is what a candidate says of itself. All of it may be left out.
+type campaignBody struct {
+	ID       string          `json:"id"`
+	TTLMS    int64           `json:"ttl_ms"`
+	Value    *string         `json:"value"`
+	Meta     json.RawMessage `json:"meta"`
+	Priority int             `json:"priority"`
+	WaitMS   *int64          `json:"wait_ms"`
+	RenewMS  int64           `json:"renew_ms"`
+}
+
+// value is what observers see.
+func (b campaignBody) value() ([]byte, error) {
+	meta := len(b.Meta) > 0 && string(b.Meta) != "null"
+	switch {
+	case b.Value != nil && meta:
+		return nil, errors.New("give value or meta, not both")
+	case b.Value != nil:
+		return []byte(*b.Value), nil
+	case meta && b.Meta[0] != '{':
+		return nil, errors.New("meta must be an object")
+	}
+	if meta {
+		return compact(b.Meta), nil
+	}
+	return nil, nil
+}
+
+// contest is one client that stands for a name, or waits for a lock, on a stream.
+type contest struct {
+	a       *Agent
+	name    string
+	lock    bool
+	session *primacy.Session
+	win     func(context.Context) (*primacy.Term, error)
+	wait    time.Duration // give up after so long; 0: never
+	renew   time.Duration
+	s       *stream
+	began   time.Duration
+}
+
+// campaign answers POST /v1/elections/{name}/campaign.
+func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
+	var b campaignBody
+	if !a.decode(w, r, &b) {
+		return
+	}
+	value, err := b.value()
+	if err == nil {
+		err = errors.Join(primacy.CheckName(name), checkMS("ttl_ms", b.TTLMS, 0), checkMS("renew_ms", b.RenewMS, minRenew), checkWait(b.WaitMS))
+	}
+	if err == nil && b.Priority < 0 {
+		err = errors.New("priority must not be negative")
+	}
+	if err == nil && len(value) > primacy.MaxValue {
+		err = errors.New("the value is larger than 4096 bytes")
+	}
+	if err != nil {
+		health.Invalid.Write(w, "%v", err)
+		return
+	}
+	s, leave, ok := a.join(w, b.ID, b.TTLMS)
+	if !ok {
+		return
+	}
+	defer leave()
+	e, o := s.Election(name), primacy.CandidateOptions{Value: value, Priority: b.Priority}
+	c := &contest{a: a, name: name, session: s, renew: ms(b.RenewMS), s: newStream(w, r)}
+	c.win = func(ctx context.Context) (*primacy.Term, error) { return e.CampaignAs(ctx, o) }
+	if b.WaitMS != nil {
+		c.wait = ms(*b.WaitMS)
+	}
+	c.run(r)
+}
+
+// join returns the session of a client, and what it calls when it leaves. It answers where it may not come in.
+func (a *Agent) join(w http.ResponseWriter, id string, ttlMS int64) (*primacy.Session, func(), bool) {
+	out, ok := a.admit(w)
+	if !ok {
+		return nil, nil, false
+	}
+	if id == "" {
+		id = a.clients.number()
+	}
+	s, leave, err := a.clients.enter(id, ms(ttlMS))
+	if err == nil {
+		return s, func() { leave(); out() }, true
+	}
+	out()
+	if errors.Is(err, errOtherTTL) {
+		idInUse.Write(w, "%v", err)
+		return nil, nil, false
+	}
+	fail(w, err)
+	return nil, nil, false
+}
+
+// run stands until it wins, holds what it has won until that is over, and tells of all of it.
+func (c *contest) run(r *http.Request) {
+	c.began = boottime.Now()
+	if !c.send(line{Event: "waiting"}) {
+		return
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	won := make(chan *primacy.Term, 1)
+	failed := make(chan error, 1)
+	go func() {
+		t, err := c.win(ctx)
+		if err != nil {
+			failed <- err
+			return
+		}
+		won <- t
+	}()
+	t, err := c.await(r, cancel, won, failed)
+	if err != nil {
+		c.lose(err)
+		return
+	}
+	if t == nil {
+		return // nobody is there to be told
+	}
+	h := newHolding(c.lock, c.session.ID(), t, c.renew)
+	c.a.held.add(h)
+	k := &keeper{a: c.a, h: h, s: c.s, gone: r.Context().Done(), conn: connOf(r)}
+	l := k.line(map[bool]string{false: "elected", true: "acquired"}[c.lock])
+	waited := (boottime.Now() - c.began).Milliseconds()
+	l.TTLMS, l.WaitedMS = t.TTL().Milliseconds(), &waited
+	c.a.log("holds", "election", c.name, "id", h.id, "token", t.Token())
+	k.tell(l)
+	k.keep()
+}
+
+// await waits for the win, and tells who is in the way meanwhile. A win that comes when the client has gone is given back.
+func (c *contest) await(r *http.Request, cancel context.CancelCauseFunc, won <-chan *primacy.Term, failed <-chan error) (*primacy.Term, error) {
+	news, stop := c.a.follow(c.name, c.session.ID(), c.lock)
+	defer stop()
+	var late <-chan time.Time
+	if c.wait > 0 {
+		timer := time.NewTimer(c.wait)
+		defer timer.Stop()
+		late = timer.C
+	}
+	beat := time.NewTicker(beatEvery)
+	defer beat.Stop()
+	last := line{Event: "waiting"}
+	giveUp := func(why error) (*primacy.Term, error) {
+		cancel(why)
+		select {
+		case t := <-won: // in this very moment
+			resignNow(t)
+		case <-failed:
+		}
+		return nil, why
+	}
+	for {
+		select {
+		case t := <-won:
+			if r.Context().Err() != nil {
+				resignNow(t)
+				return nil, nil
+			}
+			return t, nil
+		case err := <-failed:
+			return nil, err
+		case <-r.Context().Done():
+			_, _ = giveUp(context.Canceled)
+			return nil, nil
+		case <-late:
+			return giveUp(errTooLate)
+		case <-c.a.stopped:
+			return giveUp(errStopping)
+		case last = <-news:
+		case <-beat.C:
+		}
+		if !c.send(last) {
+			_, _ = giveUp(context.Canceled)
+			return nil, nil
+		}
+	}
+}
+
+var errTooLate = errors.New("not acquired in the time given")
+
+// lose tells why nothing was won.
+func (c *contest) lose(err error) {
+	kind := kindOf(err)
+	if errors.Is(err, errTooLate) {
+		kind = tooLate
+	}
+	p := kind.Problem("%v", err)
+	reason := "failed"
+	switch kind {
+	case tooLate:
+		reason = "timeout"
+	case stopping:
+		reason = "shutdown"
+	}
+	c.send(line{Event: "ended", Reason: reason, Problem: &p})
+}
+
+func (c *contest) send(l line) bool {
+	l.Name, l.ID = c.name, c.session.ID()
+	return c.s.send(l.Event, "", l)
+}
+
+// resignNow gives back what nobody has been told of.
+func resignNow(t *primacy.Term) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	_ = t.Resign(ctx)
+}
+
+// follow tells, while a client waits, which place it has in the line and who is in the way. A slow reader gets the latest only.
+func (a *Agent) follow(name, id string, lock bool) (<-chan line, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	news := make(chan line, 1)
+	go func() {
+		var after uint64
+		var last line
+		for ctx.Err() == nil {
+			st, err := a.store.Next(ctx, name, after)
+			if err != nil {
+				select {
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+				}
+				continue
+			}
+			after = st.Revision
+			l := line{Event: "waiting"}
+			if st.Holder != nil {
+				l.Leader = st.Holder.Owner
+			}
+			for i, w := range st.Waiters {
+				if w.Owner == id && !w.Held {
+					l.Position = i + 1
+					break
+				}
+			}
+			if l == last || st.Holder == nil || !lock && l.Leader == id {
+				continue // nothing is in the way: it has just won
+			}
+			last = l
+			select {
+			case <-news:
+			default:
+			}
+			news <- l
+		}
+	}()
+	return news, cancel
+}

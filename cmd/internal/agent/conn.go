@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// conn is a connection that remembers how it ended: who closed it has stopped, who fell silent may still act.
+type conn struct {
+	net.Conn
+	uid   int  // of the peer on a unix socket; -1 elsewhere
+	unix  bool // it came by a unix socket
+	local bool // both ends are on this machine: what ends it is one of them
+	ended atomic.Pointer[error]
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.ended.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil && errors.Is(err, syscall.EPIPE) {
+		c.ended.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// closed says whether the peer closed the connection, or died: its kernel says so. A reset from another machine may be the work of a box in
+// between, and one that fell silent says nothing.
+func (c *conn) closed() bool {
+	p := c.ended.Load()
+	if p == nil {
+		return false
+	}
+	return errors.Is(*p, io.EOF) || c.local && (errors.Is(*p, syscall.ECONNRESET) || errors.Is(*p, syscall.EPIPE))
+}
+
+type connKey struct{}
+
+// connOf returns the connection of a request, nil where it came by another server.
+func connOf(r *http.Request) *conn {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	return c
+}
+
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = t.NetConn()
+	}
+	if own, ok := c.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, own)
+	}
+	return ctx
+}
+
+// silentAfter is how long a machine that does not answer is waited for before its connection counts as lost.
+const silentAfter = 10 * time.Second
+
+// listener makes a conn of each connection.
+type listener struct{ net.Listener }
+
+func (l listener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: nc, uid: -1}
+	switch nc := nc.(type) {
+	case *net.UnixConn:
+		c.unix, c.local, c.uid = true, true, peerUID(nc)
+	case *net.TCPConn:
+		remote, _ := nc.RemoteAddr().(*net.TCPAddr)
+		c.local = remote != nil && remote.IP.IsLoopback()
+		_ = nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silentAfter / 2, Interval: silentAfter / 4, Count: 2})
+		limitSilence(nc, silentAfter)
+	}
+	return c, nil
+}

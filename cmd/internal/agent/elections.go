@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/health"
+)
+
+// standing is a candidate in JSON. 64-bit numbers are strings: many readers round them.
+type standing struct {
+	ID    string        `json:"id"`
+	Token primacy.Token `json:"token"`
+	Held  bool          `json:"held"`            // it leads, or holds the lock, alone or beside others
+	Slots string        `json:"slots,omitempty"` // of a shared claim: a semaphore's number, or "unlimited" of a reader
+	Value string        `json:"value"`
+	Lease string        `json:"lease,omitempty"`
+	Note  string        `json:"note,omitempty"`
+}
+
+type state struct {
+	Name     string     `json:"name"`
+	Leader   *standing  `json:"leader"`
+	Waiting  []standing `json:"waiting"`
+	Revision string     `json:"revision"`
+	AsOf     time.Time  `json:"as_of"`
+}
+
+func stateOf(st primacy.State) state {
+	j := state{Name: st.Name, Waiting: []standing{}, Revision: strconv.FormatUint(st.Revision, 10), AsOf: st.AsOf.UTC()}
+	if st.Leader != nil {
+		l := standingOf(*st.Leader)
+		l.Held = true
+		j.Leader = &l
+	}
+	for _, w := range st.Waiting {
+		j.Waiting = append(j.Waiting, standingOf(w))
+	}
+	return j
+}
+
+func standingOf(s primacy.Standing) standing {
+	j := standing{ID: s.ID, Token: s.Token, Held: s.Held, Value: valid(string(s.Value)), Lease: s.Lease, Note: s.Note}
+	switch {
+	case s.Slots < 0:
+		j.Slots = "unlimited"
+	case s.Slots > 0:
+		j.Slots = strconv.Itoa(s.Slots)
+	}
+	return j
+}
+
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// etag is the same for two answers that say the same of the lines.
+func etag(states ...state) string {
+	h := sha256.New()
+	for _, s := range states {
+		s.AsOf, s.Revision = time.Time{}, "" // a store may count changes elsewhere
+		b, _ := json.Marshal(s)
+		h.Write(b)
+	}
+	return `"` + hex.EncodeToString(h.Sum(nil)[:12]) + `"`
+}
+
+// answer writes what the store showed, and how old that is.
+func answer(w http.ResponseWriter, r *http.Request, asOf time.Time, tag string, v any) {
+	h := w.Header()
+	h.Set("X-Primacy-As-Of", asOf.UTC().Format(time.RFC3339Nano))
+	h.Set("X-Primacy-Age-Ms", strconv.FormatInt(time.Since(asOf).Milliseconds(), 10))
+	h.Set("ETag", tag)
+	h.Set("Cache-Control", "no-cache")
+	for known := range strings.SplitSeq(r.Header.Get("If-None-Match"), ",") {
+		if strings.TrimPrefix(strings.TrimSpace(known), "W/") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	health.WriteJSON(w, http.StatusOK, v)
+}
+
+// list answers GET /v1/elections.
+func (a *Agent) list(w http.ResponseWriter, r *http.Request, _ string) {
+	ctx, cancel := a.limited(r)
+	defer cancel()
+	asOf := time.Now()
+	states, err := a.own.List(ctx, r.URL.Query().Get("prefix"))
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	out := []state{}
+	for _, st := range states {
+		out = append(out, stateOf(st))
+	}
+	answer(w, r, asOf, etag(out...), map[string]any{"elections": out, "as_of": asOf.UTC()})
+}
+
+// state answers GET /v1/elections/{name}.
+func (a *Agent) state(w http.ResponseWriter, r *http.Request, name string) {
+	ctx, cancel := a.limited(r)
+	defer cancel()
+	st, err := a.own.Election(name).State(ctx)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	j := stateOf(st)
+	answer(w, r, st.AsOf, etag(j), j)
+}
+
+// tokenJSON is the body of an answer that names a term.
+type tokenJSON struct {
+	Token primacy.Token `json:"token"`
+}
+
+// resign answers POST /v1/elections/{name}/resign: with a token, of the client that holds it; without, of somebody who asks the leader to.
+func (a *Agent) resign(w http.ResponseWriter, r *http.Request, name string) {
+	var b struct {
+		Reason string `json:"reason"`
+	}
+	if !a.decode(w, r, &b) || !sound(w, name, b.Reason) {
+		return
+	}
+	if r.Header.Get("Primacy-Token") != "" {
+		a.release(w, r, false, name)
+		return
+	}
+	ctx, cancel := a.limited(r)
+	defer cancel()
+	token, err := a.own.Election(name).Ask(ctx, b.Reason)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	health.WriteJSON(w, http.StatusAccepted, tokenJSON{token})
+}
+
+// transfer answers POST /v1/elections/{name}/transfer.
+func (a *Agent) transfer(w http.ResponseWriter, r *http.Request, name string) {
+	var b struct {
+		To     string `json:"to"`
+		Reason string `json:"reason"`
+	}
+	if !a.decode(w, r, &b) || !sound(w, name, b.Reason) {
+		return
+	}
+	ctx, cancel := a.limited(r)
+	defer cancel()
+	token, err := a.own.Election(name).AskTransfer(ctx, b.To, b.Reason)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	health.WriteJSON(w, http.StatusAccepted, tokenJSON{token})
+}
+
+// proclaim answers POST /v1/elections/{name}/proclaim.
+func (a *Agent) proclaim(w http.ResponseWriter, r *http.Request, name string) {
+	var b struct {
+		Value *string `json:"value"`
+	}
+	if !a.decode(w, r, &b) || !sound(w, name, "") {
+		return
+	}
+	if b.Value == nil {
+		health.Invalid.Write(w, "value is missing: a string, the new value that observers see")
+		return
+	}
+	h, ok := a.holder(w, r, false, name)
+	if !ok {
+		return
+	}
+	ctx, cancel := a.limited(r)
+	defer cancel()
+	if err := h.term.Proclaim(ctx, []byte(*b.Value)); err != nil {
+		fail(w, err)
+		return
+	}
+	health.WriteJSON(w, http.StatusOK, tokenJSON{h.term.Token()})
+}
+
+// maxReason bounds what is told to a leader.
+const maxReason = 1024
+
+// sound answers where a name or a reason cannot be used.
+func sound(w http.ResponseWriter, name, reason string) bool {
+	err := primacy.CheckName(name)
+	if err != nil {
+		health.Invalid.Write(w, "%v", err)
+	} else if len(reason) > maxReason {
+		health.Invalid.Write(w, "the reason has %d bytes, more than %d", len(reason), maxReason)
+		return false
+	}
+	return err == nil
+}
+
+// holder returns what is held under the request's token. It answers where nothing is.
+func (a *Agent) holder(w http.ResponseWriter, r *http.Request, lock bool, name string) (*holding, bool) {
+	token, ok := tokenOf(w, r)
+	if !ok {
+		return nil, false
+	}
+	h := a.held.find(lock, name, token)
+	if h == nil {
+		notHeld.Write(w, "nothing is held here under token %d of %s: it was given back, it ran out, or another process held it", token, name)
+		return nil, false
+	}
+	return h, true
+}
+
+// release gives back what is held under the request's token, and under nothing else.
+func (a *Agent) release(w http.ResponseWriter, r *http.Request, lock bool, name string) {
+	h, ok := a.holder(w, r, lock, name)
+	if !ok {
+		return
+	}
+	h.giveUp(ending{reason: "resigned", by: h.id})
+	if err := h.resign(); err != nil {
+		health.WriteJSON(w, http.StatusAccepted, tokenJSON{h.term.Token()}) // it goes on until the store has confirmed it
+		return
+	}
+	health.WriteJSON(w, http.StatusOK, tokenJSON{h.term.Token()})
+}

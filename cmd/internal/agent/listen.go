@@ -1,0 +1,212 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultSocket is where the server listens if nothing else is said.
+func DefaultSocket() string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "primacy", "primacy.sock")
+	}
+	return "/run/primacy/primacy.sock"
+}
+
+// ListenUnix listens on a socket that only this user can reach, in a folder of mode 0700; with others, whoever can see the path may connect,
+// and the uid alone decides. The socket of a server that has died is replaced; that of one that lives, frozen or not, never is.
+func ListenUnix(path string, others bool) (net.Listener, error) {
+	dirMode, mode := os.FileMode(0o700), os.FileMode(0o600)
+	if others {
+		dirMode, mode = 0o711, 0o666
+	}
+	if err := privateDir(filepath.Dir(path), dirMode); err != nil {
+		return nil, err
+	}
+	unlock, err := lockSocket(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := listenFresh(path, mode)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return &unixListener{l, unlock}, nil
+}
+
+// unixListener keeps the lock beside its socket until it is closed.
+type unixListener struct {
+	net.Listener
+	unlock func()
+}
+
+func (l *unixListener) Close() error {
+	err := l.Listener.Close() // removes the socket
+	l.unlock()
+	return err
+}
+
+func privateDir(dir string, mode os.FileMode) error {
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return fmt.Errorf("folder of the socket: %w; give another with --socket, or set XDG_RUNTIME_DIR", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("folder of the socket: %w", err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || ok && int(st.Uid) != os.Getuid() || info.Mode().Perm()&^mode != 0 {
+		return fmt.Errorf("folder of the socket: %s must be a folder of your own with mode %#o; give another with --socket", dir, mode)
+	}
+	return nil
+}
+
+// lockSocket holds the lock of a socket's path. The kernel frees it with the process, so who cannot have it meets a living server.
+func lockSocket(path string) (func(), error) {
+	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock of the socket: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("another 'primacy serve' runs on %s; give this one another --socket", path)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func listenFresh(path string, mode os.FileMode) (net.Listener, error) {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("socket: %w", err)
+	case info.Mode().Type() != os.ModeSocket:
+		return nil, fmt.Errorf("socket: %s is there and is no socket; give another --socket", path)
+	default:
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("socket: another program listens on %s; give another --socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("socket: %w", err)
+		}
+	}
+	old := unix.Umask(0o177) // else it is open to others for a moment
+	l, err := net.Listen("unix", path)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	return l, nil
+}
+
+// Secured says how TCP is secured. Without TLS and a bearer token only this machine may be listened for.
+type Secured struct {
+	TLS   *tls.Config
+	Token bool
+}
+
+// ListenTCP listens on HOST:PORT.
+func (s Secured) ListenTCP(ctx context.Context, addr string) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("--listen %q: give HOST:PORT", addr)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if host == "" {
+		ips, err = nil, nil // all addresses
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--listen %q: %w", addr, err)
+	}
+	loopback := len(ips) > 0
+	for _, ip := range ips {
+		loopback = loopback && ip.Unmap().IsLoopback()
+	}
+	if err := s.allows(addr, loopback); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return l, nil
+}
+
+func (s Secured) allows(addr string, loopback bool) error {
+	if loopback || s.TLS != nil && s.Token {
+		return nil
+	}
+	return fmt.Errorf("--listen %s is reached from other machines: give --tls-cert, --tls-key and --token-file, or listen on 127.0.0.1", addr)
+}
+
+// Check says why a socket that somebody else opened must not be served.
+func (s Secured) Check(l net.Listener) error {
+	if addr, ok := l.Addr().(*net.TCPAddr); ok {
+		return s.allows(addr.String(), addr.IP.IsLoopback())
+	}
+	return nil
+}
+
+// Serve answers on l until ctx ends. HTTP/1.1 only: there a connection is one client's, so that its end means something.
+func (s Secured) Serve(l net.Listener, h http.Handler, logger *log.Logger) (*http.Server, <-chan error) {
+	var own net.Listener = listener{l}
+	if _, ok := l.Addr().(*net.TCPAddr); ok && s.TLS != nil {
+		own = tls.NewListener(own, s.TLS)
+	}
+	srv := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ConnContext:       withConn,
+		ErrorLog:          logger,
+		Protocols:         new(http.Protocols),
+	}
+	srv.Protocols.SetHTTP1(true)
+	failed := make(chan error, 1)
+	go func() {
+		if err := srv.Serve(own); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+		close(failed)
+	}()
+	return srv, failed
+}
+
+// LoadToken reads the bearer token from a file: its first line.
+func LoadToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	token, _, _ := strings.Cut(string(b), "\n")
+	token = strings.TrimSpace(token)
+	if len(token) < minToken {
+		return "", fmt.Errorf("--token-file: the token in %s has %d characters; use at least %d, such as 'openssl rand -hex 32' makes", path, len(token), minToken)
+	}
+	for _, r := range token {
+		if r <= ' ' || r > '~' {
+			return "", fmt.Errorf("--token-file: the token in %s has a character that no header can carry", path)
+		}
+	}
+	return token, nil
+}
+
+const minToken = 16

@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/health"
+)
+
+// line is one event of a campaign, or of a lock that is bound to its connection.
+type line struct {
+	Event    string        `json:"event"` // waiting, elected (a lock: acquired), renewed, stopping, ended
+	Name     string        `json:"name"`
+	ID       string        `json:"id"`
+	Token    primacy.Token `json:"token,omitzero"`
+	Position int           `json:"position,omitempty"` // in the line, 1 is next; 0: not known yet
+	Leader   string        `json:"leader,omitempty"`
+	TTLMS    int64         `json:"ttl_ms,omitempty"`
+	WaitedMS *int64        `json:"waited_ms,omitempty"`
+	*health.Lease
+	Reason  string          `json:"reason,omitempty"`
+	By      string          `json:"by,omitempty"`
+	Text    string          `json:"text,omitempty"`
+	Problem *health.Problem `json:"problem,omitempty"`
+}
+
+const (
+	writeLimit = 5 * time.Second // for a client that does not read
+	beatEvery  = 5 * time.Second // something is sent at least so often: a peer that has gone is noticed by that
+)
+
+// stream writes events as lines of JSON, or as server-sent events where the client asks for them.
+type stream struct {
+	w   http.ResponseWriter
+	c   *http.ResponseController
+	sse bool
+	err error // of the first write that failed
+}
+
+func newStream(w http.ResponseWriter, r *http.Request) *stream {
+	s := &stream{w: w, c: http.NewResponseController(w), sse: wantsSSE(r)}
+	h := w.Header()
+	h.Set("Content-Type", "application/x-ndjson")
+	if s.sse {
+		h.Set("Content-Type", "text/event-stream")
+	}
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx holds lines back otherwise
+	_ = s.c.SetReadDeadline(time.Time{})
+	return s
+}
+
+func wantsSSE(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
+}
+
+// send writes one event. It says whether the client may have got it; after a failure nothing is sent any more.
+func (s *stream) send(event, id string, v any) bool {
+	b, err := json.Marshal(v)
+	if err != nil {
+		s.err = err
+		return false
+	}
+	switch {
+	case !s.sse:
+		return s.write(string(b) + "\n")
+	case id != "":
+		return s.write(fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", id, event, b))
+	}
+	return s.write(fmt.Sprintf("event: %s\ndata: %s\n\n", event, b))
+}
+
+func (s *stream) write(text string) bool {
+	if s.err != nil {
+		return false
+	}
+	_ = s.c.SetWriteDeadline(time.Now().Add(writeLimit))
+	if _, s.err = s.w.Write([]byte(text)); s.err == nil {
+		s.err = s.c.Flush()
+	}
+	return s.err == nil
+}

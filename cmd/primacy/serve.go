@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/agent"
+	"github.com/primacy-go/primacy/cmd/internal/sdnotify"
+)
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	socket       string
+	listen       []string
+	healthListen []string
+	cert, key    string
+	tokenFile    string
+	hosts        []string
+	uids         []int
+	election     string
+	clients      int
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var o serveOptions
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve elections and locks over HTTP to programs in any language",
+		Long: `Serve elections and locks over HTTP and JSON, on a unix socket that only you can reach (docs/serve.md tells all paths):
+
+  curl -N --unix-socket $XDG_RUNTIME_DIR/primacy/primacy.sock -X POST http://localhost/v1/elections/billing/campaign
+
+stands for election, prints a line of JSON for each thing that happens, and resigns when the connection is closed. GET /leader/billing
+is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every client is told to stop and every term is resigned.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return (&server{app: a, serveOptions: o}).run(cmd.Context())
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.socket, "socket", "", "unix socket (default $XDG_RUNTIME_DIR/primacy/primacy.sock or /run/primacy/primacy.sock); none: no socket")
+	f.StringArrayVar(&o.listen, "listen", nil, "HOST:PORT to listen on too; other than loopback only with --tls-cert, --tls-key and --token-file")
+	f.StringArrayVar(&o.healthListen, "health-listen", nil, "HOST:PORT for load balancers: /leader, /livez, /readyz and /metrics only, with no token")
+	f.StringVar(&o.cert, "tls-cert", "", "certificate for --listen (PEM)")
+	f.StringVar(&o.key, "tls-key", "", "its key (PEM)")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token that --listen asks for")
+	f.StringArrayVar(&o.hosts, "allow-host", nil, "host name by which --listen may be called, beside localhost and addresses")
+	f.IntSliceVar(&o.uids, "allow-uid", nil, "user ID that may use the socket too")
+	f.StringVar(&o.election, "election", "", "the election of GET /leader where a request names none")
+	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns, locks and streams there may be at once")
+	return c
+}
+
+// server is one `primacy serve`.
+type server struct {
+	*app
+	serveOptions
+	agent   *agent.Agent
+	secured agent.Secured
+	open    []net.Listener // not served yet
+	running []*http.Server
+	failed  chan error
+}
+
+func (s *server) run(ctx context.Context) error {
+	o, err := s.options()
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	api, err := s.listeners(ctx)
+	defer s.closeOpen()
+	if err != nil {
+		return err
+	}
+	st, closeStore, err := s.openStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	if s.agent, err = agent.New(st, o); err != nil {
+		return err
+	}
+	s.failed = make(chan error, len(s.open))
+	for _, l := range s.open {
+		h := s.agent.Health()
+		if api[l] {
+			h = s.agent
+		}
+		s.serve(l, h)
+	}
+	s.open = nil
+	notify, err := sdnotify.New()
+	if err != nil {
+		s.say("warning: %v", err)
+	}
+	_ = notify.Tell(sdnotify.Ready, sdnotify.Status("serving elections and locks"))
+	return s.until(ctx, signals, notify)
+}
+
+// until serves until a signal comes or a listener fails, then stops.
+func (s *server) until(ctx context.Context, signals <-chan os.Signal, notify *sdnotify.Notifier) (err error) {
+	defer s.watchdog(notify)()
+	select {
+	case <-signals:
+	case <-ctx.Done():
+	case err = <-s.failed:
+	}
+	limit := s.ttl + 10*time.Second // a client may rely on what it was told for a ttl; then the store has to answer
+	_ = notify.Tell(sdnotify.Stopping, sdnotify.ExtendTimeout(limit))
+	s.say("stopping: every client is told, and every term is resigned; a second signal ends at once, and leases then run out by themselves")
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-stop.Done():
+		}
+	}()
+	s.shutDown(stop)
+	return err
+}
+
+// watchdog tells the service manager, if it wants to know, that the loop runs.
+func (s *server) watchdog(notify *sdnotify.Notifier) (stop func()) {
+	every, err := sdnotify.WatchdogEvery()
+	if err != nil {
+		s.say("warning: %v", err)
+	}
+	if notify == nil || every == 0 {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(every / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if s.agent.Alive() == nil {
+					_ = notify.Tell(sdnotify.Watchdog)
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// shutDown ends streams and locks first, since they keep their connections, then everything else.
+func (s *server) shutDown(ctx context.Context) {
+	s.agent.Stop()
+	var all sync.WaitGroup
+	for _, srv := range s.running {
+		all.Go(func() {
+			if srv.Shutdown(ctx) != nil {
+				_ = srv.Close()
+			}
+		})
+	}
+	all.Wait()
+	s.agent.Close(ctx)
+}
+
+// options checks what was given and returns the agent's.
+func (s *server) options() (agent.Options, error) {
+	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election, Hosts: s.hosts, UIDs: s.uids,
+		Clients: s.clients, Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
+	if s.clients < 1 {
+		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
+	}
+	if s.election != "" {
+		if err := primacy.CheckName(s.election); err != nil {
+			return o, fmt.Errorf("--election: %w", err)
+		}
+	}
+	var err error
+	if s.tokenFile != "" {
+		if o.Token, err = agent.LoadToken(s.tokenFile); err != nil {
+			return o, err
+		}
+	}
+	s.secured.Token = o.Token != ""
+	switch {
+	case (s.cert == "") != (s.key == ""):
+		return o, errors.New("give --tls-cert and --tls-key, or neither")
+	case s.cert != "":
+		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+		if err != nil {
+			return o, fmt.Errorf("--tls-cert: %w", err)
+		}
+		s.secured.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	}
+	return o, nil
+}
+
+// listeners opens all sockets, before the store is asked for anything: what is wrong with them shows at once. It says which serve the whole API.
+func (s *server) listeners(ctx context.Context) (api map[net.Listener]bool, err error) {
+	api = map[net.Listener]bool{}
+	given, err := sdnotify.Listeners()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range given {
+		s.open = append(s.open, l.Listener)
+		api[l.Listener] = true
+		if err := s.secured.Check(l.Listener); err != nil {
+			return nil, err
+		}
+	}
+	if s.socket != "none" && (len(given) == 0 || s.socket != "") {
+		path := s.socket
+		if path == "" {
+			path = agent.DefaultSocket()
+		}
+		l, err := agent.ListenUnix(path, len(s.uids) > 0)
+		if err != nil {
+			return nil, err
+		}
+		s.open = append(s.open, l)
+		api[l] = true
+	}
+	for _, addr := range s.listen {
+		l, err := s.secured.ListenTCP(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		s.open = append(s.open, l)
+		api[l] = true
+	}
+	for _, addr := range s.healthListen {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("--health-listen: %w", err)
+		}
+		s.open = append(s.open, l)
+	}
+	if len(s.open) == 0 {
+		return nil, errors.New("nothing to listen on: --socket none needs --listen or --health-listen")
+	}
+	return api, nil
+}
+
+func (s *server) closeOpen() {
+	for _, l := range s.open {
+		_ = l.Close()
+	}
+}
+
+// serve begins to answer on l.
+func (s *server) serve(l net.Listener, h http.Handler) {
+	secured, what := s.secured, "serving"
+	if h != http.Handler(s.agent) {
+		secured, what = agent.Secured{}, "serving health"
+	}
+	errors := io.Discard
+	if s.verbose {
+		errors = s.stderr
+	}
+	srv, failed := secured.Serve(l, h, log.New(errors, "primacy: ", 0))
+	s.running = append(s.running, srv)
+	s.say("%s on %s", what, l.Addr())
+	go func() {
+		if err := <-failed; err != nil {
+			s.failed <- fmt.Errorf("%s: %w", l.Addr(), err)
+		}
+	}()
+}
