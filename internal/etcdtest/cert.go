@@ -63,3 +63,6 @@ func NewCert(tb testing.TB, end time.Time) *Cert {
 
 // Client returns the TLS configuration of a client that trusts the certificate.
 func (c *Cert) Client() *tls.Config { return &tls.Config{RootCAs: c.pool} }
+
+// Files returns the certificate's file and its key's, for a server that is not etcd.
+func (c *Cert) Files() (cert, key string) { return c.certFile, c.keyFile }

@@ -1,0 +1,254 @@
+package etcdapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	epb "go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
+	lpb "go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// Options of a server. The zero value works, on loopback.
+type Options struct {
+	ID        string        // of this process, as a part of its clients' identities; at most 128 bytes. Default: primacy
+	Token     string        // what clients must show: as metadata "token", as "Authorization: Bearer TOKEN", or as any user's password
+	TLS       *tls.Config   // nil: plain text
+	Hosts     []string      // names under which JSON may be asked for, beside loopback's and those of the addresses served
+	MaxLeases int           // at once; default 1000: each is one in the store, with a heartbeat of its own
+	Timeout   time.Duration // of calls on the store where the client sets no limit, but for waits. Default 5 s
+	Logger    *slog.Logger  // default: none
+}
+
+// Server answers etcd's calls.
+type Server struct {
+	store  driver.Store
+	o      Options
+	clock  boottime.Clock
+	reader *primacy.Session // without a lease: it only asks
+	grpc   *grpc.Server
+	http   *http.Server
+	inner  *pipe            // the way of the JSON form to grpc
+	conn   *grpc.ClientConn // over it
+	member pb.ResponseHeader
+
+	mu     sync.Mutex
+	leases map[int64]*lease // nil while one is being granted
+	hosts  map[string]bool
+	closed bool
+}
+
+// ttls that a client can have, beside what the store can keep.
+const (
+	minTTL     = 2 * time.Second // as etcd's own
+	defaultTTL = 60 * time.Second
+)
+
+// New returns a server over a store, which stays the caller's to close, after the server. It does no I/O.
+func New(store driver.Store, o Options) (*Server, error) {
+	if o.ID == "" {
+		o.ID = "primacy"
+	}
+	if o.MaxLeases == 0 {
+		o.MaxLeases = 1000
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if len(o.ID) > 128 || o.MaxLeases < 0 || o.Timeout < 0 {
+		return nil, fmt.Errorf("etcdapi: the id has %d bytes (at most 128), %d leases, a timeout of %v: must not be negative", len(o.ID), o.MaxLeases, o.Timeout)
+	}
+	if _, most := bounds(store.Caps()); most < minTTL {
+		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's", store.Caps().Store, store.Caps().MaxTTL)
+	}
+	reader, err := primacy.NewSession(store, primacy.Options{ID: o.ID, TTL: max(primacy.DefaultTTL, store.Caps().MinTTL), Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{}, hosts: map[string]bool{},
+		member: pb.ResponseHeader{ClusterId: sum(store.Caps().Store), MemberId: sum(o.ID)}}
+	for _, h := range append(o.Hosts, "localhost", "127.0.0.1", "::1") {
+		s.hosts[h] = true
+	}
+	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxBody), grpc.UnaryInterceptor(s.admitCall), grpc.StreamInterceptor(s.admitStream))
+	epb.RegisterElectionServer(s.grpc, &elections{s: s})
+	lpb.RegisterLockServer(s.grpc, &locks{s: s})
+	pb.RegisterLeaseServer(s.grpc, &leases{s: s})
+	pb.RegisterAuthServer(s.grpc, &auth{s: s})
+	if s.http, err = s.web(); err != nil {
+		return nil, err
+	}
+	go func() { _ = s.grpc.Serve(s.inner) }()
+	return s, nil
+}
+
+func sum(text string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64()
+}
+
+// bounds returns the least and the largest ttl that a client can have: the store's lease has half as much again.
+func bounds(c driver.Caps) (least, most time.Duration) {
+	most = primacy.MaxTTL
+	if c.MaxTTL > 0 {
+		most = min(most, c.MaxTTL)
+	}
+	return minTTL, (most * 2 / 3).Truncate(time.Second)
+}
+
+// storeTTL is how long the store keeps a client's claims without this process.
+func (s *Server) storeTTL(client time.Duration) time.Duration {
+	return max(client*3/2, s.store.Caps().MinTTL)
+}
+
+// Serve answers on a listener until [Server.Close], then returns nil. It refuses one that others than this machine can reach, unless there are
+// TLS and a token. The listener is closed when it returns.
+func (s *Server) Serve(ln net.Listener) error {
+	if host, local := local(ln.Addr()); !local {
+		if s.o.TLS == nil || s.o.Token == "" {
+			_ = ln.Close()
+			return fmt.Errorf("etcdapi: %v can be reached from other machines: that needs TLS and a token", ln.Addr())
+		}
+		s.mu.Lock()
+		s.hosts[host] = true
+		s.mu.Unlock()
+	}
+	if s.o.TLS != nil {
+		c := s.o.TLS.Clone()
+		c.NextProtos = []string{"h2", "http/1.1"}
+		ln = tls.NewListener(ln, c)
+	}
+	if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// local says whether only this machine can reach an address.
+func local(a net.Addr) (host string, ok bool) {
+	tcp, isTCP := a.(*net.TCPAddr)
+	if !isTCP {
+		return "", a.Network() == "unix"
+	}
+	return tcp.IP.String(), tcp.IP.IsLoopback()
+}
+
+// Close ends every lease with what it holds, then what is served. Clients that still work learn it from their next keepalive, so what they hold is
+// given up only when the ttl of each is over or it has given up itself; when ctx ends before that, it is left to run out in the store, and the error says so.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	var all []*lease
+	for _, l := range s.leases {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		l.end()
+	}
+	var err error
+	for _, l := range all {
+		select {
+		case <-l.gone:
+			err = errors.Join(err, l.failed)
+		case <-ctx.Done():
+			err = errors.Join(err, fmt.Errorf("etcdapi: lease %x is left to run out in the store: %w", l.id, context.Cause(ctx)))
+		}
+	}
+	_ = s.http.Close()
+	_ = s.conn.Close()
+	s.grpc.Stop()
+	return errors.Join(err, s.reader.Close(ctx))
+}
+
+// grant makes a lease. An ID of 0 is for this process to choose.
+func (s *Server) grant(ctx context.Context, id int64, ttl time.Duration) (*lease, error) {
+	id, err := s.reserve(id)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	least, most := bounds(s.store.Caps())
+	l, err := newLease(ctx, s, id, min(max(ttl, least), most))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		delete(s.leases, id)
+		return nil, err
+	}
+	s.leases[id] = l
+	if s.closed {
+		go l.end()
+	}
+	return l, nil
+}
+
+// reserve keeps an ID and room for one lease.
+func (s *Server) reserve(id int64) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, there := s.leases[id]
+	switch {
+	case s.closed:
+		return 0, rpctypes.ErrGRPCStopped
+	case there:
+		return 0, rpctypes.ErrGRPCLeaseExist
+	case len(s.leases) >= s.o.MaxLeases:
+		return 0, rpctypes.ErrGRPCRequestTooManyRequests
+	}
+	for ; id == 0 || there; _, there = s.leases[id] {
+		id = rand.Int64()
+	}
+	s.leases[id] = nil
+	return id, nil
+}
+
+// lease returns a lease that was granted here.
+func (s *Server) lease(id int64) (*lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.leases[id]; l != nil {
+		return l, nil
+	}
+	return nil, rpctypes.ErrGRPCLeaseNotFound
+}
+
+func (s *Server) forget(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[l.id] == l {
+		delete(s.leases, l.id)
+	}
+}
+
+// limited gives a call the time limit that its client did not set.
+func (s *Server) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, set := ctx.Deadline(); set {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.o.Timeout)
+}
+
+// header returns the header of an answer.
+func (s *Server) header(revision uint64) *pb.ResponseHeader {
+	return &pb.ResponseHeader{ClusterId: s.member.ClusterId, MemberId: s.member.MemberId, Revision: int64(revision)}
+}
