@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
+	"github.com/primacy-go/primacy/cmd/internal/top"
+	"github.com/primacy-go/primacy/driver"
+)
+
+func (a *app) topCommand() *cobra.Command {
+	o := topOptions{}
+	c := &cobra.Command{
+		Use:   "top [PREFIX]",
+		Short: "Watch all elections and locks, the worst first",
+		Long: `Show all elections and locks, or those whose names begin with PREFIX, on a page that is kept up to date: those that nobody leads first, then
+those whose leader changes too often, then those whose lease is nearly over. With the keys of the page leaders are asked to hand over: t
+transfer, r resign, d drain a member; each asks for a reason, and has you type the name. ? shows all keys.
+
+Where the output is no terminal, or one that cannot do it (TERM=dumb), it is one table; with -o json or ndjson, one array or an object a line.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("give one PREFIX, or none")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.prefix = strings.TrimSuffix(args[0], "...")
+			}
+			return a.top(cmd.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.DurationVar(&o.every, "every", time.Second, "from one refresh to the next")
+	f.BoolVar(&o.once, "once", false, "print one table and exit")
+	f.BoolVar(&o.noColor, "no-color", false, "no colours; also where NO_COLOR is set")
+	f.DurationVar(&o.wait, "wait", 30*time.Second, "how long a leader that was asked to hand over may take")
+	return c
+}
+
+type topOptions struct {
+	prefix        string
+	every, wait   time.Duration
+	once, noColor bool
+}
+
+func (a *app) top(ctx context.Context, o topOptions) error {
+	if o.every < 100*time.Millisecond {
+		return fmt.Errorf("--every %v: use at least 100ms", o.every)
+	}
+	in, out := a.terminal(o)
+	if out != nil && !a.stderrElsewhere() {
+		a.verbose = false // log lines would be written across the page
+	}
+	s, st, done, err := a.openSession(ctx, primacy.Options{}, false)
+	if err != nil {
+		return err
+	}
+	defer done()
+	src := topSource(s, st, o.prefix)
+	if out == nil {
+		return a.topOnce(ctx, src)
+	}
+	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(), Colours: !o.noColor && os.Getenv("NO_COLOR") == ""}
+	if _, ok := st.(driver.Asker); ok {
+		opts.Act = func(ctx context.Context, act top.Action) (string, error) { return a.topAct(ctx, s, st, act, o.wait) }
+	}
+	err = top.Run(ctx, opts)
+	if errors.Is(err, top.ErrUnderWay) {
+		a.say("%v", err)
+		return nil
+	}
+	return err
+}
+
+// terminal returns what a page is shown on, or nil where it must be a table.
+func (a *app) terminal(o topOptions) (in, out *os.File) {
+	in, isIn := a.stdin.(*os.File)
+	out, isOut := a.stdout.(*os.File)
+	t := os.Getenv("TERM")
+	if o.once || a.output != "table" || !isIn || !isOut || t == "" || t == "dumb" || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
+		return nil, nil
+	}
+	return in, out
+}
+
+func (a *app) stderrElsewhere() bool {
+	f, ok := a.stderr.(*os.File)
+	return !ok || !term.IsTerminal(int(f.Fd()))
+}
+
+// utf8Locale says whether the terminal's user reads UTF-8.
+func utf8Locale() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(os.Getenv(name)); v != "" {
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return false
+}
+
+// termJournals is where the terms of elections are recorded, by name.
+const termJournals = "terms/"
+
+// topSource tells what a store can tell.
+func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
+	src := top.Source{Store: st.Caps().Store, List: func(ctx context.Context) ([]primacy.State, error) { return s.List(ctx, prefix) }}
+	if o, ok := st.(driver.Overseer); ok {
+		src.Leases = o.Remaining
+	}
+	if j, ok := st.(driver.Journal); ok {
+		src.Recorded = func(ctx context.Context) ([]string, error) {
+			names, err := j.Journals(ctx, termJournals+prefix)
+			for i := range names {
+				names[i] = strings.TrimPrefix(names[i], termJournals)
+			}
+			return names, err
+		}
+	}
+	return src
+}
+
+// topAct does what was asked for on the page, and says what became of it.
+func (a *app) topAct(ctx context.Context, s *primacy.Session, st driver.Store, act top.Action, wait time.Duration) (string, error) {
+	m, err := handover.NewMover(s, st, act.Reason, wait, a.timeout)
+	if err != nil {
+		return "", err
+	}
+	if act.Verb == "drain" {
+		return a.topDrain(ctx, s, m, act.To)
+	}
+	did := m.One(ctx, act.State, act.To)
+	switch {
+	case did.Err != nil:
+		return act.Verb + " " + act.State.Name + ": ", did.Err
+	case did.Now.Leader == nil:
+		return act.State.Name + ": its leader has given it up; nobody leads", nil
+	case act.To != "" && did.Now.Leader.ID != act.To:
+		return act.State.Name + ": ", fmt.Errorf("its leader has given it up, but %s leads now, not %s", who(did.Now.Leader), clean(act.To))
+	}
+	return fmt.Sprintf("%s: %s leads now under token %d", act.State.Name, who(did.Now.Leader), did.Now.Leader.Token), nil
+}
+
+func (a *app) topDrain(ctx context.Context, s *primacy.Session, m *handover.Mover, id string) (string, error) {
+	listCtx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	states, err := s.List(listCtx, "")
+	if err != nil {
+		return "drain " + id + ": ", err
+	}
+	moved := 0
+	var left []string
+	m.Drain(ctx, id, states, func(did handover.Move) {
+		if did.Result == handover.Moved {
+			moved++
+		} else {
+			left = append(left, fmt.Sprintf("%s (%s: %s)", did.Name, did.Result, oneLine(did.Err)))
+		}
+	})
+	switch {
+	case len(left) > 0:
+		return fmt.Sprintf("drain %s: %d moved, ", id, moved), fmt.Errorf("%d not: %s", len(left), strings.Join(left, ", "))
+	case moved == 0:
+		return id + " leads nothing", nil
+	}
+	return fmt.Sprintf("%s: all %d that it led have moved", id, moved), nil
+}
+
+// topJSON is one row of the page.
+type topJSON struct {
+	stateJSON
+	Health  string     `json:"health"`
+	Trouble bool       `json:"trouble"`
+	Since   *time.Time `json:"since"`   // null: not known
+	Changes int        `json:"changes"` // of the leader in the last 15 minutes
+	All     bool       `json:"changes_complete"`
+	LeftMS  *int64     `json:"lease_left_ms"` // null: not known
+	TTLMS   *int64     `json:"lease_ttl_ms"`
+}
+
+func (a *app) topOnce(ctx context.Context, src top.Source) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	all, asOf, err := top.Snapshot(ctx, src)
+	if err != nil {
+		return err
+	}
+	if a.output == "table" {
+		if len(all) == 0 {
+			_, err = fmt.Fprintln(a.stdout, "nobody leads or waits. Start one: primacy run NAME -- COMMAND")
+			return err
+		}
+		if err := top.Print(a.stdout, all, asOf, !utf8Locale()); err != nil {
+			return err
+		}
+		a.printAsOf(asOf, src.Store, all[0].State.Revision)
+		return nil
+	}
+	rows := []topJSON{}
+	for _, e := range all {
+		rows = append(rows, entryToJSON(e))
+	}
+	if a.output == "json" {
+		return a.writeJSON(rows)
+	}
+	for _, r := range rows {
+		if err := a.writeJSON(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func entryToJSON(e top.Entry) topJSON {
+	j := topJSON{stateJSON: stateToJSON(e.State, nil), Health: e.Health, Trouble: e.Trouble, Changes: e.Changes, All: e.Whole}
+	if !e.Since.IsZero() {
+		since := e.Since.UTC()
+		j.Since = &since
+	}
+	if e.Lease != nil {
+		left, ttl := e.Lease.Left.Milliseconds(), e.Lease.TTL.Milliseconds()
+		j.LeftMS, j.TTLMS = &left, &ttl
+	}
+	return j
+}
