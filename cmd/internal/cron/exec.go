@@ -1,0 +1,238 @@
+package cron
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Commands starts commands under a guardian each, which ends them before the claim that they run under can be another's.
+type Commands struct {
+	Supervisor     *supervise.Supervisor
+	ID             string // of the session
+	Env            []string
+	Stdout, Stderr *os.File
+	Prefix         bool // each line of output begins with the job's name and the instant
+
+	mu sync.Mutex // of prefixed output
+}
+
+// Run is a [Runner]; the hold must be a [TermHold].
+func (c *Commands) Run(stop <-chan struct{}, hold Hold, r Run) Ended {
+	h := hold.(TermHold)
+	cmd, done, err := c.command(h.Term, r)
+	if err != nil {
+		return failed(err)
+	}
+	defer done()
+	p, err := c.start(h.Term, cmd)
+	if err != nil {
+		return failed(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var feeding sync.WaitGroup
+	feeding.Go(func() { feed(ctx, h.Term, cmd.Deadline, p) })
+	began := time.Now()
+	e := c.await(stop, h.Term, p, r)
+	st := p.Wait()
+	cancel()
+	feeding.Wait()
+	return e.ended(st, h.Term, time.Since(began))
+}
+
+func failed(err error) Ended {
+	e := Ended{Verdict: Failed, Code: 125, Text: strings.ReplaceAll(err.Error(), "\n", "; ")}
+	switch {
+	case errors.Is(err, supervise.ErrNotFound):
+		e.Code = 127
+	case errors.Is(err, supervise.ErrNotExecutable):
+		e.Code = 126
+	case errors.Is(err, supervise.ErrTooLate):
+		e.Verdict, e.Code = Lost, -1
+	}
+	return e
+}
+
+// command returns what to start.
+func (c *Commands) command(t *primacy.Term, r Run) (cmd supervise.Command, done func(), err error) {
+	null, err := os.Open(os.DevNull) // a command of a schedule has nobody to ask
+	if err != nil {
+		return cmd, nil, err
+	}
+	outs, wait, err := c.outputs(r)
+	if err != nil {
+		null.Close()
+		return cmd, nil, err
+	}
+	cmd = supervise.Command{Args: r.Job.Command, Dir: r.Job.Dir, Env: c.env(t, r), Stdin: null, Stdout: outs[0], Stderr: outs[1],
+		Grace: core.Timing{}.Fill(t.TTL()).Grace, Margin: min(250*time.Millisecond, t.TTL()/20)}
+	return cmd, func() { null.Close(); wait() }, nil
+}
+
+// start starts it, with the deadline as it is now: on a busy machine it may come too late for one.
+func (c *Commands) start(t *primacy.Term, cmd supervise.Command) (p *supervise.Process, err error) {
+	cmd.Deadline = t.Deadline()
+	for tries := 0; ; tries++ {
+		if cmd.Deadline == 0 {
+			return nil, fmt.Errorf("%w: %w", supervise.ErrTooLate, t.Check())
+		}
+		p, err = c.Supervisor.Start(cmd)
+		if tries == 3 || !errors.Is(err, supervise.ErrTooLate) {
+			return p, err
+		}
+		if cmd.Deadline, err = t.NextDeadline(t.Context(), cmd.Deadline); err != nil {
+			return nil, fmt.Errorf("%w: %w", supervise.ErrTooLate, err)
+		}
+	}
+}
+
+// feed moves the command's deadline on with each renewal.
+func feed(ctx context.Context, t *primacy.Term, d time.Duration, p *supervise.Process) {
+	for {
+		var err error
+		if d, err = t.NextDeadline(ctx, d); err != nil || d == 0 {
+			return
+		}
+		p.Extend(d)
+	}
+}
+
+// ending is why a command was told to stop.
+type ending struct {
+	why   string // a verdict; empty: it was not
+	text  string
+	limit time.Duration
+}
+
+// await returns when the command has ended, or has been told to, and why.
+func (c *Commands) await(stop <-chan struct{}, t *primacy.Term, p *supervise.Process, r Run) (e ending) {
+	var late <-chan time.Time
+	if r.Job.Timeout > 0 {
+		timer := time.NewTimer(r.Job.Timeout)
+		defer timer.Stop()
+		late = timer.C
+	}
+	grace := r.Job.StopTimeout
+	select {
+	case <-p.Done():
+		return e
+	case <-late:
+		e = ending{why: TimedOut, text: fmt.Sprintf("stopped after %v", r.Job.Timeout)}
+	case <-stop:
+		e = ending{why: Stopped, text: "its runner was told to stop"}
+	case <-t.Context().Done():
+		e = ending{why: Lost, text: oneLine(context.Cause(t.Context()))}
+		switch cause := context.Cause(t.Context()); {
+		case errors.Is(cause, primacy.ErrResigned):
+			e.why = Replaced
+		case errors.Is(cause, primacy.ErrDeposed):
+			grace = 0 // the claim is gone: another may run already
+		}
+	}
+	p.Stop(grace)
+	return e
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// ended says how it ended. What ended by itself before it was told to did what it did, whatever came after.
+func (e ending) ended(st supervise.Status, t *primacy.Term, took time.Duration) Ended {
+	out := Ended{Verdict: OK, Code: st.Code, Late: st.Overrun}
+	switch {
+	case e.why != "" && st.By != supervise.Exited:
+		out.Verdict, out.Text = e.why, e.text
+	case st.By == supervise.Deadline:
+		out.Verdict, out.Text = Lost, "its lease was not renewed in time"
+	case st.By == supervise.GuardianLost:
+		out.Verdict, out.Text = Failed, "its guardian was killed, and so was the command"
+	case st.Code != 0:
+		out.Verdict = Failed
+	}
+	if out.Verdict == Lost && t.Check() == nil && st.By == supervise.Deadline {
+		out.Text = "this machine was too busy to extend its time"
+	}
+	if st.Overrun > 0 {
+		out.Text = strings.TrimSpace(fmt.Sprintf("%s ERROR: it outlived its right by %v", out.Text, st.Overrun))
+	}
+	return out
+}
+
+// env is the command's environment: the process's without what is ours, the job's, and the run's.
+func (c *Commands) env(t *primacy.Term, r Run) []string {
+	set := map[string]string{
+		"PRIMACY_NAME":         r.Claim,
+		"PRIMACY_ID":           c.ID,
+		"PRIMACY_TOKEN":        t.Token().String(),
+		"PRIMACY_TTL_MS":       strconv.FormatInt(t.TTL().Milliseconds(), 10),
+		"PRIMACY_CRON_JOB":     r.Job.Name,
+		"PRIMACY_CRON_INSTANT": r.At.UTC().Format(time.RFC3339),
+		"PRIMACY_CRON_ATTEMPT": strconv.Itoa(r.Attempt),
+		"PRIMACY_CRON_RUN":     r.Name,
+	}
+	for name, v := range r.Job.Env {
+		set[name] = v
+	}
+	env := slices.DeleteFunc(slices.Clone(c.Env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		_, ours := set[name]
+		return ours
+	})
+	for name, v := range set {
+		env = append(env, name+"="+v)
+	}
+	slices.Sort(env)
+	return env
+}
+
+// outputs returns the command's stdout and stderr, and what waits until all of it was passed on.
+func (c *Commands) outputs(r Run) (outs [2]*os.File, wait func(), err error) {
+	to := [2]*os.File{c.Stdout, c.Stderr}
+	if !c.Prefix {
+		return to, func() {}, nil
+	}
+	var readers sync.WaitGroup
+	for i := range to {
+		in, out, err := os.Pipe()
+		if err != nil {
+			if i == 1 {
+				outs[0].Close()
+			}
+			return outs, nil, err
+		}
+		outs[i] = out
+		readers.Go(func() { defer in.Close(); c.copy(to[i], in, "["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ") })
+	}
+	return outs, func() { outs[0].Close(); outs[1].Close(); readers.Wait() }, nil
+}
+
+// copy passes lines on, each whole and behind the prefix.
+func (c *Commands) copy(to io.Writer, from io.Reader, prefix string) {
+	lines := bufio.NewReaderSize(from, 64<<10)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if len(line) > 0 {
+			text := prefix + string(line)
+			if line[len(line)-1] != '\n' {
+				text += "\n"
+			}
+			c.mu.Lock()
+			_, _ = io.WriteString(to, text)
+			c.mu.Unlock()
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package cron
+
+import (
+	"time"
+)
+
+// shell carries out the steps of one attempt.
+type shell struct {
+	*line
+	a       *attempt
+	missed  bool // it makes up for what was missed
+	h       Hold
+	run     Run
+	began   time.Time
+	end     Record
+	slot    bool
+	blocker *begun // the older run that holds the claim
+	same    bool   // it is the one seen before
+}
+
+// attempt sees one attempt through. With h the claim is held already.
+func (l *line) attempt(a *attempt, h Hold, missed bool) {
+	s := &shell{line: l, a: a, h: h, missed: missed,
+		run: Run{Job: l.job, ID: a.id, Name: runName(), Claim: l.job.claim(a.id.At, missed)}}
+	if !l.takeSlot() { // others may have room; the instant stays to be decided
+		if h != nil {
+			l.release(h)
+		}
+		l.e.log(l.job, a.id, "full", "", "no room for another command here")
+		l.rest(time.Second)
+		return
+	}
+	defer l.freeSlot()
+	for step := a.next(); step != doNothing; step = a.next() {
+		a.take(s.do(step))
+	}
+}
+
+func (l *line) takeSlot() bool {
+	if l.e.slots == nil {
+		return true
+	}
+	select {
+	case l.e.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *line) freeSlot() {
+	if l.e.slots != nil {
+		<-l.e.slots
+	}
+}
+
+func (s *shell) do(what step) event {
+	switch what {
+	case doClaim:
+		return s.claim()
+	case doLook:
+		return s.look()
+	case doSkip:
+		return s.overlap()
+	case doAsk:
+		ctx, cancel := s.e.limited()
+		defer cancel()
+		_ = s.e.o.Claims.Ask(ctx, s.run.Claim, "replaced by the run of "+s.a.id.At.Format(time.RFC3339))
+		return evDone
+	case doPause:
+		return s.wait()
+	case doBegin:
+		return s.begin()
+	case doCheck:
+		s.rest(100 * time.Millisecond)
+		if s.h.Check() != nil {
+			return evHeld
+		}
+		return evOurs
+	case doRun:
+		return s.work()
+	case doEnd:
+		return s.finish()
+	case doLate:
+		s.end.Key.Kind = kindLate
+		s.append(s.end)
+		return evDone
+	case doLeave:
+		s.release(s.h)
+	}
+	return evDone
+}
+
+func (s *shell) wait() event {
+	stop := s.e.stop
+	if s.h != nil { // the end is being told: that goes on, for a moment, though the process is to end
+		stop = s.e.quit
+	}
+	select {
+	case <-time.After(time.Duration((0.5 + s.e.o.Rand()) * float64(70*time.Millisecond))):
+		return evDone
+	case <-stop:
+		if s.h != nil && s.e.o.Now().Sub(s.end.When) < 3*time.Second {
+			time.Sleep(100 * time.Millisecond)
+			return evDone
+		}
+		return evShut
+	}
+}
+
+func (s *shell) claim() event {
+	select {
+	case <-s.e.stop: // no run begins any more
+		return evUnknown
+	default:
+	}
+	h, err := s.try(s.run.Claim)
+	switch err {
+	case nil:
+		s.h = h
+		return evOurs
+	case ErrHeld:
+		return evHeld
+	}
+	return evUnknown
+}
+
+// look says who has the claim, by what the journal says.
+func (s *shell) look() event {
+	ctx, cancel := s.e.limited()
+	defer cancel()
+	records, err := s.e.o.Journal.Records(ctx, Prefix+s.job.Name, "", window)
+	if err != nil {
+		return evUnknown
+	}
+	v := see(records)
+	s.observe(v)
+	if v.decided(s.a.id) {
+		s.e.counters.Add(s.job.Name, Suppressed, 1)
+		return evDecided
+	}
+	open := v.open()
+	s.line.mu.Lock()
+	for id, a := range s.t.open { // that have left the window
+		if v.attempts[id] == nil {
+			open = append(open, a)
+		}
+	}
+	s.line.mu.Unlock()
+	for _, o := range open {
+		if o.id != s.a.id && o.begin.Claim == s.run.Claim {
+			s.same = s.blocker != nil && s.blocker.id == o.id
+			if s.blocker = o; !s.same {
+				s.a.seen = 0
+			}
+			return evOther
+		}
+	}
+	return evNobody
+}
+
+// overlap records that the instant is not run.
+func (s *shell) overlap() event {
+	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Overlap, Run: s.run.Name,
+		Text: "the run of " + s.blocker.id.At.Format(time.RFC3339) + " had not ended"})
+	e := s.append(r)
+	if e == evAdded {
+		s.e.counters.Add(s.job.Name, Overlap, 1)
+		s.e.log(s.job, s.a.id, Overlap, "", r.Text)
+	}
+	return e
+}
+
+// begin decides the attempt for us, if nobody else has. What was begun under the same claim and has no end is lost: we hold it now.
+func (s *shell) begin() event {
+	s.line.mu.Lock()
+	var dead []*begun
+	for id, o := range s.t.open {
+		if id != s.a.id && o.begin.Claim == s.run.Claim {
+			dead = append(dead, o)
+		}
+	}
+	s.line.mu.Unlock()
+	for _, o := range dead {
+		if e, _ := s.endOf(o.id); e == evNobody && s.h.Check() == nil {
+			s.lost(o.id, o.begin)
+		}
+	}
+	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(), Claim: s.run.Claim, CatchUp: s.missed})
+	e := s.append(r)
+	if e == evOther {
+		s.e.counters.Add(s.job.Name, Suppressed, 1)
+		s.e.log(s.job, s.a.id, Suppressed, "", "")
+	}
+	return e
+}
+
+// work runs the command, if the claim has been held all the while.
+func (s *shell) work() event {
+	s.began = s.e.o.Now()
+	s.end = Record{Key: s.a.id.key(kindEnd), Run: s.run.Name}
+	var ended Ended
+	if err := s.h.Check(); err != nil {
+		ended = Ended{Verdict: Lost, Code: -1, Text: "it was not started: " + err.Error()}
+	} else {
+		s.e.o.Log(Event{Job: s.job.Name, ID: s.a.id, What: "begun", Run: s.run.Name, Late: s.began.Sub(s.job.due(s.a.id.At))})
+		s.e.count(1)
+		ended = s.e.o.Runner(s.e.quit, s.h, s.run)
+		s.e.count(-1)
+	}
+	s.end.Verdict, s.end.Text, s.end.When = ended.Verdict, ended.Text, s.e.o.Now()
+	s.end.Took = s.e.o.Now().Sub(s.began).Round(time.Millisecond).String()
+	if ended.Code >= 0 {
+		s.end.Code = &ended.Code
+	}
+	s.e.counters.Add(s.job.Name, ended.Verdict, 1)
+	s.e.log(s.job, s.a.id, ended.Verdict, s.run.Name, ended.Text)
+	return evDone
+}
+
+func (e *Engine) count(n int) {
+	e.mu.Lock()
+	e.active += n
+	e.mu.Unlock()
+}
+
+// finish tells the end. Where another has declared the run lost, that stands: our lease was over, and what ran had been killed.
+func (s *shell) finish() event {
+	e := s.append(s.end)
+	if e == evOther {
+		s.e.log(s.job, s.a.id, "trouble", s.run.Name, "another process has declared this run lost; it had ended as "+s.end.Verdict)
+	}
+	return e
+}

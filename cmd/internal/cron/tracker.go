@@ -1,0 +1,250 @@
+package cron
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// What a tracker orders.
+type act int
+
+const (
+	actRun     act = iota // decide about an attempt, and run it if that falls to us
+	actCatchUp            // deal with what was missed, under the job's claim
+	actSkip               // record instants as missed: they are in skip
+	actProbe              // look whether a run that has begun is lost
+	actAnchor             // record that the schedule counts from here
+)
+
+// order is one thing to do. Two of one name are the same.
+type order struct {
+	act   act
+	id    ID
+	begun *begun // of actProbe
+	skip  skips
+}
+
+// skips are instants to be recorded as missed: a few one by one, what is older than these in one record.
+type skips struct {
+	gap   *Record // nil: none
+	each  []time.Time
+	total int
+}
+
+const (
+	eachSkip = 20    // of many missed instants the newest have a record each
+	maxWalk  = 10000 // instants looked at in one go; a longer gap takes several
+)
+
+// tracker knows, of one job in one process, what is decided and what is to be done. It is pure: views and the time in, orders out.
+//
+//	                cursor                                          now
+//	every instant ──┤ decided · decided · ? · decided · ? · ? ───────┤── future
+//	is decided      └─ what has no record is due: begun in time it runs, older than Late it was missed
+//
+// It never goes back: an instant at or before the cursor is decided for good, whatever the clock does. What it has seen begin it remembers until it has seen the end,
+// and an attempt that is to be made until that has begun, also when the records have long left the window.
+type tracker struct {
+	job     *Job
+	begins  bool // it has seen the journal once
+	cursor  time.Time
+	decided map[time.Time]bool // after the cursor
+	open    map[ID]*begun
+	retry   map[ID]time.Time
+	paused  bool
+	anchor  bool // a record of where it starts is to be written
+	wanted  map[time.Time]bool
+	gaps    []Record // recorded as missed, and not yet behind the cursor
+}
+
+func newTracker(j *Job) *tracker {
+	return &tracker{job: j, decided: map[time.Time]bool{}, open: map[ID]*begun{}, retry: map[ID]time.Time{}, wanted: map[time.Time]bool{}}
+}
+
+// observe takes in what the journal says at a time.
+func (t *tracker) observe(v *view, now time.Time) {
+	now = now.UTC().Truncate(time.Second)
+	if !t.begins {
+		t.begins = true
+		from, known := v.start(t.job.instants())
+		if t.cursor, t.anchor = from, !known; !known {
+			t.cursor = now
+		}
+	}
+	t.paused = v.paused
+	switch ours := v.notedFor == "" || v.notedFor == t.job.instants(); {
+	case v.paused && now.After(t.cursor): // nothing is missed while a job is paused
+		t.cursor = now
+	case !v.paused && ours && v.noted.After(t.cursor) && !v.noted.After(now): // or was, or before it was new
+		t.cursor = v.noted
+	}
+	t.gaps = slices.DeleteFunc(append(t.gaps, v.gaps...), func(g Record) bool { return !g.Upto.After(t.cursor) })
+	slices.SortFunc(t.gaps, func(a, b Record) int { return a.Key.At.Compare(b.Key.At) })
+	t.gaps = slices.CompactFunc(t.gaps, func(a, b Record) bool { return a.Key.At.Equal(b.Key.At) })
+	for id, a := range v.attempts {
+		t.sees(v, id, a)
+	}
+	t.advance(now)
+	for at := range v.wanted {
+		_, begun := v.attempts[ID{at, 1}]
+		t.wanted[at] = !begun
+	}
+}
+
+// sees takes in one attempt.
+func (t *tracker) sees(v *view, id ID, a *begun) {
+	if id.Attempt == 1 && id.At.After(t.cursor) {
+		t.decided[id.At] = true
+	}
+	delete(t.retry, id)
+	if !a.finished {
+		t.open[id] = a
+		return
+	}
+	delete(t.open, id)
+	next := ID{id.At, id.Attempt + 1}
+	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) && id.Attempt <= t.job.Retries {
+		t.retry[next] = a.end.When.Add(t.job.RetryDelay)
+	}
+}
+
+// advance moves the cursor over what is decided.
+func (t *tracker) advance(now time.Time) {
+	for range maxWalk {
+		next := t.job.schedule.Next(t.cursor)
+		if next.IsZero() || next.After(now) {
+			break
+		}
+		if upto := t.skippedTo(next); !upto.IsZero() {
+			next = upto
+		} else if !t.decided[next] {
+			break
+		}
+		t.cursor = next
+	}
+	maps.DeleteFunc(t.decided, func(at time.Time, _ bool) bool { return !at.After(t.cursor) })
+}
+
+// skippedTo returns the end of the gap that was recorded as missed and that an instant is in, zero if it is in none.
+func (t *tracker) skippedTo(at time.Time) time.Time {
+	for _, g := range t.gaps {
+		if !at.Before(g.Key.At) && !at.After(g.Upto) {
+			return g.Upto
+		}
+	}
+	return time.Time{}
+}
+
+// due returns what is to be done at a time, the oldest first.
+func (t *tracker) due(now time.Time) (orders []order) {
+	if !t.begins {
+		return nil
+	}
+	orders = t.probes()
+	for at, open := range t.wanted {
+		if open && !at.After(now) {
+			orders = append(orders, order{act: actRun, id: ID{at, 1}})
+		}
+	}
+	if t.paused {
+		return orders
+	}
+	if t.anchor {
+		orders = append(orders, order{act: actAnchor, id: ID{At: t.cursor}})
+	}
+	fresh, missed := t.undecided(now)
+	switch {
+	case len(missed) > 0 && t.job.Missed == Skip:
+		orders = append(orders, order{act: actSkip, id: ID{At: missed[0]}, skip: gather(missed)})
+	case len(missed) > 0:
+		orders = append(orders, order{act: actCatchUp, id: ID{At: missed[0]}})
+	}
+	for _, at := range fresh {
+		orders = append(orders, order{act: actRun, id: ID{at, 1}})
+	}
+	for id, at := range t.retry {
+		if !now.Before(at) {
+			orders = append(orders, order{act: actRun, id: id})
+		}
+	}
+	return orders
+}
+
+func (t *tracker) probes() (orders []order) {
+	for id, a := range t.open {
+		orders = append(orders, order{act: actProbe, id: id, begun: a})
+	}
+	return orders
+}
+
+// undecided returns the instants up to now that nobody has decided about.
+func (t *tracker) undecided(now time.Time) (fresh, missed []time.Time) {
+	for at, n := t.job.schedule.Next(t.cursor), 0; !at.IsZero() && !at.After(now) && n < maxWalk; at, n = t.job.schedule.Next(at), n+1 {
+		switch due := t.job.due(at); {
+		case t.decided[at] || due.After(now) || !t.skippedTo(at).IsZero():
+		case now.Sub(due) > t.job.Late:
+			missed = append(missed, at)
+		default:
+			fresh = append(fresh, at)
+		}
+	}
+	return fresh, missed
+}
+
+// catchUp says what becomes of what was missed: one instant to run now, if there is one, and what is to be recorded as missed. Its caller holds the job's claim
+// and has taken in the journal since.
+func (t *tracker) catchUp(now time.Time) (run time.Time, s skips) {
+	_, missed := t.undecided(now)
+	if len(missed) == maxWalk { // there is more: the oldest never run
+		return time.Time{}, gather(missed)
+	}
+	can := missed
+	for t.job.MissedWithin > 0 && len(can) > 0 && now.Sub(can[0]) > t.job.MissedWithin {
+		can = can[1:]
+	}
+	keep := 1
+	if t.job.Missed == All {
+		keep = t.job.CatchUp
+	}
+	if t.job.Missed == Skip {
+		keep = 0
+	}
+	can = can[max(0, len(can)-keep):]
+	if len(can) > 0 {
+		run = can[0]
+	}
+	return run, gather(missed[:len(missed)-len(can)])
+}
+
+// gather turns missed instants, the oldest first, into records to be: bounded, however many they are.
+func gather(missed []time.Time) skips {
+	s := skips{total: len(missed)}
+	if n := len(missed) - eachSkip; n > 1 {
+		s.gap = &Record{Key: Key{missed[0], 0, kindGap}, Verdict: Missed, Upto: missed[n-1], Count: n}
+		missed = missed[n:]
+	}
+	s.each = missed
+	return s
+}
+
+// next returns when the next instant or attempt is due, as far as it is known now: zero for never.
+func (t *tracker) next(now time.Time) (first time.Time) {
+	sooner := func(at time.Time) {
+		if at.After(now) && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	for at, n := t.job.schedule.Next(t.cursor), 0; !at.IsZero() && n < maxWalk; at, n = t.job.schedule.Next(at), n+1 {
+		if !t.decided[at] {
+			sooner(t.job.due(at))
+		}
+		if at.After(now) && !t.decided[at] {
+			break
+		}
+	}
+	for _, at := range t.retry {
+		sooner(at)
+	}
+	return first
+}

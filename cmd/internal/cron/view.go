@@ -1,0 +1,119 @@
+package cron
+
+import (
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// window is how many of the newest records of a job are read at a time.
+const window = 64
+
+// ID is one attempt at one instant of a job.
+type ID struct {
+	At      time.Time
+	Attempt int
+}
+
+func (i ID) key(kind string) Key { return Key{i.At, i.Attempt, kind} }
+
+// begun is one attempt as the journal has it.
+type begun struct {
+	id       ID
+	begin    Record
+	end      *Record
+	late     *Record
+	finished bool // by its end, or because it never was to run
+}
+
+// view is what a part of a job's journal says. It is pure: records in, facts out.
+type view struct {
+	records  []Record // the oldest first
+	attempts map[ID]*begun
+	gaps     []Record
+	wanted   map[time.Time]Record
+	paused   bool
+	noted    time.Time // of the newest Fresh, Paused or Resumed
+	notedFor string    // the schedule that it is about; empty: all
+	newest   Record    // the newest with a schedule's hash
+}
+
+// see reads records, which come with the newest first.
+func see(records []driver.Record) *view {
+	v := &view{attempts: map[ID]*begun{}, wanted: map[time.Time]Record{}}
+	for _, d := range slices.Backward(records) {
+		if r, ok := parseRecord(d); ok {
+			v.take(r)
+		}
+	}
+	return v
+}
+
+func (v *view) take(r Record) {
+	v.records = append(v.records, r)
+	if r.Sched != "" {
+		v.newest = r
+	}
+	id := ID{r.Key.At, r.Key.Attempt}
+	switch r.Key.Kind {
+	case kindNote:
+		v.paused, v.noted, v.notedFor = r.Verdict == Paused, r.Key.At, r.Sched
+	case kindWant:
+		v.wanted[r.Key.At] = r
+	case kindGap:
+		v.gaps = append(v.gaps, r)
+	case kindBegin:
+		v.attempts[id] = &begun{id: id, begin: r, finished: r.Verdict != Began}
+	case kindEnd:
+		if a := v.attempts[id]; a != nil { // else its beginning is beyond the window
+			a.end, a.finished = &r, true
+		} else {
+			v.attempts[id] = &begun{id: id, begin: Record{Key: id.key(kindBegin), Verdict: Began}, end: &r, finished: true}
+		}
+	case kindLate:
+		if a := v.attempts[id]; a != nil {
+			a.late = &r
+		}
+	}
+}
+
+// decided says whether somebody has decided about an attempt.
+func (v *view) decided(id ID) bool {
+	if _, ok := v.attempts[id]; ok || id.Attempt > 1 {
+		return ok
+	}
+	return slices.ContainsFunc(v.gaps, func(g Record) bool { return !id.At.Before(g.Key.At) && !id.At.After(g.Upto) })
+}
+
+// open returns the attempts that have begun and not ended, the oldest first.
+func (v *view) open() (all []*begun) {
+	for _, a := range v.attempts {
+		if !a.finished {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b *begun) int {
+		if c := a.id.At.Compare(b.id.At); c != 0 {
+			return c
+		}
+		return a.id.Attempt - b.id.Attempt
+	})
+	return all
+}
+
+// start returns from where on instants count for a schedule: the oldest record since it was last changed. False: it is new here.
+func (v *view) start(sched string) (from time.Time, known bool) {
+	if v.newest.Sched != sched {
+		return time.Time{}, false
+	}
+	for _, r := range slices.Backward(v.records) {
+		if r.Sched != "" && r.Sched != sched {
+			break
+		}
+		if r.Sched == sched {
+			from, known = r.Key.At, true
+		}
+	}
+	return from, known
+}
