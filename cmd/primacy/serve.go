@@ -33,6 +33,7 @@ type serveOptions struct {
 	uids         []int
 	election     string
 	clients      int
+	etcd         etcdServing
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -62,6 +63,7 @@ is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every cl
 	f.IntSliceVar(&o.uids, "allow-uid", nil, "user ID that may use the socket too")
 	f.StringVar(&o.election, "election", "", "the election of GET /leader where a request names none")
 	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns, locks and streams there may be at once")
+	o.etcd.register(f)
 	return c
 }
 
@@ -97,7 +99,7 @@ func (s *server) run(ctx context.Context) error {
 	if s.agent, err = agent.New(st, o); err != nil {
 		return err
 	}
-	s.failed = make(chan error, len(s.open))
+	s.failed = make(chan error, len(s.open)+len(s.etcd.addrs))
 	for _, l := range s.open {
 		h := s.agent.Health()
 		if api[l] {
@@ -106,6 +108,9 @@ func (s *server) run(ctx context.Context) error {
 		s.serve(l, h)
 	}
 	s.open = nil
+	if err := s.serveEtcd(ctx, st, o); err != nil {
+		return err
+	}
 	notify, err := sdnotify.New()
 	if err != nil {
 		s.say("warning: %v", err)
@@ -169,6 +174,7 @@ func (s *server) watchdog(notify *sdnotify.Notifier) (stop func()) {
 func (s *server) shutDown(ctx context.Context) {
 	s.agent.Stop()
 	var all sync.WaitGroup
+	all.Go(func() { s.closeEtcd(ctx) })
 	for _, srv := range s.running {
 		all.Go(func() {
 			if srv.Shutdown(ctx) != nil {

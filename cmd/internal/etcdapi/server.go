@@ -26,14 +26,17 @@ import (
 
 // Options of a server. The zero value works, on loopback.
 type Options struct {
-	ID        string        // of this process, as a part of its clients' identities; at most 128 bytes. Default: primacy
+	ID        string        // of this process, as a part of its clients' identities; at most MaxID bytes. Default: the library's
 	Token     string        // what clients must show: as metadata "token", as "Authorization: Bearer TOKEN", or as any user's password
 	TLS       *tls.Config   // nil: plain text
-	Hosts     []string      // names under which JSON may be asked for, beside loopback's and those of the addresses served
+	Hosts     []string      // names under which JSON may be asked for, beside localhost and addresses
 	MaxLeases int           // at once; default 1000: each is one in the store, with a heartbeat of its own
 	Timeout   time.Duration // of calls on the store where the client sets no limit, but for waits. Default 5 s
 	Logger    *slog.Logger  // default: none
 }
+
+// MaxID is how long a server's ID may be: those of its clients' leases are longer.
+const MaxID = 128
 
 // Server answers etcd's calls.
 type Server struct {
@@ -49,7 +52,6 @@ type Server struct {
 
 	mu     sync.Mutex
 	leases map[int64]*lease // nil while one is being granted
-	hosts  map[string]bool
 	closed bool
 }
 
@@ -61,17 +63,14 @@ const (
 
 // New returns a server over a store, which stays the caller's to close, after the server. It does no I/O.
 func New(store driver.Store, o Options) (*Server, error) {
-	if o.ID == "" {
-		o.ID = "primacy"
-	}
 	if o.MaxLeases == 0 {
 		o.MaxLeases = 1000
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second
 	}
-	if len(o.ID) > 128 || o.MaxLeases < 0 || o.Timeout < 0 {
-		return nil, fmt.Errorf("etcdapi: the id has %d bytes (at most 128), %d leases, a timeout of %v: must not be negative", len(o.ID), o.MaxLeases, o.Timeout)
+	if len(o.ID) > MaxID || o.MaxLeases < 0 || o.Timeout < 0 {
+		return nil, fmt.Errorf("etcdapi: the id has %d bytes (at most %d), %d leases, a timeout of %v: must not be negative", len(o.ID), MaxID, o.MaxLeases, o.Timeout)
 	}
 	if _, most := bounds(store.Caps()); most < minTTL {
 		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's", store.Caps().Store, store.Caps().MaxTTL)
@@ -80,11 +79,9 @@ func New(store driver.Store, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{}, hosts: map[string]bool{},
+	o.ID = reader.ID()
+	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{},
 		member: pb.ResponseHeader{ClusterId: sum(store.Caps().Store), MemberId: sum(o.ID)}}
-	for _, h := range append(o.Hosts, "localhost", "127.0.0.1", "::1") {
-		s.hosts[h] = true
-	}
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxBody), grpc.UnaryInterceptor(s.admitCall), grpc.StreamInterceptor(s.admitStream))
 	epb.RegisterElectionServer(s.grpc, &elections{s: s})
 	lpb.RegisterLockServer(s.grpc, &locks{s: s})
@@ -120,14 +117,9 @@ func (s *Server) storeTTL(client time.Duration) time.Duration {
 // Serve answers on a listener until [Server.Close], then returns nil. It refuses one that others than this machine can reach, unless there are
 // TLS and a token. The listener is closed when it returns.
 func (s *Server) Serve(ln net.Listener) error {
-	if host, local := local(ln.Addr()); !local {
-		if s.o.TLS == nil || s.o.Token == "" {
-			_ = ln.Close()
-			return fmt.Errorf("etcdapi: %v can be reached from other machines: that needs TLS and a token", ln.Addr())
-		}
-		s.mu.Lock()
-		s.hosts[host] = true
-		s.mu.Unlock()
+	if !local(ln.Addr()) && (s.o.TLS == nil || s.o.Token == "") {
+		_ = ln.Close()
+		return fmt.Errorf("etcdapi: %v can be reached from other machines: that needs TLS and a token", ln.Addr())
 	}
 	if s.o.TLS != nil {
 		c := s.o.TLS.Clone()
@@ -141,12 +133,11 @@ func (s *Server) Serve(ln net.Listener) error {
 }
 
 // local says whether only this machine can reach an address.
-func local(a net.Addr) (host string, ok bool) {
-	tcp, isTCP := a.(*net.TCPAddr)
-	if !isTCP {
-		return "", a.Network() == "unix"
+func local(a net.Addr) bool {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.IP.IsLoopback()
 	}
-	return tcp.IP.String(), tcp.IP.IsLoopback()
+	return a.Network() == "unix"
 }
 
 // Close ends every lease with what it holds, then what is served. Clients that still work learn it from their next keepalive, so what they hold is

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,14 +64,14 @@ func (s *Server) route(json http.Handler) http.Handler {
 	})
 }
 
-// known says whether a request for that host is meant for this server.
+// known says whether a request for that host is meant for this server. An address always is: only a name can be bound to it by somebody else.
 func (s *Server) known(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.hosts[strings.Trim(host, "[]")]
+	host = strings.Trim(host, "[]")
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host) != nil ||
+		slices.ContainsFunc(s.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
 // pipe is a listener within the process.
