@@ -53,7 +53,9 @@ type pool struct {
 // parcel is one operation that waits, or travels with others.
 type parcel struct {
 	name string
-	req  *pb.TxnRequest
+	req  *pb.TxnRequest  // with the record that it leaves
+	bare *pb.TxnRequest  // without
+	note *note           // nil: it leaves none
 	ctx  context.Context // its caller's
 	trip *trip           // what it travels with; nil: it waits
 	left bool            // its caller has given up
@@ -74,21 +76,22 @@ type trip struct {
 }
 
 // together is Store.txn for an operation on one name, which may go in one Txn with those on other names. The revision of its answer is
-// that of the whole Txn. Where ctx ends while the operation waits, it is not sent, and there is no doubt.
-func (l *lease) together(ctx context.Context, what, name string, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+// that of the whole Txn. Where ctx ends while the operation waits, it is not sent, and there is no doubt. N is the record that it leaves, if any.
+func (l *lease) together(ctx context.Context, what, name string, req *pb.TxnRequest, n *note) (*pb.TxnResponse, bool, error) {
 	p := &l.pool
 	p.mu.Lock()
 	if p.used == 0 && p.single < alone && len(p.queue) == 0 {
 		p.single, p.moved = p.single+1, time.Now()
 		p.mu.Unlock()
 		defer l.landed()
-		resp, out := l.s.ship(ctx, req)
+		resp, out := l.s.shipNoted(ctx, req, n)
 		if out.err != nil {
 			return nil, out.doubt, l.s.told(ctx, verb(what, name), out)
 		}
 		return resp, out.doubt, nil
 	}
-	o := &parcel{name: name, req: req, ctx: ctx, size: weight(req), done: make(chan struct{})}
+	o := &parcel{name: name, req: n.with(req), bare: req, note: n, ctx: ctx, done: make(chan struct{})}
+	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
 	// What is under way may lie with a member that is silent, and the next request go to another one.
 	stuck := time.Since(p.moved) > patience
@@ -210,11 +213,15 @@ func (l *lease) board(anew bool) *trip {
 		return nil
 	}
 	t := &trip{}
-	names := make(map[string]struct{}, len(p.queue))
+	names, records := make(map[string]struct{}, len(p.queue)), map[string]struct{}{}
 	var rest []*parcel
 	wide, bytes := 0, 0
 	for i, o := range p.queue {
 		_, twice := names[o.name]
+		if o.note != nil {
+			_, same := records[o.note.key] // etcd takes no Txn that puts a key twice
+			twice = twice || same
+		}
 		w, b := max(wide, width(o.req)), bytes+o.size
 		if len(t.parcels) > 0 && (len(t.parcels)+1+w > p.allowed() || b > bytesTogether) {
 			rest = append(rest, p.queue[i:]...)
@@ -225,6 +232,9 @@ func (l *lease) board(anew bool) *trip {
 			continue
 		}
 		names[o.name], wide, bytes = struct{}{}, w, b
+		if o.note != nil {
+			records[o.note.key] = struct{}{}
+		}
 		o.trip = t
 		t.parcels = append(t.parcels, o)
 	}

@@ -1,8 +1,10 @@
 package etcdstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -19,7 +21,7 @@ func (l *lease) carry(t *trip, all []*parcel, most int) {
 		if len(some) == 0 {
 			continue
 		}
-		resp, out := l.s.ship(t.ctx, pack(some))
+		resp, out := l.shipAll(t.ctx, some)
 		if out.err == nil {
 			if out.err = unpack(resp, some); out.err != nil {
 				out.doubt = true
@@ -28,7 +30,12 @@ func (l *lease) carry(t *trip, all []*parcel, most int) {
 		for _, o := range some {
 			o.doubt = o.doubt || out.doubt
 		}
-		if out.err != nil && len(some) > 1 && ofOne(out.err) {
+		if out.err != nil && len(some) > 1 && (ofOne(out.err) || blamesNote(out.err) && noted(some)) {
+			if noSpace(out.err) && unnote(some) {
+				l.s.shelves.turnOff()
+				l.carry(t, some, len(some)) // what leaves no record only deletes
+				continue
+			}
 			if tooMany(out.err) {
 				l.learnMost(len(some))
 			}
@@ -40,6 +47,22 @@ func (l *lease) carry(t *trip, all []*parcel, most int) {
 			close(o.done)
 		}
 	}
+}
+
+// shipAll sends parcels at once.
+func (l *lease) shipAll(ctx context.Context, some []*parcel) (*pb.TxnResponse, outcome) {
+	if len(some) == 1 {
+		return l.s.shipNoted(ctx, some[0].bare, some[0].note)
+	}
+	if l.s.shelves.isOff() {
+		unnote(some)
+	}
+	return l.s.ship(ctx, pack(some))
+}
+
+// noted reports whether any of the parcels leaves a record.
+func noted(some []*parcel) bool {
+	return slices.ContainsFunc(some, func(o *parcel) bool { return o.note != nil })
 }
 
 // fit returns how many of the first parcels the server takes at once.

@@ -77,7 +77,7 @@ func (l *lease) claimIn(ctx context.Context, sl *slot, c driver.Claim, enter fun
 		return driver.Place{}, refused(verb("claim", c.Name), fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
 	}
 	if stale {
-		if err := l.retract(ctx, sl); err != nil {
+		if err := l.retract(ctx, sl, nil); err != nil {
 			return driver.Place{}, err
 		}
 	}
@@ -91,7 +91,7 @@ func (l *lease) claimIn(ctx context.Context, sl *slot, c driver.Claim, enter fun
 		return p, err
 	}
 	// A final answer promises that nothing is left in the line and nothing will come.
-	if rerr := l.retract(ctx, sl); rerr != nil {
+	if rerr := l.retract(ctx, sl, nil); rerr != nil {
 		return p, rerr
 	}
 	if isGone(err) {
@@ -223,7 +223,7 @@ func (l *lease) send(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*
 	if c.Slots != 0 {
 		return l.s.txn(ctx, verb("claim", c.Name), req)
 	}
-	return l.together(ctx, "claim", c.Name, req)
+	return l.together(ctx, "claim", c.Name, req, nil)
 }
 
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try
@@ -255,7 +255,7 @@ func (l *lease) adopt(ctx context.Context, sl *slot, c driver.Claim, own *mvccpb
 	ours := sl.doubt && own.Lease != 0
 	l.mu.Unlock()
 	if !ours {
-		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision)
+		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision, nil)
 		return driver.Place{}, err, err != nil
 	}
 	l.entered(sl, own.CreateRevision, own.ModRevision, false)

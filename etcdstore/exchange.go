@@ -34,7 +34,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	}
 	l.renounce(from, p)
 	token, whole := l.exchangeable(from, to, p)
-	if !whole {
+	if !whole || p.Record != nil { // which a release leaves
 		return l.oneByOne(ctx, from, to, p, c)
 	}
 	// Inside, so that a Release of the new claim finds it from the beginning.
@@ -92,7 +92,7 @@ func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c 
 	for {
 		at := l.anchored()
 		req := l.swap(from.key, token, to.key, c, at)
-		resp, doubt, err := l.together(ctx, "exchange", c.Name, req)
+		resp, doubt, err := l.together(ctx, "exchange", c.Name, req, nil)
 		if doubt {
 			l.doubt(to)
 		}

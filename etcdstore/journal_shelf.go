@@ -40,6 +40,7 @@ type shelves struct {
 	mu    sync.Mutex
 	known map[shelf]rented
 	trims map[string]bool
+	off   time.Time        // until then releases leave no records
 	now   func() time.Time // tests only: the wall clock
 }
 

@@ -212,9 +212,9 @@ func (l *lease) release(ctx context.Context, p driver.Place) error {
 func (l *lease) releaseIn(ctx context.Context, sl *slot, p driver.Place) error {
 	switch {
 	case l.has(sl, p):
-		return l.retract(ctx, sl)
+		return l.retract(ctx, sl, l.noteOf(ctx, p))
 	case p.Token != 0:
-		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token))
+		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token), l.noteOf(ctx, p))
 	}
 	// Nothing under this ID stands or is under way: an ID is forgotten only when that is certain.
 	return nil

@@ -119,7 +119,7 @@ func (l *lease) clear(sl *slot) {
 // Where the outcome of its put is unknown, to delete the key is not enough: the put may sit in a member that is frozen,
 // and be executed when that wakes up, long after. So the session's record is rewritten in the same Txn. That moves its mod
 // revision, which each put compares: whatever is still under way has failed from then on.
-func (l *lease) retract(ctx context.Context, sl *slot) error {
+func (l *lease) retract(ctx context.Context, sl *slot, n *note) error {
 	l.mu.Lock()
 	sl.leaving = true
 	token, doubt := int64(sl.token), sl.doubt
@@ -127,7 +127,7 @@ func (l *lease) retract(ctx context.Context, sl *slot) error {
 	var err error
 	switch {
 	case doubt:
-		if err = l.fence(ctx, sl, token); noSpace(err) {
+		if err = l.fence(ctx, sl, token, n); noSpace(err) {
 			// The fence is a put. What stands goes at once, or nobody could follow while etcd is full. The claim stays in doubt: the fence comes
 			// later.
 			if rerr := l.removeFound(ctx, sl); rerr != nil {
@@ -135,7 +135,7 @@ func (l *lease) retract(ctx context.Context, sl *slot) error {
 			}
 		}
 	case token != 0:
-		err = l.remove(ctx, sl.name, sl.key, token)
+		err = l.remove(ctx, sl.name, sl.key, token, n)
 	}
 	if err == nil {
 		l.clear(sl)
@@ -143,12 +143,12 @@ func (l *lease) retract(ctx context.Context, sl *slot) error {
 	return err
 }
 
-// remove deletes a claim's key if it still has that create revision.
-func (l *lease) remove(ctx context.Context, name, key string, create int64) error {
+// remove deletes a claim's key if it still has that create revision, and leaves the record n, if any.
+func (l *lease) remove(ctx context.Context, name, key string, create int64, n *note) error {
 	_, _, err := l.together(ctx, "release", name, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, create)},
 		Success: []*pb.RequestOp{doDelete(key)},
-	})
+	}, n)
 	return err
 }
 
@@ -158,12 +158,14 @@ func (l *lease) removeFound(ctx context.Context, sl *slot) error {
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	return l.remove(ctx, sl.name, sl.key, resp.Kvs[0].CreateRevision)
+	return l.remove(ctx, sl.name, sl.key, resp.Kvs[0].CreateRevision, nil)
 }
 
 // fence is retract's Txn, tried until it fits what stands.
-func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
+func (l *lease) fence(ctx context.Context, sl *slot, create int64, n *note) error {
 	for {
+		leaves := n
+
 		req := &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.key, l.born), ifCreate(sl.key, create)},
 			Success: []*pb.RequestOp{doReplace(l.key, l.record)},
@@ -171,9 +173,12 @@ func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
 		}
 		if create != 0 {
 			req.Success = append(req.Success, doDelete(sl.key))
+		} else {
+			leaves = nil // it removes nothing
 		}
 		req.Success = append(req.Success, doGet(l.key)) // mark and lease of one instant: a move may have come between
-		resp, _, err := l.s.txn(ctx, verb("release", sl.name), req)
+		resp, out := l.s.shipNoted(ctx, req, leaves)
+		err := l.s.told(ctx, verb("release", sl.name), out)
 		if isGone(err) {
 			return nil // the lease is gone, and with it every claim that stands or may come
 		}
@@ -192,7 +197,7 @@ func (l *lease) fence(ctx context.Context, sl *slot, create int64) error {
 			if own == nil {
 				return nil
 			}
-			return l.remove(ctx, sl.name, sl.key, own.CreateRevision)
+			return l.remove(ctx, sl.name, sl.key, own.CreateRevision, n)
 		}
 		create = 0
 		if own != nil {

@@ -168,8 +168,9 @@ func (l *lease) handOver(ctx context.Context, what string, sl *slot, p driver.Pl
 		req.Success = append(req.Success, doReplace(l.key, l.record), doGet(l.key))
 		req.Failure = []*pb.RequestOp{doGet(l.key)}
 	}
-	resp, unsure, err := l.s.txn(ctx, what, req)
-	if unsure || err != nil && !final(err) {
+	resp, out := l.s.shipNoted(ctx, req, l.noteOf(ctx, p))
+	err := l.s.told(ctx, what, out)
+	if out.doubt || err != nil && !final(err) {
 		l.mu.Lock()
 		sl.handing = true
 		l.mu.Unlock()
