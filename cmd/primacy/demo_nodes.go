@@ -33,7 +33,7 @@ func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, ac
 		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self, "worker", acts)
 		c.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PRIMACY_") })
 		c.Env = append(c.Env, "XDG_RUNTIME_DIR="+n.dir)
-		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+		c.SysProcAttr = nodeAttr()
 		log, err := os.OpenFile(filepath.Join(dir, id+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, err

@@ -43,7 +43,7 @@ func TestTheCommandsEnvironmentIsExact(t *testing.T) {
 	token := got["PRIMACY_TOKEN"]
 	around := `[{"name":"n","id":"elsewhere","claim":"1"},{"name":"outer","id":"me","claim":"2"},{"name":"n","id":"me","claim":"` + token + `"}]`
 	want := map[string]string{
-		"PRIMACY_NAME": "n", "PRIMACY_ID": "me", "PRIMACY_TOKEN": token, "PRIMACY_TTL_MS": "9000", "PRIMACY_TIMEOUT": "20s",
+		"PRIMACY_NAME": "n", "PRIMACY_ID": "me", "PRIMACY_TOKEN": token, "PRIMACY_TTL_MS": "9000", "PRIMACY_TIMEOUT": "20s", "PRIMACY_ROLE": "leader",
 		"PRIMACY_STORE": w.store, "PRIMACY_STATE_FILE": got["PRIMACY_STATE_FILE"], "PRIMACY_HELD": around,
 	}
 	for _, kv := range w.env {

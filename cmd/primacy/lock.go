@@ -27,7 +27,7 @@ type lockOptions struct {
 
 func (a *app) lockCommand() *cobra.Command {
 	var o lockOptions
-	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock"}}
+	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder"}}
 	c := &cobra.Command{
 		Use: "lock [flags] NAME [[--] COMMAND [ARG...]]",
 
@@ -88,6 +88,7 @@ executable/not found. Without COMMAND: 0 when a signal ended it.`,
 	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: so many hold it at once, 1 to %d", primacy.MaxSlots))
 	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
+	r.lifeFlags(f)
 	r.own = ownVariables(f)
 	return c
 }
@@ -204,8 +205,14 @@ func (r *runner) hold(term *primacy.Term) error {
 	if err := r.tellHeld(term); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	failed := r.followRenewals(ctx, term)
 	for {
 		select {
+		case <-failed:
+			r.gaveUp = true
+			return nil
 		case sig := <-r.signals:
 			if r.ends(sig) {
 				return nil

@@ -278,7 +278,7 @@ func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 func TestALocksOwnVariablesStayWithIt(t *testing.T) {
 	w := lockWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=2.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v", "PRIMACY_QUIET=1")
 	p := w.start("lock", "n", "sh", "-c", "env | grep ^PRIMACY_ | cut -d= -f1 | sort | tr '\\n' ' '").ends(0)
-	const want = "PRIMACY_HELD PRIMACY_ID PRIMACY_NAME PRIMACY_QUIET PRIMACY_STATE_FILE PRIMACY_STORE PRIMACY_TOKEN PRIMACY_TTL PRIMACY_TTL_MS PRIMACY_VALUE "
+	const want = "PRIMACY_HELD PRIMACY_ID PRIMACY_NAME PRIMACY_QUIET PRIMACY_ROLE PRIMACY_STATE_FILE PRIMACY_STORE PRIMACY_TOKEN PRIMACY_TTL PRIMACY_TTL_MS PRIMACY_VALUE "
 	if p.out.String() != want {
 		t.Errorf("got %q, want %q", p.out.String(), want)
 	}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,34 +20,39 @@ import (
 func (a *app) runCommand() *cobra.Command {
 	var value string
 	var o primacy.CandidateOptions
-	r := &runner{app: a, contest: contest{has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired}}
+	r := &runner{app: a, contest: contest{has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader"}}
 	c := &cobra.Command{
-		Use:   "run NAME [--] COMMAND [ARG...]",
-		Short: "Stand for election and run a command only while leading",
+		Use:         "run NAME [--] COMMAND [ARG...]",
+		Short:       "Stand for election and run a command only while leading",
+		Annotations: map[string]string{configArgs: "NAME and COMMAND"},
 		Long: `Stand for election and run COMMAND only while leading. The command is started directly, without a shell, and never outlives its
 right to run: when leadership is lost its whole process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL in time for it,
 also when this process itself is killed or frozen (a small guardian process sees to it). When this process is killed, the guardian also
 gives leadership up as soon as nothing of the command is left, so that the next candidate need not wait for the ttl.
 
-In its environment: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS, PRIMACY_STATE_FILE
+In its environment: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS, PRIMACY_ROLE, PRIMACY_STATE_FILE
 ('primacy leader NAME --valid' reads it), PRIMACY_HELD (what it and those around it hold: a run or lock of the same name inside would
 wait for itself, and is refused), and PRIMACY_STORE unless that holds a password.
+
+--standby, --on-elected, --on-deposed and --on-leader-change take one shell line each (/bin/sh -c). The standby is what runs here while
+somebody else leads: it is gone, with all it started, before COMMAND starts. A hook has --hook-timeout; PRIMACY_EVENT says which it is,
+PRIMACY_LEADER who leads. on-elected runs before COMMAND, in the term; if it fails COMMAND starts all the same. on-deposed runs when
+nothing of COMMAND is left, beside the release and not before it: PRIMACY_REASON says why the term ended.
+
+Under systemd (Type=notify) it tells READY=1, STATUS=, STOPPING=1 and WATCHDOG=1; as process 1 of a container it buries orphans.
+With --config, NAME and COMMAND may be 'name' and 'command' of the table [run].
 
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 leadership lost while it ran;
 123 resigned on purpose; 124 not acquired within --wait; 125 usage; 126/127 command not executable/not found.`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fmt.Errorf("give a NAME and a COMMAND")
+			if len(args) == 0 { // they may stand in the file
+				return nil
 			}
 			return primacy.CheckName(args[0])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r.name, r.args = args[0], args[1:]
-			if len(r.args) > 0 && r.args[0] == "--" {
-				r.args = r.args[1:]
-			}
-			if len(r.args) == 0 {
-				return fmt.Errorf("run %s: give a COMMAND", r.name)
+			if err := r.named(args); err != nil {
+				return err
 			}
 			if o.Priority < 0 || o.Steady < 0 {
 				return fmt.Errorf("--priority and --steady must not be negative")
@@ -68,14 +71,46 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 	f.StringVar(&value, "value", "", "what observers see beside the ID")
 	f.IntVar(&o.Priority, "priority", 0, "above 0: a leader of a smaller priority is asked to hand over")
 	f.DurationVar(&o.Steady, "steady", 0, "how long to stand in the line before it is asked (default three times the ttl)")
+	r.lifeFlags(f)
+	r.runFlags(f)
 	r.own = ownVariables(f)
 	return c
+}
+
+// named takes NAME and COMMAND from the command line, or else from the file.
+func (r *runner) named(args []string) error {
+	if len(args) > 0 {
+		r.name, r.args = args[0], args[1:]
+		if len(r.args) > 0 && r.args[0] == "--" {
+			if r.args = r.args[1:]; len(r.args) == 0 {
+				return fmt.Errorf("run %s: give a COMMAND", r.name)
+			}
+		}
+	}
+	if c := r.config; c != nil {
+		if r.name == "" {
+			r.name = c.name
+		}
+		if len(r.args) == 0 {
+			r.args = c.args
+		}
+	}
+	switch {
+	case r.name == "" && len(r.args) == 0:
+		return errors.New("give a NAME and a COMMAND")
+	case r.name == "":
+		return errors.New("give a NAME")
+	case len(r.args) == 0:
+		return fmt.Errorf("run %s: give a COMMAND", r.name)
+	}
+	return primacy.CheckName(r.name)
 }
 
 // runner is one `primacy run` or `primacy lock`.
 type runner struct {
 	*app
 	contest
+	life
 	name        string
 	args        []string // the command; none: a lock is held until a signal
 	stopTimeout time.Duration
@@ -86,9 +121,22 @@ type runner struct {
 	deaf       []os.Signal // ignored when this process began, as by nohup
 	session    *primacy.Session
 	at         driver.Store
-	outer      []held           // what the commands around this one hold
-	status     supervise.Status // of the command, once it has ended
-	started    bool
+	outer      []held // what the commands around this one hold
+
+	stop    context.CancelCauseFunc // ends the wait
+	ending  atomic.Bool             // a signal was passed on that asks the command to end: it is not started again
+	leaving atomic.Bool             // no further term comes
+	current atomic.Pointer[primacy.Term]
+
+	overSince atomic.Int64 // when the present term was first seen to be over, by the wall clock; 0: it is not
+	log       *eventLog
+	manager   *manager
+	standby   atomic.Pointer[supervise.Process]
+
+	// Of the present term.
+	status  supervise.Status // of the command, once it has ended
+	started bool
+	gaveUp  bool // because the store did not answer
 }
 
 // contest is what run and lock differ in: how the right is won, and in which words that is told.
@@ -101,12 +149,13 @@ type contest struct {
 	late  int           // the exit code then
 
 	has, right, missed string
+	role               string // the command's PRIMACY_ROLE
 }
 
 // ownVariables returns the environment variables that stand for a verb's own flags.
 func ownVariables(f *pflag.FlagSet) (own []string) {
 	f.VisitAll(func(f *pflag.Flag) {
-		own = append(own, "PRIMACY_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")))
+		own = append(own, variable(f.Name))
 	})
 	return own
 }
@@ -118,6 +167,9 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	if r.wait < 0 || r.stopTimeout < 0 {
 		return fmt.Errorf("--wait and --stop-timeout must not be negative")
+	}
+	if err := r.checkLife(); err != nil {
+		return err
 	}
 	if len(r.args) > 0 {
 		if _, err := supervise.LookPath(r.args); err != nil {
@@ -136,25 +188,18 @@ func (r *runner) run(ctx context.Context) error {
 	signal.Notify(r.signals, supervise.Signals()...)
 	defer signal.Stop(r.signals)
 
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	waiting := make(chan struct{})
-	answered := make(chan struct{})
-	go func() { defer close(answered); r.answerWhileWaiting(stop, waiting) }()
-	leading := func() { close(waiting); <-answered }
-
-	s, store, done, err := r.openSession(ctx, primacy.Options{Grace: r.stopTimeout}, true)
+	ctx, r.stop = context.WithCancelCause(ctx)
+	defer r.stop(nil)
+	if os.Getpid() == 1 && r.supervisor != nil {
+		r.supervisor.Reap(ctx)
+	}
+	closeLife, err := r.beginLife()
 	if err != nil {
-		return r.ended(ctx, err)
+		return err
 	}
-	defer done()
-	r.session, r.at = s, store
-	if err := r.look(ctx); err != nil {
-		return r.ended(ctx, err)
-	}
-	campaign, cancel := r.limited(ctx)
-	defer cancel()
-	return r.ended(ctx, r.lead(campaign, leading))
+	err = r.live(ctx)
+	closeLife(codeOf(err), err)
+	return err
 }
 
 var (
@@ -173,90 +218,12 @@ func (r *runner) limited(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, func() {}
 }
 
-// lead wins once and runs the command in the term. From the win on the contest's time limit must not end the term.
-func (r *runner) lead(ctx context.Context, leading func()) error {
-	term, err := r.win(ctx, r.session)
-	if err != nil {
-		return err
-	}
-	leading()
-	workErr := r.stoppedMeanwhile(ctx)
-	switch {
-	case workErr != nil:
-	case len(r.args) > 0:
-		workErr = r.work(term)
-	default:
-		workErr = r.hold(term)
-	}
-	lost := r.lost(term)
-	limit, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	if err := term.Resign(limit); err != nil { // nothing runs any more
-		r.say("the store did not confirm the release of %s; its lease runs out in %v", r.name, term.TTL())
-	}
-	if workErr != nil {
-		return workErr
-	}
-	return lost
-}
-
-// lost returns why the command was stopped, nil if it ended by itself: then its own status counts, whatever came after.
-func (r *runner) lost(term *primacy.Term) error {
-	lost := context.Cause(term.Context())
-	switch {
-	case r.started && r.status.By == supervise.Exited:
-		return nil
-	case lost == nil && r.status.By == supervise.Deadline: // the guardian saw it come before our own timer did
-		return fail(exitLost, "%s %q under token %d ended: %w", r.right, r.name, term.Token(), primacy.ErrExpired)
-	}
-	return lost
-}
-
-// stoppedMeanwhile returns the signal that ended the wait in the very moment of the win: nobody would forward it to the command.
-func (r *runner) stoppedMeanwhile(ctx context.Context) error {
-	var sig signalled
-	if errors.As(context.Cause(ctx), &sig) {
-		return sig
-	}
-	return nil
-}
-
-// signalled says that a signal ended the wait.
-type signalled struct{ sig syscall.Signal }
-
-func (s signalled) Error() string { return "stopped by " + s.sig.String() }
-
-// answerWhileWaiting ends the wait on a signal that asks for it: a candidate without a command has nobody to forward it to.
-func (r *runner) answerWhileWaiting(stop context.CancelCauseFunc, leading <-chan struct{}) {
-	for {
-		select {
-		case <-leading:
-			return
-		case sig := <-r.signals:
-			if r.ends(sig) {
-				stop(signalled{sig.(syscall.Signal)})
-				return
-			}
-		}
-	}
-}
-
-// ends says whether a signal ends a process that has no command to forward it to. Not one that nohup, or a shell that starts
-// a job in the background, made it ignore.
-func (r *runner) ends(sig os.Signal) bool {
-	switch sig {
-	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
-		return !slices.Contains(r.deaf, sig)
-	}
-	return false
-}
-
 // ended turns how it ended into an exit code.
 func (r *runner) ended(ctx context.Context, err error) error {
 	var sig signalled
 	var term *primacy.EndedError
 	switch {
-	case errors.As(context.Cause(ctx), &sig) && !r.started:
+	case errors.As(err, &sig), errors.As(context.Cause(ctx), &sig) && !r.started:
 		return &exitError{code: 128 + int(sig.sig)}
 	case errors.Is(err, errWaited):
 		return r.tooLate("%s %s after %v", r.missed, r.name, r.wait)

@@ -13,23 +13,101 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
-	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// work runs the command in the term and returns when nothing of it is left.
-func (r *runner) work(term *primacy.Term) error {
-	deadline := term.Deadline()
-	state, err := newStateFile(r.name, r.session.ID(), term.Token(), deadline)
+// work runs the command in the term, again if it is to be restarted, and returns when nothing of it is left.
+func (r *runner) work(ctx context.Context, term *primacy.Term) error {
+	state, err := newStateFile(r.name, r.session.ID(), term.Token(), term.Deadline())
 	if err != nil {
 		return err
 	}
 	defer state.remove()
-	// The session's own rule: the guardian must send SIGTERM when the term's context ends, not at another time.
-	grace := core.Timing{Grace: r.stopTimeout}.Fill(term.TTL()).Grace
 	r.say("%s", r.won(term))
+	for b := (backoff{}); ; {
+		began := boottime.Now()
+		if err := r.once(term, state); err != nil || !r.restarts(term) {
+			return err
+		}
+		wait := b.after(boottime.Now() - began)
+		r.say("the command ended with status %d; it is started again in %v", r.status.Code, wait)
+		r.idle(func() {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(term.Context(), cancel)()
+			pause(ctx, wait)
+		})
+		if err := r.stoppedMeanwhile(ctx); err != nil {
+			return err
+		}
+		if context.Cause(term.Context()) != nil {
+			r.status.By = "" // it is the term that ended
+			return nil
+		}
+	}
+}
+
+// restarts says whether a command that ended is started again in the same term.
+func (r *runner) restarts(term *primacy.Term) bool {
+	by := r.status.By
+	return r.onExit == restart && (by == supervise.Exited || by == supervise.GuardianLost) && !r.ending.Load() && context.Cause(term.Context()) == nil
+}
+
+// once runs the command once.
+func (r *runner) once(term *primacy.Term, state *stateFile) error {
+	p, deadline, err := r.start(term, state)
+	if err != nil {
+		return startError(err)
+	}
+	r.started = true
+	r.tell(moment{Event: "started", Token: term.Token(), PID: p.PID()})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { r.feed(ctx, term, deadline, p, state) })
+	wg.Go(func() { r.forward(ctx, p) })
+	failed := r.followRenewals(ctx, term)
+	select {
+	case <-p.Done():
+	case <-failed:
+		r.gaveUp = true
+		r.stopFor(p, term, "unreachable", errors.New("a renewal failed"))
+	case <-term.Context().Done():
+		cause := context.Cause(term.Context())
+		r.stopFor(p, term, reasonOf(cause, false), cause)
+	}
+	r.status = p.Wait()
+	cancel()
+	wg.Wait()
+	if r.status.Killed {
+		r.tell(moment{Event: "killed", Token: term.Token()})
+	}
+	r.tell(moment{Event: "exited", Token: term.Token(), Reason: string(r.status.By), Status: &r.status.Code})
+	if r.status.Overrun > 0 {
+		r.say("ERROR: the command outlived its right by %v", r.status.Overrun)
+	}
+	return nil
+}
+
+// stopFor stops the command because of what happened to the term.
+func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason string, cause error) {
+	grace := r.stopGrace(term.TTL())
+	if errors.Is(cause, primacy.ErrDeposed) {
+		grace = 0 // the claim is gone: somebody else may lead already
+	}
+	p.Stop(grace) // before anything is told
+	r.say("%v; stopping the command", cause)
+	r.tell(moment{Event: "stopping", Token: term.Token(), Reason: reason, Remaining: term.Remaining().Milliseconds()})
+}
+
+// start starts the command and returns the deadline it was given.
+func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process, time.Duration, error) {
+	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
-		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.env(term, state.path), Deadline: deadline, Grace: grace,
+		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Deadline: deadline, Grace: r.stopGrace(term.TTL()),
 			Margin: margin(term.TTL()), Will: r.will(term)})
+	}
+	if err := state.write(deadline); err != nil {
+		return nil, 0, err
 	}
 	p, err := start()
 	for tries := 0; tries < 3 && errors.Is(err, supervise.ErrTooLate); tries++ {
@@ -38,35 +116,11 @@ func (r *runner) work(term *primacy.Term) error {
 			break
 		}
 		if err := state.write(deadline); err != nil {
-			return err
+			return nil, 0, err
 		}
 		p, err = start()
 	}
-	if err != nil {
-		return startError(err)
-	}
-	r.started = true
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { r.feed(ctx, term, deadline, p, state) })
-	wg.Go(func() { r.forward(ctx, p) })
-	select {
-	case <-p.Done():
-	case <-term.Context().Done():
-		cause := context.Cause(term.Context())
-		r.say("%v; stopping the command", cause)
-		if errors.Is(cause, primacy.ErrDeposed) {
-			grace = 0 // the claim is gone: somebody else may lead already
-		}
-		p.Stop(grace)
-	}
-	r.status = p.Wait()
-	cancel()
-	wg.Wait()
-	if r.status.Overrun > 0 {
-		r.say("ERROR: the command outlived its right by %v", r.status.Overrun)
-	}
-	return nil
+	return p, deadline, err
 }
 
 // feed moves the command's deadline on with each renewal.
@@ -77,17 +131,23 @@ func (r *runner) feed(ctx context.Context, term *primacy.Term, d time.Duration, 
 			return
 		}
 		p.Extend(d)
+		if state == nil {
+			continue
+		}
 		if err := state.write(d); err != nil {
 			r.say("%v", err) // the command sees a term that seems over: safe
 		}
 	}
 }
 
-// forward passes signals on to the command.
+// forward passes signals on to the command, and notes those that ask it to end for good.
 func (r *runner) forward(ctx context.Context, p *supervise.Process) {
 	for {
 		select {
 		case sig := <-r.signals:
+			if sig != syscall.SIGHUP && r.ends(sig) { // to many a command that one means: read your files again
+				r.ending.Store(true)
+			}
 			p.Signal(sig.(syscall.Signal))
 		case <-ctx.Done():
 			return
@@ -95,27 +155,35 @@ func (r *runner) forward(ctx context.Context, p *supervise.Process) {
 	}
 }
 
-// env is the command's environment: ours, the term's, and the store only if no password is in it.
-func (r *runner) env(term *primacy.Term, stateFile string) []string {
-	set := map[string]string{
-		"PRIMACY_NAME":   r.name,
-		"PRIMACY_ID":     r.session.ID(),
-		"PRIMACY_TOKEN":  term.Token().String(),
-		"PRIMACY_TTL_MS": strconv.FormatInt(term.TTL().Milliseconds(), 10),
-		stateFileEnv:     stateFile,
-		heldEnv:          r.holding(term),
-		"PRIMACY_STORE":  r.store,
+// workEnv is the command's environment.
+func (r *runner) workEnv(term *primacy.Term, stateFile string) []string {
+	return r.env(map[string]string{
+		tokenEnv:     term.Token().String(),
+		ttlEnv:       strconv.FormatInt(term.TTL().Milliseconds(), 10),
+		roleEnv:      r.role,
+		stateFileEnv: stateFile,
+		heldEnv:      r.holding(term),
+	})
+}
+
+// env is an environment: ours, what is set, and the store only if no password is in it. What is set by the command around this one is not
+// passed on where it would be taken for ours.
+func (r *runner) env(set map[string]string) []string {
+	set["PRIMACY_NAME"], set["PRIMACY_ID"] = r.name, r.session.ID()
+	if set[ttlEnv] == "" {
+		set[ttlEnv] = strconv.FormatInt(r.ttl.Milliseconds(), 10)
 	}
+	if r.store != "" && !hasPassword(r.store) {
+		set["PRIMACY_STORE"] = r.store
+	}
+	never := []string{"PRIMACY_STORE", tokenEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv}
 	// Not what was meant for this process alone, and each name once: the first of two would win in some programs.
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, ours := set[name]
-		return ours || slices.Contains(r.own, name)
+		return ours || slices.Contains(never, name) || slices.Contains(r.own, name)
 	})
 	for name, value := range set {
-		if name == "PRIMACY_STORE" && (value == "" || hasPassword(value)) {
-			continue
-		}
 		env = append(env, name+"="+value)
 	}
 	slices.Sort(env)

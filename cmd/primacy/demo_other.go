@@ -1,0 +1,8 @@
+//go:build !linux
+
+package main
+
+import "syscall"
+
+// nodeAttr is that of a node of the demo.
+func nodeAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
