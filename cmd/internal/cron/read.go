@@ -1,0 +1,228 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// For `primacy cron status` and history, GET /v1/cron and GET /v1/cron/JOB: call [ReadAll] and [ReadJob] and write what they return as JSON.
+
+// RunInfo is one attempt at one instant, or one decision not to run.
+type RunInfo struct {
+	Instant   time.Time `json:"instant"`
+	Attempt   int       `json:"attempt"`
+	Result    string    `json:"result"` // a verdict of an end; "running" while there is none; overlap, missed
+	By        string    `json:"by"`     // the process that ran it, or decided not to
+	Host      string    `json:"host,omitempty"`
+	Began     time.Time `json:"began,omitzero"` // on that process's clock
+	Ended     time.Time `json:"ended,omitzero"`
+	Code      *int      `json:"exit_code,omitempty"`
+	Took      string    `json:"took,omitempty"`
+	Token     string    `json:"token,omitempty"`
+	Run       string    `json:"run,omitempty"`
+	CatchUp   bool      `json:"catch_up,omitempty"` // it was missed, and made up for
+	LostBy    string    `json:"declared_lost_by,omitempty"`
+	Afterword string    `json:"told_late,omitempty"` // what its runner said after it was declared lost
+	Text      string    `json:"text,omitempty"`
+	Upto      time.Time `json:"upto,omitzero"` // of many missed instants told together
+	Count     int       `json:"count,omitempty"`
+}
+
+// JobInfo is what the store knows of a job.
+type JobInfo struct {
+	Job         string            `json:"job"`
+	Schedule    string            `json:"schedule,omitempty"`
+	Timezone    string            `json:"timezone,omitempty"`
+	Paused      bool              `json:"paused"`
+	PausedBy    string            `json:"paused_by,omitempty"`
+	Next        *time.Time        `json:"next,omitempty"`
+	Last        *RunInfo          `json:"last,omitempty"` // that ran, or runs
+	Running     []RunInfo         `json:"running"`        // begun, and no end is told: one whose runner died is among them until that is found
+	Results     map[string]int    `json:"results"`        // of the records that are kept
+	Definitions map[string]string `json:"definitions"`    // a hash of the job by each process that decided something: more than one value is a disagreement
+}
+
+// Disagree says whether processes that decided something lately have different definitions of the job.
+func (j JobInfo) Disagree() bool {
+	first := ""
+	for _, d := range j.Definitions {
+		if first != "" && d != first {
+			return true
+		}
+		first = d
+	}
+	return false
+}
+
+// ErrNoJob says that no process has ever had a job of that name.
+var ErrNoJob = errors.New("no such job")
+
+// ErrNoJournal says that the store keeps no records.
+var ErrNoJournal = errors.New("this store keeps no records, which cron needs; use etcd")
+
+// ReadAll returns all jobs that have records, by name.
+func ReadAll(ctx context.Context, st driver.Store, now time.Time) ([]JobInfo, error) {
+	j, ok := st.(driver.Journal)
+	if !ok {
+		return nil, ErrNoJournal
+	}
+	names, err := j.Journals(ctx, Prefix)
+	if err != nil {
+		return nil, err
+	}
+	all := []JobInfo{}
+	for _, name := range names {
+		info, _, err := ReadJob(ctx, st, strings.TrimPrefix(name, Prefix), window, now)
+		if err != nil && !errors.Is(err, ErrNoJob) {
+			return nil, err
+		} else if err == nil {
+			all = append(all, info)
+		}
+	}
+	return all, nil
+}
+
+// ReadJob returns a job and what became of its latest instants, the newest first, from at most limit records (two each run). [ErrNoJob] if it has none.
+func ReadJob(ctx context.Context, st driver.Store, name string, limit int, now time.Time) (JobInfo, []RunInfo, error) {
+	journal, ok := st.(driver.Journal)
+	switch {
+	case !ok:
+		return JobInfo{}, nil, ErrNoJournal
+	case !jobName.MatchString(name):
+		return JobInfo{}, nil, fmt.Errorf("%w: %q is not the name of one", ErrNoJob, name)
+	}
+	records, err := journal.Records(ctx, Prefix+name, "", limit)
+	if err != nil {
+		return JobInfo{}, nil, err
+	}
+	if len(records) == 0 {
+		return JobInfo{}, nil, fmt.Errorf("%w: %s has no records", ErrNoJob, name)
+	}
+	v := see(records)
+	runs := v.runs()
+	return v.info(name, runs, now), runs, nil
+}
+
+func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
+	j := JobInfo{Job: name, Paused: v.paused, Running: []RunInfo{}, Results: map[string]int{}, Definitions: map[string]string{}}
+	for _, r := range v.records {
+		if r.Def != "" {
+			j.Definitions[r.By] = r.Def
+			j.Schedule, j.Timezone = r.Spec, r.Zone
+		}
+		if r.Verdict == Paused {
+			j.PausedBy = r.By
+		}
+	}
+	if !j.Paused {
+		j.PausedBy = ""
+	}
+	for i, r := range runs {
+		j.Results[r.Result] += max(1, r.Count)
+		if r.Result == "running" {
+			j.Running = append(j.Running, r)
+		}
+		if j.Last == nil && r.Result != Overlap && r.Result != Missed {
+			j.Last = &runs[i]
+		}
+	}
+	if s, err := ParseSchedule(j.Schedule, j.Timezone); err == nil && !j.Paused {
+		if next := s.Next(now); !next.IsZero() {
+			j.Next = &next
+		}
+	}
+	return j
+}
+
+// runs returns what became of instants, the newest first.
+func (v *view) runs() []RunInfo {
+	runs := []RunInfo{}
+	for _, a := range v.attempts {
+		runs = append(runs, a.info())
+	}
+	for _, g := range v.gaps {
+		runs = append(runs, RunInfo{Instant: g.Key.At, Result: Missed, By: g.By, Host: g.Host, Upto: g.Upto, Count: g.Count})
+	}
+	slices.SortFunc(runs, func(a, b RunInfo) int {
+		if c := b.Instant.Compare(a.Instant); c != 0 {
+			return c
+		}
+		return b.Attempt - a.Attempt
+	})
+	return runs
+}
+
+func (a *begun) info() RunInfo {
+	r := RunInfo{Instant: a.id.At, Attempt: a.id.Attempt, Result: a.begin.Verdict, By: a.begin.By, Host: a.begin.Host, Token: a.begin.Token, Run: a.begin.Run,
+		CatchUp: a.begin.CatchUp, Text: a.begin.Text}
+	if a.begin.Verdict != Began {
+		return r
+	}
+	r.Began, r.Result = a.begin.When, "running"
+	if e := a.end; e != nil {
+		r.Result, r.Ended, r.Code, r.Took, r.Text = e.Verdict, e.When, e.Code, e.Took, e.Text
+		if e.Run != a.begin.Run && r.By != "" {
+			r.LostBy = e.By
+		}
+		if r.By == "" { // its beginning is not among what was read
+			r.By, r.Host, r.Run = e.By, e.Host, e.Run
+		}
+	}
+	if l := a.late; l != nil {
+		r.Afterword = strings.TrimSpace(l.Verdict + " " + l.Text)
+		r.Code = l.Code
+	}
+	return r
+}
+
+// Mark records, for all processes, that a job is Paused or Resumed, or that a run of this instant is Wanted, in the name of by.
+func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now time.Time) (time.Time, error) {
+	journal, ok := st.(driver.Journal)
+	if !ok {
+		return time.Time{}, ErrNoJournal
+	}
+	info, _, err := ReadJob(ctx, st, job, window, now)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if verdict != Wanted && info.Paused == (verdict == Paused) {
+		return time.Time{}, fmt.Errorf("%w: %s", ErrAlready, map[bool]string{true: "it is paused", false: "it is not paused"}[info.Paused])
+	}
+	kind := kindNote
+	if verdict == Wanted {
+		kind = kindWant
+	}
+	records, err := journal.Records(ctx, Prefix+job, "", window)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at := now.UTC().Truncate(time.Second)
+	if noted := see(records).noted; verdict != Wanted && !at.After(noted) { // by a clock that is ahead of ours
+		at = noted.Add(time.Second)
+	}
+	r, err := Record{Key: Key{at, 0, kind}, Verdict: verdict, Run: runName(), By: by, When: now.UTC()}.driver()
+	if err != nil {
+		return time.Time{}, err
+	}
+	for range 60 { // another mark of the same second
+		there, added, err := journal.Append(ctx, Prefix+job, r, minKeep)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if added || string(there.Value) == string(r.Value) {
+			return at, nil
+		}
+		at = at.Add(time.Second)
+		r.Key = Key{at, 0, kind}.String()
+	}
+	return time.Time{}, errors.New("too many marks at once")
+}
+
+// ErrAlready says that a job is paused, or runs, already.
+var ErrAlready = errors.New("nothing to do")

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/cron"
+	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/driver"
+)
+
+// crontab is one `primacy cron`.
+type crontab struct {
+	*app
+	file    string
+	one     cron.Job // NAME SPEC -- CMD
+	drain   bool
+	prefix  bool
+	max     int
+	spread  time.Duration
+	look    time.Duration
+	signals chan os.Signal
+	logging sync.Mutex
+}
+
+func (a *app) cronCommand() *cobra.Command {
+	t := &crontab{app: a, one: cron.DefaultJob()}
+	c := &cobra.Command{
+		Use: "cron [flags] -f FILE | NAME SPEC [--] COMMAND [ARG...]",
+
+		DisableFlagsInUseLine: true,
+		Short:                 "Run commands by a schedule, each instant once in the whole fleet",
+		Long: `Run commands by a schedule. Start it with the same FILE on as many machines as you like: each instant of a job runs once in the fleet.
+
+  primacy cron -f jobs.toml                                         the jobs of a file; SIGHUP reads it again
+  primacy cron report "0 3 * * mon-fri" --timezone UTC -- ./report  one job
+  primacy cron check -f jobs.toml                                   is the file right? the next instants of each job
+  primacy cron status                                               what ran, where, how it ended, and what is next
+  primacy cron history report                                       the runs of a job, the newest first
+
+SPEC is five fields, six with seconds first, @daily and the like, or "@every 90s" (multiples since 1970, the same everywhere).
+
+Each instant is decided by one record in the store, appended before the run. At most one run begins for each instant and attempt; a run
+whose process dies or loses the store is ended by its guardian, recorded as lost, and tried again as the job's retries say. In its
+environment: PRIMACY_CRON_JOB, PRIMACY_CRON_INSTANT, PRIMACY_CRON_ATTEMPT, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
+
+SIGTERM or ^C: no run begins any more, those that run get SIGTERM (--drain: are waited for, until a second signal), exit 0.
+Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, or a file with a mistake in it.`,
+		Args: t.arguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context()) },
+	}
+	t.flags(c.Flags())
+	c.AddCommand(a.cronCheckCommand(), a.cronStatusCommand(), a.cronHistoryCommand(), a.cronMarkCommand("pause"), a.cronMarkCommand("resume"), a.cronMarkCommand("run"))
+	return c
+}
+
+func (t *crontab) flags(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVarP(&t.file, "file", "f", "", "the jobs, in TOML: [jobs.NAME] with schedule and command, and [defaults]")
+	f.BoolVar(&t.drain, "drain", false, "on SIGTERM wait for what runs")
+	f.BoolVar(&t.prefix, "prefix", false, "put the job and the instant before each line of output")
+	f.IntVar(&t.max, "max-running", 0, "so many commands at a time in this process; 0: no limit")
+	f.DurationVar(&t.spread, "spread", 100*time.Millisecond, "wait a random part of this before each run, so that one machine does not win all")
+	f.DurationVar(&t.look, "look", 5*time.Second, "how often to look for lost runs and for what was missed")
+	f.StringVar(&t.one.Zone, "timezone", "", "of the one job: a name such as Europe/Berlin (default UTC)")
+	f.StringVar(&t.one.Overlap, "overlap", t.one.Overlap, "of the one job, while the run before still runs: forbid, allow or replace")
+	f.StringVar(&t.one.Missed, "missed", t.one.Missed, "of the one job, when nobody began an instant in time: once, skip or all")
+	f.DurationVar(&t.one.MissedWithin, "missed-within", 0, "of the one job: what was missed longer ago never runs; 0: no limit")
+	f.IntVar(&t.one.Retries, "retries", 0, "of the one job: how often to try again what failed or was lost")
+	f.DurationVar(&t.one.RetryDelay, "retry-delay", t.one.RetryDelay, "of the one job")
+	f.DurationVar(&t.one.Timeout, "run-timeout", 0, "of the one job: SIGTERM after so long; 0: never")
+	f.DurationVar(&t.one.StopTimeout, "stop-timeout", t.one.StopTimeout, "of the one job: from SIGTERM to SIGKILL")
+	f.DurationVar(&t.one.Jitter, "jitter", 0, "of the one job: run up to so long after each instant")
+}
+
+// arguments reads NAME SPEC and the command. Flags may stand between SPEC and --.
+func (t *crontab) arguments(cmd *cobra.Command, args []string) error {
+	switch dash := cmd.ArgsLenAtDash(); {
+	case t.file != "" && len(args) > 0:
+		return errors.New("give -f FILE, or NAME SPEC -- COMMAND, not both")
+	case t.file != "":
+		return nil
+	case len(args) == 0:
+		return errors.New("give -f FILE, or NAME SPEC -- COMMAND")
+	case dash != 2 || len(args) < 3:
+		return errors.New(`give NAME, SPEC as one word in quotes, then -- and a COMMAND: primacy cron report "0 3 * * *" -- ./report`)
+	}
+	t.one.Name, t.one.Spec, t.one.Command = args[0], args[1], args[2:]
+	return nil
+}
+
+// jobs reads the file, or returns the one job.
+func (t *crontab) jobs() ([]*cron.Job, error) {
+	if t.file != "" {
+		return cron.Load(t.file)
+	}
+	j, err := t.one.Check()
+	if err != nil {
+		return nil, fmt.Errorf("cron %s: %w", clean(t.one.Name), err)
+	}
+	if _, err := supervise.LookPath(j.Command); err != nil {
+		return nil, startError(err)
+	}
+	return []*cron.Job{j}, nil
+}
+
+func (t *crontab) check() error {
+	switch {
+	case t.max < 0:
+		return fmt.Errorf("--max-running %d: use 0 for no limit, or more", t.max)
+	case t.spread < 0 || t.spread > time.Minute:
+		return fmt.Errorf("--spread %v: use 0s to 1m", t.spread)
+	case t.look < 100*time.Millisecond || t.look > time.Hour:
+		return fmt.Errorf("--look %v: use 100ms to 1h", t.look)
+	}
+	return nil
+}
+
+func (t *crontab) run(ctx context.Context) error {
+	jobs, err := t.jobs()
+	if err = errors.Join(err, t.check()); err != nil {
+		return err
+	}
+	supervisor, err := supervise.New() // before Notify, which forgets what was ignored
+	if err != nil {
+		return err
+	}
+	t.signals = make(chan os.Signal, 16)
+	signal.Notify(t.signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(t.signals)
+	opening, stop := context.WithCancel(ctx)
+	go t.cancelBy(opening, stop)
+	s, store, done, err := t.openSession(opening, primacy.Options{}, true)
+	interrupted := opening.Err() != nil
+	stop()
+	if err != nil {
+		if interrupted {
+			return nil
+		}
+		return err
+	}
+	defer done()
+	e, err := t.engine(s, store, supervisor)
+	if err != nil {
+		return err
+	}
+	e.Set(jobs)
+	t.say("cron: %s runs %d %s", s.ID(), len(jobs), plural(len(jobs), "job", "jobs"))
+	t.follow(e)
+	return nil
+}
+
+// cancelBy ends the opening of the store on a signal: a store that does not answer must not keep the process.
+func (t *crontab) cancelBy(ctx context.Context, stop context.CancelFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-t.signals:
+			if sig != syscall.SIGHUP {
+				stop()
+				return
+			}
+		}
+	}
+}
+
+// engine returns the engine on the session.
+func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *supervise.Supervisor) (*cron.Engine, error) {
+	journal, ok := store.(driver.Journal)
+	if !ok {
+		return nil, &exitError{exitUsage, cron.ErrNoJournal}
+	}
+	host, _ := os.Hostname()
+	c := &cron.Commands{Supervisor: supervisor, ID: s.ID(), Env: t.environment(), Stdout: os.Stdout, Stderr: os.Stderr, Prefix: t.prefix}
+	return cron.New(cron.Options{Journal: journal, Claims: cron.SessionClaims{Session: s}, Runner: c.Run, ID: s.ID(), Host: host,
+		Log: t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(time.Second, t.ttl/4), Max: t.max}), nil
+}
+
+// environment is what commands get of ours: not what was meant for this process alone, nor a password.
+func (t *crontab) environment() []string {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	t.flags(flags)
+	own := append(ownVariables(flags), "PRIMACY_STORE", heldEnv, stateFileEnv, "PRIMACY_NAME")
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(own, name)
+	})
+	if t.store != "" && !hasPassword(t.store) {
+		env = append(env, "PRIMACY_STORE="+t.store)
+	}
+	return env
+}
+
+// follow answers signals until one ends it.
+func (t *crontab) follow(e *cron.Engine) {
+	for sig := range t.signals {
+		if sig == syscall.SIGHUP {
+			t.reload(e)
+			continue
+		}
+		break
+	}
+	switch n := e.Active(); {
+	case n > 0 && t.drain:
+		t.say("cron: waiting for %d %s; another signal stops %s", n, plural(n, "command", "commands"), plural(n, "it", "them"))
+	case n > 0:
+		t.say("cron: stopping %d %s", n, plural(n, "command", "commands"))
+	}
+	hurry := make(chan struct{})
+	over := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case sig := <-t.signals:
+				if sig != syscall.SIGHUP {
+					close(hurry)
+					return
+				}
+			case <-over:
+				return
+			}
+		}
+	}()
+	e.Stop(t.drain, hurry)
+	close(over)
+}
+
+// reload reads the file again. One with a mistake in it changes nothing.
+func (t *crontab) reload(e *cron.Engine) {
+	if t.file == "" {
+		return
+	}
+	jobs, err := cron.Load(t.file)
+	if err != nil {
+		fmt.Fprintf(t.stderr, "primacy: cron: not reloaded: %s\n", oneLine(err))
+		return
+	}
+	e.Set(jobs)
+	t.say("cron: reloaded, %d %s", len(jobs), plural(len(jobs), "job", "jobs"))
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// log writes one line for an event.
+func (t *crontab) log(e cron.Event) {
+	trouble := slices.Contains([]string{cron.Failed, cron.TimedOut, cron.Lost, "trouble", "clock", "full"}, e.What)
+	if t.quiet && !trouble || e.What == cron.Suppressed && !t.verbose {
+		return
+	}
+	line := "cron: " + e.Job
+	if !e.ID.At.IsZero() {
+		line += " " + e.ID.At.UTC().Format(time.RFC3339)
+	}
+	if e.ID.Attempt > 1 {
+		line += fmt.Sprintf(" attempt %d", e.ID.Attempt)
+	}
+	line += ": " + e.What
+	if e.Late > time.Second {
+		line += fmt.Sprintf(", %v late", e.Late.Round(100*time.Millisecond))
+	}
+	if e.Text != "" {
+		line += ": " + e.Text
+	}
+	t.logging.Lock()
+	defer t.logging.Unlock()
+	fmt.Fprintf(t.stderr, "primacy: %s\n", printable(line))
+}
