@@ -21,7 +21,7 @@ type Candidate struct {
 	core    core.Candidate
 	term    *Term
 	last    error // why the last term ended
-	subs    map[*feed]struct{}
+	subs    map[*candidateFeed]struct{}
 }
 
 // CandidateOptions of a candidate. The zero value works.
@@ -45,7 +45,7 @@ func (s *Session) Candidate(name string, o *CandidateOptions) *Candidate {
 	if o == nil {
 		o = &CandidateOptions{}
 	}
-	return &Candidate{e: s.Election(name), o: *o, subs: map[*feed]struct{}{}}
+	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
 }
 
 // Run stands for election until the work returns by itself or ctx ends, and runs work on this goroutine while leading. Work
@@ -110,7 +110,7 @@ func (c *Candidate) end() {
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
 	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
 	defer unhook()
-	over := t.c.beginWork(t)
+	over, returned := t.c.beginWork(t), false
 	defer func() { // also when the work panics: it has stopped, so the next one may lead
 		if over == nil {
 			t.c.endWork(t)
@@ -120,6 +120,8 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 		}
 		if ctx.Err() != nil {
 			lost = nil // given up by the caller
+		} else if lost == nil {
+			t.explain(err, returned)
 		}
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
 		defer cancel()
@@ -128,7 +130,19 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 	if over != nil {
 		return nil, context.Cause(ctx)
 	}
-	return nil, work(t.Context(), t)
+	err = work(t.Context(), t)
+	returned = true
+	return nil, err
+}
+
+// explain says what became of the work, if it has ended the term itself.
+func (t *Term) explain(err error, returned bool) {
+	switch {
+	case !returned:
+		t.Explain("the work panicked", true)
+	case err != nil:
+		t.Explain(err.Error(), true)
+	}
 }
 
 // CandidateState is where a candidate stands: follower, candidate or leader.
@@ -150,8 +164,8 @@ func (c *Candidate) State() (CandidateState, *Term) {
 	return CandidateState(c.core.State()), c.term
 }
 
-// Event is a change in a candidate's life, or of the leader it follows.
-type Event struct {
+// CandidateEvent is a change in a candidate's life, or of the leader it follows.
+type CandidateEvent struct {
 	State  CandidateState
 	Term   *Term     // while it leads
 	Cause  error     // why the last term ended; nil before the first has
@@ -162,10 +176,10 @@ type Event struct {
 // Events yields the present state and then each change: elected, leader changed, deposed with the cause. A reader that is slow loses
 // the oldest events, counted in Missed, and never blocks the candidate. It ends with ctx. It uses one goroutine of its own, to
 // follow the leader.
-func (c *Candidate) Events(ctx context.Context) iter.Seq[Event] {
-	return func(yield func(Event) bool) {
+func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
+	return func(yield func(CandidateEvent) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		f := &feed{ready: make(chan struct{}, 1)}
+		f := &candidateFeed{feed: newFeed[CandidateEvent](candidateFeedSize)}
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
@@ -185,22 +199,22 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[Event] {
 			}
 		})
 		for {
-			ev, ok := f.next(ctx)
-			if !ok || !yield(ev) {
+			ev, missed, ok := f.next(ctx, nil)
+			if ev.Missed = missed; !ok || !yield(ev) {
 				return
 			}
 		}
 	}
 }
 
-func (c *Candidate) unsubscribe(f *feed) {
+func (c *Candidate) unsubscribe(f *candidateFeed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.subs, f)
 }
 
-func (c *Candidate) eventLocked() Event {
-	return Event{State: CandidateState(c.core.State()), Term: c.term, Cause: c.last}
+func (c *Candidate) eventLocked() CandidateEvent {
+	return CandidateEvent{State: CandidateState(c.core.State()), Term: c.term, Cause: c.last}
 }
 
 // step takes one event and tells whoever listens.
@@ -218,47 +232,15 @@ func (c *Candidate) step(e core.CandidateEvent, t *Term, cause error) core.Candi
 	return o
 }
 
-// feed is a bounded queue of events for one reader.
-type feed struct {
+const candidateFeedSize = 64
+
+// candidateFeed is one reader of a candidate's events.
+type candidateFeed struct {
+	*feed[CandidateEvent]
 	leader *Standing // as this reader's Observe has it; guarded by the candidate's mutex
-	mu     sync.Mutex
-	queue  []Event
-	missed int
-	ready  chan struct{}
 }
 
-const feedSize = 64
-
-func (f *feed) push(ev Event) {
+func (f *candidateFeed) push(ev CandidateEvent) {
 	ev.Leader = f.leader
-	f.mu.Lock()
-	if len(f.queue) == feedSize {
-		f.queue = f.queue[1:]
-		f.missed++
-	}
-	f.queue = append(f.queue, ev)
-	f.mu.Unlock()
-	select {
-	case f.ready <- struct{}{}:
-	default:
-	}
-}
-
-func (f *feed) next(ctx context.Context) (Event, bool) {
-	for {
-		f.mu.Lock()
-		if len(f.queue) > 0 {
-			ev := f.queue[0]
-			ev.Missed, f.missed = f.missed, 0
-			f.queue = f.queue[1:]
-			f.mu.Unlock()
-			return ev, true
-		}
-		f.mu.Unlock()
-		select {
-		case <-f.ready:
-		case <-ctx.Done():
-			return Event{}, false
-		}
-	}
+	f.feed.push(ev)
 }

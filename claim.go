@@ -39,11 +39,17 @@ type claim struct {
 type claimRest struct {
 	shares   []*Term // of those in this process who hold a lock under this claim
 	request  *driver.Request
-	why      error  // the cause of the owner's own context, where that ended the term
-	working  int    // how much work of a candidate or a lock's Do runs under the claim
-	last     error  // what the store said to the last call that failed
-	wishes   []wish // to hand over, not looked at yet
-	weighing bool   // somebody looks at them
+	why      error         // the cause of the owner's own context, where that ended the term
+	working  int           // how much work of a candidate or a lock's Do runs under the claim
+	last     error         // what the store said to the last call that failed
+	won      time.Time     // by the wall clock
+	stopping time.Duration // by uptime, since when the context has ended
+	over     bool          // the right is, and was told so
+	words    string        // of the owner, why it ended
+	failed   bool          // the work has
+	to       string        // whom it is handed over to
+	wishes   []wish        // to hand over, not looked at yet
+	weighing bool          // somebody looks at them
 }
 
 // seat is what a lease has at most one claim for.
@@ -60,6 +66,7 @@ type claimSpec struct {
 	value    []byte
 	heard    func(core.QueueEventKind) // of a queue's claim that holds: hears that it is ending, over, or wanted by another
 	from     *exchange                 // what is given up in the request that enters this claim
+	began    time.Duration             // of the campaign, as uptime has it; of an Elections' claim see stand
 	many     *Elections                // carries the claim out; nil: a goroutine of its own does
 }
 
@@ -212,7 +219,7 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 	}
 	if r != nil && c.core.Phase() <= core.Leading {
 		c.unfold()
-		c.request = r
+		c.request, c.to = r, r.To
 	}
 	o := c.stepLocked(e)
 	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
@@ -247,7 +254,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	if o.Fresh {
 		c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()} // now: news of the old ID is not for the new one
 		if c.claimRest != nil {
-			c.request = nil
+			c.request, c.to = nil, ""
 		}
 	}
 	if o.Do == core.Lead {
@@ -257,9 +264,11 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 			c.l.s.stats.terms.Add(1)
 		}
 		c.l.s.log.log(c.level(), "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
+		began := c.began
 		if c.many != nil {
-			c.many.won(c)
+			began = c.many.won(c)
 		}
+		c.begun(began)
 	}
 	if o.EndRight {
 		for _, t := range c.terms() {
@@ -275,6 +284,9 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 		if c.many != nil {
 			c.many.ended(c, o.Cause)
 		}
+	}
+	if c.claimRest != nil && c.term != nil && !c.lock {
+		c.ending(e.Kind, o, was)
 	}
 	if o.Free && !c.freed {
 		c.freed = true
@@ -358,12 +370,15 @@ func (c *claim) release(o core.ClaimOrder) {
 }
 
 // giveUp begins to give the claim up: nothing acts under it any more.
-func (c *claim) giveUp() { c.giveUpTo(0) }
+func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
-// giveUpTo is giveUp in favour of an heir.
-func (c *claim) giveUpTo(heir uint64) {
+// giveUpTo is giveUp in favour of an heir, with the ID of its session.
+func (c *claim) giveUpTo(heir uint64, to string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if heir != 0 && c.core.Phase() <= core.Stopping {
+		c.to = to
+	}
 	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
 	switch {
 	case o.Do == core.Leave && c.many != nil:

@@ -50,7 +50,13 @@ func (e *Election) CampaignAs(ctx context.Context, o CandidateOptions) (*Term, e
 	if o.Steady == 0 {
 		o.Steady = 3 * e.s.o.TTL
 	}
-	return e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, steady: o.Steady})
+	began := e.s.uptime()
+	e.s.tell.event(Event{Kind: CampaignBegun, Name: e.name})
+	t, err := e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, steady: o.Steady, began: began})
+	if err != nil {
+		e.s.notWon(e.name, began, err)
+	}
+	return t, err
 }
 
 // Standing is one candidate in a line.

@@ -2,11 +2,13 @@ package primacy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/primacy-go/primacy/internal/core"
 )
@@ -49,6 +51,7 @@ type stand struct {
 	no     uint32 // while it is not seated: an earlier stand of the name may be leaving
 	seated bool   // no other claim of this process has the seat
 	leads  bool
+	began  time.Duration // by uptime, to stand
 }
 
 // manyNews is a term that was won, or one that ended, or with t nil a name that was refused.
@@ -226,6 +229,8 @@ func (es *Elections) less() {
 	}
 }
 
+var errWithdrawn = errors.New("withdrawn")
+
 // Withdraw gives up places that wait, in the background. Terms that were yielded stay until they are resigned; one that was
 // not is resigned, and is yielded no more.
 func (es *Elections) Withdraw(names ...string) {
@@ -245,6 +250,7 @@ func (es *Elections) withdraw(name string) {
 		if st.c == nil {
 			delete(es.names, name)
 			es.less()
+			es.s.notWon(name, st.began, errWithdrawn)
 			es.wake() // there may be nothing left to tell
 			es.mu.Unlock()
 			if st.seated {
@@ -273,6 +279,9 @@ func (c *claim) withdraw() bool {
 	if drop {
 		delete(es.names, c.name)
 		es.drop(c, st.leads)
+		if !st.leads {
+			es.s.notWon(c.name, st.began, errWithdrawn)
+		}
 	}
 	es.mu.Unlock()
 	if drop {

@@ -14,7 +14,8 @@ import (
 // await has a name stand anew. It returns the number for queueUp. Elections.mu is held.
 func (es *Elections) await(name string) uint32 {
 	es.stands++
-	es.names[name] = stand{no: es.stands}
+	es.names[name] = stand{no: es.stands, began: es.s.uptime()}
+	es.s.tell.event(Event{Kind: CampaignBegun, Name: name})
 	es.open++
 	return es.stands
 }
@@ -40,12 +41,13 @@ func (es *Elections) queueUp(name string, no uint32) bool {
 // turn hears that the seat of a name is that stand's.
 func (es *Elections) turn(name string, no uint32) {
 	es.mu.Lock()
-	if st, known := es.names[name]; !known || st.seated || st.c != nil || st.no != no {
+	st, known := es.names[name]
+	if !known || st.seated || st.c != nil || st.no != no {
 		es.mu.Unlock()
 		es.s.leaveSeat(seat{name: name}) // it was withdrawn meanwhile
 		return
 	}
-	es.names[name] = stand{seated: true}
+	es.names[name] = stand{seated: true, began: st.began}
 	es.findLease(name)
 	es.mu.Unlock()
 }
@@ -90,6 +92,7 @@ func (es *Elections) abandon(name string, err error) {
 	if waits {
 		delete(es.names, name)
 		es.less()
+		es.s.notWon(name, st.began, err)
 		if !errors.Is(err, ErrClosed) && !es.closed {
 			es.tell(manyNews{err: &NotStandingError{name, err}})
 		} else {
@@ -116,11 +119,12 @@ func (es *Elections) enter(l *lease, name string) bool {
 	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
 	defer c.mu.Unlock()
 	es.mu.Lock()
-	if st := es.names[name]; !st.seated || st.c != nil {
+	st := es.names[name]
+	if !st.seated || st.c != nil {
 		es.mu.Unlock()
 		return true // withdrawn meanwhile
 	}
-	es.names[name] = stand{c: c, seated: true}
+	es.names[name] = stand{c: c, seated: true, began: st.began}
 	es.mu.Unlock()
 	if l.admit(c) {
 		c.pass(core.ClaimOrder{Do: core.Enter})
@@ -128,19 +132,21 @@ func (es *Elections) enter(l *lease, name string) bool {
 	}
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	es.names[name] = stand{seated: true}
+	es.names[name] = stand{seated: true, began: st.began}
 	es.findLease(name)
 	return false
 }
 
-// won hears that a term has begun. The claim's lock is held, as in what follows.
-func (es *Elections) won(c *claim) {
+// won hears that a term has begun, and returns when the name began to stand. The claim's lock is held, as in what follows.
+func (es *Elections) won(c *claim) time.Duration {
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	es.names[c.name] = stand{c: c, seated: true, leads: true}
+	began := es.names[c.name].began
+	es.names[c.name] = stand{c: c, seated: true, leads: true, began: began}
 	es.tell(manyNews{t: c.term})
 	es.tally.won++
 	es.logSoon()
+	return began
 }
 
 // ended hears that a term's context has ended. One that nobody was told of is resigned, and its name is stood for again.
@@ -173,7 +179,7 @@ func (es *Elections) freed(c *claim, again bool) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if again && es.names[c.name].c == c {
-		es.names[c.name] = stand{seated: true}
+		es.names[c.name] = stand{seated: true, began: es.names[c.name].began}
 		es.findLease(c.name)
 		return
 	}
@@ -190,8 +196,9 @@ func (es *Elections) freed(c *claim, again bool) {
 func (es *Elections) refused(c *claim, err error) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	if es.names[c.name].c == c {
+	if st := es.names[c.name]; st.c == c {
 		delete(es.names, c.name)
+		es.s.notWon(c.name, st.began, err)
 		es.tell(manyNews{err: &NotStandingError{c.name, err}})
 	}
 }

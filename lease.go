@@ -109,6 +109,7 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	if o.End != core.None {
 		l.end(o.End)
 		l.s.log.log(slog.LevelWarn, "lease ending", "lease", l.dl.ID(), "cause", o.End.String(), "misses", l.core.Misses())
+		l.s.tell.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
 	}
 	if o.Over {
 		l.tell(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
@@ -121,9 +122,11 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 // renew sends one renewal. A store client that ignores its context keeps renewing set: then no other is sent, and the lease ends.
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
+	sent := l.s.uptime()
+	err := context.DeadlineExceeded // of the one that is still under way
 	if l.renewing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
-		err := l.dl.Renew(ctx)
+		err = l.dl.Renew(ctx)
 		cancel()
 		l.renewing.Store(false)
 		switch {
@@ -135,12 +138,22 @@ func (l *lease) renew(asked core.Time) {
 			l.s.log.log(slog.LevelDebug, "renewal failed", "lease", l.dl.ID(), "err", err)
 		}
 	}
-	if e.Kind == core.Accepted {
+	l.countRenewal(err, l.s.uptime()-sent)
+	l.post(e)
+}
+
+func (l *lease) countRenewal(err error, took time.Duration) {
+	ev := Event{Kind: Renewed, Lease: l.dl.ID(), Took: took, Cause: err}
+	if err == nil {
 		l.s.stats.renewals.Add(1)
 	} else {
+		ev.Kind = RenewalMissed
 		l.s.stats.misses.Add(1)
 	}
-	l.post(e)
+	if errors.Is(err, context.DeadlineExceeded) {
+		l.s.stats.late.Add(1)
+	}
+	l.s.tell.event(ev)
 }
 
 func (l *lease) post(e core.LeaseEvent) {

@@ -150,7 +150,7 @@ func TestCandidateTellsElectedDeposedAndLeaderChanged(t *testing.T) {
 		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		c := s.Candidate("n", nil)
 		ctx, cancel := context.WithCancel(context.Background())
-		events := make(chan Event, 100)
+		events := make(chan CandidateEvent, 100)
 		listening := make(chan struct{})
 		go func() {
 			defer close(listening)

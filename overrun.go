@@ -67,6 +67,7 @@ func (t *Term) overrun() {
 	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
+	s.tell.event(Event{Kind: WorkOverran, Name: c.name, Token: t.token, Lease: c.l.dl.ID(), Lock: c.lock})
 	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", t.token, "cause", cause.String())
 	if s.o.Overrun == OverrunExit {
 		s.log.flush()

@@ -18,12 +18,15 @@ import (
 // Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves them all. When the lease is
 // lost every term under it ends, and the next campaign gets a new lease. It is safe for concurrent use.
 type Session struct {
-	store driver.Store
-	o     Options
-	clock boottime.Clock
-	log   *journal
-	exit  func(code int) // os.Exit
-	stats counters
+	born    time.Time
+	store   driver.Store
+	o       Options
+	clock   boottime.Clock
+	log     *journal
+	exit    func(code int) // os.Exit
+	stats   counters
+	tell    teller
+	tallies tallies
 
 	follows atomic.Bool // the store is known to tell who waits behind a claim
 
@@ -53,11 +56,12 @@ type Stats struct {
 	Leases   uint64 // granted
 	Renewals uint64 // accepted
 	Misses   uint64 // renewals refused, late or without an answer
+	Late     uint64 // of these, without an answer in time
 	Terms    uint64 // won
 	Overruns uint64 // work that outlived its right
 }
 
-type counters struct{ leases, renewals, misses, terms, overruns atomic.Uint64 }
+type counters struct{ leases, renewals, misses, late, terms, overruns atomic.Uint64 }
 
 // NewSession returns a session on store, without any I/O: the lease is granted when it is first needed. Options that the store
 // cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
@@ -73,8 +77,9 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
+	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
 		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
+	s.tell.over = make(chan struct{})
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -84,7 +89,7 @@ func (s *Session) ID() string { return s.o.ID }
 
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
-	return Stats{s.stats.leases.Load(), s.stats.renewals.Load(), s.stats.misses.Load(), s.stats.terms.Load(), s.stats.overruns.Load()}
+	return Stats{s.stats.leases.Load(), s.stats.renewals.Load(), s.stats.misses.Load(), s.stats.late.Load(), s.stats.terms.Load(), s.stats.overruns.Load()}
 }
 
 // Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.
@@ -115,6 +120,7 @@ func (s *Session) Close(ctx context.Context) error {
 	leases := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
 	defer s.log.flush()
+	defer s.tell.end()
 	for _, l := range leases {
 		l.end(core.Closed)
 	}
@@ -178,6 +184,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	limit := max(s.o.timing(s.o.TTL).Attempt, 2*time.Second) // a first call may have to connect
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	sent := s.uptime()
 	asked := s.clock() // before the call: the lease is counted from here
 	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
 	if err != nil {
@@ -198,6 +205,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
 	l.start()
+	s.tell.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
 	return l, nil
 }
 

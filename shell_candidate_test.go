@@ -33,14 +33,14 @@ func TestACandidateRunsOnceAtATime(t *testing.T) {
 }
 
 func TestASlowReaderIsToldHowManyEventsItMissed(t *testing.T) {
-	f := &feed{ready: make(chan struct{}, 1)}
-	for range feedSize + 3 {
-		f.push(Event{})
+	f := newFeed[CandidateEvent](3)
+	for range 3 + 3 {
+		f.push(CandidateEvent{})
 	}
-	if ev, ok := f.next(t.Context()); !ok || ev.Missed != 3 {
-		t.Errorf("the first event read says %d missed, want 3", ev.Missed)
+	if _, missed, ok := f.next(t.Context(), nil); !ok || missed != 3 {
+		t.Errorf("the first event read says %d missed, want 3", missed)
 	}
-	if ev, ok := f.next(t.Context()); !ok || ev.Missed != 0 {
-		t.Errorf("the next says %d, want 0: they were told", ev.Missed)
+	if _, missed, ok := f.next(t.Context(), nil); !ok || missed != 0 {
+		t.Errorf("the next says %d, want 0: they were told", missed)
 	}
 }

@@ -19,9 +19,9 @@ type watcher struct {
 
 func (f *fleet) observe(p *process, name string) {
 	w, seed := &watcher{what: p.m.id + " Observe", name: name, p: p}, f.rnd.Uint64()
-	f.read(w, seed, func(saw func(Event, error)) {
+	f.read(w, seed, func(saw func(CandidateEvent, error)) {
 		for st, err := range p.sess.Election(name).Observe(f.watch) {
-			saw(Event{Leader: st.Leader}, err)
+			saw(CandidateEvent{Leader: st.Leader}, err)
 		}
 	})
 }
@@ -29,7 +29,7 @@ func (f *fleet) observe(p *process, name string) {
 // follow reads the events of a candidate.
 func (f *fleet) follow(p *process, c *Candidate, seed uint64) {
 	w := &watcher{what: p.m.id + " Events", name: c.e.Name(), p: p}
-	f.read(w, seed, func(saw func(Event, error)) {
+	f.read(w, seed, func(saw func(CandidateEvent, error)) {
 		for ev := range c.Events(f.watch) {
 			saw(ev, nil)
 			if (ev.Term != nil) != (ev.State == StateLeader) {
@@ -39,13 +39,13 @@ func (f *fleet) follow(p *process, c *Candidate, seed uint64) {
 	})
 }
 
-func (f *fleet) read(w *watcher, seed uint64, loop func(saw func(Event, error))) {
+func (f *fleet) read(w *watcher, seed uint64, loop func(saw func(CandidateEvent, error))) {
 	f.judge.mu.Lock()
 	f.watchers = append(f.watchers, w)
 	f.judge.mu.Unlock()
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	f.readers.Go(func() {
-		loop(func(ev Event, err error) {
+		loop(func(ev CandidateEvent, err error) {
 			w.mu.Lock()
 			w.leader, w.err, w.state = ev.Leader, err, ev.State
 			w.mu.Unlock()

@@ -32,7 +32,7 @@ func (t *Term) Transfer(ctx context.Context, to string) error {
 	if err != nil {
 		return err
 	}
-	t.c.giveUpTo(heir)
+	t.c.giveUpTo(heir, to)
 	what := "transfer " + t.c.name + " to " + to
 	if err := t.c.freeAfter(ctx, what); err != nil {
 		return err
@@ -140,10 +140,12 @@ func (c *claim) handOver(ctx context.Context, o core.ClaimOrder) core.ClaimEvent
 	}
 	c.mu.Lock()
 	c.last = err
+	to := c.to
 	c.mu.Unlock()
 	switch {
 	case err == nil:
 		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "heir", o.Heir)
+		c.l.s.tell.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing

@@ -71,8 +71,8 @@ func TestTransferIsNotToldOfAnothers(t *testing.T) {
 		c.tap.held.Store(true)
 		term := c.term("a")
 		first, second := must[uint64](t)(term.heir(c.soon(), "b")), must[uint64](t)(term.heir(c.soon(), "c"))
-		term.c.giveUpTo(first)
-		term.c.giveUpTo(second)
+		term.c.giveUpTo(first, "b")
+		term.c.giveUpTo(second, "c")
 		if err := term.c.freeAfter(c.soon(), "transfer"); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,218 @@
+package primacy
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// EventKind is what happened to a session.
+type EventKind int
+
+// What each event tells besides its time is said here. Of locks only overruns are told: they come and go too often.
+const (
+	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
+	LeaseLost                          // Lease, Cause: its terms' contexts are ending. Not of a lease that is closed
+	Renewed                            // Lease; Took: from sending the renewal to the store's answer
+	RenewalMissed                      // Lease, Took; Cause: what the store said, context.DeadlineExceeded where it said nothing in time
+	CampaignBegun                      // Name
+	CampaignEnded                      // Name; Took: since it had begun; Cause: why it was given up or refused. Nothing was won
+	Elected                            // Name, Token, Lease; Took: since the campaign had begun
+	Stopping                           // Name, Token, Lease, Reason, Cause, By, Text, To: the term's context has ended, its work is to stop
+	Ended                              // as Stopping, and the right is over; Took: since Stopping. Told once for each Elected
+	WorkStopped                        // Name, Token, Lease, Reason; Took: from Stopping until the term was resigned, which says that its work has stopped
+	HandedOver                         // Name, Token, Lease; To: whose session leads now
+	WorkOverran                        // Name, Token, Lease, Lock: work is still running though its right is over
+)
+
+var eventKinds = [...]string{LeaseGranted: "lease_granted", LeaseLost: "lease_lost", Renewed: "renewed", RenewalMissed: "renewal_missed",
+	CampaignBegun: "campaign_begun", CampaignEnded: "campaign_ended", Elected: "elected", Stopping: "stopping", Ended: "ended",
+	WorkStopped: "work_stopped", HandedOver: "handed_over", WorkOverran: "work_overran"}
+
+// String returns the kind as one word that does not change.
+func (k EventKind) String() string {
+	if k <= 0 || int(k) >= len(eventKinds) {
+		return "unknown"
+	}
+	return eventKinds[k]
+}
+
+// Event is something that happened to a session. What its kind does not name is zero.
+type Event struct {
+	Kind   EventKind
+	At     time.Time // by the wall clock, for people
+	Name   string    // of the election
+	Token  Token
+	Lease  string // as Term.Lease has it
+	Took   time.Duration
+	Reason Reason
+	Cause  error
+	By     string // who asked for the end of the term, if somebody did
+	Text   string // why, in words
+	To     string // the ID of the session that the term is handed over to
+	Lock   bool   // the term is a lock's
+	Missed int    // older events that a slow reader lost before this one
+}
+
+// eventsSize is how many events wait for a reader. Ten thousand elections won at once are more: see Session.Tallies.
+const eventsSize = 4096
+
+// teller tells readers what happened.
+type teller struct {
+	readers atomic.Int32
+	over    chan struct{} // closed when the session's Close has returned
+	once    sync.Once
+	mu      sync.Mutex
+	feeds   map[*feed[Event]]struct{}
+}
+
+// Events yields what happens to this session from now on, in order. A reader that is slow loses the oldest events, counted in Missed, and holds
+// up nothing; what must be exact is in [Session.Stats] and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned. Nothing here says who
+// leads at this instant: that is [Term.Check].
+func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		f := newFeed[Event](eventsSize)
+		s.tell.join(f)
+		defer s.tell.quit(f)
+		for {
+			ev, missed, ok := f.next(ctx, s.tell.over)
+			if ev.Missed = missed; !ok || !yield(ev) {
+				return
+			}
+		}
+	}
+}
+
+func (n *teller) join(f *feed[Event]) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.feeds == nil {
+		n.feeds = map[*feed[Event]]struct{}{}
+	}
+	n.feeds[f] = struct{}{}
+	n.readers.Add(1)
+}
+
+func (n *teller) quit(f *feed[Event]) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.feeds, f)
+	n.readers.Add(-1)
+}
+
+// event tells all readers. It is cheap where there is none, but the caller makes out the event: who has much to make out asks heard first.
+func (n *teller) event(ev Event) {
+	if !n.heard() {
+		return
+	}
+	ev.At = time.Now().Round(0)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for f := range n.feeds {
+		f.push(ev)
+	}
+}
+
+// uptime is how long the session has been there, without the time that the machine slept. What events tell is measured by it, since the boot clock
+// decides, and is read where nothing else waits.
+func (s *Session) uptime() time.Duration { return time.Since(s.born) }
+
+func (n *teller) heard() bool { return n.readers.Load() > 0 }
+
+// end ends the iterators of all readers, now and later.
+func (n *teller) end() { n.once.Do(func() { close(n.over) }) }
+
+// Terms returns the terms of elections whose right is not over, in no order. Locks are not among them.
+func (s *Session) Terms() []*Term {
+	s.mu.Lock()
+	leases := make([]*lease, 0, len(s.leases))
+	for l := range s.leases {
+		leases = append(leases, l)
+	}
+	s.mu.Unlock()
+	var all []*Term
+	for _, l := range leases {
+		for _, c := range l.standing() {
+			if t := c.elected(); t != nil && t.Check() == nil {
+				all = append(all, t)
+			}
+		}
+	}
+	return all
+}
+
+// elected returns the claim's term, nil before it is won and for a lock.
+func (c *claim) elected() *Term {
+	if c.lock {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.term
+}
+
+// Since returns when the term was won, by this machine's wall clock. It is for people: nothing is decided by it. Of a lock it is when this
+// process got it, which may be before its present holder did.
+func (t *Term) Since() time.Time {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	return t.c.won
+}
+
+// begun marks that the claim leads, and tells it. The claim's lock is held, as in what follows.
+func (c *claim) begun(began time.Duration) {
+	c.won = time.Now().Round(0)
+	if c.lock {
+		return
+	}
+	s := c.l.s
+	s.tallies.elected(c.name)
+	if s.tell.heard() {
+		s.tell.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: s.uptime() - began})
+	}
+}
+
+// notWon tells that a campaign ended without a term.
+func (s *Session) notWon(name string, began time.Duration, why error) {
+	if s.tell.heard() {
+		s.tell.event(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
+	}
+}
+
+// ending tells how far the end of a term has come.
+func (c *claim) ending(e core.ClaimEventKind, o core.ClaimOrder, was core.ClaimPhase) {
+	s := c.l.s
+	if o.Stop {
+		c.stopping = s.uptime()
+		c.tellEnd(Stopping, o.Cause)
+	}
+	if o.EndRight && !c.over {
+		c.over = true
+		s.tallies.ended(c.name, c.reason(o.Cause))
+		c.tellEnd(Ended, o.Cause)
+	}
+	if e == core.GiveUp && (was == core.Leading || was == core.Stopping) {
+		c.tellEnd(WorkStopped, c.core.Cause())
+	}
+}
+
+// tellEnd tells one step of the end of a term.
+func (c *claim) tellEnd(kind EventKind, cause core.Cause) {
+	s := c.l.s
+	if !s.tell.heard() {
+		return
+	}
+	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reason(cause)}
+	if kind != Stopping {
+		ev.Took = s.uptime() - c.stopping
+	}
+	if kind != WorkStopped {
+		e := c.ended(c.term.token, cause)
+		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.text(cause), c.to
+	}
+	s.tell.event(ev)
+}
