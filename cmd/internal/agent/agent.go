@@ -137,6 +137,8 @@ func (a *Agent) routes() []health.Route {
 		{Method: post, Path: "/v1/locks/{name}", Handle: a.lock},
 		{Method: post, Path: "/v1/locks/{name}/renew", Handle: a.renew(true)},
 		{Method: del, Path: "/v1/locks/{name}", Handle: a.unlock},
+		{Method: post, Path: "/v1/fence/{name}", Handle: a.fence},
+		{Method: get, Path: "/openapi.json", Handle: openAPI},
 	}
 }
 

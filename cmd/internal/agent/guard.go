@@ -53,7 +53,11 @@ func (a *Agent) answersTo(host string) bool {
 		host = h
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if host == "" || host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil {
+	if inside, ok := strings.CutPrefix(host, "["); ok {
+		host, ok = strings.CutSuffix(inside, "]")
+		return ok && net.ParseIP(host) != nil
+	}
+	if host == "" || host == "localhost" || net.ParseIP(host) != nil {
 		return true
 	}
 	return slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) })

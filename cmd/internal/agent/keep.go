@@ -159,7 +159,8 @@ func (k *keeper) finish() {
 	k.h.giveUp(ending{reason: "unknown"})
 	k.frozen = true
 	_ = k.h.resign()
-	k.a.log("released", "election", k.h.name, "id", k.h.id, "token", k.h.term.Token(), "reason", k.h.cause.reason)
+	why, _ := k.h.why()
+	k.a.log("released", "election", k.h.name, "id", k.h.id, "token", k.h.term.Token(), "reason", why.reason)
 	if k.s != nil {
 		k.tell(k.line("ended"))
 	}

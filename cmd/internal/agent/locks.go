@@ -106,7 +106,7 @@ func (a *Agent) lockAlone(w http.ResponseWriter, r *http.Request, name string, b
 	h, err := a.takeAlone(r, name, b, s)
 	if err != nil {
 		leave()
-		if errors.Is(err, errTooLate) {
+		if errors.Is(err, errTooLate) || r.Context().Err() != nil { // who went away reads nothing
 			tooLate.Write(w, "%s is held by others", name)
 			return
 		}

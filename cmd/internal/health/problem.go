@@ -15,7 +15,7 @@ type Kind struct {
 }
 
 // URN is what stands before each kind's slug in the type of a problem.
-const URN = "urn:primacy:problem:"
+const URN = "urn:primacy:"
 
 // The problems that any path can answer.
 var (
