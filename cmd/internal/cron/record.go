@@ -106,8 +106,8 @@ func (r Record) driver() (driver.Record, error) {
 	return driver.Record{Key: r.Key.String(), Value: value}, err
 }
 
-// parseRecord reads what a journal has; what is not ours, or from a newer version, is left out.
-func parseRecord(d driver.Record) (r Record, ok bool) {
+// ParseRecord reads what a journal has; what is not ours, or from a newer version, is left out.
+func ParseRecord(d driver.Record) (r Record, ok bool) {
 	k, err := ParseKey(d.Key)
 	if err != nil || json.Unmarshal(d.Value, &r) != nil {
 		return r, false

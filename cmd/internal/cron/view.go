@@ -43,7 +43,7 @@ type view struct {
 func see(records []driver.Record) *view {
 	v := &view{attempts: map[ID]*begun{}, wanted: map[time.Time]Record{}}
 	for _, d := range slices.Backward(records) {
-		if r, ok := parseRecord(d); ok {
+		if r, ok := ParseRecord(d); ok {
 			v.take(r)
 		}
 	}

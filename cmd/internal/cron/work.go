@@ -43,7 +43,7 @@ func (l *line) append(r Record) event {
 	if added {
 		return evAdded
 	}
-	if was, ok := parseRecord(there); ok && was.Run != "" && was.Run == r.Run && was.Verdict == r.Verdict {
+	if was, ok := ParseRecord(there); ok && was.Run != "" && was.Run == r.Run && was.Verdict == r.Verdict {
 		return evAdded // by an earlier try of ours, whose answer was lost
 	}
 	return evOther
@@ -158,7 +158,7 @@ func (l *line) endOf(id ID) (event, Record) {
 		return evUnknown, Record{}
 	}
 	for _, d := range records {
-		if r, ok := parseRecord(d); ok && r.Key == id.key(kindEnd) {
+		if r, ok := ParseRecord(d); ok && r.Key == id.key(kindEnd) {
 			return evDecided, r
 		}
 	}
