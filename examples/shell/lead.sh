@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# lead.sh NAME STEP [ARG...]: does STEP again and again while this shell leads the election NAME, through `primacy serve` on this machine.
+#
+# STEP finds the fencing token in PRIMACY_TOKEN. It should be short: it is killed at the deadline that was known when it began.
+# Exit status: 0 after SIGTERM or SIGINT, 121 no sidecar, 122 leadership was lost, else that of a STEP that failed.
+set -u
+name=${1:?usage: lead.sh NAME STEP [ARG...]}
+shift
+: "${1:?usage: lead.sh NAME STEP [ARG...]}"
+[[ $name =~ ^[A-Za-z0-9._/-]+$ ]] || { echo "lead.sh: $name: use letters, digits, '.', '_', '-' and '/'" >&2; exit 1; }
+socket=${PRIMACY_SOCKET:-${XDG_RUNTIME_DIR:-/run}/primacy/primacy.sock}
+
+stop='' event='' token='' deadline=0
+trap 'stop=yes; [[ -n $token ]] || kill "$curl"' TERM INT # while it waits, the end of curl ends the wait
+# The connection IS the leadership: curl holds it open and prints a line of JSON for each event. When this shell ends in whatever way, curl's next line
+# finds no reader and it ends too, which resigns.
+exec {events}< <(exec curl -sSN --unix-socket "$socket" -X POST "http://localhost/v1/elections/${name//\//%2F}/campaign")
+curl=$!
+
+leave() { # the work has stopped: closing the connection lets the next one lead
+	kill "$curl" 2>/dev/null
+	exit "$1"
+}
+
+# Milliseconds of the boot clock, which goes on in suspend. /proc/uptime is cut to 10 ms: 10 are added, so that it is never slow.
+now() {
+	read -r up _ </proc/uptime
+	echo $((${up/./} * 10 + 10))
+}
+
+take() { # one line: {"event":"renewed",...,"token":"7",...,"deadline_boot_ns":"123"}
+	[[ $1 =~ \"event\":\"([a-z]+)\" ]] && event=${BASH_REMATCH[1]} || event=ended # not a line of ours: an error
+	[[ $1 =~ \"token\":\"([0-9]+)\" ]] && token=${BASH_REMATCH[1]}
+	[[ $1 =~ \"deadline_boot_ns\":\"([0-9]+)\" ]] && deadline=$((BASH_REMATCH[1] / 1000000))
+	case $event in elected) echo "leads $token" ;; ended) echo "$1" >&2 ;; esac
+}
+
+while [[ -z $stop ]]; do
+	# Wait for a line while there is nothing to do, else take those that are there.
+	while [[ -z $token ]] || read -r -t 0 <&"$events"; do
+		if ! read -r line <&"$events"; then
+			[[ -n $stop ]] && leave 0
+			[[ -n $token ]] && leave 122 # the sidecar is gone: nobody tells us any more that we lead
+			leave 121
+		fi
+		take "$line"
+		[[ $event == ended ]] && leave $([[ -n $token ]] && echo 122 || echo 121)
+		[[ $event == stopping ]] && leave 122 # no step is running now, so the work has stopped
+		[[ -n $stop ]] && leave 0
+	done
+	left=$((deadline - $(now)))
+	((left > 0)) || leave 122 # by the clock, whatever was read: this shell may have been frozen
+	# The step is gone by the deadline, even if this shell is killed or the sidecar hangs.
+	PRIMACY_TOKEN=$token timeout -s KILL "$(printf '%d.%03d' $((left / 1000)) $((left % 1000)))" "$@" {events}<&-
+	status=$?
+	((status == 137)) && leave 122
+	((status == 0)) || leave $status
+done
+leave 0
