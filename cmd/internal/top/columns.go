@@ -30,15 +30,14 @@ func (u *ui) columns(w int) []column {
 			}
 		}
 		if rest := w - fixed; rest >= least || worst < 0 {
-			return place(specs, max(rest, 2), u.longestName())
+			return place(specs, max(rest, 2), u.nameWidth(max(rest, 2)))
 		}
 		specs = append(specs[:worst:worst], specs[worst+1:]...)
 	}
 }
 
-// place gives each column its place; rest is for name and leader, and a name gets no more than it needs.
-func place(specs []columnSpec, rest, longest int) (cols []column) {
-	name := max(min(rest*11/20, longest), 1)
+// place gives each column its place; rest is for name and leader, which gets that many cells.
+func place(specs []columnSpec, rest, name int) (cols []column) {
 	x := 1
 	for _, s := range specs {
 		switch s.what {
@@ -63,10 +62,12 @@ func (u *ui) tokenWidth() int {
 	return n
 }
 
-func (u *ui) longestName() int {
-	n := 12
+// nameWidth shares room between names and leaders: the larger part for names, but no more than they need, and what leaders do not need.
+func (u *ui) nameWidth(room int) int {
+	name, leader := 12, 8
 	for _, r := range u.rows {
-		n = max(n, widthOf(glyphs(r.name, u.ascii)))
+		name = max(name, widthOf(glyphs(r.name, u.ascii)))
+		leader = max(leader, widthOf(glyphs(r.leader(), u.ascii))+2*min(r.holders()-1, 1))
 	}
-	return n
+	return max(min(name, max(room*11/20, room-leader)), 1)
 }

@@ -18,7 +18,8 @@ type dialog struct {
 	typed   string
 	asked   string // what must be typed
 	what    string // what that is: "the name", "the ID", "the token"
-	warning string
+	warning string // what is not as it was when the dialog was opened
+	wrong   string // what was typed wrong
 
 	confirmed bool
 	failure   string
@@ -131,7 +132,7 @@ func (d *dialog) press(key string) bool {
 			d.confirmed = true
 			return true
 		} else {
-			d.typed, d.warning = "", "that is not "+d.what
+			d.typed, d.wrong = "", "that is not "+d.what
 		}
 	}
 	return false

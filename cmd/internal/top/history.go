@@ -122,14 +122,19 @@ func (t *track) reckon(r *row, now time.Time) {
 	if !t.read || t.termErr != nil {
 		return
 	}
-	recorded, oldest := 0, now
+	recorded, oldest := map[primacy.Token]bool{}, now
 	for _, term := range t.terms {
+		recorded[term.Token] = true
 		if oldest = term.From; now.Sub(term.From) <= window {
-			recorded++
+			r.changes++
 		}
 	}
-	if len(t.terms) > 0 {
-		r.changes = max(r.changes, recorded)
-		r.whole = r.whole || t.readToken == t.token() && (len(t.terms) < termsRead || now.Sub(oldest) > window)
+	for _, c := range t.changes {
+		if recorded[c.token] {
+			r.changes-- // it was counted by its record, if at all
+		}
+	}
+	if len(t.terms) > 0 && t.readToken == t.token() && (len(t.terms) < termsRead || now.Sub(oldest) > window) {
+		r.whole = true
 	}
 }

@@ -235,8 +235,8 @@ func (u *ui) dialogLines(w int) [][]part {
 	if d.step == stepConfirm {
 		lines = append(lines, []part{{"to do it, type " + d.what + ": ", dim}, {d.asked, bold}}, input("> ", d.typed, true, w))
 	}
-	if d.warning != "" {
-		lines = append(lines, []part{{d.warning, red | bold}})
+	if d.warning != "" || d.wrong != "" {
+		lines = append(lines, []part{{strings.TrimSpace(d.warning + " " + d.wrong), red | bold}})
 	}
 	return lines
 }

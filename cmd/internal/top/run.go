@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
@@ -212,11 +213,14 @@ func (s *session) hear(sig os.Signal) bool {
 	return false
 }
 
-// stop suspends the job, and goes on when it is continued.
+// stop suspends the job, and goes on when it is continued. SIGSTOP, since the runtime takes SIGTSTP from then on that it was asked for once.
 func (s *session) stop() error {
+	if orphaned() {
+		s.ui.say(true, "there is no shell to go back to")
+		return nil
+	}
 	s.leave()
-	signal.Reset(syscall.SIGTSTP)
-	if err := syscall.Kill(0, syscall.SIGTSTP); err != nil {
+	if err := syscall.Kill(0, syscall.SIGSTOP); err != nil {
 		return err
 	}
 	for stopped := true; stopped; {
@@ -229,15 +233,23 @@ func (s *session) stop() error {
 			default:
 				s.ui.quit, stopped = true, false
 			}
-		case <-time.After(time.Second): // an orphaned process group is not stopped
+		case <-time.After(time.Second):
 			stopped = false
 		}
 	}
-	signal.Notify(s.signals, syscall.SIGTSTP)
 	if s.ui.quit {
 		return nil
 	}
 	return s.enter()
+}
+
+// orphaned says whether nobody would continue this job: its parent is no shell that minds jobs.
+func orphaned() bool {
+	parent := os.Getppid()
+	theirs, err := unix.Getsid(parent)
+	ours, err2 := unix.Getsid(0)
+	group, err3 := unix.Getpgid(parent)
+	return errors.Join(err, err2, err3) != nil || theirs != ours || group == unix.Getpgrp()
 }
 
 // start does an action beside the page.

@@ -129,12 +129,13 @@ func (p *painter) paint(g *grid) string {
 
 // row brings one row from old to now.
 func (p *painter) row(y int, old, now []cell) {
+	p.doubt = -1
 	end := len(now) // behind it the row is blank
 	for end > 0 && now[end-1] == blank {
 		end--
 	}
 	for x := 0; x < end; x++ {
-		if now[x].text == "" || now[x] == old[x] && !(x > 0 && p.x < 0 && p.doubt == x) {
+		if now[x].text == "" || now[x] == old[x] && p.doubt != x {
 			continue // the second cell of a wide letter comes with the first
 		}
 		p.move(x, y, now)

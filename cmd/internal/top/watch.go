@@ -58,7 +58,7 @@ type track struct {
 	first     time.Time // when it was first seen
 	led       time.Time // when its present leader was first seen
 	exact     bool      // it won just before that: somebody else, or nobody, was seen then
-	changes   []time.Time
+	changes   []change  // that were seen
 	lease     driver.Remaining
 	leased    bool
 	terms     []Term
@@ -67,6 +67,12 @@ type track struct {
 	readToken primacy.Token // who led then
 	readAt    time.Time
 	tries     int // to find the present term among the recorded ones
+}
+
+// change is that a leader was seen who did not lead before.
+type change struct {
+	token primacy.Token
+	at    time.Time
 }
 
 // view is one picture of all, which does not change any more.
@@ -140,20 +146,21 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 	for _, st := range states {
 		seen[st.Name] = true
 		t := w.tracks[st.Name]
-		if t == nil {
+		fresh := t == nil
+		if fresh {
 			t = &track{first: now}
 			w.tracks[st.Name] = t
 		}
-		if st.Leader != nil && !sameTerm(t.state.Leader, st.Leader) {
-			if w.listed {
-				t.changes = append(t.changes, now)
+		if fresh || !sameTerm(t.state.Leader, st.Leader) {
+			if w.listed && st.Leader != nil {
+				t.changes = append(t.changes, change{st.Leader.Token, now})
 			}
 			t.led, t.exact, t.tries, t.leased = now, close, 0, false
 		}
 		t.state, t.gone = st, time.Time{}
 	}
 	for name, t := range w.tracks {
-		t.changes = slices.DeleteFunc(t.changes, func(at time.Time) bool { return now.Sub(at) > window })
+		t.changes = slices.DeleteFunc(t.changes, func(c change) bool { return now.Sub(c.at) > window })
 		if seen[name] {
 			continue
 		}
@@ -168,7 +175,7 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 }
 
 func sameTerm(a, b *primacy.Standing) bool {
-	return a != nil && b != nil && a.Token == b.Token
+	return a == nil && b == nil || a != nil && b != nil && a.Token == b.Token
 }
 
 // leasesToAsk chooses whose leases to ask for: those on the screen, and of the others some, in turn. The caller holds mu.

@@ -1,0 +1,202 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+)
+
+func (p *page) row(name string) *row {
+	p.Helper()
+	for _, r := range p.view.rows {
+		if r.name == name {
+			return r
+		}
+	}
+	p.Fatalf("no row %s", name)
+	return nil
+}
+
+func TestHealthAndOrder(t *testing.T) {
+	p := aFleet(t, 80, 24)
+	for _, c := range []struct {
+		sort order
+		want string
+	}{
+		{byTrouble, "deploy shard-1 shard-2 billing/invoicer cron/nightly"}, {byName, "billing/invoicer cron/nightly deploy shard-1 shard-2"},
+		{bySince, "cron/nightly deploy shard-2 shard-1 billing/invoicer"}, {byWaiting, "billing/invoicer cron/nightly deploy shard-1 shard-2"},
+		{byChanges, "shard-1 billing/invoicer cron/nightly deploy shard-2"},
+	} {
+		if p.sort != c.sort {
+			t.Fatalf("sorted by %v, want %v", p.sort, c.sort)
+		}
+		got := ""
+		for _, r := range p.rows {
+			got += " " + r.name
+		}
+		if got[1:] != c.want {
+			t.Errorf("by %v: %s, want %s", c.sort, got[1:], c.want)
+		}
+		p.presses("s")
+	}
+	// All candidates of an election are gone; a lock, which has no records, is only free.
+	p.states = p.states[:3]
+	p.at = p.at.Add(time.Second)
+	p.reads()
+	if a, b := p.row("shard-1").health, p.row("shard-2").health; a != deserted || b != free {
+		t.Errorf("gone: %v and %v", a.word(false), b.word(false))
+	}
+	p.at = p.at.Add(window + time.Second)
+	p.reads()
+	if got := len(p.view.rows); got != 4 || p.row("shard-1").health != deserted {
+		t.Errorf("%d rows after a while", got)
+	}
+	p.at = p.at.Add(keptFor)
+	if p.reads(); len(p.view.rows) != 3 {
+		t.Errorf("%d rows after a day", len(p.view.rows))
+	}
+}
+
+// Since when somebody leads is exact where his coming was seen or recorded, and a bound elsewhere.
+func TestSinceAndChanges(t *testing.T) {
+	p := newPage(t, 80, 24)
+	see := func(after time.Duration, leader string, token uint64, since, changes string) {
+		t.Helper()
+		p.at = p.at.Add(after)
+		p.states = []primacy.State{state("n", leader, token)}
+		p.reads()
+		r := p.row("n")
+		if got := p.ui.since(r); got != since {
+			t.Errorf("token %d: since %s, want %s", token, got, since)
+		}
+		if got := changesOf(r); got != changes {
+			t.Errorf("token %d: %s changes, want %s", token, got, changes)
+		}
+	}
+	see(0, "a", 1, ">0s", "0+")
+	see(time.Second, "a", 1, ">1s", "0+")
+	see(time.Second, "b", 2, "0s", "1+")
+	see(time.Second, "b", 2, "1s", "1+")
+	see(time.Minute, "c", 3, ">0s", "2+") // a minute in which nobody looked
+	see(time.Second, "c", 3, ">1s", "2+")
+	p.terms["n"] = []Term{{Token: 4, ID: "d", From: p.at.Add(-20 * time.Second)}, {Token: 3, ID: "c", From: p.at.Add(-21 * time.Second), To: p.at}}
+	see(time.Minute, "d", 4, "1m", "3") // recorded, though nobody looked
+	see(window-10*time.Second, "d", 4, "16m", "0")
+	// Records that cannot be read take nothing away from what was seen.
+	p.watch.src.History = func(context.Context, string, int) ([]Term, error) { return nil, errors.New("no") }
+	see(time.Second, "e", 5, "0s", "1")
+}
+
+func changesOf(r *row) string { return changes(r) }
+
+// A record of the present term that is not there yet is looked for again, a few times.
+func TestARecordThatComesLate(t *testing.T) {
+	p := newPage(t, 80, 24)
+	p.states = []primacy.State{state("n", "a", 7)}
+	old := Term{Token: 6, ID: "z", From: noon.Add(-time.Hour), To: noon}
+	p.terms["n"] = []Term{old}
+	if p.reads(); !p.row("n").since.IsZero() {
+		t.Error("another term's beginning is taken for this one's")
+	}
+	p.terms["n"] = []Term{{Token: 7, ID: "a", From: noon.Add(-time.Minute)}, old}
+	for range 10 {
+		p.at = p.at.Add(time.Second)
+		p.reads()
+	}
+	if got := p.row("n").since; !got.Equal(noon.Add(-time.Minute)) {
+		t.Errorf("since %v", got)
+	}
+	reads := 0
+	p.watch.src.History = func(context.Context, string, int) ([]Term, error) { reads++; return nil, nil }
+	p.states = []primacy.State{state("n", "b", 8)}
+	for range 100 {
+		p.at = p.at.Add(time.Second)
+		p.reads()
+	}
+	if reads == 0 || reads > 6 {
+		t.Errorf("a record that never comes was looked for %d times", reads)
+	}
+}
+
+// A thousand elections of as many processes: one list a refresh, a bounded number of leases, each history once.
+func TestAThousandElections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var states []primacy.State
+		for i := range 1000 {
+			states = append(states, state(fmt.Sprintf("n-%04d", i), fmt.Sprintf("web-%d", i), uint64(i+1)))
+		}
+		var lists, leases, histories atomic.Int64
+		seen := map[string]bool{}
+		w := newWatcher(Source{
+			List: func(context.Context) ([]primacy.State, error) { lists.Add(1); return states, nil },
+			Leases: func(_ context.Context, ids ...string) (map[string]driver.Remaining, error) {
+				if leases.Add(int64(len(ids))); len(ids) > leasesAtOnce {
+					t.Errorf("%d leases at once", len(ids))
+				}
+				for _, id := range ids {
+					seen[id] = true
+				}
+				return nil, nil
+			},
+			History: func(context.Context, string, int) ([]Term, error) { histories.Add(1); return nil, nil },
+		}, time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 59500*time.Millisecond)
+		defer cancel()
+		w.run(ctx)
+		if lists.Load() != 60 || leases.Load() > 60*leasesAtOnce || histories.Load() != 1000 || len(seen) != 1000 {
+			t.Errorf("in a minute: %d lists, %d leases of %d, %d histories", lists.Load(), leases.Load(), len(seen), histories.Load())
+		}
+	})
+}
+
+// A list that takes long is asked for more seldom.
+func TestASlowStoreIsAskedLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lists := 0
+		w := newWatcher(Source{List: func(context.Context) ([]primacy.State, error) {
+			lists++
+			time.Sleep(2 * time.Second)
+			return nil, nil
+		}}, time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 99*time.Second)
+		defer cancel()
+		if w.run(ctx); lists != 10 {
+			t.Errorf("%d lists of 2 s in 99 s", lists)
+		}
+	})
+}
+
+// What a refresh of a full page costs on the line, when seconds tick, leases go up and down, and nothing else happens.
+func TestBytesOfARefresh(t *testing.T) {
+	p := newPage(t, 80, 24)
+	for i := range 40 {
+		p.states = append(p.states, state(fmt.Sprintf("n-%02d", i), fmt.Sprintf("web-%d", i%5), uint64(i+1), "web-8"))
+	}
+	pt := painter{colours: true}
+	total, most, all := 0, 0, 0
+	for i := range 60 {
+		p.at = noon.Add(time.Duration(i) * time.Second)
+		for j := range 5 {
+			p.left[fmt.Sprintf("1fweb-%d", j)] = driver.Remaining{Left: time.Duration(15-(i+j)%4) * time.Second, TTL: 15 * time.Second}
+		}
+		p.reads()
+		n := len(pt.paint(p.draw()))
+		if i == 0 {
+			all = n
+			continue
+		}
+		total += n
+		most = max(most, n)
+	}
+	t.Logf("the first picture %d bytes, then %d a refresh, at most %d", all, total/59, most)
+	if all > 4000 || total/59 > 500 {
+		t.Errorf("the first picture took %d bytes, a refresh %d", all, total/59)
+	}
+}
