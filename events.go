@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"iter"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,11 +28,13 @@ const (
 	WorkStopped                        // Name, Token, Lease, Reason; Took: from Stopping until the term was resigned, which says that its work has stopped
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
 	WorkOverran                        // Name, Token, Lease, Lock: work is still running though its right is over
+	NotHandedOver                      // Name, Token, Lease, To; Cause: why the term that was to be handed over is released instead
+	GrantFailed                        // Took; Cause: what the store said, or that it said nothing in time
 )
 
 var eventKinds = [...]string{LeaseGranted: "lease_granted", LeaseLost: "lease_lost", Renewed: "renewed", RenewalMissed: "renewal_missed",
 	CampaignBegun: "campaign_begun", CampaignEnded: "campaign_ended", Elected: "elected", Stopping: "stopping", Ended: "ended",
-	WorkStopped: "work_stopped", HandedOver: "handed_over", WorkOverran: "work_overran"}
+	WorkStopped: "work_stopped", HandedOver: "handed_over", WorkOverran: "work_overran", NotHandedOver: "not_handed_over", GrantFailed: "grant_failed"}
 
 // String returns the kind as one word that does not change.
 func (k EventKind) String() string {
@@ -71,12 +74,13 @@ type teller struct {
 }
 
 // Events yields what happens to this session from now on, in order. A reader that is slow loses the oldest events, counted in Missed, and holds
-// up nothing; what must be exact is in [Session.Stats] and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned. Nothing here says who
-// leads at this instant: that is [Term.Check].
+// up nothing; what must be exact is in [Session.Stats] and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range over it once. Nothing here says
+// who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
+	f := newFeed[Event](eventsSize)
+	s.tell.join(f) // now: who looks at what is so after this call misses nothing in between
+	context.AfterFunc(ctx, func() { s.tell.quit(f) })
 	return func(yield func(Event) bool) {
-		f := newFeed[Event](eventsSize)
-		s.tell.join(f)
 		defer s.tell.quit(f)
 		for {
 			ev, missed, ok := f.next(ctx, s.tell.over)
@@ -100,8 +104,10 @@ func (n *teller) join(f *feed[Event]) {
 func (n *teller) quit(f *feed[Event]) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.feeds, f)
-	n.readers.Add(-1)
+	if _, there := n.feeds[f]; there {
+		delete(n.feeds, f)
+		n.readers.Add(-1)
+	}
 }
 
 // event tells all readers. It is cheap where there is none, but the caller makes out the event: who has much to make out asks heard first.
@@ -143,6 +149,25 @@ func (s *Session) Terms() []*Term {
 		}
 	}
 	return all
+}
+
+// Standing returns the names of the elections that this process stands for or leads, in no order. A name whose lock it wants too is not among them.
+func (s *Session) Standing() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.locals))
+	for at := range s.locals {
+		if s.queues[at.name] == nil && at.no == "" {
+			names = append(names, at.name)
+		}
+	}
+	return names
+}
+
+// StoreName returns what kind of store the session is on, in a word: "etcd", "memory".
+func (s *Session) StoreName() string {
+	kind, _, _ := strings.Cut(s.store.Caps().Store, " ")
+	return kind
 }
 
 // elected returns the claim's term, nil before it is won and for a lock.

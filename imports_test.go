@@ -93,6 +93,18 @@ func rule(from, path string) string {
 	if strings.HasPrefix(path, self+"/fence") && !strings.HasPrefix(from, self+"/fence") && !strings.HasPrefix(from, self+"/cmd/") {
 		return "nobody links a fence that he did not ask for"
 	}
+	if shows(from) && inside && path != self && path != self+"/internal/boottime" {
+		return "what shows a session knows the root, and no store"
+	}
+	if (shows(path) || strings.HasPrefix(path, "github.com/prometheus/") || strings.HasPrefix(path, "go.opentelemetry.io/")) && !shows(from) && !strings.HasPrefix(from, self+"/cmd/") {
+		return "nobody links Prometheus or OpenTelemetry that he did not ask for"
+	}
+	if from == self+"/metrics" && strings.HasPrefix(path, "go.opentelemetry.io/") || from == self+"/trace" && strings.HasPrefix(path, "github.com/prometheus/") {
+		return "whoever wants metrics or traces does not link the other"
+	}
+	if strings.HasPrefix(path, "go.opentelemetry.io/otel/sdk") {
+		return "the program chooses its SDK"
+	}
 	if strings.HasPrefix(path, self+"/sim") && !strings.HasPrefix(from, self+"/sim") {
 		return "the simulation ships nothing"
 	}
@@ -103,6 +115,9 @@ func rule(from, path string) string {
 func helper(path string) bool {
 	return path == self+"/drivertest" || path == self+"/internal/etcdtest" || path == self+"/internal/etcdsim"
 }
+
+// shows says whether a package shows a session to others.
+func shows(path string) bool { return path == self+"/metrics" || path == self+"/trace" }
 
 func TestImportRules(t *testing.T) {
 	seen := 0
@@ -148,6 +163,14 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/memstore", self + "/sim"},
 		{self + "/concurrency", self},
 		{self + "/concurrency", self + "/memstore"},
+		{self, self + "/metrics"},
+		{self + "/etcdstore", self + "/trace"},
+		{self + "/memstore", "github.com/prometheus/client_golang/prometheus"},
+		{self + "/open", "go.opentelemetry.io/otel"},
+		{self + "/metrics", self + "/memstore"},
+		{self + "/metrics", "go.opentelemetry.io/otel/trace"},
+		{self + "/trace", "github.com/prometheus/client_golang/prometheus"},
+		{self + "/trace", "go.opentelemetry.io/otel/sdk/trace"},
 	} {
 		if rule(bad[0], bad[1]) == "" {
 			t.Errorf("%s may import %s", bad[0], bad[1])

@@ -188,6 +188,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	asked := s.clock() // before the call: the lease is counted from here
 	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
 	if err != nil {
+		s.tell.event(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
 		return nil, err
 	}
 	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))

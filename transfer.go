@@ -150,6 +150,7 @@ func (c *claim) handOver(ctx context.Context, o core.ClaimOrder) core.ClaimEvent
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
 	case errors.Is(err, driver.ErrNoHeir), isFinal(err):
+		c.l.s.tell.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
 		return core.NoHeir
 	}

@@ -1,0 +1,72 @@
+package metrics_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/metrics"
+)
+
+// exposed is one metric as a registry shows it.
+type exposed struct {
+	kind   string
+	labels []string // sorted
+	help   string
+}
+
+// live returns all that a leader's collector and a cron's counter show.
+func live(t *testing.T) map[string]exposed {
+	t.Helper()
+	store := memstore.New(memstore.Options{})
+	s, err := primacy.NewSession(store, primacy.Options{ID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	c, err := metrics.New(s, metrics.Options{ClientGo: true, LookEvery: time.Second, Observe: []string{"n"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	term, err := s.Election("n").Campaign(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = term.Resign(context.Background()) }()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c, metrics.NewCronRuns("nightly"))
+	for wait := time.Millisecond; ; wait *= 2 { // what others have to do first
+		all := gather(t, registry)
+		if _, ok := all["primacy_candidates"]; ok && all["primacy_store_up"].kind != "" || wait > 10*time.Second {
+			return all
+		}
+		time.Sleep(wait)
+	}
+}
+
+func gather(t *testing.T, registry prometheus.Gatherer) map[string]exposed {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]exposed{}
+	for _, f := range families {
+		labels := map[string]bool{}
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				labels[l.GetName()] = true
+			}
+		}
+		all[f.GetName()] = exposed{strings.ToLower(f.GetType().String()), slices.Sorted(maps.Keys(labels)), f.GetHelp()}
+	}
+	return all
+}

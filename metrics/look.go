@@ -1,0 +1,101 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/primacy-go/primacy"
+)
+
+// looks are what the lines had when they were last read.
+type looks struct {
+	mu   sync.Mutex
+	seen map[string]look
+}
+
+type look struct {
+	candidates int
+	at         time.Time
+}
+
+// look reads the lines, one after the other, until ctx ends.
+func (c *Collector) look(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		c.lookAtAll(ctx)
+		timer.Reset(c.o.LookEvery)
+	}
+}
+
+// lookAtAll reads each line once. Where the store does not answer for one, the others wait for the next round.
+func (c *Collector) lookAtAll(ctx context.Context) {
+	for _, name := range c.lines() {
+		limit, cancel := context.WithTimeout(ctx, c.o.LookEvery)
+		st, err := c.s.Election(name).State(limit)
+		cancel()
+		switch {
+		case err == nil:
+			c.looks.saw(st)
+		case !errors.Is(err, primacy.ErrRefused): // refused: this one only
+			return
+		}
+	}
+	c.looks.forget(time.Now().Add(-3 * c.o.LookEvery))
+}
+
+// lines are the names to look at.
+func (c *Collector) lines() []string {
+	names := c.o.Observe[:len(c.o.Observe):len(c.o.Observe)]
+	standing := c.s.Standing()
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	for _, name := range standing {
+		if c.t.of(name) != &c.t.rest {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (l *looks) saw(st primacy.State) {
+	n := len(st.Waiting)
+	if st.Leader != nil {
+		n++
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[st.Name] = look{n, st.AsOf}
+}
+
+// forget drops what nobody has looked at since then.
+func (l *looks) forget(before time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, seen := range l.seen {
+		if seen.at.Before(before) {
+			delete(l.seen, name)
+		}
+	}
+}
+
+// addCandidates adds what was seen and is not old.
+func (c *Collector) addCandidates(out []prometheus.Metric) []prometheus.Metric {
+	c.looks.mu.Lock()
+	defer c.looks.mu.Unlock()
+	for name, seen := range c.looks.seen {
+		if time.Since(seen.at) <= 3*c.o.LookEvery {
+			out = append(out, candidates.number(float64(seen.candidates), name))
+		}
+	}
+	return out
+}

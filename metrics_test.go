@@ -1,0 +1,433 @@
+package primacy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/metrics"
+)
+
+// shown is a session in fake time and what Prometheus sees of it. skew moves its boot clock without any timer running, as SIGSTOP and suspend do.
+type shown struct {
+	t *testing.T
+	*primacy.Session
+	collector *metrics.Collector
+	registry  *prometheus.Registry
+	skew      *atomic.Int64
+}
+
+type opener func(id string, on driver.Store, o metrics.Options) *shown
+
+// fleet runs f in fake time, with a way to open sessions that are scraped.
+func fleet(t *testing.T, f func(t *testing.T, store *memstore.Store, open opener)) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f(t, memstore.New(memstore.Options{}), func(id string, on driver.Store, o metrics.Options) *shown {
+			w := &shown{t: t, registry: prometheus.NewRegistry(), skew: new(atomic.Int64)}
+			clock := func() time.Duration { return time.Since(start) + time.Hour + time.Duration(w.skew.Load()) }
+			var err error
+			if w.Session, err = primacy.NewSessionAt(on, primacy.Options{ID: id, TTL: 10 * time.Second, Overrun: primacy.OverrunWait}, clock); err != nil {
+				t.Fatal(err)
+			}
+			if w.collector, err = metrics.New(w.Session, o); err != nil {
+				t.Fatal(err)
+			}
+			w.registry.MustRegister(w.collector)
+			t.Cleanup(func() {
+				w.collector.Close()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = w.Close(ctx)
+				time.Sleep(time.Minute) // leases that were left to run out end their goroutines
+			})
+			return w
+		})
+	})
+}
+
+// scrape returns all series and their values; of a histogram _count and _sum.
+func (w *shown) scrape() map[string]float64 {
+	w.t.Helper()
+	synctest.Wait() // what has happened has been counted
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			key := "{" + strings.Join(labels, ",") + "}"
+			if h := m.Histogram; h != nil {
+				all[f.GetName()+"_count"+key], all[f.GetName()+"_sum"+key] = float64(h.GetSampleCount()), h.GetSampleSum()
+				continue
+			}
+			all[f.GetName()+key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return all
+}
+
+// sees holds one scrape to what it must show; "-" before a series says that it must not be there.
+func (w *shown) sees(want map[string]float64) {
+	w.t.Helper()
+	got := w.scrape()
+	for series, v := range want {
+		if gone, ok := strings.CutPrefix(series, "-"); ok {
+			for s := range got {
+				if strings.HasPrefix(s, gone) {
+					w.t.Errorf("%s is still there, with %v", s, got[s])
+				}
+			}
+			continue
+		}
+		if is, ok := got[series]; !ok || is != v {
+			w.t.Errorf("%s is %v (there: %v), want %v", series, is, ok, v)
+		}
+	}
+}
+
+func (w *shown) lead(name string) *primacy.Term {
+	w.t.Helper()
+	t, err := w.Election(name).Campaign(w.t.Context(), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return t
+}
+
+func (w *shown) resign(t *primacy.Term) {
+	w.t.Helper()
+	if err := t.Resign(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func term(name, id string, t *primacy.Term) string {
+	return fmt.Sprintf(`primacy_term_info{election=%q,id=%q,token="%d"}`, name, id, t.Token())
+}
+
+func TestMetricsOfAWinARenewalAndAResignation(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a, b := open("a", store, metrics.Options{ClientGo: true}), open("b", store, metrics.Options{})
+		a.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_store_up": 0, `primacy_overruns_total{election=""}`: 0, `primacy_elections{state="leader"}`: 0})
+		first := a.lead("n")
+		a.sees(map[string]float64{
+			`primacy_is_leader{election="n"}`: 1, term("n", "a", first): 1, `leader_election_master_status{name="n"}`: 1, `primacy_elections{state="leader"}`: 1,
+			`primacy_lease_remaining_seconds{election="n"}`: 9, `primacy_lease_ttl_seconds{election="n"}`: 10,
+			`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 1, `primacy_transitions_total{election="n",reason="expired",to="follower"}`: 0,
+			`primacy_renewals_total{election="n",result="ok"}`: 0, `primacy_overruns_total{election="n"}`: 0, `primacy_store_up{store="memory"}`: 1,
+			`primacy_acquire_wait_seconds_count{election="n"}`: 1, `primacy_stop_duration_seconds_count{election="n",how="term"}`: 0,
+		})
+		won := make(chan *primacy.Term, 1)
+		go func() { won <- b.lead("n") }()
+		b.sees(map[string]float64{
+			`primacy_is_leader{election="n"}`: 0, "-primacy_term_info": 0, "-primacy_lease": 0, `primacy_elections{state="candidate"}`: 1,
+			`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 0, `primacy_acquire_wait_seconds_count{election="n"}`: 0,
+		})
+		time.Sleep(7 * time.Second) // three renewals, one every two seconds
+		for _, w := range []*shown{a, b} {
+			w.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 3, `primacy_renew_duration_seconds_count{election="n"}`: 3,
+				`primacy_renewals_total{election="n",result="late"}`: 0, `primacy_renewals_total{election="n",result="error"}`: 0})
+		}
+		a.resign(first)
+		second := <-won
+		a.sees(map[string]float64{
+			"-primacy_is_leader": 0, "-primacy_term_info": 0, "-leader_election_master_status": 0, "-primacy_lease": 0,
+			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 1, `primacy_stop_duration_seconds_count{election="n",how="term"}`: 1,
+		})
+		b.sees(map[string]float64{
+			`primacy_is_leader{election="n"}`: 1, term("n", "b", second): 1, `primacy_acquire_wait_seconds_count{election="n"}`: 1, `primacy_acquire_wait_seconds_sum{election="n"}`: 7,
+		})
+		time.Sleep(4 * time.Second)
+		a.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 3}) // it stands no more, though its lease lives
+		b.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 5})
+	})
+}
+
+// silent is a store whose calls for leases answer nothing, or an error, while told to.
+type silent struct {
+	*memstore.Store
+	mute   atomic.Bool
+	broken atomic.Bool
+}
+
+type silentLease struct {
+	driver.Lease
+	s *silent
+}
+
+var errBroken = errors.New("broken")
+
+func (s *silent) wait(ctx context.Context) error {
+	switch {
+	case s.broken.Load():
+		return errBroken
+	case s.mute.Load():
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (s *silent) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if err := s.wait(ctx); err != nil {
+		return nil, err
+	}
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return &silentLease{l, s}, err
+}
+
+func (l *silentLease) Renew(ctx context.Context) error {
+	if err := l.s.wait(ctx); err != nil {
+		return err
+	}
+	return l.Lease.Renew(ctx)
+}
+
+func TestMetricsOfMissedRenewalsAndALeaseThatRunsOut(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		bad := &silent{Store: store}
+		a := open("a", bad, metrics.Options{})
+		a.lead("n")
+		bad.broken.Store(true)
+		time.Sleep(2500 * time.Millisecond)
+		got := a.scrape()
+		if got[`primacy_renewals_total{election="n",result="error"}`] == 0 || got[`primacy_store_up{store="memory"}`] != 0 || got[`primacy_store_errors_total{store="memory"}`] == 0 {
+			t.Errorf("a store that fails: %v", got)
+		}
+		bad.broken.Store(false)
+		time.Sleep(2 * time.Second)
+		a.sees(map[string]float64{`primacy_store_up{store="memory"}`: 1, `primacy_is_leader{election="n"}`: 1})
+		bad.mute.Store(true)
+		time.Sleep(20 * time.Second)
+		a.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_term_info": 0, `primacy_store_up{store="memory"}`: 0,
+			`primacy_transitions_total{election="n",reason="expired",to="follower"}`: 1, `primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 0})
+		if late := a.scrape()[`primacy_renewals_total{election="n",result="late"}`]; late < 2 {
+			t.Errorf("%v renewals are late, want at least two", late)
+		}
+		failed := a.scrape()[`primacy_store_errors_total{store="memory"}`]
+		go func() { _, _ = a.Election("n").Campaign(t.Context(), nil) }()
+		time.Sleep(10 * time.Second)
+		a.sees(map[string]float64{`primacy_is_leader{election="n"}`: 0, `primacy_elections{state="candidate"}`: 1}) // it stands, without a lease
+		if now := a.scrape()[`primacy_store_errors_total{store="memory"}`]; now <= failed {
+			t.Error("no lease is granted, and the store's errors do not grow")
+		}
+		bad.mute.Store(false)
+		time.Sleep(30 * time.Second)
+		a.sees(map[string]float64{`primacy_is_leader{election="n"}`: 1, `primacy_store_up{store="memory"}`: 1})
+	})
+}
+
+// A process that was frozen past its deadline has run no timer when it is scraped: the scrape itself must see it.
+func TestMetricsOfAFrozenLeader(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a := open("a", store, metrics.Options{ClientGo: true})
+		first := a.lead("n")
+		a.sees(map[string]float64{`primacy_is_leader{election="n"}`: 1})
+		a.skew.Store(int64(9 * time.Second))
+		families, err := a.registry.Gather() // at this instant: nothing of the session has run
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, f := range families {
+			switch f.GetName() {
+			case "primacy_is_leader", "leader_election_master_status":
+				if seen++; f.Metric[0].GetGauge().GetValue() != 0 {
+					t.Errorf("%s says %v", f.GetName(), f.Metric)
+				}
+			case "primacy_term_info", "primacy_lease_remaining_seconds":
+				t.Errorf("%s is still there: %v", f.GetName(), f.Metric)
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%d of the two gauges were there", seen)
+		}
+		if first.Check() == nil {
+			t.Error("the scrape says no, and Check yes")
+		}
+	})
+}
+
+func TestMetricsOfEachReason(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
+		ended := func(reason string, n float64) {
+			t.Helper()
+			a.sees(map[string]float64{`primacy_transitions_total{election="n",reason="` + reason + `",to="follower"}`: n})
+		}
+		term := a.lead("n")
+		store.Remove("n", uint64(term.Token()))
+		synctest.Wait()
+		ended("deposed", 1)
+
+		term = a.lead("n")
+		won := make(chan *primacy.Term, 1)
+		go func() { won <- b.lead("n") }()
+		synctest.Wait()
+		if err := term.Transfer(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		ended("transferred", 1)
+		ended("resigned", 0)
+		b.resign(<-won)
+
+		fails := errors.New("the work failed")
+		if err := a.Run(t.Context(), "n", func(context.Context, *primacy.Term) error { return fails }); !errors.Is(err, fails) {
+			t.Fatal(err)
+		}
+		ended("failed", 1)
+
+		term = a.lead("n")
+		closed := make(chan error, 1)
+		go func() { closed <- a.Close(context.Background()) }()
+		<-term.Context().Done()
+		a.resign(term)
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		ended("shutdown", 1)
+		a.sees(map[string]float64{`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 4, "-primacy_is_leader": 0})
+	})
+}
+
+func TestMetricsOfWorkThatStopsLateAndOfWorkThatWasKilled(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a := open("a", store, metrics.Options{})
+		go func() {
+			_ = a.Run(context.Background(), "n", func(ctx context.Context, term *primacy.Term) error {
+				<-ctx.Done()
+				time.Sleep(30 * time.Second) // deaf
+				return nil
+			})
+		}()
+		synctest.Wait()
+		store.Expire("n")
+		time.Sleep(29 * time.Second)
+		a.sees(map[string]float64{`primacy_overruns_total{election="n"}`: 1, `primacy_overruns_total{election=""}`: 0})
+		m := a.Mutex("m")
+		go func() {
+			_ = m.Do(context.Background(), func(ctx context.Context, _ *primacy.Term) error {
+				time.Sleep(40 * time.Second)
+				return nil
+			})
+		}()
+		synctest.Wait()
+		store.Expire("m")
+		time.Sleep(20 * time.Second)
+		a.sees(map[string]float64{`primacy_overruns_total{election=""}`: 1})
+		for series := range a.scrape() {
+			if strings.Contains(series, `election="m"`) {
+				t.Errorf("a lock has the series %s", series)
+			}
+		}
+
+		term := a.lead("k")
+		won := slices.Contains(a.Standing(), "k")
+		if !won {
+			t.Errorf("it stands for %v", a.Standing())
+		}
+		if _, err := a.Election("k").Ask(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		<-term.Context().Done()
+		time.Sleep(3 * time.Second)
+		a.collector.Killed(term)
+		a.resign(term)
+		a.sees(map[string]float64{`primacy_stop_duration_seconds_count{election="k",how="kill"}`: 1, `primacy_stop_duration_seconds_sum{election="k",how="kill"}`: 3,
+			`primacy_stop_duration_seconds_count{election="k",how="term"}`: 0})
+	})
+}
+
+func TestMetricsOfMoreElectionsThanHaveSeries(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a := open("a", store, metrics.Options{MaxElections: 2})
+		terms := map[string]*primacy.Term{}
+		for _, name := range []string{"x", "y", "z1", "z2", "z3"} {
+			terms[name] = a.lead(name)
+			synctest.Wait()
+		}
+		time.Sleep(3 * time.Second)
+		a.sees(map[string]float64{
+			`primacy_is_leader{election="y"}`: 1, `-primacy_is_leader{election="z1"}`: 0, `-primacy_term_info{election="z1"`: 0, `-primacy_is_leader{election=""}`: 0,
+			`primacy_transitions_total{election="",reason="elected",to="leader"}`: 3, `primacy_transitions_total{election="x",reason="elected",to="leader"}`: 1,
+			`primacy_elections{state="leader"}`: 5, `primacy_renewals_total{election="",result="ok"}`: 1, `primacy_acquire_wait_seconds_count{election=""}`: 3,
+		})
+		for _, name := range []string{"z1", "z2", "x"} {
+			a.resign(terms[name])
+		}
+		a.lead("z1") // the room of x is not given to another: no counter goes back
+		a.sees(map[string]float64{
+			`primacy_transitions_total{election="",reason="resigned",to="follower"}`: 2, `primacy_transitions_total{election="",reason="elected",to="leader"}`: 4,
+			`primacy_transitions_total{election="x",reason="resigned",to="follower"}`: 1, `primacy_elections{state="leader"}`: 3, `-primacy_is_leader{election="x"}`: 0,
+		})
+	})
+}
+
+func TestMetricsOfCandidatesAreAsOldAsTheLastLook(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		bad := &muteLine{Store: store}
+		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
+		o := open("observer", bad, metrics.Options{LookEvery: 10 * time.Second, Observe: []string{"n", "nobody"}})
+		a.lead("n")
+		go func() { _, _ = b.Election("n").Campaign(t.Context(), nil) }()
+		time.Sleep(11 * time.Second)
+		o.sees(map[string]float64{`primacy_candidates{election="n"}`: 2, `primacy_candidates{election="nobody"}`: 0, "-primacy_is_leader": 0})
+		bad.mute.Store(true)
+		time.Sleep(20 * time.Second)
+		o.sees(map[string]float64{`primacy_candidates{election="n"}`: 2})
+		time.Sleep(20 * time.Second)
+		o.sees(map[string]float64{"-primacy_candidates": 0}) // what is old is not shown
+		bad.mute.Store(false)
+		time.Sleep(30 * time.Second)
+		o.sees(map[string]float64{`primacy_candidates{election="n"}`: 2})
+		a.sees(map[string]float64{"-primacy_candidates": 0}) // nobody asked it to look
+	})
+}
+
+// muteLine is a store that shows no lines while told to.
+type muteLine struct {
+	*memstore.Store
+	mute atomic.Bool
+}
+
+func (m *muteLine) Line(ctx context.Context, name string) (driver.Line, error) {
+	if m.mute.Load() {
+		<-ctx.Done()
+		return driver.Line{}, ctx.Err()
+	}
+	return m.Store.Line(ctx, name)
+}
+
+func TestMetricsPassTheLinter(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a := open("a", store, metrics.Options{ClientGo: true, LookEvery: time.Second})
+		a.registry.MustRegister(metrics.NewCronRuns("nightly"))
+		a.lead("n")
+		time.Sleep(3 * time.Second)
+		problems, err := testutil.GatherAndLint(a.registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	})
+}

@@ -1,0 +1,183 @@
+package primacy_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/metrics"
+	"github.com/primacy-go/primacy/trace"
+)
+
+// traced follows a session with spans that are kept in memory.
+func traced(t *testing.T, s *primacy.Session, o trace.Options) (*trace.Tracer, *sdk.TracerProvider, func(name string) tracetest.SpanStubs) {
+	kept := tracetest.NewInMemoryExporter()
+	provider := sdk.NewTracerProvider(sdk.WithSyncer(kept))
+	o.Provider = provider
+	tracer := trace.New(s, o)
+	t.Cleanup(tracer.Close)
+	return tracer, provider, func(name string) tracetest.SpanStubs {
+		synctest.Wait()
+		return slices.DeleteFunc(kept.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name != name })
+	}
+}
+
+// attribute returns what a span says under a key.
+func attribute(s tracetest.SpanStub, key string) string {
+	for _, a := range s.Attributes {
+		if string(a.Key) == key {
+			return a.Value.AsString()
+		}
+	}
+	return ""
+}
+
+func TestTraceOfACampaignATermAndAJob(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
+		_, _, spansOfA := traced(t, a.Session, trace.Options{})
+		tracer, provider, spans := traced(t, b.Session, trace.Options{})
+		first := a.lead("n")
+		won := make(chan *primacy.Term, 1)
+		go func() { won <- b.lead("n") }()
+		time.Sleep(25 * time.Second) // renewals have no spans
+		if got := spansOfA("primacy.term"); len(got) != 0 {
+			t.Errorf("a term that goes on has ended as %+v", got)
+		}
+		a.resign(first)
+		term := <-won
+		link := tracer.Link(term) // maybe before the tracer has heard of the term
+		_, job := provider.Tracer("test").Start(t.Context(), "job", oteltrace.WithLinks(link))
+		job.End()
+		time.Sleep(5 * time.Second)
+		b.resign(term)
+
+		campaign := spans("primacy.campaign")
+		if len(campaign) != 1 || campaign[0].EndTime.Sub(campaign[0].StartTime) != 25*time.Second || attribute(campaign[0], "primacy.term.token") != term.Token().String() ||
+			campaign[0].Status.Code == codes.Error {
+			t.Errorf("the campaign: %+v", campaign)
+		}
+		reign := spans("primacy.term")
+		if len(reign) != 1 {
+			t.Fatalf("the term: %+v", reign)
+		}
+		for key, want := range map[string]string{"primacy.election.name": "n", "primacy.member.id": "b", "primacy.term.token": term.Token().String(), "primacy.transition.reason": "resigned"} {
+			if got := attribute(reign[0], key); got != want {
+				t.Errorf("the term's %s is %q, want %q", key, got, want)
+			}
+		}
+		if got := reign[0].EndTime.Sub(reign[0].StartTime); got != 5*time.Second || reign[0].Status.Code == codes.Error {
+			t.Errorf("the term lasted %v, status %v", got, reign[0].Status)
+		}
+		if jobs := spans("job"); jobs[0].Links[0].SpanContext.SpanID() != reign[0].SpanContext.SpanID() {
+			t.Errorf("the job links to %v, the term is %v", jobs[0].Links[0].SpanContext, reign[0].SpanContext)
+		}
+		if got := len(spans("primacy.campaign")) + len(spans("primacy.term")) + len(spansOfA("primacy.campaign")) + len(spansOfA("primacy.term")); got != 4 {
+			t.Errorf("%d spans, want those of two campaigns and two terms", got)
+		}
+		if late := tracer.Link(term); late.SpanContext.IsValid() || len(late.Attributes) != 3 {
+			t.Errorf("a link to a term whose span has ended: %+v", late)
+		}
+	})
+}
+
+func TestTraceOfATermThatIsLostAndOfACampaignThatIsGivenUp(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		bad := &silent{Store: store}
+		a := open("a", bad, metrics.Options{})
+		_, _, spans := traced(t, a.Session, trace.Options{})
+		a.lead("n")
+		bad.mute.Store(true)
+		time.Sleep(20 * time.Second)
+		reign := spans("primacy.term")
+		if len(reign) != 1 || reign[0].Status.Code != codes.Error || attribute(reign[0], "primacy.transition.reason") != "expired" {
+			t.Errorf("a term that was lost: %+v", reign)
+		}
+		ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Second, errors.New("no patience"))
+		defer cancel()
+		if _, err := a.Election("n").Campaign(ctx, nil); err == nil {
+			t.Fatal("a store that grants nothing let a campaign win")
+		}
+		campaigns := spans("primacy.campaign")
+		if len(campaigns) != 2 || campaigns[1].Status.Code != codes.Error {
+			t.Errorf("a campaign that was given up: %+v", campaigns)
+		}
+	})
+}
+
+func TestTraceOfATransfer(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
+		_, _, spans := traced(t, a.Session, trace.Options{})
+		term := a.lead("n")
+		won := make(chan *primacy.Term, 1)
+		go func() { won <- b.lead("n") }()
+		synctest.Wait()
+		if _, err := b.Election("n").AskTransfer(t.Context(), "b", "rack 4 goes down"); err != nil {
+			t.Fatal(err)
+		}
+		<-term.Context().Done()
+		time.Sleep(2 * time.Second) // the work stops
+		a.resign(term)
+		b.resign(<-won)
+		moved := spans("primacy.transfer")
+		if len(moved) != 1 || moved[0].EndTime.Sub(moved[0].StartTime) != 2*time.Second || moved[0].Status.Code == codes.Error ||
+			attribute(moved[0], "primacy.transfer.to") != "b" || attribute(moved[0], "primacy.transition.text") != "rack 4 goes down" || attribute(moved[0], "primacy.transition.by") != "b" {
+			t.Errorf("the transfer: %+v", moved)
+		}
+		if reign := spans("primacy.term"); len(reign) != 1 || len(reign[0].Links) != 1 || attribute(reign[0], "primacy.transition.reason") != "transferred" || reign[0].Status.Code == codes.Error {
+			t.Errorf("the term: %+v", reign)
+		}
+
+		gone := open("gone", store, metrics.Options{}) // an heir that stands no more when it comes to it
+		term = a.lead("n")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() { _, _ = gone.Election("n").Campaign(ctx, nil) }()
+		synctest.Wait()
+		if _, err := a.Election("n").AskTransfer(t.Context(), "gone", ""); err != nil {
+			t.Fatal(err)
+		}
+		<-term.Context().Done()
+		cancel()
+		synctest.Wait()
+		a.resign(term)
+		if moved = spans("primacy.transfer"); len(moved) != 2 || moved[1].Status.Code != codes.Error {
+			t.Errorf("the transfer to nobody: %+v", moved)
+		}
+	})
+}
+
+// However much happens, the spans that are open have a bound, and none is left open by Close.
+func TestTraceKeepsABoundedNumberOfSpansOpen(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a := open("a", driver.Store(store), metrics.Options{})
+		tracer, _, spans := traced(t, a.Session, trace.Options{MaxOpen: 3})
+		terms := []*primacy.Term{a.lead("x"), a.lead("y"), a.lead("z"), a.lead("w")}
+		synctest.Wait()
+		if link := tracer.Link(terms[3]); link.SpanContext.IsValid() {
+			t.Error("the fourth term has a span")
+		}
+		if got := spans("primacy.term"); len(got) != 0 {
+			t.Errorf("they go on, and %+v ended", got)
+		}
+		tracer.Close()
+		if got := len(spans("primacy.term")); got == 0 || got > 3 {
+			t.Errorf("Close left %d spans of terms, want 1 to 3", got)
+		}
+		if link := tracer.Link(terms[0]); link.SpanContext.IsValid() {
+			t.Error("a closed tracer makes spans")
+		}
+	})
+}
