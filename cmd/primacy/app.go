@@ -64,6 +64,9 @@ type app struct {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.command()
+	if len(args) == 1 && args[0] == "--version" { // no flag of all verbs: PRIMACY_VERSION would set it
+		args = []string{"version"}
+	}
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -109,7 +112,12 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not found; 1 only answers a question with no.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if completing(cmd) {
+				return nil // it says nothing of what is wrong: see offers
+			}
+			return a.prepare(cmd)
+		},
 	}
 	f := root.PersistentFlags()
 	f.StringVarP(&a.store, "store", "S", "", "where leases live: etcd://host:2379[,host…][/prefix] or embedded:DIR (default: embedded, in your state folder)")
@@ -120,7 +128,8 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
 	f.StringVar(&a.configPath, "config", "", "a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
-	root.AddCommand(a.runCommand(), a.lockCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.transferCommand(), a.drainCommand(), a.statusCommand(), a.topCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand(), a.serveCommand(), a.cronCommand())
+	root.AddCommand(a.runCommand(), a.lockCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.transferCommand(), a.drainCommand(), a.statusCommand(), a.topCommand(), a.versionCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand(), a.serveCommand(), a.cronCommand())
+	a.addCompletions(root)
 	return root
 }
 
