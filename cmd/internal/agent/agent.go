@@ -34,7 +34,6 @@ type Options struct {
 	Clients int
 	// Timeout is for a store that does not answer a request. Default 5 s.
 	Timeout time.Duration
-	Metrics http.Handler
 	Logger  *slog.Logger
 }
 
@@ -50,6 +49,7 @@ type Agent struct {
 	ready   atomic.Bool   // the store has answered
 	stopped chan struct{} // closed when it begins to stop
 	stop    func()
+	figures http.Handler
 	cancel  context.CancelFunc // ends the agent's own goroutines
 	locks   sync.WaitGroup     // kept without a connection
 	present atomic.Int64
@@ -75,6 +75,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	}
 	a := &Agent{store: st, own: own, o: o, clients: newClients(st, o.Session), stopped: make(chan struct{})}
 	a.stop = sync.OnceFunc(func() { close(a.stopped) })
+	a.figures = metricsOf(newRegistry())
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.own.Stats() })
@@ -90,7 +91,7 @@ func (a *Agent) Session() *primacy.Session { return a.own }
 func (a *Agent) Health() http.Handler { return a.health().Handler() }
 
 func (a *Agent) health() health.Options {
-	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.o.Metrics}
+	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.figures}
 }
 
 func (a *Agent) isReady() error {
@@ -138,6 +139,8 @@ func (a *Agent) routes() []health.Route {
 		{Method: post, Path: "/v1/locks/{name}/renew", Handle: a.renew(true)},
 		{Method: del, Path: "/v1/locks/{name}", Handle: a.unlock},
 		{Method: post, Path: "/v1/fence/{name}", Handle: a.fence},
+		{Method: get, Path: "/v1/cron", Handle: a.cronJobs},
+		{Method: get, Path: "/v1/cron/{name}", Handle: a.cronJob},
 		{Method: get, Path: "/openapi.json", Handle: openAPI},
 	}
 }

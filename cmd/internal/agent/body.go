@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,4 +103,21 @@ func tokenOf(w http.ResponseWriter, r *http.Request) (primacy.Token, bool) {
 // limited returns a context for one question to the store.
 func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), a.o.Timeout)
+}
+
+// maxLimit is how many records one answer has at most.
+const maxLimit = 1000
+
+// limitOf returns how many records are asked for. It answers where that cannot be.
+func limitOf(w http.ResponseWriter, r *http.Request) (int, bool) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return 100, true
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxLimit {
+		health.Invalid.Write(w, "limit=%q: use 1 to %d", text, maxLimit)
+		return 0, false
+	}
+	return n, true
 }

@@ -129,7 +129,7 @@ func (a *Agent) resign(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	if r.Header.Get("Primacy-Token") != "" {
-		a.release(w, r, false, name)
+		a.release(w, r, false, name, b.Reason)
 		return
 	}
 	ctx, cancel := a.limited(r)
@@ -216,12 +216,13 @@ func (a *Agent) holder(w http.ResponseWriter, r *http.Request, lock bool, name s
 }
 
 // release gives back what is held under the request's token, and under nothing else.
-func (a *Agent) release(w http.ResponseWriter, r *http.Request, lock bool, name string) {
+func (a *Agent) release(w http.ResponseWriter, r *http.Request, lock bool, name, why string) {
 	h, ok := a.holder(w, r, lock, name)
 	if !ok {
 		return
 	}
-	h.giveUp(ending{reason: "resigned", by: h.id})
+	h.term.Explain(why, false)
+	h.giveUp(ending{reason: "resigned", by: h.id, text: why})
 	if err := h.resign(); err != nil {
 		health.WriteJSON(w, http.StatusAccepted, tokenJSON{h.term.Token()}) // it goes on until the store has confirmed it
 		return

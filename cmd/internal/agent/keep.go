@@ -158,10 +158,17 @@ func (k *keeper) disconnected() {
 func (k *keeper) finish() {
 	k.h.giveUp(ending{reason: "unknown"})
 	k.frozen = true
-	_ = k.h.resign()
 	why, _ := k.h.why()
+	if text := whys[why.reason]; text != "" {
+		k.h.term.Explain(text, why.reason == "lost" || why.reason == "not-renewed")
+	}
+	_ = k.h.resign()
 	k.a.log("released", "election", k.h.name, "id", k.h.id, "token", k.h.term.Token(), "reason", why.reason)
 	if k.s != nil {
 		k.tell(k.line("ended"))
 	}
 }
+
+// whys are what the history tells of a term that ended for our own reason.
+var whys = map[string]string{"disconnected": "its client closed the connection", "lost": "the connection to its client was lost",
+	"not-renewed": "its client did not renew it in time", "shutdown": "the server that held it for a client is stopping"}

@@ -203,6 +203,6 @@ func (a *Agent) renew(lock bool) func(http.ResponseWriter, *http.Request, string
 // unlock answers DELETE /v1/locks/{name}.
 func (a *Agent) unlock(w http.ResponseWriter, r *http.Request, name string) {
 	if sound(w, name, "") {
-		a.release(w, r, true, name)
+		a.release(w, r, true, name, "")
 	}
 }

@@ -12,7 +12,7 @@ import (
 // Problems is every kind of problem that the API answers, beside health's own. Their types never change; TestProblems holds docs/serve.md to them.
 var Problems = []health.Kind{health.NotFound, health.BadMethod, health.Invalid,
 	badJSON, unauthorized, peerRefused, crossSite, hostRefused, badMedia, tooLarge,
-	held, tooLate, noLeader, notStanding, notHeld, stale, idInUse, notOffered, refused, unreachable, stopping, tooMany, internal}
+	held, tooLate, noLeader, notStanding, notHeld, noJob, stale, idInUse, notOffered, refused, unreachable, stopping, tooMany, internal}
 
 var (
 	badJSON      = health.Kind{Slug: "bad-json", Status: http.StatusBadRequest, Title: "the body is not the JSON that this path takes"}
@@ -28,6 +28,7 @@ var (
 	notStanding  = health.Kind{Slug: "not-standing", Status: http.StatusConflict, Title: "that candidate does not stand in the line"}
 	notHeld      = health.Kind{Slug: "not-held", Status: http.StatusGone, Title: "nothing is held here under that token"}
 	stale        = health.Kind{Slug: "stale-token", Status: http.StatusPreconditionFailed, Title: "a larger token has been seen"}
+	noJob        = health.Kind{Slug: "no-such-job", Status: http.StatusNotFound, Title: "no process has ever had a job of that name"}
 	idInUse      = health.Kind{Slug: "ttl-differs", Status: http.StatusConflict, Title: "the candidate of that id has another ttl"}
 	notOffered   = health.Kind{Slug: "not-offered", Status: http.StatusNotImplemented, Title: "the store cannot do that"}
 	refused      = health.Kind{Slug: "store-refused", Status: http.StatusBadGateway, Title: "the store refused, and would again"}

@@ -41,6 +41,9 @@ func newAgentOn(t testing.TB, st driver.Store, o Options) *site {
 	if o.Session.ID == "" {
 		o.Session.ID = "side"
 	}
+	if o.Session.TTL == 0 {
+		o.Session.TTL = 2 * time.Second // what a client was told is waited for when a test ends
+	}
 	a, err := New(st, o)
 	if err != nil {
 		t.Fatal(err)
