@@ -50,7 +50,7 @@ var cronJobs = []cronJob{
 var cronPeriods = []int{2, 5, 10, 15, 3, 10, 6, 15, 12, 10}
 
 func newCronFleet(t *testing.T, jobs int) *cronFleet {
-	w := newWorld(t).with("PRIMACY_TTL=3s", "PRIMACY_LOOK=2s")
+	w := newWorld(t).with("PRIMACY_TTL=5s", "PRIMACY_LOOK=2s")
 	f := &cronFleet{world: w, rand: rand.New(rand.NewPCG(uint64(os.Getpid()), 1)), file: filepath.Join(w.dir, "jobs.toml"),
 		log: filepath.Join(w.dir, "log"), acts: map[string]int{}}
 	var text strings.Builder
@@ -77,8 +77,8 @@ func newCronFleet(t *testing.T, jobs int) *cronFleet {
 func cronScript(busy float64) string {
 	const line = `$PRIMACY_CRON_JOB $PRIMACY_CRON_INSTANT $PRIMACY_CRON_ATTEMPT $PRIMACY_TOKEN $(date +%s%N)" >>"$LOG"`
 	s := `echo "S ` + line + "; "
-	if n := int(busy * 4); n > 1 {
-		s += fmt.Sprintf(`trap '' TERM; i=0; while [ $i -lt %d ]; do sleep 0.25; i=$((i+1)); echo "T %s; done; `, n, line)
+	if n := int(busy * 2); n > 1 {
+		s += fmt.Sprintf(`trap '' TERM; i=0; while [ $i -lt %d ]; do sleep 0.5; i=$((i+1)); echo "T %s; done; `, n, line)
 	} else if busy > 0 {
 		s += fmt.Sprintf("sleep %g; ", busy)
 	}
@@ -165,17 +165,20 @@ func TestCronFleet(t *testing.T) {
 		}
 		f.hurt()
 	}
-	f.settle(span)
-	stopped := time.Now()
+	cut := time.Now()
+	f.settle(cut)
 	f.stop()
-	newCronJudge(f, stopped).judge()
+	c := newCronJudge(f, cut)
+	c.judge()
+	c.report()
 }
 
-// settle gives what was begun the time to end, or to be found lost and be tried again.
-func (f *cronFleet) settle(span time.Duration) {
-	wait := 8 * time.Second
-	if span > time.Minute {
-		wait = 40 * time.Second
+// settle waits until all that was due has been decided, has ended, and was tried again where it has to be.
+func (f *cronFleet) settle(cut time.Time) {
+	for began := time.Now(); time.Since(began) < 4*time.Minute; time.Sleep(2 * time.Second) {
+		c := newCronJudge(f, cut)
+		if c.judge(); len(c.pending) == 0 {
+			return
+		}
 	}
-	time.Sleep(wait)
 }

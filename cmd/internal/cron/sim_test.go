@@ -1,0 +1,466 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
+)
+
+// TestSimulation runs several engines in fake time over one store, with crashes, pauses, partitions, lost answers and wrong clocks, and judges what their commands
+// did and what the store says. CRON_SEEDS plays more seeds.
+func TestSimulation(t *testing.T) {
+	seeds := 6
+	if n, err := strconv.Atoi(os.Getenv("CRON_SEEDS")); err == nil {
+		seeds = n
+	}
+	total := map[string]int{}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSimWorld(t, uint64(seed), true)
+			w.play(150 * time.Second)
+			w.judge()
+			for what, n := range w.count {
+				total[what] += n
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	t.Log(total)
+	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, Replaced, "retried", "crash", "pause", "partition", "unknown"} {
+		if total[what] == 0 && seeds >= 6 {
+			t.Errorf("the simulation never had: %s", what)
+		}
+	}
+}
+
+// The judge must see it when commands outlive their claim.
+func TestTheSimulationSeesCommandsThatAreNotStopped(t *testing.T) {
+	for seed := range 30 {
+		seen := false
+		synctest.Test(t, func(t *testing.T) {
+			w := newSimWorld(t, uint64(seed), false)
+			w.play(2 * time.Minute)
+			seen = len(w.wrong) > 0
+		})
+		if seen {
+			return
+		}
+	}
+	t.Error("in 30 seeds without a guardian nothing was noticed")
+}
+
+type simWorld struct {
+	*testing.T
+	rand    *rand.Rand
+	store   *memstore.Store
+	guarded bool // commands are ended by the deadline
+	jobs    []*Job
+	procs   []*simProc
+	began   time.Time
+	stopped time.Time
+
+	mu    sync.Mutex
+	live  map[string]map[ID]int // by job: commands that run now
+	ran   map[string]map[ID]int
+	wrong []string
+	count map[string]int
+}
+
+const (
+	simTTL   = 10 * time.Second
+	simRight = 9 * time.Second // of each renewal, on the holder's clock
+	simGrace = time.Second
+)
+
+func newSimWorld(t *testing.T, seed uint64, guarded bool) *simWorld {
+	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}), guarded: guarded, began: time.Now(),
+		live: map[string]map[ID]int{}, ran: map[string]map[ID]int{}, count: map[string]int{}}
+	for i, set := range []func(*Job){
+		func(j *Job) { j.Spec, j.Overlap, j.Retries, j.RetryDelay = "*/3 * * * * *", Allow, 2, time.Second },
+		func(j *Job) { j.Spec, j.Retries = "@every 7s", 1 },
+		func(j *Job) { j.Spec, j.Overlap, j.RetryOn = "@every 11s", Replace, []string{Lost} },
+		func(j *Job) { j.Spec, j.Overlap, j.Missed, j.CatchUp = "@every 5s", Allow, All, 3 },
+		func(j *Job) { j.Spec, j.Missed, j.Jitter = "*/10 * * * * *", Skip, 3*time.Second },
+	} {
+		j := DefaultJob()
+		j.Name, j.Command, j.Keep = fmt.Sprintf("j%d", i), []string{"x"}, 10000
+		set(&j)
+		checked, err := j.Check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.jobs = append(w.jobs, checked)
+	}
+	return w
+}
+
+func (w *simWorld) float() float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rand.Float64()
+}
+
+func (w *simWorld) span(low, high time.Duration) time.Duration {
+	return low + time.Duration(w.float()*float64(high-low))
+}
+
+func (w *simWorld) counted(what string, n int) {
+	w.mu.Lock()
+	w.count[what] += n
+	w.mu.Unlock()
+}
+
+func (w *simWorld) fails(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrong = append(w.wrong, time.Since(w.began).String()+": "+fmt.Sprintf(format, args...))
+}
+
+// play lets faults happen for so long, heals everything, and ends.
+func (w *simWorld) play(span time.Duration) {
+	for i := range 4 {
+		w.procs = append(w.procs, w.spawn(i, 0))
+	}
+	for n := 10; time.Since(w.began) < span; {
+		time.Sleep(w.span(100*time.Millisecond, 4*time.Second))
+		i := int(w.float() * 4)
+		p := w.procs[i]
+		switch f := w.float(); {
+		case f < 0.25:
+			w.counted("crash", 1)
+			w.crash(i)
+			time.Sleep(w.span(0, 2*time.Second))
+			n++
+			w.procs[i] = w.spawn(n*10+i, time.Duration((w.float()-0.5)*float64(3*time.Second)))
+		case f < 0.5:
+			w.counted("pause", 1)
+			p.pause(w.span(100*time.Millisecond, 15*time.Second))
+		case f < 0.75:
+			w.counted("partition", 1)
+			p.cut(w.span(100*time.Millisecond, 15*time.Second))
+		case f < 0.8:
+			p.engine.Stop(w.float() < 0.5, p.dead)
+			p.die()
+			w.procs[i] = w.spawn(n*10+i+100, 0)
+			n++
+		case f < 0.83:
+			w.nobody()
+		case f < 0.9:
+			p.mu.Lock()
+			p.skew += w.span(-2*time.Second, 2*time.Second)
+			p.mu.Unlock()
+		}
+	}
+	for _, p := range w.procs {
+		p.heal()
+	}
+	time.Sleep(75 * time.Second)
+	w.stopped = time.Now()
+	w.finish()
+}
+
+// nobody runs for a while.
+func (w *simWorld) nobody() {
+	w.counted("nobody", 1)
+	for i := range w.procs {
+		w.crash(i)
+	}
+	time.Sleep(w.span(5*time.Second, 40*time.Second))
+	for i := range w.procs {
+		w.procs[i] = w.spawn(1000+i+int(time.Since(w.began).Seconds())*10, 0)
+	}
+}
+
+func (w *simWorld) finish() {
+	var all sync.WaitGroup
+	for _, p := range w.procs {
+		all.Go(func() { p.engine.Stop(true, nil); p.die() })
+	}
+	all.Wait()
+	time.Sleep(time.Minute) // what died long ago ends its goroutines
+}
+
+func (w *simWorld) crash(i int) {
+	p := w.procs[i]
+	p.die()
+	go p.engine.Stop(false, nil)
+}
+
+// judge looks at what is there in the end.
+func (w *simWorld) judge() {
+	for _, text := range w.wrong {
+		w.Error(text)
+	}
+	for _, j := range w.jobs {
+		records, err := w.store.Records(context.Background(), Prefix+j.Name, "", 100000)
+		if err != nil {
+			w.Fatal(err)
+		}
+		v := see(records)
+		w.judgeInstants(j, v)
+		for id, a := range v.attempts {
+			w.judgeAttempt(j, v, id, a)
+		}
+		for id, n := range w.ran[j.Name] {
+			if a := v.attempts[id]; n != 1 || a == nil || a.begin.Verdict != Began {
+				w.Errorf("%s %v ran %d times, its record is %+v", j.Name, id, n, a)
+			}
+			w.count["ran"]++
+		}
+	}
+}
+
+func (w *simWorld) judgeInstants(j *Job, v *view) {
+	var from time.Time
+	for _, r := range v.records {
+		if r.Verdict == Fresh && (from.IsZero() || r.Key.At.Before(from)) {
+			from = r.Key.At
+		}
+	}
+	if from.IsZero() {
+		w.Errorf("%s: no record of where it begins", j.Name)
+		return
+	}
+	for at := j.schedule.Next(from); at.Before(w.stopped.Add(-5 * time.Second)); at = j.schedule.Next(at) {
+		if !v.decided(ID{at, 1}) {
+			w.Errorf("%s %v: nobody has decided about it", j.Name, at)
+		}
+	}
+}
+
+func (w *simWorld) judgeAttempt(j *Job, v *view, id ID, a *begun) {
+	if a.begin.Verdict != Began {
+		w.count[a.begin.Verdict]++
+		return
+	}
+	if a.end == nil {
+		w.Errorf("%s %v has begun by %s and has no end", j.Name, id, a.begin.By)
+		return
+	}
+	w.count[a.end.Verdict]++
+	if id.Attempt > 1 {
+		w.count["retried"]++
+	}
+	if a.end.Verdict == OK && w.ran[j.Name][id] != 1 {
+		w.Errorf("%s %v is said to be ok and ran %d times", j.Name, id, w.ran[j.Name][id])
+	}
+	_, again := v.attempts[ID{id.At, id.Attempt + 1}]
+	if want := j.retries(a.end.Verdict) && id.Attempt <= j.Retries; again != want && a.end.When.Before(w.stopped.Add(-w.patience(j))) {
+		w.Errorf("%s %v ended as %s; tried again: %v", j.Name, id, a.end.Verdict, again)
+	}
+}
+
+// simProc is one process: an engine, its lease and its claims. What is dead reaches nothing any more, but its command runs until its guardian ends it.
+type simProc struct {
+	w      *simWorld
+	id     string
+	engine *Engine
+	dead   chan struct{}
+
+	mu       sync.Mutex
+	skew     time.Duration
+	gate     chan struct{} // closed while it is not paused
+	healed   chan struct{} // closed while the network is there
+	lease    driver.Lease
+	deadline time.Time
+	holds    map[string]*simHold
+}
+
+func (w *simWorld) spawn(n int, skew time.Duration) *simProc {
+	p := &simProc{w: w, id: fmt.Sprintf("p%d", n), dead: make(chan struct{}), skew: skew, gate: closed(), healed: closed(), holds: map[string]*simHold{}}
+	p.engine = New(Options{Journal: simJournal{p}, Claims: p, Runner: p.run, ID: p.id, Log: func(Event) {}, Now: p.now, Rand: w.float,
+		Spread: 100 * time.Millisecond, Look: 5 * time.Second, Attempt: 2 * time.Second, Max: 6})
+	go p.keep()
+	p.engine.Set(w.jobs)
+	return p
+}
+
+func closed() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func (p *simProc) now() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Now().Add(p.skew)
+}
+
+func (p *simProc) die() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.dead:
+	default:
+		close(p.dead)
+	}
+}
+
+// pause stands the whole process still; its guardians are not.
+func (p *simProc) pause(d time.Duration) {
+	c := make(chan struct{})
+	p.mu.Lock()
+	p.gate = c
+	p.mu.Unlock()
+	go func() { time.Sleep(d); close(c) }()
+}
+
+func (p *simProc) cut(d time.Duration) {
+	c := make(chan struct{})
+	p.mu.Lock()
+	p.healed = c
+	p.mu.Unlock()
+	go func() { time.Sleep(d); close(c) }()
+}
+
+func (p *simProc) heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.skew = 0
+}
+
+// pass stands still while the process is paused. False: it is dead.
+func (p *simProc) pass() bool {
+	p.mu.Lock()
+	gate := p.gate
+	p.mu.Unlock()
+	select {
+	case <-gate:
+	case <-p.dead:
+	}
+	select {
+	case <-p.dead:
+		return false
+	default:
+		return true
+	}
+}
+
+var errNet = errors.New("no answer")
+
+// net is one call over the network: late, lost on the way there or on the way back, or at once.
+func (p *simProc) net(ctx context.Context, call func() error) error {
+	if !p.pass() {
+		return errNet
+	}
+	time.Sleep(p.w.span(0, 20*time.Millisecond))
+	p.mu.Lock()
+	healed := p.healed
+	p.mu.Unlock()
+	select {
+	case <-healed:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.dead:
+		return errNet
+	}
+	f := p.w.float()
+	if f < 0.02 {
+		p.w.counted("unknown", 1)
+		return errNet
+	}
+	if f > 0.995 { // on its way for so long that its sender has given it up: it arrives all the same
+		p.w.counted("straggler", 1)
+		late := p.w.span(time.Second, 20*time.Second)
+		go func() { time.Sleep(late); _ = call() }()
+		return errNet
+	}
+	err := call()
+	time.Sleep(p.w.span(0, 20*time.Millisecond))
+	if f > 0.97 {
+		p.w.counted("unknown", 1)
+		return errNet
+	}
+	if !p.pass() {
+		return errNet
+	}
+	return err
+}
+
+// keep renews the lease, as a session does: the right is counted from before the call.
+func (p *simProc) keep() {
+	for p.pass() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		p.mu.Lock()
+		l := p.lease
+		p.mu.Unlock()
+		asked := time.Now()
+		err := p.net(ctx, func() error {
+			if l != nil && time.Now().Sub(asked) < time.Second {
+				return l.Renew(context.Background())
+			}
+			return nil
+		})
+		cancel()
+		p.mu.Lock()
+		switch over := p.lease == nil || !asked.Before(p.deadline); {
+		case p.lease != nil && (over || errors.Is(err, driver.ErrGone)):
+			p.lease, p.deadline = nil, time.Time{}
+		case p.lease != nil && err == nil && p.deadline.Sub(time.Now()) > simGrace:
+			p.deadline = asked.Add(simRight)
+		}
+		p.mu.Unlock()
+		if l == nil {
+			p.grant()
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+func (p *simProc) grant() {
+	asked := time.Now()
+	var l driver.Lease
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := p.net(ctx, func() (err error) {
+		l, err = p.w.store.Grant(context.Background(), p.id, simTTL)
+		return err
+	})
+	if err != nil || time.Since(asked) > 2*time.Second {
+		return
+	}
+	p.mu.Lock()
+	p.lease, p.deadline, p.holds = l, asked.Add(simRight), map[string]*simHold{}
+	p.mu.Unlock()
+	go p.hear(l)
+}
+
+// hear takes in what others ask of the holder.
+func (p *simProc) hear(l driver.Lease) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		news, err := l.News(ctx)
+		cancel()
+		if errors.Is(err, driver.ErrGone) || !p.pass() {
+			return
+		}
+		for _, n := range news {
+			p.mu.Lock()
+			if h := p.holds[n.Place.Name]; h != nil && n.Request != nil && h.place.Token == n.Request.Token {
+				h.ask()
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// patience is how long after an end the next attempt may begin: it may have to wait for a run that takes 30 s.
+func (w *simWorld) patience(j *Job) time.Duration {
+	if j.Overlap == Allow {
+		return 15 * time.Second
+	}
+	return 50 * time.Second
+}
