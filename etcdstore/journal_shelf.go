@@ -18,13 +18,17 @@ import (
 // Records hang on etcd leases, so that journals nobody uses any more are forgotten some day. All processes share these leases, whose IDs follow from
 // the prefix, the user, the month and the journal: whoever comes first grants one, for the others it is there already.
 //
+// Whoever grants one ends those that have had their time: etcd's own leader, when it is new, gives every lease its whole ttl again.
+//
 // Not one lease for all: with passwords etcd looks, at each put, at every key that its lease has, and refuses the put where the user may not write one
 // of them; and all keys of a lease end in one step. Where no lease is to be had a record is kept without one: journals are bounded in number too.
 const (
 	month      = 30 * 24 * time.Hour
-	shelfYears = 400 * 24 * time.Hour // for which a record is kept at least
-	shelfTTL   = shelfYears + month
+	shelfLife  = 400 * 24 * time.Hour // for which a record is kept at least
+	shelfTTL   = shelfLife + month
 	shards     = 256
+	shelfAge   = 15               // months after which no record of a shelf is younger than shelfLife
+	shelfLooks = 13               // months before that are looked at, for what was left because nobody came
 	otherIDs   = 3                // tried where a lease of somebody else has the ID
 	shelfPause = 10 * time.Second // before a lease that could not be had is asked for again
 )
@@ -160,6 +164,7 @@ func (s *Store) rent(ctx context.Context, at shelf) (int64, error) {
 			return s.same(resp.Header)
 		})
 		if err == nil {
+			s.later(func(ctx context.Context) { s.clearShelves(ctx, at) })
 			return id, nil
 		}
 		if !errors.Is(err, rpctypes.ErrLeaseExist) {
@@ -169,7 +174,7 @@ func (s *Store) rent(ctx context.Context, at shelf) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if ours && left >= shelfYears {
+		if ours && left >= shelfLife {
 			return id, nil // less is one of a clock that ran far ahead
 		}
 	}
@@ -192,4 +197,24 @@ func (s *Store) shelfLeft(ctx context.Context, what string, id int64) (left time
 		return 0, false, err
 	}
 	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL)*time.Second == shelfTTL, nil
+}
+
+// clearShelves ends the shelves before this one that are too old. Where there is none of the months between, nobody has been here for as long, or our
+// clock is far ahead, and what looks old is not: they stay.
+func (s *Store) clearShelves(ctx context.Context, at shelf) {
+	const what = "end old leases for journals"
+	stands := func(month int64) (int64, bool) {
+		id := s.shelfID(shelf{month, at.shard}, 0)
+		_, ours, err := s.shelfLeft(ctx, what, id)
+		return id, err == nil && ours
+	}
+	inUse := false
+	for m := at.month - 1; m > at.month-shelfAge && !inUse; m-- {
+		_, inUse = stands(m)
+	}
+	for m := at.month - shelfAge; inUse && m > at.month-shelfAge-shelfLooks; m-- {
+		if id, there := stands(m); there {
+			_ = s.revoke(ctx, what, id) // what is left is tried again in a month
+		}
+	}
 }

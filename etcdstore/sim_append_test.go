@@ -1,0 +1,131 @@
+package etcdstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
+)
+
+// TestSimulatedAppendWhoseAnswerIsLost: another member finds the record, and cannot tell who brought it. That is no "somebody else was first", by
+// which nobody would do what the record stands for; it is where the record is another one.
+func TestSimulatedAppendWhoseAnswerIsLost(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		appended(t, s, "j", "1")
+		loses := func(key, value string) (bool, error) {
+			at, err := s.ring.use()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := slices.Index(c.Endpoints(), at.endpoint)
+			c.Hold(0, m, false, true)
+			defer c.Hold(0, m, false, false)
+			_, added, err := s.Append(ending(t, 10*time.Second), "j", driver.Record{Key: key, Value: []byte(value)}, 9)
+			return added, err
+		}
+		if added, err := loses("2", "mine"); err == nil || final(err) || added {
+			t.Errorf("seed 1: Append = %v, %v, want an unknown outcome", added, err)
+		}
+		if added, err := loses("1", "mine"); err != nil || added {
+			t.Errorf("seed 1: Append of what another has kept = %v, %v, want false", added, err)
+		}
+		mustKeep(t, c, "j/1=v", "j/2=mine")
+	})
+}
+
+// TestSimulatedAppendWithoutRights is refused, in one line that says what is missing.
+func TestSimulatedAppendWithoutRights(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		refuse(g, putsRecord, rpctypes.ErrGRPCPermissionDenied)
+		_, added, err := s.Append(ending(t, 10*time.Second), "j", driver.Record{Key: "k"}, 9)
+		if !errors.Is(err, driver.ErrRefused) || added || !strings.Contains(err.Error(), "permission denied") || !strings.Contains(err.Error(), "primacy/@journal/") {
+			t.Errorf("seed 1: Append = %v, %v, want ErrRefused, and where the rights are missing", added, err)
+		}
+		// A user may not attach a record to a lease that has another one which he may not write: then it has no lease.
+		refuse(g, func(req any) bool {
+			txn, _ := req.(*pb.TxnRequest)
+			return putsRecord(req) && txn.Success[0].GetRequestPut().Lease != 0
+		}, rpctypes.ErrGRPCPermissionDenied)
+		for _, key := range []string{"1", "2"} {
+			appended(t, s, "other", key)
+			if kv := only(t, c, s.journalDir("other")+key); kv.Lease != 0 {
+				t.Errorf("seed 1: the record hangs on lease %x", kv.Lease)
+			}
+		}
+	})
+}
+
+// TestSimulatedTrimming: clients append to one journal, in no order. At no time are there fewer than are to be kept, nor do the largest lack; in the end there are not many
+// more; and it does not take a request for each.
+func TestSimulatedTrimming(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		const keep, each = 20, 120
+		var all sync.WaitGroup
+		for i := range 3 {
+			s, g := gatedAt(t, c, i, i)
+			all.Go(func() {
+				for n := range each {
+					key := fmt.Sprintf("%04d", (n*7%each)*3+i)
+					if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: key}, keep); err != nil {
+						t.Errorf("seed 1: Append: %v", err)
+					}
+				}
+			})
+			defer func() {
+				if n := g.calls.Load(); n > each*3/2 {
+					t.Errorf("seed 1: %d appends took %d requests", each, n)
+				}
+			}()
+		}
+		all.Wait()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		got := recordsIn(c)
+		if len(got) < keep || len(got) > keep+2*slack(keep) {
+			t.Errorf("seed 1: %d records are left of those that keep %d", len(got), keep)
+		}
+		for i := range min(keep, len(got)) {
+			if want := fmt.Sprintf("j/%04d=", 3*each-1-i); got[len(got)-1-i] != want {
+				t.Errorf("seed 1: record %d is %s, want %s", i, got[len(got)-1-i], want)
+			}
+		}
+	})
+}
+
+// TestSimulatedTrimmingOfMany: a journal that has grown far beyond what is to be kept now.
+func TestSimulatedTrimmingOfMany(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		const many, keep = page + 100, 5
+		for i := range many {
+			if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: fmt.Sprintf("%04d", i)}, 1<<31-1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(c.Keys(s.journalDir("j"))); n != many {
+			t.Fatalf("seed 1: %d records, want %d", n, many)
+		}
+		if names, err := s.Journals(ending(t, 20*time.Second), ""); err != nil || fmt.Sprint(names) != "[j]" {
+			t.Errorf("seed 1: Journals = %q, %v", names, err)
+		}
+		if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: "9999"}, keep); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if n := len(c.Keys(s.journalDir("j"))); n != keep {
+			t.Errorf("seed 1: %d records are left, want %d", n, keep)
+		}
+	})
+}
