@@ -21,7 +21,7 @@ type broken struct {
 }
 
 // allBreaks returns every cheat.
-func allBreaks() []broken { return slices.Concat(breaks, sharedBreaks, portBreaks) }
+func allBreaks() []broken { return slices.Concat(breaks, sharedBreaks, portBreaks, journalBreaks) }
 
 var breaks = []broken{
 	{name: "revives a lease", clause: "a lease that ended never comes back",
