@@ -129,3 +129,20 @@ func TestSimulatedTrimmingOfMany(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedExchangeLeavesTheRecord of the place that it gives up, and the new claim stands.
+func TestSimulatedExchangeLeavesTheRecord(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		p := claimed(t, l, "x")
+		q, err := l.Exchange(ending(t, 5*time.Second), leaving(p, "j", "k", "v"), reentry("w", "x-2"))
+		if err != nil || q.Token <= p.Token {
+			t.Fatalf("seed 1: Exchange = %+v, %v", q, err)
+		}
+		if at := only(t, c, "primacy/x/"); uint64(at.CreateRevision) != q.Token {
+			t.Errorf("seed 1: token %d stands, want %d", at.CreateRevision, q.Token)
+		}
+		mustKeep(t, c, "j/k=v")
+	})
+}
