@@ -108,7 +108,7 @@ func (s *server) run(ctx context.Context) error {
 		s.serve(l, h)
 	}
 	s.open = nil
-	if err := s.serveEtcd(ctx, st, o); err != nil {
+	if err := s.serveEtcd(st, o); err != nil {
 		return err
 	}
 	notify, err := sdnotify.New()
@@ -251,6 +251,9 @@ func (s *server) listeners(ctx context.Context) (api map[net.Listener]bool, err 
 		}
 		s.open = append(s.open, l)
 		api[l] = true
+	}
+	if err := s.listenEtcd(ctx); err != nil {
+		return nil, err
 	}
 	for _, addr := range s.healthListen {
 		l, err := net.Listen("tcp", addr)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -16,6 +17,7 @@ import (
 // etcdServing is the part of `primacy serve` that answers etcd's clients.
 type etcdServing struct {
 	addrs  []string
+	open   []net.Listener
 	server *etcdapi.Server
 }
 
@@ -23,39 +25,36 @@ func (e *etcdServing) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&e.addrs, "etcd-api", nil, "HOST:PORT for clients of etcd: its election, lock and lease calls, as gRPC and as JSON; guarded as --listen")
 }
 
-// serveEtcd begins to answer, if that was asked for.
-func (s *server) serveEtcd(ctx context.Context, st driver.Store, o agent.Options) error {
-	if len(s.etcd.addrs) == 0 {
-		return nil
-	}
-	var open []net.Listener
-	done := func(err error) error {
-		for _, l := range open {
-			_ = l.Close()
-		}
-		return fmt.Errorf("--etcd-api: %w", err)
-	}
+// listenEtcd opens what it is served on.
+func (s *server) listenEtcd(ctx context.Context) error {
 	for _, addr := range s.etcd.addrs {
 		l, err := s.secured.ListenTCP(ctx, addr)
 		if err != nil {
-			return done(err)
+			return errors.New(strings.ReplaceAll(err.Error(), "--listen", "--etcd-api"))
 		}
-		open = append(open, l)
+		s.etcd.open = append(s.etcd.open, l)
 	}
-	id := o.Session.ID
-	if len(id) > etcdapi.MaxID {
-		return done(fmt.Errorf("--id has %d bytes: with --etcd-api at most %d, its clients' have more", len(id), etcdapi.MaxID))
+	if len(s.etcd.addrs) > 0 && len(s.id) > etcdapi.MaxID {
+		return fmt.Errorf("--id has %d bytes: with --etcd-api at most %d, since those of its clients are longer", len(s.id), etcdapi.MaxID)
+	}
+	return nil
+}
+
+// serveEtcd begins to answer, if that was asked for.
+func (s *server) serveEtcd(st driver.Store, o agent.Options) error {
+	if len(s.etcd.addrs) == 0 {
+		return nil
 	}
 	var err error
-	s.etcd.server, err = etcdapi.New(st, etcdapi.Options{ID: id, Token: o.Token, TLS: s.secured.TLS, Hosts: s.hosts, MaxLeases: s.clients,
+	s.etcd.server, err = etcdapi.New(st, etcdapi.Options{ID: o.Session.ID, Token: o.Token, TLS: s.secured.TLS, Hosts: s.hosts, MaxLeases: s.clients,
 		Timeout: o.Timeout, Logger: o.Logger})
 	if err != nil {
-		return done(err)
+		return fmt.Errorf("--etcd-api: %w", err)
 	}
 	if strings.HasPrefix(st.Caps().Store, "etcd") {
 		s.say("warning: the store is etcd, which answers these calls itself, under other keys: let all clients of a name ask the same of the two")
 	}
-	for _, l := range open {
+	for _, l := range s.etcd.open {
 		s.say("serving etcd's election, lock and lease calls on %s", l.Addr())
 		go func() {
 			if err := s.etcd.server.Serve(l); err != nil {
