@@ -24,93 +24,125 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// snapshot returns all samples. Nobody waits for a reader meanwhile.
+// led is a term that is not over, and who leads.
+type led struct {
+	*primacy.Term
+	id string
+}
+
+// scrape is what one answer to Prometheus is made of.
+type scrape struct {
+	now      map[string]*led        // what is stood for, nil where it is not led
+	renewals map[*figures]*renewals // of stands that are not over
+	terms    map[*figures]*terms
+	overran  uint64
+}
+
+// snapshot returns all samples. The reader is not waited for.
 func (c *Collector) snapshot() []prometheus.Metric {
-	led := map[string]*primacy.Term{}
-	for _, t := range c.s.Terms() {
-		if t.Check() == nil {
-			led[t.Name()] = t
-		}
-	}
-	standing, ended, stats := c.s.Standing(), c.s.Tallies(), c.s.Stats()
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
+	s := c.t.look()
 	out := make([]prometheus.Metric, 0, 64+32*len(c.t.names))
-	c.t.resync(standing)
-	for _, name := range standing {
-		if c.t.of(name) != &c.t.rest {
-			out = c.addNow(out, name, led[name])
+	leads := 0
+	for name, l := range s.now {
+		if l != nil {
+			leads++
+		}
+		if c.t.own(name) != nil {
+			out = c.addNow(out, name, l)
 		}
 	}
-	out = c.addCounts(out, ended, stats.Overruns)
+	out = c.addCounts(out, s)
 	out = append(out,
-		elections.number(float64(len(led)), "leader"),
-		elections.number(float64(max(0, len(standing)-len(led))), "candidate"),
+		elections.number(float64(leads), "leader"),
+		elections.number(float64(len(s.now)-leads), "candidate"),
 		clockJump.number(c.t.jumped.Seconds()),
 		eventsLost.number(float64(c.t.lost)),
-		storeErrors.number(float64(c.t.errors), c.store),
 		c.build)
-	if c.t.asked {
-		out = append(out, storeUp.number(yes(c.t.up), c.store))
+	for name, st := range c.t.stores {
+		out = append(out, storeErrors.number(float64(st.errors), name))
+		if st.asked {
+			out = append(out, storeUp.number(yes(st.up), name))
+		}
 	}
 	return c.addCandidates(out)
 }
 
-// addNow adds what is so at this moment, with a nil term of an election that this process waits for.
-func (c *Collector) addNow(out []prometheus.Metric, name string, t *primacy.Term) []prometheus.Metric {
-	out = append(out, isLeader.number(yes(t != nil), name))
-	if c.o.ClientGo {
-		out = append(out, masterStatus.number(yes(t != nil), name))
+// look asks all sessions.
+func (t *tally) look() scrape {
+	s := scrape{now: map[string]*led{}, renewals: map[*figures]*renewals{}, terms: map[*figures]*terms{}, overran: t.overran}
+	for m := range t.sessions {
+		standing := m.s.Standing()
+		m.resync(standing)
+		for _, name := range standing {
+			s.now[name] = s.now[name]
+		}
+		for _, term := range m.s.Terms() {
+			s.now[term.Name()] = &led{term, m.s.ID()}
+		}
+		counted := m.renewals()
+		s.overran += m.s.Stats().Overruns
+		for f, since := range m.since {
+			r := part(s.renewals, f)
+			r.add(&counted, 1)
+			r.add(&since, -1)
+		}
+		for _, n := range m.s.Tallies() {
+			part(s.terms, t.of(n.Name)).add(n)
+		}
 	}
-	if t == nil {
+	return s
+}
+
+// part returns the part of f, made if there is none.
+func part[V any](of map[*figures]*V, f *figures) *V {
+	if of[f] == nil {
+		of[f] = new(V)
+	}
+	return of[f]
+}
+
+// addNow adds what is so at this moment, with a nil term of an election that this process only waits for.
+func (c *Collector) addNow(out []prometheus.Metric, name string, l *led) []prometheus.Metric {
+	leads := l != nil && l.Check() == nil
+	out = append(out, isLeader.number(yes(leads), name))
+	if c.o.ClientGo {
+		out = append(out, masterStatus.number(yes(leads), name))
+	}
+	if !leads {
 		return out
 	}
 	return append(out,
-		termInfo.number(1, name, c.s.ID(), t.Token().String()),
-		leaseRemaining.number(t.Remaining().Seconds(), name),
-		leaseTTL.number(t.TTL().Seconds(), name))
-}
-
-// terms are how many of an election this process won, and how many ended for each of the reasons.
-type terms struct {
-	elected uint64
-	ended   [len(ends)]uint64
-}
-
-func (n *terms) add(t primacy.Tally) {
-	n.elected += t.Elected
-	for i, r := range ends {
-		n.ended[i] += t.Ended[r]
-	}
+		termInfo.number(1, name, l.id, l.Token().String()),
+		leaseRemaining.number(l.Remaining().Seconds(), name),
+		leaseTTL.number(l.TTL().Seconds(), name))
 }
 
 // addCounts adds what has been counted. Counters are there from zero on: one that appears with its first count would show no increase.
-func (c *Collector) addCounts(out []prometheus.Metric, tallies []primacy.Tally, overran uint64) []prometheus.Metric {
-	rest, own := terms{}, make(map[*figures]terms, len(tallies))
-	for _, n := range tallies {
-		f := c.t.of(n.Name)
-		if f == &c.t.rest {
-			rest.add(n)
-			continue
-		}
-		mine := terms{}
-		mine.add(n)
-		own[f] = mine
-	}
-	session := c.t.renewals()
+func (c *Collector) addCounts(out []prometheus.Metric, s scrape) []prometheus.Metric {
 	for name, f := range c.t.names {
-		out = addElection(out, name, f, own[f], session)
+		out = addElection(out, name, f, s)
 		out = append(out, overruns.number(float64(f.overruns), name))
-		overran -= min(overran, f.overruns)
+		s.overran -= min(s.overran, f.overruns)
 	}
 	if len(c.t.names) >= c.t.max {
-		out = addElection(out, "", &c.t.rest, rest, session)
+		out = addElection(out, "", &c.t.rest, s)
 	}
-	return append(out, overruns.number(float64(overran), "")) // those of locks too
+	return append(out, overruns.number(float64(s.overran), "")) // those of locks too
 }
 
-func addElection(out []prometheus.Metric, name string, f *figures, n terms, session renewals) []prometheus.Metric {
-	r := f.renewed(session)
+func addElection(out []prometheus.Metric, name string, f *figures, s scrape) []prometheus.Metric {
+	r, n := f.renewals, f.terms
+	if now := s.renewals[f]; now != nil {
+		r.add(now, 1)
+	}
+	if now := s.terms[f]; now != nil {
+		n.elected += now.elected
+		for i := range n.ended {
+			n.ended[i] += now.ended[i]
+		}
+	}
 	for i, n := range r.results {
 		out = append(out, renewalsTotal.number(float64(n), name, results[i]))
 	}

@@ -70,3 +70,41 @@ func gather(t *testing.T, registry prometheus.Gatherer) map[string]exposed {
 	}
 	return all
 }
+
+// values returns those of the labels that have a fixed set.
+func values(t *testing.T) []string {
+	t.Helper()
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{ID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	c, err := metrics.New(s, metrics.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := s.Run(t.Context(), "n", func(context.Context, *primacy.Term) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c, metrics.NewCronRuns("nightly"))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if slices.Contains([]string{"result", "reason", "how", "state"}, l.GetName()) {
+					seen[l.GetValue()] = true
+				}
+			}
+		}
+	}
+	if len(seen) != 3+7+2+2+2 { // "ok" and "failed" are values of two labels
+		t.Errorf("the values are %v", slices.Sorted(maps.Keys(seen)))
+	}
+	return slices.Collect(maps.Keys(seen))
+}

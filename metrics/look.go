@@ -3,6 +3,8 @@ package metrics
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +25,7 @@ type look struct {
 }
 
 // look reads the lines, one after the other, until ctx ends.
-func (c *Collector) look(ctx context.Context) {
+func (c *Collector) look(ctx context.Context, s *primacy.Session) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -32,16 +34,16 @@ func (c *Collector) look(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		c.lookAtAll(ctx)
+		c.lookAtAll(ctx, s)
 		timer.Reset(c.o.LookEvery)
 	}
 }
 
 // lookAtAll reads each line once. Where the store does not answer for one, the others wait for the next round.
-func (c *Collector) lookAtAll(ctx context.Context) {
+func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
 	for _, name := range c.lines() {
 		limit, cancel := context.WithTimeout(ctx, c.o.LookEvery)
-		st, err := c.s.Election(name).State(limit)
+		st, err := s.Election(name).State(limit)
 		cancel()
 		switch {
 		case err == nil:
@@ -55,16 +57,20 @@ func (c *Collector) lookAtAll(ctx context.Context) {
 
 // lines are the names to look at.
 func (c *Collector) lines() []string {
-	names := c.o.Observe[:len(c.o.Observe):len(c.o.Observe)]
-	standing := c.s.Standing()
+	names := map[string]bool{}
+	for _, name := range c.o.Observe {
+		names[name] = true
+	}
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
-	for _, name := range standing {
-		if c.t.of(name) != &c.t.rest {
-			names = append(names, name)
+	for m := range c.t.sessions {
+		for _, name := range m.s.Standing() {
+			if c.t.own(name) != nil {
+				names[name] = true
+			}
 		}
 	}
-	return names
+	return slices.Collect(maps.Keys(names))
 }
 
 func (l *looks) saw(st primacy.State) {

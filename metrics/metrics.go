@@ -48,31 +48,25 @@ type Options struct {
 	Observe []string
 }
 
-// Collector is a prometheus.Collector over one session. It is safe for concurrent use.
+// Collector is a prometheus.Collector over a session, or several. It is safe for concurrent use.
 type Collector struct {
-	s     *primacy.Session
 	o     Options
 	t     *tally
 	looks looks
-	store string
 	build prometheus.Metric
+	ctx   context.Context
 	stop  context.CancelFunc
 	all   sync.WaitGroup
+
+	mu     sync.Mutex // of closed, and of Add beside Close
+	closed bool
 }
 
-// New returns a collector that counts from now on, on two goroutines, with a third where the lines are looked at; Close ends them, and
-// nothing else does. It makes no call on the store. An option that cannot work is a [primacy.ErrInvalid].
+// New returns a collector that counts from now on, on two goroutines, with a third where the lines are looked at; Close ends them. It makes no call on the
+// store. An option that cannot work is a [primacy.ErrInvalid].
 func New(s *primacy.Session, o Options) (*Collector, error) {
-	if o.LookEvery != 0 && o.LookEvery < time.Second {
-		return nil, fmt.Errorf("metrics: %w: LookEvery %v: reading every line more than once a second would burden the store", primacy.ErrInvalid, o.LookEvery)
-	}
-	if o.LookEvery == 0 && len(o.Observe) > 0 {
-		return nil, fmt.Errorf("metrics: %w: Observe needs LookEvery, how often to read their lines", primacy.ErrInvalid)
-	}
-	for _, name := range o.Observe {
-		if err := primacy.CheckName(name); err != nil {
-			return nil, err
-		}
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	if o.MaxElections == 0 {
 		o.MaxElections = DefaultMaxElections
@@ -81,25 +75,47 @@ func New(s *primacy.Session, o Options) (*Collector, error) {
 		o.Version = libraryVersion()
 	}
 	o.Observe = slices.Clone(o.Observe)
-	c := &Collector{s: s, o: o, t: newTally(s, max(0, o.MaxElections)), looks: looks{seen: map[string]look{}}, store: s.StoreName()}
+	c := &Collector{o: o, t: newTally(max(0, o.MaxElections)), looks: looks{seen: map[string]look{}}}
 	c.build = buildInfo.number(1, o.Version, runtime.Version())
-	var ctx context.Context
-	ctx, c.stop = context.WithCancel(context.Background())
-	events := s.Events(ctx)
-	c.all.Go(func() {
-		for e := range events {
-			c.t.count(e)
-		}
-	})
-	c.all.Go(func() { c.t.watchClock(ctx, boottime.Now) })
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.follow(c.ctx, s)
+	c.all.Go(func() { c.t.watchClock(c.ctx, boottime.Now) })
 	if o.LookEvery > 0 {
-		c.all.Go(func() { c.look(ctx) })
+		c.all.Go(func() { c.look(c.ctx, s) })
 	}
 	return c, nil
 }
 
+func (o Options) check() error {
+	switch {
+	case o.LookEvery != 0 && o.LookEvery < time.Second:
+		return fmt.Errorf("metrics: %w: LookEvery %v: reading every line more than once a second would burden the store", primacy.ErrInvalid, o.LookEvery)
+	case o.LookEvery == 0 && len(o.Observe) > 0:
+		return fmt.Errorf("metrics: %w: Observe needs LookEvery, how often to read their lines", primacy.ErrInvalid)
+	}
+	for _, name := range o.Observe {
+		if err := primacy.CheckName(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Add counts another session from now on, on one more goroutine, until that is closed; what it has done stays counted. Elections of one name are one election: of two sessions that
+// stand for it at most one leads. Add each session once.
+func (c *Collector) Add(s *primacy.Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.follow(c.ctx, s)
+	}
+}
+
 // Close ends the collector's goroutines. What it shows afterwards is what it had counted; who leads is still asked of the terms.
 func (c *Collector) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	c.stop()
 	c.all.Wait()
 }

@@ -1,9 +1,6 @@
 package metrics
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,21 +15,18 @@ var (
 	hows    = [...]string{"term", "kill"}        // of primacy_stop_duration_seconds
 )
 
-// tally counts what a session does. A renewal costs it the same however many elections hang on the lease: each notes what the session had counted when its
-// stand began, and reads the difference.
+// tally counts what sessions do.
 type tally struct {
-	s      *primacy.Session
-	mu     sync.Mutex
-	max    int                 // names with series of their own
-	names  map[string]*figures // who has them keeps them, so that no counter goes back
-	rest   figures             // the sum of all others
-	took   histogram           // renewals of the session
-	up     bool                // the store has answered last
-	asked  bool                // it was asked at all
-	errors uint64              // of the store
-	lost   uint64              // events
-	jumped time.Duration
-	killed map[reign]struct{} // whose work was killed
+	mu       sync.Mutex
+	max      int                  // names with series of their own
+	names    map[string]*figures  // who has them keeps them, so that no counter goes back
+	rest     figures              // the sum of all others
+	sessions map[*member]struct{} // that are not over
+	stores   map[string]*store
+	overran  uint64 // work under sessions that are over
+	lost     uint64 // events
+	jumped   time.Duration
+	killed   map[reign]struct{} // whose work was killed
 }
 
 // reign is one term.
@@ -41,11 +35,17 @@ type reign struct {
 	token primacy.Token
 }
 
+// store is what is known of a store from the leases that were asked of it.
+type store struct {
+	up     bool // it has answered last
+	asked  bool
+	errors uint64
+}
+
 // figures are those of one election.
 type figures struct {
-	stands   bool     // this process stands for it or leads it
-	since    renewals // what the session had counted when it began to
-	before   renewals // in earlier stands
+	renewals renewals // of stands that are over
+	terms    terms    // of sessions that are over
 	overruns uint64
 	wait     histogram
 	gap      histogram
@@ -58,8 +58,14 @@ type renewals struct {
 	took    histogram
 }
 
-func newTally(s *primacy.Session, limit int) *tally {
-	return &tally{s: s, max: limit, names: map[string]*figures{}, killed: map[reign]struct{}{}}
+// terms are how many were won, and how many ended for each of the reasons.
+type terms struct {
+	elected uint64
+	ended   [len(ends)]uint64
+}
+
+func newTally(limit int) *tally {
+	return &tally{max: limit, names: map[string]*figures{}, sessions: map[*member]struct{}{}, stores: map[string]*store{}, killed: map[reign]struct{}{}}
 }
 
 // of returns the figures for name: its own, or those of the sum. The lock is held, as in all that follow.
@@ -76,92 +82,21 @@ func (t *tally) of(name string) *figures {
 	return f
 }
 
-// renewals returns what the session has counted. The counts are exact, though events may have been lost.
-func (t *tally) renewals() renewals {
-	st := t.s.Stats()
-	late := min(st.Late, st.Misses) // the two are not read together
-	return renewals{results: [...]uint64{st.Renewals, st.Misses - late, late}, took: t.took}
+// own returns the figures for name, nil if it is part of the sum.
+func (t *tally) own(name string) *figures {
+	if f := t.of(name); f != &t.rest {
+		return f
+	}
+	return nil
 }
 
-// stand says whether the election is stood for or led from now on.
-func (t *tally) stand(f *figures, yes bool) {
-	if yes == f.stands {
-		return
+func (t *tally) store(name string) *store {
+	s := t.stores[name]
+	if s == nil {
+		s = &store{}
+		t.stores[name] = s
 	}
-	session := t.renewals()
-	if yes {
-		f.since = session
-	} else {
-		f.before = f.renewed(session)
-	}
-	f.stands = yes
-}
-
-// renewed returns the renewals that happened while the election was stood for.
-func (f *figures) renewed(session renewals) renewals {
-	r := f.before
-	if !f.stands {
-		return r
-	}
-	for i := range r.results {
-		r.results[i] += session.results[i] - f.since.results[i]
-	}
-	r.took.add(&session.took, 1)
-	r.took.add(&f.since.took, -1)
-	return r
-}
-
-// resync finds out what is stood for: events may have been lost, and of two campaigns of this process for one name the end of one is not that of the other.
-func (t *tally) resync(standing []string) {
-	stands := make(map[*figures]bool, len(standing))
-	for _, name := range standing {
-		stands[t.of(name)] = true
-	}
-	for _, f := range t.names {
-		t.stand(f, stands[f])
-	}
-	t.stand(&t.rest, stands[&t.rest])
-}
-
-// count takes one event.
-func (t *tally) count(e primacy.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.lost += uint64(e.Missed)
-	switch e.Kind {
-	case primacy.Renewed:
-		t.took.observe(&renewBounds, e.Took)
-		t.answered(nil)
-	case primacy.LeaseGranted:
-		t.answered(nil)
-	case primacy.RenewalMissed, primacy.GrantFailed:
-		t.answered(e.Cause)
-	case primacy.CampaignBegun:
-		t.stand(t.of(e.Name), true)
-	case primacy.CampaignEnded, primacy.Ended:
-		if f := t.of(e.Name); f != &t.rest {
-			t.stand(f, false)
-		}
-	case primacy.Elected:
-		t.of(e.Name).wait.observe(&waitBounds, e.Took)
-	case primacy.WorkStopped:
-		t.stopped(reign{e.Name, e.Token}, e.Took)
-	case primacy.WorkOverran:
-		if !e.Lock { // else it is in the sum
-			t.of(e.Name).overruns++
-		}
-	}
-}
-
-// answered notes what the store said to who asked for a lease.
-func (t *tally) answered(err error) {
-	if errors.Is(err, context.Canceled) {
-		return // the caller gave up
-	}
-	t.asked, t.up = true, err == nil
-	if err != nil {
-		t.errors++
-	}
+	return s
 }
 
 func (t *tally) stopped(r reign, took time.Duration) {
@@ -173,42 +108,16 @@ func (t *tally) stopped(r reign, took time.Duration) {
 	t.of(r.name).stop[how].observe(&stopBounds, took)
 }
 
-// bounds of a histogram's buckets, in seconds: a value is counted in the first that is not smaller.
-type bounds [8]float64
-
-var (
-	renewBounds = bounds{0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 5}
-	waitBounds  = bounds{0.05, 0.25, 1, 5, 10, 15, 30, 60}
-	stopBounds  = bounds{0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30}
-)
-
-// histogram counts observations by bounds; the last count is of those above all of them.
-type histogram struct {
-	counts [len(bounds{}) + 1]uint64
-	sum    time.Duration
-}
-
-func (h *histogram) observe(b *bounds, d time.Duration) {
-	d = max(0, d)
-	i, _ := slices.BinarySearch(b[:], d.Seconds())
-	h.counts[i]++
-	h.sum += d
-}
-
-// add adds o, or takes it away with the sign -1.
-func (h *histogram) add(o *histogram, sign int) {
-	for i := range h.counts {
-		h.counts[i] += uint64(sign) * o.counts[i]
+func (r *renewals) add(o *renewals, sign int) {
+	for i := range r.results {
+		r.results[i] += uint64(sign) * o.results[i]
 	}
-	h.sum += time.Duration(sign) * o.sum
+	r.took.add(&o.took, sign)
 }
 
-// snapshot returns what Prometheus wants: how many there were, and for each bound how many of them are not above it.
-func (h *histogram) snapshot(b *bounds) (count uint64, cumulative map[float64]uint64) {
-	cumulative = make(map[float64]uint64, len(b))
-	for i, at := range b {
-		count += h.counts[i]
-		cumulative[at] = count
+func (n *terms) add(t primacy.Tally) {
+	n.elected += t.Elected
+	for i, r := range ends {
+		n.ended[i] += t.Ended[r]
 	}
-	return count + h.counts[len(b)], cumulative
 }
