@@ -134,21 +134,22 @@ func TestFailover(t *testing.T) {
 		}
 	}
 	s := newStage(t, ttl)
-	var byRound []string
 	for round := range rounds {
-		f := faults[round%len(faults)]
-		byRound = append(byRound, s.round(f))
+		s.round(faults[round%len(faults)])
 	}
-	all := s.clients.end()
-	s.report(all, byRound)
+	s.report(s.clients.end(), rounds)
 }
 
-// round strikes the leader once, and returns how long clients were without one.
-func (s *stage) round(f fault) string {
+// round strikes the leader once, and waits for the next one and for what becomes of the former.
+func (s *stage) round(f fault) {
 	s.Helper()
 	lead := s.leader(0)
 	i := int(lead.ID[4] - '0')
 	time.Sleep(rand.N(s.ttl / 5)) // any moment between two renewals
+	leads := ""
+	if s.etcd.Leader() == s.etcd.Members[i] {
+		leads = ", where etcd's leader is"
+	}
 	at := boottime.Now()
 	heal := f.do(s, i)
 	next := s.leader(lead.Token)
@@ -158,9 +159,7 @@ func (s *stage) round(f fault) string {
 	}
 	heal()
 	time.Sleep(s.ttl / 2) // what the former does now is seen
-	text := fmt.Sprintf("%s (%s): token %d after %d, %v after the fault", f.name, lead.ID, next.Token, lead.Token, took.Round(time.Millisecond))
-	s.Log(text)
-	return text
+	s.Logf("%s (%s%s): token %d after %d, %v after the fault", f.name, lead.ID, leads, next.Token, lead.Token, took.Round(time.Millisecond))
 }
 
 // leader waits for one that answers under a larger token.
@@ -179,16 +178,16 @@ func (s *stage) leader(after uint64) (l seen) {
 	return l
 }
 
-func (s *stage) report(all []seen, rounds []string) {
+func (s *stage) report(all []seen, rounds int) {
 	v := judge(all)
 	s.Logf("%d answers in %d rounds; %d of the former leader came after one of the next to requests that were under way; without an answer: %v",
-		len(all), len(rounds), v.overtaken, s.clients.failures())
+		len(all), rounds, v.overtaken, s.clients.failures())
 	for _, n := range s.nodes {
 		s.Logf("%s ended so often, by status: %v", n.id, n.ended())
 	}
 	gaps := slices.Sorted(slices.Values(v.gaps))
-	if len(gaps) < len(rounds) {
-		s.Errorf("%d changes of leader in %d rounds", len(gaps), len(rounds))
+	if len(gaps) < rounds {
+		s.Errorf("%d changes of leader in %d rounds", len(gaps), rounds)
 		return
 	}
 	s.Logf("gaps: worst %v, median %v, least %v", gaps[len(gaps)-1].Round(time.Millisecond), gaps[len(gaps)/2].Round(time.Millisecond), gaps[0].Round(time.Millisecond))
