@@ -33,6 +33,7 @@ type serveOptions struct {
 	uids         []int
 	election     string
 	clients      int
+	clientGo     bool
 	etcd         etcdServing
 }
 
@@ -63,6 +64,7 @@ is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every cl
 	f.IntSliceVar(&o.uids, "allow-uid", nil, "user ID that may use the socket too")
 	f.StringVar(&o.election, "election", "", "the election of GET /leader where a request names none")
 	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns, locks and streams there may be at once")
+	f.BoolVar(&o.clientGo, "metrics-compat", false, "show leader_election_master_status in /metrics too, client-go's name, for alerts that exist")
 	o.etcd.register(f)
 	return c
 }
@@ -189,7 +191,7 @@ func (s *server) shutDown(ctx context.Context) {
 // options checks what was given and returns the agent's.
 func (s *server) options() (agent.Options, error) {
 	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election, Hosts: s.hosts, UIDs: s.uids,
-		Clients: s.clients, Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
+		Clients: s.clients, ClientGo: s.clientGo, Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
 	if s.clients < 1 {
 		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
 	}

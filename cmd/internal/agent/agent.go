@@ -15,7 +15,9 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/metrics"
 )
 
 // Options of an Agent.
@@ -34,7 +36,9 @@ type Options struct {
 	Clients int
 	// Timeout is for a store that does not answer a request. Default 5 s.
 	Timeout time.Duration
-	Logger  *slog.Logger
+	// ClientGo adds leader_election_master_status to the figures.
+	ClientGo bool
+	Logger   *slog.Logger
 }
 
 // Agent answers the API. It holds terms for its clients.
@@ -49,7 +53,7 @@ type Agent struct {
 	ready   atomic.Bool   // the store has answered
 	stopped chan struct{} // closed when it begins to stop
 	stop    func()
-	figures http.Handler
+	figures *telemetry.Telemetry
 	cancel  context.CancelFunc // ends the agent's own goroutines
 	locks   sync.WaitGroup     // kept without a connection
 	present atomic.Int64
@@ -75,7 +79,10 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	}
 	a := &Agent{store: st, own: own, o: o, clients: newClients(st, o.Session), stopped: make(chan struct{})}
 	a.stop = sync.OnceFunc(func() { close(a.stopped) })
-	a.figures = metricsOf(newRegistry())
+	if a.figures, err = telemetry.New(own, telemetry.Options{Options: metrics.Options{ClientGo: o.ClientGo}}); err != nil {
+		return nil, err
+	}
+	a.clients.on = a.figures.Session.Add
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.own.Stats() })
@@ -91,7 +98,7 @@ func (a *Agent) Session() *primacy.Session { return a.own }
 func (a *Agent) Health() http.Handler { return a.health().Handler() }
 
 func (a *Agent) health() health.Options {
-	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.figures}
+	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.figures.Handler()}
 }
 
 func (a *Agent) isReady() error {
@@ -181,6 +188,7 @@ func (a *Agent) Close(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	a.clients.close(ctx)
+	a.figures.Close()
 	_ = a.own.Close(ctx)
 	a.cancel()
 }

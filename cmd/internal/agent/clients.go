@@ -16,7 +16,7 @@ import (
 type clients struct {
 	store driver.Store
 	base  primacy.Options
-	on    func(id string, s *primacy.Session) (gone func()) // hears of each session; nil: nobody does
+	on    func(*primacy.Session) // hears of each session; nil: nobody does
 
 	mu   sync.Mutex
 	byID map[string]*client
@@ -29,7 +29,6 @@ type client struct {
 	session *primacy.Session
 	ttl     time.Duration
 	users   int
-	gone    func()
 }
 
 var (
@@ -73,7 +72,7 @@ func (c *clients) enter(id string, ttl time.Duration) (*primacy.Session, func(),
 		}
 		cl = &client{session: s, ttl: ttl}
 		if c.on != nil {
-			cl.gone = c.on(id, s)
+			c.on(s)
 		}
 		c.byID[id] = cl
 	}
@@ -94,9 +93,6 @@ func (c *clients) leave(id string, cl *client) {
 		defer c.wg.Done()
 		if last {
 			closeSession(cl.session)
-			if cl.gone != nil {
-				cl.gone()
-			}
 		}
 	}()
 }

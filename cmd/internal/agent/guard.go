@@ -35,7 +35,7 @@ func (a *Agent) trusts(w http.ResponseWriter, r *http.Request) bool {
 	switch {
 	case !a.answersTo(r.Host):
 		hostRefused.Write(w, "the request is for host %q; name it with --allow-host if that is this server", r.Host)
-	case crossOrigin.Check(r) != nil:
+	case crossOrigin.Check(r) != nil, r.Host == "" && r.Header.Get("Origin") != "":
 		crossSite.Write(w, "the request comes from a page of %q", r.Header.Get("Origin"))
 	case !a.knows(r):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="primacy"`)
