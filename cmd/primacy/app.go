@@ -110,8 +110,8 @@ func (a *app) command() *cobra.Command {
 
 Exit codes: the command's own; 121 store unreachable before start, 122 leadership lost while it ran, 123 resigned on purpose,
 124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not found; 1 only answers a question with no.`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if completing(cmd) {
 				return nil // it says nothing of what is wrong: see offers

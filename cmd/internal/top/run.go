@@ -168,6 +168,7 @@ func (s *session) loop(ctx context.Context) error {
 		case <-s.news:
 		case <-tick.C:
 		case r := <-s.results:
+			s.ui.watch.hurry()
 			if s.ui.done(r.err != nil, r.text); r.err != nil {
 				s.ui.message += r.err.Error()
 			}

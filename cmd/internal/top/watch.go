@@ -37,7 +37,8 @@ type watcher struct {
 	src   Source
 	every time.Duration
 	now   func() time.Time
-	ready func() // there is something new to show
+	ready func()        // there is something new to show
+	kick  chan struct{} // refreshes now
 
 	mu       sync.Mutex
 	tracks   map[string]*track
@@ -85,7 +86,7 @@ type view struct {
 }
 
 func newWatcher(src Source, every time.Duration) *watcher {
-	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{}, ready: func() {}}
+	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{}, ready: func() {}, kick: make(chan struct{}, 1)}
 }
 
 // run refreshes until ctx ends. A list that takes long is asked for more seldom: at most a fifth of the time is spent on it.
@@ -102,9 +103,18 @@ func (w *watcher) run(ctx context.Context) {
 		rest := time.NewTimer(max(w.every-time.Since(began), 4*time.Since(began)))
 		select {
 		case <-rest.C:
+		case <-w.kick:
 		case <-ctx.Done():
 		}
 		rest.Stop()
+	}
+}
+
+// hurry has the next refresh come now: something has just been changed.
+func (w *watcher) hurry() {
+	select {
+	case w.kick <- struct{}{}:
+	default:
 	}
 }
 
