@@ -5,23 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/internal/boottime"
 )
 
 // followAll begins what goes on beside the terms: who leads, signs of life, the status over HTTP. It returns what ends it.
 func (r *runner) followAll(ctx context.Context) (end func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	pulse := health.NewPulse(ctx, max(r.ttl, time.Second), func() { r.session.Stats() })
-	closeStatus, err := r.serveStatus(pulse)
+	r.beat = newHeartbeat()
+	pulse := health.NewPulse(ctx, max(r.ttl, time.Second), func() { r.session.Terms() })
+	alive := func() error { return errors.Join(pulse.Alive(), r.beat.wedged(r.ttl), r.overdue()) }
+	closeStatus, err := r.serveStatus(alive)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	wg.Go(func() { r.manager.watch(ctx, func() error { return errors.Join(pulse.Alive(), r.overdue()) }) })
+	wg.Go(func() { r.followSession(ctx) })
+	wg.Go(func() { r.manager.watch(ctx, alive) })
 	if r.onLeaderChange != "" || r.log != nil || r.manager != nil {
 		wg.Go(func() { r.followLeader(ctx) })
 	}
@@ -73,31 +78,74 @@ func (r *runner) overdue() error {
 	return nil
 }
 
-// followRenewals tells of renewals that fail, and closes the returned channel at the first one if the command is to stop for it. It ends
-// with ctx.
-func (r *runner) followRenewals(ctx context.Context, term *primacy.Term) <-chan struct{} {
-	failed := make(chan struct{})
-	known := r.session.Stats().Misses
-	go func() {
-		tick := time.NewTicker(min(max(term.TTL()/50, 20*time.Millisecond), 200*time.Millisecond))
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			misses := r.session.Stats().Misses
-			if misses == known {
-				continue
-			}
-			known = misses
-			r.tell(moment{Event: "renew_late", Token: term.Token(), Remaining: term.Remaining().Milliseconds()})
-			if r.onUnreachable == stopNow {
-				close(failed)
-				return
-			}
+// heartbeat is what is known of the session's renewals. Whether somebody leads is never asked of it.
+type heartbeat struct {
+	last   atomic.Int64  // when the last renewal was answered, or given up, on the boot clock
+	leased atomic.Bool   // there is a lease to renew
+	missed chan struct{} // holds one token once a renewal failed
+}
+
+func newHeartbeat() *heartbeat {
+	h := &heartbeat{missed: make(chan struct{}, 1)}
+	h.leased.Store(true)
+	h.last.Store(int64(boottime.Now()))
+	return h
+}
+
+// heard takes in an event of the session.
+func (h *heartbeat) heard(ev primacy.Event) {
+	switch ev.Kind {
+	case primacy.LeaseGranted:
+		h.leased.Store(true)
+	case primacy.LeaseLost:
+		h.leased.Store(false)
+	case primacy.Renewed:
+	case primacy.RenewalMissed:
+		select {
+		case h.missed <- struct{}{}:
+		default:
 		}
-	}()
-	return failed
+	default:
+		return
+	}
+	h.last.Store(int64(boottime.Now()))
+}
+
+// forget makes misses of before no concern of what begins now.
+func (h *heartbeat) forget() {
+	select {
+	case <-h.missed:
+	default:
+	}
+}
+
+// wedged says that nobody renews a lease that is there. A store that does not answer is no fault of ours: then there is a miss, and later no lease.
+func (h *heartbeat) wedged(ttl time.Duration) error {
+	if silent := boottime.Now() - time.Duration(h.last.Load()); h.leased.Load() && silent > max(ttl, 2*time.Second) {
+		return fmt.Errorf("no renewal was tried for %v", silent.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// followSession follows the renewals, and tells of those that failed.
+func (r *runner) followSession(ctx context.Context) {
+	for ev := range r.session.Events(ctx) {
+		r.beat.heard(ev)
+		if t := r.current.Load(); t != nil && ev.Kind == primacy.RenewalMissed {
+			m := moment{Event: "renew_late", Token: t.Token(), TookMS: ev.Took.Milliseconds(), Remaining: t.Remaining().Milliseconds()}
+			if ev.Cause != nil {
+				m.Err = oneLine(ev.Cause)
+			}
+			r.tell(m)
+		}
+	}
+}
+
+// unreachable returns a channel that a failed renewal is received from, if the command is to stop for it; else nothing ever is.
+func (r *runner) unreachable() <-chan struct{} {
+	if r.onUnreachable != stopNow {
+		return nil
+	}
+	r.beat.forget()
+	return r.beat.missed
 }

@@ -205,9 +205,7 @@ func (r *runner) hold(term *primacy.Term) error {
 	if err := r.tellHeld(term); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	failed := r.followRenewals(ctx, term)
+	failed := r.unreachable()
 	for {
 		select {
 		case <-failed:

@@ -132,6 +132,7 @@ type runner struct {
 	log       *eventLog
 	manager   *manager
 	standby   atomic.Pointer[supervise.Process]
+	beat      *heartbeat
 
 	// Of the present term.
 	status  supervise.Status // of the command, once it has ended

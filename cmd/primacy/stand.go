@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/primacy-go/primacy"
@@ -106,9 +107,21 @@ func (r *runner) lead(ctx context.Context, term *primacy.Term) error {
 		r.manager.stopping(releaseLimit + r.hookLimit())
 	}
 	hook := r.deposed(ctx, term, err) // beside the release
+	r.explain(term, err)
 	r.release(term)
 	hook()
 	return err
+}
+
+// explain says why the term ends, for its history.
+func (r *runner) explain(term *primacy.Term, err error) {
+	switch {
+	case r.started && r.status.By == supervise.Exited:
+		term.Explain(fmt.Sprintf("the command ended with status %d", r.status.Code), r.status.Code != 0 && !r.ending.Load())
+	case err != nil:
+		var sig signalled
+		term.Explain(oneLine(err), !errors.As(err, &sig))
+	}
 }
 
 // releaseLimit is how long the store is asked to confirm that a term is given up.

@@ -17,7 +17,7 @@ import (
 )
 
 // serveStatus answers at --status, and returns what ends it.
-func (r *runner) serveStatus(pulse *health.Pulse) (end func(), err error) {
+func (r *runner) serveStatus(alive func() error) (end func(), err error) {
 	if r.statusAt == "" {
 		return func() {}, nil
 	}
@@ -25,7 +25,7 @@ func (r *runner) serveStatus(pulse *health.Pulse) (end func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--status %s: %w", clean(r.statusAt), err)
 	}
-	o := health.Options{Name: r.name, Alive: func() error { return errors.Join(pulse.Alive(), r.overdue()) }, Ready: r.ready,
+	o := health.Options{Name: r.name, Alive: alive, Ready: r.ready,
 		Leads: func(name string, token primacy.Token) (health.Lead, bool) {
 			t := r.current.Load()
 			if t == nil || name != r.name || token != 0 && token != t.Token() {

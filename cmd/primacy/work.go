@@ -65,7 +65,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.feed(ctx, term, deadline, p, state) })
 	wg.Go(func() { r.forward(ctx, p) })
-	failed := r.followRenewals(ctx, term)
+	failed := r.unreachable()
 	select {
 	case <-p.Done():
 	case <-failed:
