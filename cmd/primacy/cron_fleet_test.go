@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -49,8 +50,8 @@ var cronJobs = []cronJob{
 
 var cronPeriods = []int{2, 5, 10, 15, 3, 10, 6, 15, 12, 10}
 
-func newCronFleet(t *testing.T, jobs int) *cronFleet {
-	w := newWorld(t).with("PRIMACY_TTL=5s", "PRIMACY_LOOK=2s")
+func newCronFleet(t *testing.T, jobs int, ttl string) *cronFleet {
+	w := newWorld(t).with("PRIMACY_TTL="+ttl, "PRIMACY_LOOK=2s")
 	f := &cronFleet{world: w, rand: rand.New(rand.NewPCG(uint64(os.Getpid()), 1)), file: filepath.Join(w.dir, "jobs.toml"),
 		log: filepath.Join(w.dir, "log"), acts: map[string]int{}}
 	var text strings.Builder
@@ -151,7 +152,7 @@ func TestCronFleet(t *testing.T) {
 		}
 		span, jobs = d, 50
 	}
-	f := newCronFleet(t, jobs)
+	f := newCronFleet(t, jobs, cmp.Or(os.Getenv("CRON_TTL"), "5s"))
 	for i := range f.procs {
 		f.start1(i)
 	}

@@ -105,7 +105,13 @@ func (c *cronJudge) readLog() {
 }
 
 func (c *cronJudge) readJournal(j driver.Journal, job string) {
-	records, err := j.Records(c.Context(), cron.Prefix+job, "", 20000)
+	var records []driver.Record
+	var err error
+	for range 20 { // on a busy machine the store may take its time
+		if records, err = j.Records(c.Context(), cron.Prefix+job, "", 20000); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		c.Fatal(err)
 	}

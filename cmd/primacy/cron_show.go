@@ -146,7 +146,7 @@ func notesOf(j cron.JobInfo) (notes []string) {
 	if j.Paused {
 		notes = append(notes, "paused by "+clean(j.PausedBy))
 	}
-	if j.Disagree() {
+	if j.Disagree {
 		notes = append(notes, "processes have different definitions")
 	}
 	for _, r := range []string{cron.Lost, cron.Missed, cron.Overlap} {
@@ -179,7 +179,7 @@ func (a *app) printJob(j cron.JobInfo) error {
 	if j.Paused {
 		rows = append(rows, []string{"paused", "by " + clean(j.PausedBy)})
 	}
-	if j.Disagree() {
+	if j.Disagree {
 		for _, by := range slices.Sorted(maps.Keys(j.Definitions)) {
 			rows = append(rows, []string{"definition", j.Definitions[by] + " by " + clean(by)})
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -109,10 +110,12 @@ type line struct {
 	wake  chan struct{}
 	end   chan struct{}
 	ahead map[string]bool // whose clock was told to be ahead
-	down  bool
+	down  atomic.Bool
+	told  sync.Mutex // guards ahead
 
 	probed map[ID]time.Time // when a run that others began was last looked at
 	soon   bool             // look at the journal at once; guarded by mu
+	readAt time.Time        // guarded by mu
 }
 
 // New returns an engine without jobs.
@@ -247,21 +250,74 @@ func (l *line) pause(d time.Duration) bool {
 	}
 }
 
-// read takes the journal in. False: the store did not answer.
+// read takes the journal in, as far back as there is something to do about it. False: the store did not answer.
 func (l *line) read() bool {
-	ctx, cancel := l.e.limited()
-	defer cancel()
-	records, err := l.e.o.Journal.Records(ctx, Prefix+l.job.Name, "", window)
+	began := l.e.o.Now()
+	records, whole, err := l.records()
 	if err != nil {
-		if !l.down {
+		if !l.down.Swap(true) {
 			l.e.log(l.job, ID{}, "trouble", "", "the store does not answer: "+err.Error())
 		}
-		l.down = true
 		return false
 	}
-	l.down = false
-	l.observe(see(records))
+	l.down.Store(false)
+	v := see(records)
+	l.observe(v)
+	l.mu.Lock()
+	if whole && l.t.begins && len(v.records) > 0 {
+		l.t.forget(v.records[0].Key.At)
+	}
+	l.readAt = began
+	l.mu.Unlock()
 	return true
+}
+
+// records reads the newest records, and on back to the oldest that matters. Whole: there are no older ones.
+func (l *line) records() (all []driver.Record, whole bool, err error) {
+	l.mu.Lock()
+	upto := Key{At: l.t.concern(), Kind: kindNote}.String()
+	if !l.t.begins {
+		upto = "~"
+	}
+	l.mu.Unlock()
+	for before, limit := "", window; ; limit = 4 * window {
+		ctx, cancel := l.e.limited()
+		page, err := l.e.o.Journal.Records(ctx, Prefix+l.job.Name, before, limit)
+		cancel()
+		if err != nil {
+			return nil, false, err
+		}
+		all = append(all, page...)
+		if len(page) < limit {
+			return all, true, nil
+		}
+		if before = page[len(page)-1].Key; before <= upto {
+			return all, false, nil
+		}
+	}
+}
+
+// stale says whether it is some time ago that the journal was read, by a clock that stands still in suspend and by one that does not.
+func (l *line) stale() bool {
+	const limit = 2 * time.Second
+	l.mu.Lock()
+	at := l.readAt
+	l.mu.Unlock()
+	now := l.e.o.Now()
+	past, wall := now.Sub(at), now.Round(0).Sub(at.Round(0))
+	return past > limit || wall > limit || wall < -limit
+}
+
+func (l *line) isDue(id ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.t.isDue(id)
+}
+
+func (l *line) isOpen(id ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.t.open[id] != nil
 }
 
 func (l *line) observe(v *view) {
@@ -270,6 +326,8 @@ func (l *line) observe(v *view) {
 	l.t.observe(v, now)
 	l.mu.Unlock()
 	const tolerable = 2 * time.Second
+	l.told.Lock()
+	defer l.told.Unlock()
 	for _, r := range v.records {
 		if ahead := r.When.Sub(now); ahead > tolerable && !l.ahead[r.By] {
 			l.ahead[r.By] = true

@@ -45,19 +45,8 @@ type JobInfo struct {
 	Last        *RunInfo          `json:"last,omitempty"` // that ran, or runs
 	Running     []RunInfo         `json:"running"`        // begun, and no end is told: one whose runner died is among them until that is found
 	Results     map[string]int    `json:"results"`        // of the records that are kept
-	Definitions map[string]string `json:"definitions"`    // a hash of the job by each process that decided something: more than one value is a disagreement
-}
-
-// Disagree says whether processes that decided something lately have different definitions of the job.
-func (j JobInfo) Disagree() bool {
-	first := ""
-	for _, d := range j.Definitions {
-		if first != "" && d != first {
-			return true
-		}
-		first = d
-	}
-	return false
+	Definitions map[string]string `json:"definitions"`    // the newest hash of the job by each process that decided something
+	Disagree    bool              `json:"disagree"`       // processes had different definitions at the same time, not one after the other
 }
 
 // ErrNoJob says that no process has ever had a job of that name.
@@ -123,6 +112,7 @@ func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
 	if !j.Paused {
 		j.PausedBy = ""
 	}
+	j.Disagree = v.disagree()
 	for i, r := range runs {
 		j.Results[r.Result] += max(1, r.Count)
 		if r.Result == "running" {
@@ -138,6 +128,23 @@ func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
 		}
 	}
 	return j
+}
+
+// disagree says whether a definition was used again after another one had come.
+func (v *view) disagree() bool {
+	byTime := slices.Clone(v.records)
+	slices.SortStableFunc(byTime, func(a, b Record) int { return a.When.Compare(b.When) })
+	var defs []string
+	for _, r := range byTime {
+		switch {
+		case r.Def == "" || len(defs) > 0 && defs[len(defs)-1] == r.Def:
+		case slices.Contains(defs, r.Def):
+			return true
+		default:
+			defs = append(defs, r.Def)
+		}
+	}
+	return false
 }
 
 // runs returns what became of instants, the newest first.
@@ -211,7 +218,7 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 		return time.Time{}, err
 	}
 	for range 60 { // another mark of the same second
-		there, added, err := journal.Append(ctx, Prefix+job, r, minKeep)
+		there, added, err := journal.Append(ctx, Prefix+job, r, maxKeep)
 		if err != nil {
 			return time.Time{}, err
 		}

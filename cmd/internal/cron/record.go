@@ -86,6 +86,7 @@ type Record struct {
 	Spec    string `json:"spec,omitempty"`
 	Zone    string `json:"zone,omitempty"`
 	CatchUp bool   `json:"catch_up,omitempty"` // it was missed, and is made up for
+	Retries int    `json:"retries,omitempty"`  // how often it is tried again: by the definition under which it began, not by a later one
 
 	// Of an end.
 	Code *int   `json:"code,omitempty"`

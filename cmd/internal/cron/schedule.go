@@ -103,6 +103,9 @@ func (s *Schedule) Next(t time.Time) time.Time {
 		n, d := t.Unix(), int64(s.every/time.Second)
 		return time.Unix((floorDiv(n, d)+1)*d, 0).UTC()
 	}
+	if s.zone == time.UTC {
+		return s.wall.Next(t)
+	}
 	for range 200 { // stretches of one offset: two a year, and none repeats
 		begin, end := t.In(s.zone).ZoneBounds()
 		at := s.within(t, begin, end)

@@ -61,11 +61,36 @@ func TestTheSimulationSeesCommandsThatAreNotStopped(t *testing.T) {
 	t.Error("in 30 seeds without a guardian nothing was noticed")
 }
 
+// Who was frozen for so long that the journal has forgotten what happened meanwhile must not do any of it again.
+func TestAJournalThatForgets(t *testing.T) {
+	for seed := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSimWorld(t, uint64(seed), true)
+			w.longest = 70 * time.Second
+			for _, j := range w.jobs {
+				j.Keep = 9 // far less than a file may say
+			}
+			w.play(3 * time.Minute)
+			for _, text := range w.wrong {
+				t.Errorf("seed %d: %s", seed, text)
+			}
+			ran := 0
+			for _, ids := range w.ran {
+				ran += len(ids)
+			}
+			if ran < 50 {
+				t.Errorf("seed %d: only %d runs", seed, ran)
+			}
+		})
+	}
+}
+
 type simWorld struct {
 	*testing.T
 	rand    *rand.Rand
 	store   *memstore.Store
-	guarded bool // commands are ended by the deadline
+	guarded bool          // commands are ended by the deadline
+	longest time.Duration // of a pause or a partition
 	jobs    []*Job
 	procs   []*simProc
 	began   time.Time
@@ -85,7 +110,7 @@ const (
 )
 
 func newSimWorld(t *testing.T, seed uint64, guarded bool) *simWorld {
-	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}), guarded: guarded, began: time.Now(),
+	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}), guarded: guarded, longest: 15 * time.Second, began: time.Now(),
 		live: map[string]map[ID]int{}, ran: map[string]map[ID]int{}, count: map[string]int{}}
 	for i, set := range []func(*Job){
 		func(j *Job) { j.Spec, j.Overlap, j.Retries, j.RetryDelay = "*/3 * * * * *", Allow, 2, time.Second },
@@ -146,10 +171,10 @@ func (w *simWorld) play(span time.Duration) {
 			w.procs[i] = w.spawn(n*10+i, time.Duration((w.float()-0.5)*float64(3*time.Second)))
 		case f < 0.5:
 			w.counted("pause", 1)
-			p.pause(w.span(100*time.Millisecond, 15*time.Second))
+			p.pause(w.span(100*time.Millisecond, w.longest))
 		case f < 0.75:
 			w.counted("partition", 1)
-			p.cut(w.span(100*time.Millisecond, 15*time.Second))
+			p.cut(w.span(100*time.Millisecond, w.longest))
 		case f < 0.8:
 			p.engine.Stop(w.float() < 0.5, p.dead)
 			p.die()

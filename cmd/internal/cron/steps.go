@@ -172,7 +172,16 @@ func (s *shell) overlap() event {
 }
 
 // begin decides the attempt for us, if nobody else has. What was begun under the same claim and has no end is lost: we hold it now.
+//
+// What we know of the journal must be new: a process that was frozen may come back to an instant whose records have been forgotten since.
 func (s *shell) begin() event {
+	if s.line.stale() && !s.line.read() {
+		return evUnknown
+	}
+	if !s.line.isDue(s.a.id) {
+		s.e.counters.Add(s.job.Name, Suppressed, 1)
+		return evOther
+	}
 	s.line.mu.Lock()
 	var dead []*begun
 	for id, o := range s.t.open {
@@ -186,7 +195,8 @@ func (s *shell) begin() event {
 			s.lost(o.id, o.begin)
 		}
 	}
-	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(), Claim: s.run.Claim, CatchUp: s.missed})
+	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(), Claim: s.run.Claim,
+		CatchUp: s.missed, Retries: s.job.Retries})
 	e := s.append(r)
 	if e == evOther {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)

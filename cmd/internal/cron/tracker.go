@@ -104,9 +104,49 @@ func (t *tracker) sees(v *view, id ID, a *begun) {
 	}
 	delete(t.open, id)
 	next := ID{id.At, id.Attempt + 1}
-	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) && id.Attempt <= t.job.Retries {
+	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) && id.Attempt <= a.begin.Retries {
 		t.retry[next] = a.end.When.Add(t.job.RetryDelay)
 	}
+}
+
+// concern returns the oldest instant that the tracker has something to do about: it has to know the journal from there on.
+func (t *tracker) concern() time.Time {
+	oldest := t.cursor
+	older := func(at time.Time) {
+		if at.Before(oldest) {
+			oldest = at
+		}
+	}
+	for id := range t.open {
+		older(id.At)
+	}
+	for id := range t.retry {
+		older(id.At)
+	}
+	for at := range t.wanted {
+		older(at)
+	}
+	return oldest
+}
+
+// forget gives up what is older than the journal's oldest record: what became of it is not known any more, so it must not be done again.
+func (t *tracker) forget(oldest time.Time) {
+	if t.cursor.Before(oldest) {
+		t.cursor = oldest
+	}
+	before := func(id ID) bool { return id.At.Before(oldest) }
+	maps.DeleteFunc(t.open, func(id ID, _ *begun) bool { return before(id) })
+	maps.DeleteFunc(t.retry, func(id ID, _ time.Time) bool { return before(id) })
+	maps.DeleteFunc(t.wanted, func(at time.Time, _ bool) bool { return at.Before(oldest) })
+}
+
+// isDue says whether an attempt is still to be made.
+func (t *tracker) isDue(id ID) bool {
+	if id.Attempt > 1 {
+		_, due := t.retry[id]
+		return due
+	}
+	return t.wanted[id.At] || id.At.After(t.cursor) && !t.decided[id.At] && t.skippedTo(id.At).IsZero()
 }
 
 // advance moves the cursor over what is decided.
@@ -164,7 +204,7 @@ func (t *tracker) due(now time.Time) (orders []order) {
 		orders = append(orders, order{act: actRun, id: ID{at, 1}})
 	}
 	for id, at := range t.retry {
-		if !now.Before(at) {
+		if !now.Before(at) && (t.job.MissedWithin == 0 || now.Sub(id.At) <= t.job.MissedWithin) {
 			orders = append(orders, order{act: actRun, id: id})
 		}
 	}

@@ -135,6 +135,9 @@ func (l *line) probe(o order) {
 		return
 	}
 	defer l.release(h)
+	if l.stale() && !l.read() || !l.isOpen(o.id) {
+		return
+	}
 	if e, end := l.endOf(o.id); e == evUnknown || h.Check() != nil {
 		return
 	} else if e == evNobody {
