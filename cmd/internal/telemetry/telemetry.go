@@ -16,17 +16,18 @@ import (
 // Telemetry is one registry. Close it before the session.
 type Telemetry struct {
 	Session  *metrics.Collector // of the session
-	Cron     *metrics.CronRuns  // nil without jobs
+	Cron     *metrics.CronRuns  // nil where Options.Jobs are
 	Registry *prometheus.Registry
 }
 
 // Options of telemetry. The zero value works.
 type Options struct {
 	metrics.Options
-	Jobs []string // of cron, if that is what the program does
+	Jobs []string // of cron; not nil where the program runs some, though there may be none yet
 }
 
-// New returns what /metrics shows of a session, which begins to be counted now.
+// New returns what /metrics shows of a session, which begins to be counted now. More sessions, as of clients, are added with Session.Add: what they did stays
+// counted when they are closed.
 func New(s *primacy.Session, o Options) (*Telemetry, error) {
 	session, err := metrics.New(s, o.Options)
 	if err != nil {
@@ -34,7 +35,7 @@ func New(s *primacy.Session, o Options) (*Telemetry, error) {
 	}
 	t := &Telemetry{Session: session, Registry: prometheus.NewRegistry()}
 	all := []prometheus.Collector{session, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
-	if len(o.Jobs) > 0 {
+	if o.Jobs != nil {
 		t.Cron = metrics.NewCronRuns(o.Jobs...)
 		all = append(all, t.Cron)
 	}
@@ -50,7 +51,7 @@ func New(s *primacy.Session, o Options) (*Telemetry, error) {
 // Handler answers a scrape, in the format that the scraper asks for. It makes no call on the store. Names of elections and IDs are in it, and nothing
 // of values, addresses or passwords.
 func (t *Telemetry) Handler() http.Handler {
-	return promhttp.HandlerFor(t.Registry, promhttp.HandlerOpts{Registry: t.Registry, EnableOpenMetrics: true})
+	return promhttp.HandlerFor(t.Registry, promhttp.HandlerOpts{Registry: t.Registry, EnableOpenMetrics: true, MaxRequestsInFlight: 4})
 }
 
 // Close stops counting.
