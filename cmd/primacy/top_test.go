@@ -105,6 +105,7 @@ func TestTopByKeys(t *testing.T) {
 	m.types("billing/invoicer", "Enter")
 	m.shows("billing/invoicer: web-3 leads now under token")
 	m.shows("billing/invoicer web-3 ")
+	m.shows("LINE (2 waiting)")
 	m.types("d")
 	m.shows("drain: move all")
 	for !strings.Contains(m.screen(), "> web-1") {
