@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -328,6 +329,27 @@ func TestTheValidatorBites(t *testing.T) {
 		}
 		if got := fits(line, v, "$"); bad == "" && got != "" || !strings.Contains(got, bad) {
 			t.Errorf("%s: got %q, want %q", text, got, bad)
+		}
+	}
+}
+
+// TestProblems holds the list in docs/serve.md to the code.
+func TestProblems(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := regexp.MustCompile("(?m)^\\| `urn:primacy:([a-z-]+)` \\| (\\d+) \\| (.*) \\|$").FindAllStringSubmatch(string(page), -1)
+	known := map[string]bool{}
+	for _, k := range Problems {
+		known[fmt.Sprintf("%s %d %s", k.Slug, k.Status, k.Title)] = true
+	}
+	if len(known) != len(Problems) || len(written) != len(known) {
+		t.Errorf("%d kinds of problems, %d different, %d on the page", len(Problems), len(known), len(written))
+	}
+	for _, m := range written {
+		if !known[strings.Join(m[1:], " ")] {
+			t.Errorf("the page has %q, the code does not", m[1:])
 		}
 	}
 }
