@@ -48,6 +48,11 @@ type claimRest struct {
 	words    string        // of the owner, why it ended
 	failed   bool          // the work has
 	to       string        // whom it is handed over to
+	said     []byte        // the value proclaimed last
+	noted    bool          // its beginning was recorded, or may be
+	tale     driver.Record // its end
+	carried  bool          // by the call that gives the place up
+	filed    bool          // the scribe has it, or nobody needs it
 	wishes   []wish        // to hand over, not looked at yet
 	weighing bool          // somebody looks at them
 }
@@ -219,7 +224,11 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 	}
 	if r != nil && c.core.Phase() <= core.Leading {
 		c.unfold()
-		c.request, c.to = r, r.To
+		c.request = r
+	}
+	if r != nil && (c.core.Phase() < core.Leading || c.core.Phase() <= core.Stopping && c.core.Heir() == 0) {
+		c.unfold()
+		c.to = r.To
 	}
 	o := c.stepLocked(e)
 	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
@@ -357,33 +366,17 @@ func (c *claim) release(o core.ClaimOrder) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.Attempt)
+		c.mu.Lock()
+		p := c.parting()
+		c.mu.Unlock()
 		e := core.ClaimEvent{Kind: core.Left}
 		if o.Do == core.HandOver {
-			e.Kind = c.handOver(ctx, o)
-		} else if err := c.l.dl.Release(ctx, c.place); err != nil && !errors.Is(err, driver.ErrGone) {
+			e.Kind = c.handOver(ctx, p, o)
+		} else if err := c.l.dl.Release(ctx, p); err != nil && !errors.Is(err, driver.ErrGone) {
 			e.Kind = core.Failed
 			c.l.s.log.log(slog.LevelDebug, "release failed", "election", c.name, "try", o.Tries, "err", err)
 		}
 		cancel()
 		o = c.step(e)
-	}
-}
-
-// giveUp begins to give the claim up: nothing acts under it any more.
-func (c *claim) giveUp() { c.giveUpTo(0, "") }
-
-// giveUpTo is giveUp in favour of an heir, with the ID of its session.
-func (c *claim) giveUpTo(heir uint64, to string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if heir != 0 && c.core.Phase() <= core.Stopping {
-		c.to = to
-	}
-	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
-	switch {
-	case o.Do == core.Leave && c.many != nil:
-		c.pass(o)
-	case o.Do == core.Leave || o.Do == core.HandOver:
-		go c.release(o)
 	}
 }

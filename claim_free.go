@@ -60,3 +60,22 @@ func (c *claim) pendingWhat() string {
 	}
 	return "the work under " + c.name + " has not stopped"
 }
+
+// giveUp begins to give the claim up: nothing acts under it any more.
+func (c *claim) giveUp() { c.giveUpTo(0, "") }
+
+// giveUpTo is giveUp in favour of an heir, with the ID of its session.
+func (c *claim) giveUpTo(heir uint64, to string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if heir != 0 && c.core.Phase() <= core.Stopping {
+		c.to = to
+	}
+	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
+	switch {
+	case o.Do == core.Leave && c.many != nil:
+		c.pass(o)
+	case o.Do == core.Leave || o.Do == core.HandOver:
+		go c.release(o)
+	}
+}

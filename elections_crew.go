@@ -188,7 +188,7 @@ func (all jobs) begin(phase core.ClaimPhase) []call {
 		j.c.mu.Lock()
 		if j.seq == j.c.job.seq && j.c.core.Phase() == phase {
 			j.c.job.calling = true
-			calls = append(calls, call{j.c, j.c.place})
+			calls = append(calls, call{j.c, j.c.parting()})
 		}
 		j.c.mu.Unlock()
 	}

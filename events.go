@@ -196,6 +196,7 @@ func (c *claim) begun(began time.Duration) {
 	}
 	s := c.l.s
 	s.tallies.elected(c.name)
+	s.scribe.began(c)
 	if s.tell.heard() {
 		s.tell.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: s.uptime() - began})
 	}
@@ -220,6 +221,7 @@ func (c *claim) ending(e core.ClaimEventKind, o core.ClaimOrder, was core.ClaimP
 		s.tallies.ended(c.name, c.reason(o.Cause))
 		c.tellEnd(Ended, o.Cause)
 	}
+	c.file(e, was)
 	if e == core.GiveUp && (was == core.Leading || was == core.Stopping) {
 		c.tellEnd(WorkStopped, c.core.Cause())
 	}

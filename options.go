@@ -54,6 +54,9 @@ type Options struct {
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun
+	// History is how many terms of each election are kept in the store at least, for [Election.History]. Default 100; below 0 none, and none on a store
+	// that is no driver.Journal. Of locks nothing is kept.
+	History int
 	// Logger gets one line for each transition. Default: none.
 	Logger *slog.Logger
 }
@@ -77,6 +80,12 @@ func (o Options) fill(caps driver.Caps) (Options, error) {
 	}
 	if o.Overrun != OverrunExit && o.Overrun != OverrunWait {
 		return o, invalid("overrun %d: use OverrunExit or OverrunWait", o.Overrun)
+	}
+	if o.History == 0 {
+		o.History = historyDefault
+	}
+	if o.History > maxHistory {
+		return o, invalid("history %d: keep at most %d terms", o.History, maxHistory)
 	}
 	return o, nil
 }

@@ -27,6 +27,7 @@ type Session struct {
 	stats   counters
 	tell    teller
 	tallies tallies
+	scribe  *scribe
 
 	follows atomic.Bool // the store is known to tell who waits behind a claim
 
@@ -59,9 +60,11 @@ type Stats struct {
 	Late     uint64 // of these, without an answer in time
 	Terms    uint64 // won
 	Overruns uint64 // work that outlived its right
+	// Unreadable is how many records Election.History has left out.
+	Unreadable uint64
 }
 
-type counters struct{ leases, renewals, misses, late, terms, overruns atomic.Uint64 }
+type counters struct{ leases, renewals, misses, late, terms, overruns, unreadable atomic.Uint64 }
 
 // NewSession returns a session on store, without any I/O: the lease is granted when it is first needed. Options that the store
 // cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
@@ -79,6 +82,7 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	}
 	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
 		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
+	s.scribe = newScribe(s)
 	s.tell.over = make(chan struct{})
 	s.grant <- struct{}{}
 	return s, nil
@@ -89,7 +93,7 @@ func (s *Session) ID() string { return s.o.ID }
 
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
-	return Stats{s.stats.leases.Load(), s.stats.renewals.Load(), s.stats.misses.Load(), s.stats.late.Load(), s.stats.terms.Load(), s.stats.overruns.Load()}
+	return Stats{s.stats.leases.Load(), s.stats.renewals.Load(), s.stats.misses.Load(), s.stats.late.Load(), s.stats.terms.Load(), s.stats.overruns.Load(), s.stats.unreadable.Load()}
 }
 
 // Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.
@@ -130,6 +134,7 @@ func (s *Session) Close(ctx context.Context) error {
 		wg.Go(func() { errs[i] = l.close(ctx) })
 	}
 	wg.Wait()
+	s.scribe.close(ctx)
 	return errors.Join(errs...)
 }
 

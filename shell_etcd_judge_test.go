@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/driver"
 )
 
 // rule is one term as the judge of the simulated cluster knows it.
@@ -191,6 +193,14 @@ func (r *rig) asleep(m *node) {
 		for _, w := range all {
 			w.slept = w.slept || w.m == m
 		}
+	}
+}
+
+// judgeRecord looks at what history keeps of a term.
+func (r *rig) judgeRecord(key string, value []byte) {
+	_, key, _ = strings.Cut(key, "/")
+	if _, d, _, ok := readRecord(driver.Record{Key: key, Value: value}); !ok || d.ID == "" || d.From.IsZero() {
+		r.failf("a record that says nothing: %s: %s", key, value)
 	}
 }
 

@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -174,6 +175,11 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 			return ctx.Err()
 		}
 	})
+	if err == nil {
+		t.c.mu.Lock()
+		t.c.said = bytes.Clone(value)
+		t.c.mu.Unlock()
+	}
 	if errors.Is(err, driver.ErrGone) {
 		t.c.tell(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	}

@@ -132,11 +132,11 @@ func (st State) whoWaits() string {
 }
 
 // handOver asks the store once to hand the claim over, and says what came of it.
-func (c *claim) handOver(ctx context.Context, o core.ClaimOrder) core.ClaimEventKind {
+func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
 	tr, ok := c.l.dl.(driver.Transferer)
 	err := driver.ErrRefused
 	if ok {
-		err = tr.Transfer(ctx, c.place, o.Heir)
+		err = tr.Transfer(ctx, p, o.Heir)
 	}
 	c.mu.Lock()
 	c.last = err

@@ -1,0 +1,83 @@
+package primacy
+
+import (
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// beginning returns the record of a term that was won and whose right is not over.
+func (c *claim) beginning() (n endNote) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return n
+	}
+	c.noted = true
+	return endNote{c.journal(), record{ID: c.l.s.o.ID, Value: c.announced(), From: c.won}.encode(recordKey(c.term.token))}
+}
+
+func (c *claim) journal() string { return historyPrefix + c.name }
+
+// announced is the value that observers see. The claim's lock is held, as in what follows.
+func (c *claim) announced() []byte {
+	if c.said != nil {
+		return c.said
+	}
+	return c.value
+}
+
+// file sees that the end of the term is recorded: by the call that gives the place up if there is one, and otherwise by the scribe. Was is the phase
+// before the event.
+func (c *claim) file(e core.ClaimEventKind, was core.ClaimPhase) {
+	w := c.l.s.scribe
+	if w.journal == nil || c.filed {
+		return
+	}
+	late := func() {
+		c.filed = true
+		w.ended(endNote{c.journal(), driver.Record{Key: c.tale.Key + endSuffix, Value: c.tale.Value}})
+	}
+	switch phase := c.core.Phase(); {
+	case phase == core.Leaving && (e == core.GiveUp || e == core.NoHeir):
+		c.tale = c.end()
+		c.carried = c.noted || !sweeps(c.term.token)
+	case phase == core.Stopping && c.over: // nothing stands that could be released
+		c.tale = c.end()
+		late()
+	case was == core.Leaving && phase == core.Done && (e != core.Left || !c.carried):
+		late()
+	}
+}
+
+// parting is the place as it is given up: with what is recorded of it.
+func (c *claim) parting() driver.Place {
+	p := c.place
+	if c.claimRest != nil && c.carried {
+		r := c.tale // a copy: what is under way is not changed
+		p.Record, p.Journal = &r, c.journal()
+	}
+	return p
+}
+
+// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but ends are written, since terms are short, the end of such a term is
+// appended instead, which keeps the journal within bounds.
+func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
+
+// end makes the record of the end of the term.
+func (c *claim) end() driver.Record {
+	cause := c.core.Cause()
+	r := record{ID: c.l.s.o.ID, Value: c.announced(), From: c.won, To: time.Now(), Reason: c.reason(cause), Text: c.text(cause)}
+	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
+		r.By = c.request.By
+	}
+	switch {
+	case c.core.Heir() == 0:
+	case c.core.Fate() == core.HeirGone:
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
+	default:
+		r.Reason, r.Heir = Transferred, c.to
+	}
+	return r.encode(recordKey(c.term.token))
+}

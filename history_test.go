@@ -1,0 +1,492 @@
+package primacy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/drivertest"
+)
+
+// past reads the history of a name.
+func (b *world) past(name string, limit int) []Reign {
+	b.t.Helper()
+	s, err := newSession(b.store, Options{}, b.clock)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	all, err := s.Election(name).History(context.Background(), limit)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return all
+}
+
+// remove takes a claim out of the store, as an operator does.
+func (b *world) remove(t *Term) {
+	b.t.Helper()
+	if !b.store.Remove(t.Name(), uint64(t.Token())) {
+		b.t.Fatalf("no claim of %s to remove", t.Name())
+	}
+}
+
+// told tells reigns in short: who led, and why it ended.
+func told(all []Reign) (out []string) {
+	for _, r := range all {
+		out = append(out, r.ID+" "+string(r.Reason))
+	}
+	return out
+}
+
+func sameReigns(t *testing.T, got []Reign, want ...string) {
+	t.Helper()
+	if s := told(got); !slices.Equal(s, want) {
+		t.Errorf("the history says\n %q\nwant\n %q", s, want)
+	}
+}
+
+// aSecond is long enough for the record of a beginning.
+const aSecond = time.Second
+
+func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		frozen := b.session("frozen", net, Options{})
+		a, c := b.session("a", b.store, Options{}), b.session("c", b.store, Options{})
+
+		start := time.Now()
+		term := b.lead(a, "x")
+		if err := term.Proclaim(ctx, []byte("later")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(aSecond)
+		sameReigns(t, b.past("x", 0), "a leading")
+		if _, err := c.Election("x").Ask(ctx, "upgrade"); err != nil {
+			t.Fatal(err)
+		}
+		<-term.Context().Done()
+		_ = term.Resign(ctx)
+		resigned := time.Now()
+		time.Sleep(2 * time.Second)
+
+		term = b.lead(a, "x") // handed over
+		go b.lead(c, "x")
+		time.Sleep(aSecond)
+		if err := term.Transfer(ctx, "c"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(aSecond)
+
+		if holder := c.Terms(); len(holder) != 1 { // deleted by hand
+			t.Fatalf("c holds %d terms", len(holder))
+		} else {
+			b.remove(holder[0])
+		}
+		time.Sleep(aSecond)
+
+		b.lead(frozen, "x") // cut off until its lease has run out
+		time.Sleep(aSecond)
+		net.Hang(true)
+		time.Sleep(20 * time.Second)
+		net.Hang(false)
+		time.Sleep(5 * time.Second)
+
+		if err := a.Run(ctx, "x", func(context.Context, *Term) error { time.Sleep(aSecond); return errors.New("disk full") }); err == nil {
+			t.Fatal("the work has not failed")
+		}
+		ending := b.session("d", b.store, Options{})
+		stopped := b.lead(ending, "x")
+		go func() { <-stopped.Context().Done(); _ = stopped.Resign(ctx) }()
+		time.Sleep(aSecond)
+		_ = ending.Close(ctx)
+		b.lead(a, "x")
+
+		all := b.past("x", 0)
+		sameReigns(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred", "a resigned")
+		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) || !r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
+			t.Errorf("resigned: %+v", r)
+		}
+		if r := all[5]; r.Heir != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
+			t.Errorf("transferred: %+v, gap %v; want c, 2s", r, r.Gap)
+		}
+		if r := all[4]; r.Gap == nil || *r.Gap != 0 {
+			t.Errorf("the gap after a hand-over is %v", r.Gap)
+		}
+		if r := all[2]; r.Text != "disk full" {
+			t.Errorf("failed: %+v", r)
+		}
+		if d, ok := all[3].Lasted(); !ok || d < 9*time.Second || d > 11*time.Second {
+			t.Errorf("the frozen one led %v, %v; want to its deadline, 10s on", d, ok)
+		}
+		for i, r := range all[1:] {
+			if r.Token >= all[i].Token {
+				t.Errorf("token %d is before %d", r.Token, all[i].Token)
+			}
+		}
+		if limited := b.past("x", 2); len(limited) != 2 || limited[1].Gap == nil {
+			t.Errorf("the last two: %+v", limited)
+		}
+	})
+}
+
+func TestHistoryOfWhatNobodyCouldWrite(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		dead := b.session("dead", net, Options{})
+		token := b.lead(dead, "x").Token()
+		time.Sleep(aSecond)
+		net.Hang(true) // for ever: it was killed
+		time.Sleep(30 * time.Second)
+		sameReigns(t, b.past("x", 0), "dead unknown")
+		b.lead(b.session("a", b.store, Options{}), "x")
+		time.Sleep(aSecond)
+		all := b.past("x", 0)
+		sameReigns(t, all, "a leading", "dead unknown")
+		if all[0].Gap != nil || !all[1].To.IsZero() {
+			t.Errorf("%+v: nobody knows when it ended", all)
+		}
+		journal, r := RecordDeath("x", token, "dead", time.Now(), "its guardian says so")
+		if _, added, err := b.store.Append(context.Background(), journal, r, math.MaxInt32); err != nil || !added {
+			t.Fatalf("%v, %v", added, err)
+		}
+		all = b.past("x", 0)
+		sameReigns(t, all, "a leading", "dead died")
+		if all[1].From.IsZero() || all[1].Text != "its guardian says so" {
+			t.Errorf("%+v", all[1])
+		}
+	})
+}
+
+func TestATermThatIsOverAtOnceLeavesItsEndAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		on := &appends{Store: b.store}
+		s := b.session("a", on, Options{})
+		term := b.lead(s, "x")
+		if sweeps(term.Token()) {
+			t.Fatalf("the token %d is one whose end is appended; take another", term.Token())
+		}
+		_ = term.Resign(context.Background())
+		time.Sleep(aSecond)
+		sameReigns(t, b.past("x", 0), "a resigned")
+		if n := on.n.Load(); n != 0 {
+			t.Errorf("%d records were appended, want none: the release has it", n)
+		}
+		b.lead(s, "x")
+		time.Sleep(aSecond)
+		if n := on.n.Load(); n != 1 {
+			t.Errorf("%d records were appended for one that leads, want 1", n)
+		}
+	})
+}
+
+// appends counts calls of Append, and can make them fail.
+type appends struct {
+	driver.Store
+	n   atomic.Int64
+	err atomic.Pointer[error]
+}
+
+func (s *appends) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	s.n.Add(1)
+	if err := s.err.Load(); err != nil {
+		return driver.Record{}, false, *err
+	}
+	return s.Store.(driver.Journal).Append(ctx, name, r, keep)
+}
+
+func (s *appends) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	return s.Store.(driver.Journal).Records(ctx, name, before, limit)
+}
+
+func (s *appends) Journals(ctx context.Context, prefix string) ([]string, error) {
+	return s.Store.(driver.Journal).Journals(ctx, prefix)
+}
+
+func TestARecordHoldsUpNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		on := &appends{Store: b.store}
+		down := errors.New("no answer")
+		on.err.Store(&down)
+		s := b.session("a", on, Options{})
+		begin := time.Now()
+		for i := range 50 {
+			term := b.lead(s, fmt.Sprint("x", i))
+			if i%2 == 0 {
+				if err := term.Resign(ctx); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				b.remove(term)
+			}
+		}
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("wins and releases took %v while no record could be written", d)
+		}
+		time.Sleep(time.Minute)
+		on.err.Store(nil)
+		time.Sleep(time.Minute)
+		if n := on.n.Load(); n > 200 {
+			t.Errorf("%d tries in a minute: that is a storm", n)
+		}
+		for i := range 50 {
+			want := "a resigned"
+			if i%2 == 1 {
+				want = "a deposed" // told late, and told
+			}
+			sameReigns(t, b.past(fmt.Sprint("x", i), 0), want)
+		}
+		on.err.Store(&down)
+		b.remove(b.lead(s, "y"))
+		time.Sleep(aSecond)
+		begin = time.Now()
+		if err := s.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(begin); d > 200*time.Millisecond {
+			t.Errorf("Close took %v while the store takes no record", d)
+		}
+	})
+}
+
+func TestCloseWaitsForRecordsAMomentOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		on := &slowAppends{appends{Store: b.store}}
+		s := b.session("a", on, Options{})
+		b.remove(b.lead(s, "x"))
+		b.remove(b.lead(s, "y"))
+		synctest.Wait()
+		begin := time.Now()
+		_ = s.Close(context.Background())
+		if d := time.Since(begin); d != 800*time.Millisecond {
+			t.Errorf("Close took %v, want what two records need", d)
+		}
+		sameReigns(t, b.past("x", 0), "a deposed")
+		sameReigns(t, b.past("y", 0), "a deposed")
+	})
+}
+
+// slowAppends takes its time.
+type slowAppends struct{ appends }
+
+func (s *slowAppends) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	time.Sleep(400 * time.Millisecond)
+	return s.appends.Append(ctx, name, r, keep)
+}
+
+func TestManyWinsAreNoStormOfRecords(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		on := &together{appends: appends{Store: b.store}}
+		s := b.session("a", on, Options{})
+		es := s.Elections(nil)
+		names := manyNames(2000)
+		_ = es.Stand(names...)
+		terms, _, _ := collect(t, es, len(names))
+		_ = es.Resign(context.Background(), terms[:1000]...)
+		time.Sleep(time.Minute)
+		if most := on.most.Load(); most != 1 {
+			t.Errorf("%d records at a time, want 1", most)
+		}
+		written := int64(0)
+		for _, term := range terms[:1000] {
+			if sweeps(term.Token()) {
+				written++
+			}
+			sameReigns(t, b.past(term.Name(), 0), "a resigned")
+		}
+		if n := on.n.Load(); n != 1000+written {
+			t.Errorf("%d records were appended, want the 1000 that lead and %d of the others", n, written)
+		}
+		sameReigns(t, b.past(terms[1500].Name(), 0), "a leading")
+	})
+}
+
+// together counts how many records are appended at a time.
+type together struct {
+	appends
+	now, most atomic.Int64
+}
+
+func (s *together) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	s.most.Store(max(s.most.Load(), s.now.Add(1)))
+	defer s.now.Add(-1)
+	time.Sleep(time.Millisecond)
+	return s.appends.Append(ctx, name, r, keep)
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{History: 10})
+		for i := range 600 {
+			term := b.lead(s, "x")
+			if i%100 == 99 {
+				time.Sleep(aSecond)
+			}
+			_ = term.Resign(context.Background())
+		}
+		time.Sleep(aSecond)
+		all := b.past("x", 0)
+		if len(all) < 10 || len(all) > 90 {
+			t.Errorf("%d terms are kept, want 10 and some", len(all))
+		}
+		if records, _ := b.store.Records(context.Background(), "terms/x", "", 1000); len(records) > 90 {
+			t.Errorf("%d records are kept", len(records))
+		}
+	})
+}
+
+func TestLocksAndSessionsWithoutHistoryLeaveNone(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		a, none := b.session("a", b.store, Options{}), b.session("n", b.store, Options{History: -1})
+		lock, err := a.Mutex("lock").Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slot, err := a.Semaphore("slots", 2).Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		term := b.lead(none, "x")
+		time.Sleep(aSecond)
+		sameReigns(t, b.past("x", 0), "n leading") // the line says so
+		for _, t := range []*Term{lock, slot, term} {
+			_ = t.Resign(ctx)
+		}
+		b.remove(b.lead(none, "y"))
+		time.Sleep(aSecond)
+		if names, _ := b.store.Journals(ctx, ""); len(names) != 0 {
+			t.Errorf("records of %q", names)
+		}
+	})
+}
+
+func TestHistoryOfAStoreWithoutRecords(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", plainStore{b.store}, Options{})
+		_, err := s.Election("x").History(context.Background(), 0)
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "keeps no history") {
+			t.Errorf("%v, want ErrInvalid that says why", err)
+		}
+		term := b.lead(s, "x")
+		time.Sleep(aSecond)
+		if err := term.Resign(context.Background()); err != nil {
+			t.Error(err)
+		}
+		_, err = b.session("b", b.store, Options{}).Election("x").History(context.Background(), -1)
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("a limit of -1: %v", err)
+		}
+		if _, err := NewSession(b.store, Options{History: maxHistory + 1}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("a history of %d terms: %v", maxHistory+1, err)
+		}
+	})
+}
+
+func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a, heir := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		term := b.lead(a, "x")
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _, _ = heir.Election("x").Campaign(ctx, nil) }()
+		time.Sleep(aSecond)
+		token, err := term.heir(context.Background(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		time.Sleep(aSecond)
+		term.c.giveUpTo(token, "b")
+		if err := term.Resign(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		all := b.past("x", 0)
+		sameReigns(t, all, "a resigned")
+		if all[0].Heir != "" || !strings.Contains(all[0].Text, "b, which stood no more") {
+			t.Errorf("%+v", all[0])
+		}
+	})
+}
+
+func TestRecordsOfAnybodyAreRead(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		s := b.session("a", b.store, Options{})
+		_ = b.lead(s, "x").Resign(ctx)
+		for key, text := range map[string]string{
+			"zzz":                              "no key of ours",
+			recordKey(7):                       "{",
+			recordKey(8):                       `[]`,
+			recordKey(9):                       `{"v":0,"id":"x"}`,
+			recordKey(math.MaxUint64):          `{"v":1,"from":"yesterday"}`,
+			recordKey(10) + endSuffix:          `{"v":1,"id":"x"}`,
+			recordKey(11) + endSuffix + "more": `{"v":1,"why":"died"}`,
+			"00000000000000000000":             `{"v":1,"id":"x"}`,
+			recordKey(12):                      `{"v":2,"id":"future","from":"2030-01-01T00:00:00Z","to":"2029-01-01T00:00:00Z","why":"abducted","more":{"a":1}}`,
+		} {
+			if _, _, err := b.store.Append(ctx, "terms/x", driver.Record{Key: key, Value: []byte(text)}, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reader := b.session("r", b.store, Options{})
+		all, err := reader.Election("x").History(ctx, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameReigns(t, all, "future abducted", "a resigned")
+		if n := reader.Stats().Unreadable; n != 8 {
+			t.Errorf("%d records left out, want 8", n)
+		}
+		if _, known := all[0].Lasted(); known || all[0].Gap == nil {
+			t.Errorf("%+v: it ended before it began, and began after the other's end", all[0])
+		}
+	})
+}
+
+func TestARecordStaysSmall(t *testing.T) {
+	long := strings.Repeat("ä", 5000)
+	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long, Heir: long, From: time.Now(), To: time.Now()}
+	d := r.encode(recordKey(math.MaxUint64) + endSuffix)
+	if len(d.Value) > 4096 || len(d.Key) > 64 {
+		t.Errorf("%d bytes under a key of %d", len(d.Value), len(d.Key))
+	}
+	if s := cut(long); len(s) > recordText || !strings.HasSuffix(s, "ä…") {
+		t.Errorf("cut to %d bytes: %q", len(s), s[len(s)-10:])
+	}
+	if d := (record{From: time.Unix(1<<40, 0)}).encode("k"); len(d.Value) == 0 {
+		t.Error("a time beyond all years leaves no record")
+	}
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add(recordKey(5), []byte(`{"v":1,"id":"a","from":"2026-01-02T03:04:05Z"}`))
+	f.Add(recordKey(5)+endSuffix, []byte(`{"v":1,"why":"died","to":"2026-01-02T03:04:05.678Z","value":"AAAA"}`))
+	f.Add("x", []byte("{"))
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		token, r, end, ok := readRecord(driver.Record{Key: key, Value: value})
+		if !ok {
+			return
+		}
+		if want := recordKey(token); key != want && (key != want+endSuffix || !end) {
+			t.Errorf("the key %q was read as token %d, end %v", key, token, end)
+		}
+		if again, r2, _, ok := readRecord(r.encode(key)); !ok || again != token || r2.Reason != r.Reason {
+			t.Errorf("%q does not survive: %+v", value, r)
+		}
+		st := State{Name: "x", Leader: &Standing{Token: token}}
+		reign := Reign{Name: "x", Token: token, Reason: Unknown}
+		reign.learn(r, end)
+		reign.Lasted()
+		st.complete([]Reign{reign, reign}, 1)
+	})
+}
