@@ -22,7 +22,7 @@ type etcdServing struct {
 }
 
 func (e *etcdServing) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&e.addrs, "etcd-api", nil, "HOST:PORT for clients of etcd: its election, lock and lease calls, as gRPC and as JSON; guarded as --listen")
+	f.StringArrayVar(&e.addrs, "etcd-api", nil, "HOST:PORT for clients of etcd: election, lock and lease calls, gRPC and JSON; guarded as --listen")
 }
 
 // listenEtcd opens what it is served on.

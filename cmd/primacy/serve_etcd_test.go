@@ -75,7 +75,8 @@ func TestTheEtcdPageHolds(t *testing.T) {
 	}
 	w := newWorld(t)
 	addr := etcdAddr(w.serve("side", "--etcd-api", "127.0.0.1:0"))
-	want := map[string]string{"lease/grant": `"ID":"77"`, "election/campaign": `"lease":"77"`, "lease/keepalive": `"TTL":"15"`, "election/leader": `"value":"aG9zdDE="`, "lease/revoke": `"header"`}
+	want := map[string]string{"lease/grant": `"ID":"77"`, "election/campaign": `"lease":"77"`,
+		"lease/keepalive": `"TTL":"15"`, "election/leader": `"value":"aG9zdDE="`, "lease/revoke": `"header"`}
 	for _, m := range regexp.MustCompile(`(?m)^curl .*/v3/(\S+) .*$`).FindAllStringSubmatch(string(text), -1) {
 		out, err := exec.Command("sh", "-c", strings.ReplaceAll(m[0], "127.0.0.1:2378", addr)).Output()
 		if err != nil || want[m[1]] == "" || !strings.Contains(string(out), want[m[1]]) {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
 )
@@ -212,3 +213,20 @@ func TestNobodyElseIsServedWithoutTLSAndAToken(t *testing.T) {
 }
 
 func hex(lease int64) string { return fmt.Sprintf("%x", lease) }
+
+// FuzzKey holds that a key is taken apart as it was made, and that no other one does harm.
+func FuzzKey(f *testing.F) {
+	f.Add("n", int64(7), []byte("n/7"))
+	f.Add("a/b", int64(-1), []byte("/"))
+	f.Add("etcd-7@", int64(0), []byte("n/ffffffffffffffff"))
+	f.Fuzz(func(t *testing.T, name string, lease int64, any []byte) {
+		if n, l, ok := split(key(name, lease)); !ok || n != name || l != lease {
+			t.Errorf("%q, %x: %q, %x, %v", name, lease, n, l, ok)
+		}
+		split(any)
+		if got := leaseOf(primacy.Standing{ID: owner(lease, name)}); got != lease {
+			t.Errorf("%x: %x", lease, got)
+		}
+		leaseOf(primacy.Standing{ID: name, Lease: string(any)})
+	})
+}

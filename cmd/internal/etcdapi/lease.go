@@ -150,7 +150,8 @@ func (l *lease) keepAlive(ctx context.Context) time.Duration {
 	}
 }
 
-// promise starts the client's ttl afresh if that is safe. Otherwise it returns the term that does not last so long, with its deadline; nil if the lease is over.
+// promise starts the client's ttl afresh if that is safe. Otherwise it returns the term that does not last so long, with its deadline; nil if
+// the lease is over.
 func (l *lease) promise() (short *primacy.Term, until time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

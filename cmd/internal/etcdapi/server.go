@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,29 +70,37 @@ func New(store driver.Store, o Options) (*Server, error) {
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second
 	}
-	if len(o.ID) > MaxID || o.MaxLeases < 0 || o.Timeout < 0 {
-		return nil, fmt.Errorf("etcdapi: the id has %d bytes (at most %d), %d leases, a timeout of %v: must not be negative", len(o.ID), MaxID, o.MaxLeases, o.Timeout)
-	}
-	if _, most := bounds(store.Caps()); most < minTTL {
-		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's", store.Caps().Store, store.Caps().MaxTTL)
+	_, most := bounds(store.Caps())
+	switch {
+	case len(o.ID) > MaxID:
+		return nil, fmt.Errorf("etcdapi: the id has %d bytes, more than %d", len(o.ID), MaxID)
+	case o.MaxLeases < 0 || o.Timeout < 0:
+		return nil, fmt.Errorf("etcdapi: %d leases and a timeout of %v must not be negative", o.MaxLeases, o.Timeout)
+	case most < minTTL:
+		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's clients", store.Caps().Store, store.Caps().MaxTTL)
 	}
 	reader, err := primacy.NewSession(store, primacy.Options{ID: o.ID, TTL: max(primacy.DefaultTTL, store.Caps().MinTTL), Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}
 	o.ID = reader.ID()
+	o.ID = strings.ToValidUTF8(o.ID[:min(len(o.ID), MaxID)], "")
 	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{},
 		member: pb.ResponseHeader{ClusterId: sum(store.Caps().Store), MemberId: sum(o.ID)}}
-	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxBody), grpc.UnaryInterceptor(s.admitCall), grpc.StreamInterceptor(s.admitStream))
-	epb.RegisterElectionServer(s.grpc, &elections{s: s})
-	lpb.RegisterLockServer(s.grpc, &locks{s: s})
-	pb.RegisterLeaseServer(s.grpc, &leases{s: s})
-	pb.RegisterAuthServer(s.grpc, &auth{s: s})
+	s.register()
 	if s.http, err = s.web(); err != nil {
 		return nil, err
 	}
 	go func() { _ = s.grpc.Serve(s.inner) }()
 	return s, nil
+}
+
+func (s *Server) register() {
+	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxBody), grpc.UnaryInterceptor(s.admitCall), grpc.StreamInterceptor(s.admitStream))
+	epb.RegisterElectionServer(s.grpc, &elections{s: s})
+	lpb.RegisterLockServer(s.grpc, &locks{s: s})
+	pb.RegisterLeaseServer(s.grpc, &leases{s: s})
+	pb.RegisterAuthServer(s.grpc, &auth{s: s})
 }
 
 func sum(text string) uint64 {
