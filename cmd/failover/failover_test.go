@@ -31,6 +31,11 @@ type stage struct {
 
 func newStage(t *testing.T, ttl time.Duration) *stage {
 	t.Helper()
+	return newStageWith(t, ttl, examples["haproxy"])
+}
+
+func newStageWith(t *testing.T, ttl time.Duration, by example) *stage {
+	t.Helper()
 	s := &stage{T: t, ttl: ttl, network: etcdtest.NewNetwork(t, machines+1)}
 	o := s.network.Options(etcdtest.Options{})
 	s.etcd = etcdtest.StartCluster(t, machines, o)
@@ -42,10 +47,10 @@ func newStage(t *testing.T, ttl time.Duration) *stage {
 	var at [][2]string
 	for i := range machines {
 		at = append(at, [2]string{s.network.Host(i) + ":8000", s.network.Host(i) + ":8001"})
-		s.nodes = append(s.nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+strings.Join(members, ","), at[i][0], at[i][1], ttl, on(i), blindEnv+"="+os.Getenv(blindEnv)))
+		s.nodes = append(s.nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+strings.Join(members, ","), at[i][0], at[i][1], ttl, on(i)))
 	}
 	proxy := s.network.Host(machines) + ":8080"
-	examples["haproxy"].start(t, at, proxy, on(machines))
+	by.start(t, at, proxy, on(machines))
 	s.clients = hammer(proxy, 4)
 	t.Cleanup(func() { s.clients.end() })
 	return s
@@ -112,7 +117,13 @@ func (s *stage) kill(i int, parts ...int) func() {
 func (s *stage) freeze(i int, parts ...int) func() {
 	pids := s.which(i, parts)
 	send(syscall.SIGSTOP, pids...)
-	return func() { send(syscall.SIGCONT, pids...) }
+	return func() { // the service first: it has a moment before those that end it
+		slices.Reverse(pids)
+		for _, pid := range pids {
+			send(syscall.SIGCONT, pid)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 }
 
 // TestFailover is the promise as a client behind a proxy sees it.
@@ -190,7 +201,8 @@ func (s *stage) report(all []seen, rounds int) {
 		s.Errorf("%d changes of leader in %d rounds", len(gaps), rounds)
 		return
 	}
-	s.Logf("gaps: worst %v, median %v, least %v", gaps[len(gaps)-1].Round(time.Millisecond), gaps[len(gaps)/2].Round(time.Millisecond), gaps[0].Round(time.Millisecond))
+	ms := func(i int) time.Duration { return gaps[i].Round(time.Millisecond) }
+	s.Logf("gaps: worst %v, median %v, least %v", ms(len(gaps)-1), ms(len(gaps)/2), ms(0))
 	for _, wrong := range append(v.byOrder, v.byInstant...) {
 		s.Errorf("two leaders: %s", wrong)
 	}

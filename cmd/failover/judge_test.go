@@ -34,7 +34,8 @@ func judge(all []seen) verdict {
 		// What had arrived before s was sent: a search, since answers are in the order of their arrival.
 		before, _ := slices.BinarySearchFunc(all[:i], s.sent, func(o seen, at time.Duration) int { return int(o.got - at) })
 		if before > 0 && newest[before-1] > s.Token {
-			v.byOrder = append(v.byOrder, fmt.Sprintf("token %d of %s answered a request sent at %v, after one of token %d had arrived", s.Token, s.ID, s.sent, newest[before-1]))
+			v.byOrder = append(v.byOrder, fmt.Sprintf("token %d of %s answered a request sent at %v, after one of token %d had arrived",
+				s.Token, s.ID, s.sent, newest[before-1]))
 		}
 		switch {
 		case s.Token > top && top != 0:

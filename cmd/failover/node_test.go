@@ -34,7 +34,7 @@ type node struct {
 }
 
 // newNode starts one. wrap puts a command on the node's machine.
-func newNode(t testing.TB, id, store, service, status string, ttl time.Duration, wrap func([]string) []string, env ...string) *node {
+func newNode(t testing.TB, id, store, service, status string, ttl time.Duration, wrap func([]string) []string) *node {
 	t.Helper()
 	bin, err := program()
 	if err != nil {
@@ -46,7 +46,7 @@ func newNode(t testing.TB, id, store, service, status string, ttl time.Duration,
 	}
 	n := &node{TB: t, id: id, dir: t.TempDir(), ends: map[int]int{}, done: make(chan struct{})}
 	n.args = wrap([]string{bin, "run", "--store", store, "--id", id, "--ttl", ttl.String(), "--timeout", "30s", "--status", status, "billing", "--", self})
-	n.env = append(os.Environ(), append(env, listenEnv+"="+service, "XDG_RUNTIME_DIR="+n.dir)...)
+	n.env = append(os.Environ(), listenEnv+"="+service, "XDG_RUNTIME_DIR="+n.dir)
 	t.Cleanup(n.down)
 	go n.keep()
 	return n

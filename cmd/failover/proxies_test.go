@@ -22,14 +22,15 @@ type example struct {
 	program string
 	file    string
 	command func(config, dir string) []string
+	change  func(text string) string // once its addresses are ours; nil: nothing
 }
 
 var examples = map[string]example{
-	"haproxy": {"haproxy", "haproxy/haproxy.cfg", func(config, _ string) []string { return []string{"haproxy", "-db", "-f", config} }},
-	"caddy": {"caddy", "caddy/Caddyfile", func(config, _ string) []string {
+	"haproxy": {program: "haproxy", file: "haproxy/haproxy.cfg", command: func(config, _ string) []string { return []string{"haproxy", "-db", "-f", config} }},
+	"caddy": {program: "caddy", file: "caddy/Caddyfile", command: func(config, _ string) []string {
 		return []string{"caddy", "run", "--adapter", "caddyfile", "--config", config}
 	}},
-	"nginx": {"nginx", "nginx/nginx.conf", func(config, dir string) []string {
+	"nginx": {program: "nginx", file: "nginx/nginx.conf", command: func(config, dir string) []string {
 		own := fmt.Sprintf("daemon off; pid %[1]s/pid; error_log stderr;", dir) // all else is the example's
 		return []string{"nginx", "-c", config, "-p", dir, "-g", own}
 	}},
@@ -48,6 +49,9 @@ func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]s
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	config := e.substitute(t, string(text), nodes, at, dir)
+	if e.change != nil {
+		config = e.change(config)
+	}
 	path := filepath.Join(dir, filepath.Base(e.file))
 	for _, err := range []error{os.Chmod(dir, 0o777), os.WriteFile(path, []byte(config), 0o644)} {
 		if err != nil {
