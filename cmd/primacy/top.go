@@ -118,7 +118,7 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 	if o, ok := st.(driver.Overseer); ok {
 		src.Leases = o.Remaining
 	}
-	if j, ok := st.(driver.Journal); ok {
+	if j, ok := st.(driver.Journal); ok && st.Caps().Token != driver.TokenNone {
 		src.Recorded = func(ctx context.Context) ([]string, error) {
 			names, err := j.Journals(ctx, termJournals+prefix)
 			for i := range names {
@@ -126,8 +126,24 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 			}
 			return names, err
 		}
+		src.History = func(ctx context.Context, name string, limit int) ([]top.Term, error) {
+			reigns, err := s.Election(name).History(ctx, limit)
+			var terms []top.Term
+			for _, r := range reigns {
+				terms = append(terms, termOf(r))
+			}
+			return terms, err
+		}
 	}
 	return src
+}
+
+func termOf(r primacy.Reign) top.Term {
+	t := top.Term{Token: r.Token, ID: r.ID, From: r.From, To: r.To, Reason: string(r.Reason), By: r.By, Text: r.Text, Heir: r.Heir}
+	if r.Gap != nil {
+		t.Gap = *r.Gap
+	}
+	return t
 }
 
 // topAct does what was asked for on the page, and says what became of it.

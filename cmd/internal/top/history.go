@@ -2,6 +2,7 @@ package top
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/primacy-go/primacy"
@@ -41,7 +42,7 @@ func (w *watcher) readHistory(ctx context.Context, name string) {
 	w.mu.Lock()
 	t.readToken, t.readAt, t.read, t.termErr = token, w.now(), true, err
 	if t.tries++; err == nil {
-		if t.terms = terms; len(terms) > 0 {
+		if t.terms = terms; slices.ContainsFunc(terms, Term.recorded) {
 			w.recorded[name] = true
 		}
 	}
@@ -57,13 +58,18 @@ func (w *watcher) unread() (string, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
-	for _, n := range w.wanted {
-		if t := w.tracks[n]; t != nil && t.stale(now) {
+	due := func(n string, selected bool) bool {
+		t := w.tracks[n]
+		// A lock that goes round has no records: they are not looked for with each of its holders.
+		return t != nil && t.stale(now) && (w.src.Recorded == nil || w.recorded[n] || selected && !t.read)
+	}
+	for i, n := range w.wanted {
+		if due(n, i == 0) {
 			return n, true
 		}
 	}
-	for n, t := range w.tracks {
-		if t.stale(now) {
+	for n := range w.tracks {
+		if due(n, false) {
 			return n, true
 		}
 	}
@@ -106,6 +112,9 @@ func (w *watcher) view() *view {
 	return v
 }
 
+// recorded says whether anybody wrote it down: who leads at present is told without.
+func (t Term) recorded() bool { return !t.From.IsZero() || !t.To.IsZero() }
+
 // reckon finds since when the leader leads and how often it changed, as of now, from what was recorded and what was seen.
 func (t *track) reckon(r *row, now time.Time) {
 	if r.before = t.led; t.exact {
@@ -124,7 +133,13 @@ func (t *track) reckon(r *row, now time.Time) {
 	}
 	recorded, oldest := map[primacy.Token]bool{}, now
 	for _, term := range t.terms {
+		if !term.recorded() {
+			continue
+		}
 		recorded[term.Token] = true
+		if term.From.IsZero() {
+			continue
+		}
 		if oldest = term.From; now.Sub(term.From) <= window {
 			r.changes++
 		}
@@ -134,7 +149,7 @@ func (t *track) reckon(r *row, now time.Time) {
 			r.changes-- // it was counted by its record, if at all
 		}
 	}
-	if len(t.terms) > 0 && t.readToken == t.token() && (len(t.terms) < termsRead || now.Sub(oldest) > window) {
+	if len(recorded) > 0 && t.readToken == t.token() && (len(t.terms) < termsRead || now.Sub(oldest) > window) {
 		r.whole = true
 	}
 }

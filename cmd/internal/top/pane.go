@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,7 +126,7 @@ func (u *ui) termLines(r *row) [][]part {
 		return say("a lock leaves no records")
 	case r.termErr != nil:
 		return say("not read: " + r.termErr.Error())
-	case len(r.terms) == 0:
+	case !slices.ContainsFunc(r.terms, Term.recorded):
 		return say("none recorded")
 	}
 	for _, t := range r.terms {

@@ -26,7 +26,7 @@ const (
 	patience     = 10 * time.Second       // for one list
 	leasesAtOnce = 64                     // asked of in one refresh
 	termsRead    = 30                     // of one election
-	historyPace  = 15 * time.Millisecond  // from one history to the next
+	historyPace  = 30 * time.Millisecond  // from one history to the next
 	historyRests = 500 * time.Millisecond // where there is none to read
 	recordEvery  = 30 * time.Second       // for the names with records
 	keptFor      = 24 * time.Hour         // of what nobody stands for any more
