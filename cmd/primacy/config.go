@@ -74,7 +74,7 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 		switch sub, f := subcommand(verb, key), configurable(verb, key); {
 		case sub != nil:
 			var below map[string]toml.Primitive
-			if err := c.md.PrimitiveDecode(p, &below); err != nil {
+			if err := c.md.PrimitiveDecode(p, &below); err != nil || !c.isTable(p) {
 				return fmt.Errorf("%s: %s must be a table: [%s]", c.at(p), full, full)
 			}
 			if err := c.section(sub, wanted, full, below); err != nil {
@@ -184,6 +184,15 @@ func (c *config) isArray(p toml.Primitive) bool {
 		return false
 	}
 	_, ok := v.([]any)
+	return ok
+}
+
+func (c *config) isTable(p toml.Primitive) bool {
+	var v any
+	if c.md.PrimitiveDecode(p, &v) != nil {
+		return false
+	}
+	_, ok := v.(map[string]any)
 	return ok
 }
 

@@ -307,7 +307,7 @@ func TestStatusOverHTTP(t *testing.T) {
 		}
 	}
 	token := w.awaitLine("n", 2)[0].CreateRevision
-	check("tcp", addr, map[string]int{"/leader": 200, "/leader/n": 200, "/leader/m": 503, "/leader?token=" + token: 200, "/leader?token=1": 503, "/readyz": 200, "/replica": 503})
+	check("tcp", addr, map[string]int{"/leader": 200, "/leader/n": 200, "/leader/m": 503, "/leader?token=" + token: 200, "/leader?token=1": 503, "/readyz": 200, "/replica": 503, "/metrics": 200})
 	check("unix", sock, map[string]int{"/leader": 503, "/leader/n": 503, "/readyz": 200, "/replica": 200})
 	w.start("run", "--status", "unix:"+sock, "m", "true").ends(exitUsage).complains("another process answers there")
 	// Frozen past its deadline, its first answer is no.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 )
 
 // serveStatus answers at --status, and returns what ends it.
@@ -25,7 +26,12 @@ func (r *runner) serveStatus(alive func() error) (end func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--status %s: %w", clean(r.statusAt), err)
 	}
-	o := health.Options{Name: r.name, Alive: alive, Ready: r.ready,
+	figures, err := telemetry.New(r.session, telemetry.Options{})
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	o := health.Options{Name: r.name, Alive: alive, Ready: r.ready, Metrics: figures.Handler(),
 		Leads: func(name string, token primacy.Token) (health.Lead, bool) {
 			t := r.current.Load()
 			if t == nil || name != r.name || token != 0 && token != t.Token() {
@@ -36,7 +42,7 @@ func (r *runner) serveStatus(alive func() error) (end func(), err error) {
 	s := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { _ = s.Serve(l) }()
-	return func() { _ = s.Close() }, nil
+	return func() { _ = s.Close(); figures.Close() }, nil
 }
 
 // ready says that the store has answered, which it had before this was served, and that we are not on our way out. Whether we lead is no part of it.
