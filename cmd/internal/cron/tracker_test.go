@@ -160,11 +160,13 @@ func TestTrackerOfAPausedJob(t *testing.T) {
 	tr := trackerOf(t, nil).sees1(35, paused...)
 	expect(t, "paused", tr.orders(35))
 	expect(t, "later", tr.sees1(75, paused...).orders(75))
-	wanted := append(paused, rec{at: 72, kind: kindWant, verdict: Wanted})
+	wanted := append(slices.Clip(paused), rec{at: 72, kind: kindWant, verdict: Wanted})
 	expect(t, "an extra run", tr.sees1(76, wanted...).orders(76), "run 72.1")
 	expect(t, "has begun", tr.sees1(77, append(wanted, ran(72)...)...).orders(77))
-	resumed := append(paused, rec{at: 95, kind: kindNote, verdict: Resumed})
-	expect(t, "resumed", tr.sees1(99, resumed...).orders(101), "run 100.1")
+	resumed := append(slices.Clip(paused), rec{at: 95, kind: kindNote, verdict: Resumed})
+	expect(t, "resumed", trackerOf(t, nil).sees1(35, paused...).sees1(99, resumed...).orders(101), "run 100.1")
+	behind := append(slices.Clip(paused), rec{at: 16, kind: kindNote, verdict: Resumed}) // by a clock that is behind
+	expect(t, "what was due until it was last seen paused is not missed", tr.sees1(80, behind...).orders(80), "run 80.1")
 	expect(t, "resumed, to who was not there", trackerOf(t, nil).sees1(99, resumed...).orders(101), "run 100.1")
 }
 
