@@ -105,6 +105,8 @@ func TestTopByKeys(t *testing.T) {
 	m.types("billing/invoicer", "Enter")
 	m.shows("billing/invoicer: web-3 leads now under token")
 	m.shows("billing/invoicer web-3 ")
+	m.shows(" web-3 leading")
+	m.eventually("its terms", func() bool { return regexp.MustCompile(`web-1 \d+s transferred by`).MatchString(m.screen()) })
 	m.shows("LINE (2 waiting)")
 	m.types("d")
 	m.shows("drain: move all")
