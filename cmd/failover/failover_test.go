@@ -206,7 +206,8 @@ func (s *stage) report(all []seen, rounds int) {
 	for _, wrong := range append(v.byOrder, v.byInstant...) {
 		s.Errorf("two leaders: %s", wrong)
 	}
-	if limit := 3 * s.ttl; gaps[len(gaps)-1] > limit {
+	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every lease its whole ttl again.
+	if limit := 2*s.ttl + 8*time.Second; gaps[len(gaps)-1] > limit {
 		s.Errorf("a gap of %v: more than %v", gaps[len(gaps)-1], limit)
 	}
 }
