@@ -179,7 +179,7 @@ func TestServeAKilledClientHasResigned(t *testing.T) {
 // deadline that it was told.
 func TestServeFrozen(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.serve("a", "--ttl", "2s"), w.serve("b", "--ttl", "2s")
+	a, b := w.serve("a", "--ttl", "4s"), w.serve("b", "--ttl", "4s")
 	one := a.campaign("one")
 	one.next("renewed")
 	two := b.campaign("two")
@@ -226,7 +226,7 @@ func TestServeFrozen(t *testing.T) {
 // On SIGTERM every client is told, and everything is given up before the process ends; a client that does not stop is waited for no longer than it was told.
 func TestServeStops(t *testing.T) {
 	w := newWorld(t)
-	a := w.serve("a", "--ttl", "2s")
+	a := w.serve("a", "--ttl", "4s")
 	deaf := a.curl("-X", "POST", "http://localhost/v1/elections/n/campaign")
 	deaf.next("elected")
 	code, text := a.ask("POST", "/v1/locks/l", `{"lease_ms":1000}`)

@@ -90,7 +90,7 @@ func (o *open) orElse(p *open) (first, second *open, won line) {
 // Who is asked to resign is told, and has the time that it was told before; nobody else leads meanwhile, whatever the client does.
 func TestWhoIsAskedHasTheTimeThatItWasTold(t *testing.T) {
 	t.Parallel()
-	s := newAgent(t, Options{Session: primacy.Options{TTL: 2 * time.Second}})
+	s := newAgent(t, Options{Session: primacy.Options{TTL: 4 * time.Second}})
 	one := s.campaign("n", `{"id":"one"}`)
 	one.until("renewed")
 	two := s.campaign("n", `{"id":"two"}`)
@@ -136,7 +136,7 @@ func TestALostConnectionIsNotAClosedOne(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newAgent(t, Options{Session: primacy.Options{TTL: time.Second}})
+			s := newAgent(t, Options{Session: primacy.Options{TTL: 2 * time.Second}})
 			term, err := s.own.Election("n").Campaign(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -167,13 +167,13 @@ func TestALostConnectionIsNotAClosedOne(t *testing.T) {
 func TestACampaignThatIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{})
-	one := s.campaign("n", `{"id":"one","renew_ms":500}`)
+	one := s.campaign("n", `{"id":"one","renew_ms":2000}`)
 	won := one.until("elected")
-	if won.LeaseMS > 450 {
+	if won.LeaseMS > 1800 {
 		t.Errorf("got %+v", won)
 	}
 	for range 4 {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond)
 		s.want(200, "", s.ask("POST", "/v1/elections/n/renew", "", "Primacy-Token", won.Token.String()))
 	}
 	if stop := one.until("stopping"); stop.Reason != "not-renewed" || stop.LeaseMS != 0 {
@@ -201,7 +201,7 @@ func TestACampaignGivesUpInTime(t *testing.T) {
 // Stopping the server tells everybody, and everything is resigned.
 func TestStoppingTellsEverybody(t *testing.T) {
 	t.Parallel()
-	s := newAgent(t, Options{Session: primacy.Options{TTL: 2 * time.Second}})
+	s := newAgent(t, Options{Session: primacy.Options{TTL: 4 * time.Second}})
 	leads, waits := s.campaign("n", `{"id":"one"}`), (*open)(nil)
 	won := leads.until("elected")
 	waits = s.campaign("n", `{"id":"two"}`)
@@ -266,7 +266,7 @@ func TestServerSentEvents(t *testing.T) {
 // A reader that takes nothing holds nobody up, and is given up.
 func TestASlowReaderHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	s := newAgent(t, Options{})
+	s := newAgent(t, Options{Session: primacy.Options{TTL: time.Minute}})
 	s.campaign("n", "")
 	slow, err := http.NewRequest("GET", "http://x/v1/elections/n/events", nil)
 	if err != nil {

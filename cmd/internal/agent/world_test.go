@@ -42,7 +42,7 @@ func newAgentOn(t testing.TB, st driver.Store, o Options) *site {
 		o.Session.ID = "side"
 	}
 	if o.Session.TTL == 0 {
-		o.Session.TTL = 2 * time.Second // what a client was told is waited for when a test ends
+		o.Session.TTL = 6 * time.Second // what a client was told is waited for when a test ends
 	}
 	a, err := New(st, o)
 	if err != nil {
