@@ -15,7 +15,8 @@ const MaxRecord = 8192
 // No decision about leadership rests on a journal, and records outlive the lease and the process that wrote them. A store may forget a record 400 days
 // after it was written, so that names which nobody uses any more do not fill it for ever.
 //
-// A [Place] can carry a record too: see [Place.Record].
+// A [Place] can carry a record too: see [Place.Record]. It counts with the others, but only Append removes records: who leaves some by places appends
+// to the same journal now and then.
 type Journal interface {
 	// Append keeps r under name unless there is a record with its key: then it changes nothing and returns that one and false. The keep records with
 	// the largest keys are kept at least; of what is beyond them most are removed, now or soon. keep is at least 1. It is safe to repeat after an unknown

@@ -15,9 +15,9 @@ import (
 
 // guarded starts servers with authentication, whose tokens live for two seconds. User "runner" may use the prefix
 // "primacy/", user "stranger" another one.
-func guarded(t *testing.T, n int) *etcdtest.Cluster {
+func guarded(t *testing.T, n int, args ...string) *etcdtest.Cluster {
 	t.Helper()
-	cluster := etcdtest.StartCluster(t, n, etcdtest.Options{Args: []string{"--auth-token-ttl", "2"}})
+	cluster := etcdtest.StartCluster(t, n, etcdtest.Options{Args: append([]string{"--auth-token-ttl", "2"}, args...)})
 	c := plainClient(t, cluster.Endpoints()...)
 	step := func(_ any, err error) {
 		t.Helper()

@@ -255,7 +255,7 @@ func (s *Store) alarms(ctx context.Context) driver.Finding {
 func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 	f := driver.Finding{Topic: "permissions", Level: driver.Fine}
 	var denied []string
-	for _, key := range []string{s.lineDir(name), s.prefix + sessions} {
+	for _, key := range []string{s.lineDir(name), s.prefix + sessions, s.journalsDir()} {
 		probe := key + "primacy-doctor"
 		_, _, err := s.txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
@@ -275,6 +275,9 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 		return []driver.Finding{f}
 	}
 	f.Level, f.Found = driver.Failed, fmt.Sprintf("this user may not read, write and delete below %q", denied)
+	if len(denied) == 1 && denied[0] == s.journalsDir() {
+		f.Level, f.Found = driver.Warning, f.Found+": no history is kept, and no cron job runs"
+	}
 	f.Advice = fmt.Sprintf("etcdctl role grant-permission ROLE --prefix=true readwrite %s", s.prefix)
 	return []driver.Finding{f}
 }

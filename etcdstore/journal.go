@@ -61,8 +61,11 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 func (s *Store) append(ctx context.Context, what, name string, r driver.Record) (resp *pb.TxnResponse, doubt bool, err error) {
 	dir := s.journalDir(name)
 	at := s.shelfOf(name)
-	for tries := 0; ; tries++ {
-		lease := s.shelfLease(ctx, at)
+	for bare, tries := false, 0; ; tries++ {
+		lease := int64(0)
+		if !bare {
+			lease = s.shelfLease(ctx, at)
+		}
 		var unsure bool
 		resp, unsure, err = s.txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
@@ -72,14 +75,15 @@ func (s *Store) append(ctx context.Context, what, name string, r driver.Record) 
 		})
 		doubt = doubt || unsure
 		switch {
-		case lease == 0 || tries == 2 || err == nil:
-			return resp, doubt, notGone(err)
-		case isGone(err):
+		case bare && err == nil:
+			s.shelves.without(at)
+			return resp, doubt, nil
+		case isGone(err) && tries < 2:
 			s.shelves.forget(at)
-		case errors.Is(err, driver.ErrRefused):
-			s.shelves.without(at) // a user may attach nothing to a lease with a key that he may not write
+		case errors.Is(err, driver.ErrRefused) && lease != 0:
+			bare = true // a user may attach nothing to a lease with a key that he may not write
 		default:
-			return resp, doubt, err
+			return resp, doubt, notGone(err)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func allFree(t *testing.T, s *etcdstore.Store, places []driver.Place, journal st
 // of them does so beside another's that he may not write.
 func TestJournalsWithoutRights(t *testing.T) {
 	t.Parallel()
-	srv := guarded(t, 1).Members[0]
+	srv := guarded(t, 1, "--auth-token-ttl=300", "--bcrypt-cost=4").Members[0] // four users log in here
 	root, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "secret"})
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +95,7 @@ func TestJournalsWithoutRights(t *testing.T) {
 	if _, err = narrow.Records(soon(t), "terms/mine", "", 9); !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Records without rights = %v, want ErrRefused", err)
 	}
+	finds(t, narrow.Examine(soon(t), "n"), "permissions", driver.Warning, "primacy/@journal/", "no history is kept")
 	l := grant(t, narrow, "a", time.Minute)
 	places := heldMany(t, l, "x", 50)
 	for i := range places {

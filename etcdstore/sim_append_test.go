@@ -67,8 +67,8 @@ func TestSimulatedAppendWithoutRights(t *testing.T) {
 	})
 }
 
-// TestSimulatedTrimming: clients append to one journal, in no order. At no time are there fewer than are to be kept, nor do the largest lack; in the end there are not many
-// more; and it does not take a request for each.
+// TestSimulatedTrimming: clients append to one journal, in no order. In the end there are not fewer than are to be kept, nor do the largest lack;
+// there are not many more; and it did not take a request for each.
 func TestSimulatedTrimming(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const keep, each = 20, 120

@@ -268,7 +268,8 @@ func TestSimulatedReleasesWithoutRecords(t *testing.T) {
 }
 
 // jammedReleases claims names, has their releases wait, and returns what lets them go, with their results.
-func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place, instead func(ctx context.Context, req any, do func(context.Context) error) error) (errs func() error) {
+func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place,
+	instead func(ctx context.Context, req any, do func(context.Context) error) error) (errs func() error) {
 	open := jam(t, l, g, instead)
 	done := make(chan error, len(places))
 	for _, p := range places {
@@ -296,7 +297,8 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 				places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i), "v"))
 				want = append(want, fmt.Sprintf("j/%02d=v", i))
 			}
-			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"), leaving(claimed(t, l, "z"), "j", "00", "v"))
+			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"),
+				leaving(claimed(t, l, "z"), "j", "00", "v"))
 			s.shelfLease(ending(t, time.Second), s.shelfOf("j"))
 			refused := 0
 			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {

@@ -18,6 +18,9 @@
 // Endpoints are members, or load balancers that pass connections through; not etcd's own grpc-proxy, which acknowledges
 // renewals out of its cache.
 //
+// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes share. Who reaches a record's journal but not the whole prefix
+// needs the right to read and write there; without it, and while etcd is full (NOSPACE), places are given up without their records.
+//
 // In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number than the create revision
 // of the claim behind it. Fence on create revisions only.
 package etcdstore
@@ -47,7 +50,7 @@ const (
 	maxTTL   = 300 * time.Second
 )
 
-// Store is a [driver.Store] on etcd, and a [driver.Lister] and [driver.Asker] too.
+// Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and [driver.Journal] too.
 type Store struct {
 	prefix  string
 	caps    driver.Caps
