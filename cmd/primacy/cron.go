@@ -32,6 +32,7 @@ type crontab struct {
 	max     int
 	spread  time.Duration
 	look    time.Duration
+	own     []string // environment variables meant for this process alone
 	signals chan os.Signal
 	logging sync.Mutex
 }
@@ -63,6 +64,7 @@ Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context()) },
 	}
 	t.flags(c.Flags())
+	t.own = ownVariables(c.Flags())
 	c.AddCommand(a.cronCheckCommand(), a.cronStatusCommand(), a.cronHistoryCommand(), a.cronMarkCommand("pause"), a.cronMarkCommand("resume"), a.cronMarkCommand("run"))
 	return c
 }
@@ -192,9 +194,7 @@ func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *sup
 
 // environment is what commands get of ours: not what was meant for this process alone, nor a password.
 func (t *crontab) environment() []string {
-	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	t.flags(flags)
-	own := append(ownVariables(flags), "PRIMACY_STORE", heldEnv, stateFileEnv, "PRIMACY_NAME")
+	own := append(slices.Clip(t.own), "PRIMACY_STORE", heldEnv, stateFileEnv, "PRIMACY_NAME")
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(own, name)
