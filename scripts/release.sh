@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the release of HEAD into DIR (default dist/): static programs for linux and darwin, archives, .deb, .rpm, SBOMs and SHA256SUMS.
+# Builds the release of REV (default HEAD) into DIR (default dist/): static programs for linux and darwin, archives, .deb, .rpm, SBOMs and SHA256SUMS.
 # The same commit and toolchain make the same bytes. VERSION defaults to the tag. What is not committed is not in it.
 #
 #	scripts/release.sh [DIR]        TARGETS="linux/amd64" for some only
@@ -8,9 +8,9 @@ cd "$(dirname "$0")/.."
 NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.44.1
 out=$(mkdir -p "${1:-dist}" && cd "${1:-dist}" && pwd)
 targets=${TARGETS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}
-commit=$(git rev-parse HEAD)
-export SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-VERSION=${VERSION:-$(git describe --tags --match 'v*' 2>/dev/null || echo "v0.0.0-$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).g${commit:0:12}")}
+commit=$(git rev-parse "${REV:-HEAD}^{commit}")
+export SOURCE_DATE_EPOCH=$(git log -1 --format=%ct "$commit")
+VERSION=${VERSION:-$(git describe --tags --match 'v*' "$commit" 2>/dev/null || echo "v0.0.0-$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).g${commit:0:12}")}
 export VERSION TZ=UTC LC_ALL=C CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOENV=off
 unset GOOS GOARCH GOEXPERIMENT GOAMD64 GOARM64
 umask 022
@@ -18,7 +18,7 @@ umask 022
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/src" "$work/bin"
-git archive HEAD | tar -x -C "$work/src"
+git archive "$commit" | tar -x -C "$work/src"
 cd "$work/src"
 flags="-s -w -buildid= -X main.version=$VERSION -X main.commit=$commit -X main.date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
 
