@@ -22,7 +22,7 @@ func TestTheServePageHolds(t *testing.T) {
 		blocks = append(blocks, m[1])
 	}
 	want := [][]string{ // of each block but the first two and the campaign, in what it prints
-		{`{"election":"billing","leads":true,"id":"web-1","token":"`, `"elections":[{"name":"billing"`, `"value":"{\"zone\":\"b\"}"`, `{"event":"leader","state":{"name":"billing"`},
+		{`{"election":"billing","leads":true,"id":"web-1","token":"`, `"elections":[{"name":"billing"`, `"value":"{\"zone\":\"b\"}"`, `"reason":"leading"`, `{"event":"leader","state":{"name":"billing"`},
 		{`{"token":"`, `{"token":"`},
 		{`"name":"nightly"`, `"lease_ms":`, `{"token":"`},
 		{`{"token":"1843"}`},

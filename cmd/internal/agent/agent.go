@@ -137,6 +137,7 @@ func (a *Agent) routes() []health.Route {
 		{Method: get, Path: "/v1/elections", Handle: a.list},
 		{Method: get, Path: "/v1/elections/{name}", Handle: a.state},
 		{Method: get, Path: "/v1/elections/{name}/events", Handle: a.events},
+		{Method: get, Path: "/v1/elections/{name}/history", Handle: a.history},
 		{Method: post, Path: "/v1/elections/{name}/campaign", Handle: a.campaign},
 		{Method: post, Path: "/v1/elections/{name}/renew", Handle: a.renew(false)},
 		{Method: post, Path: "/v1/elections/{name}/resign", Handle: a.resign},
