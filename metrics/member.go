@@ -105,6 +105,9 @@ func (m *member) count(e primacy.Event) {
 		}
 	case primacy.Elected:
 		m.t.of(e.Name).wait.observe(&waitBounds, e.Took)
+		if m.t.own(e.Name) != nil {
+			m.t.won(m.s, reign{e.Name, e.Token})
+		}
 	case primacy.WorkStopped:
 		m.t.stopped(reign{e.Name, e.Token}, e.Took)
 	case primacy.WorkOverran:

@@ -62,8 +62,8 @@ type Collector struct {
 	closed bool
 }
 
-// New returns a collector that counts from now on, on two goroutines, with a third where the lines are looked at; Close ends them. It makes no call on the
-// store. An option that cannot work is a [primacy.ErrInvalid].
+// New returns a collector that counts from now on, on three goroutines, with a fourth where the lines are looked at; Close ends them. New makes no call on the
+// store; later the history is read once for each term that was won (see [primacy.Election.History]), for how long nobody had led before it. An option that cannot work is a [primacy.ErrInvalid].
 func New(s *primacy.Session, o Options) (*Collector, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -80,6 +80,7 @@ func New(s *primacy.Session, o Options) (*Collector, error) {
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.follow(c.ctx, s)
 	c.all.Go(func() { c.t.watchClock(c.ctx, boottime.Now) })
+	c.all.Go(func() { c.t.watchGaps(c.ctx) })
 	if o.LookEvery > 0 {
 		c.all.Go(func() { c.look(c.ctx, s) })
 	}

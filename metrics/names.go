@@ -42,7 +42,7 @@ var (
 	transitions = newFamily("primacy_transitions_total", "counter",
 		"Terms of this process that began (to=\"leader\") and that ended (to=\"follower\"), and why.", "election", "to", "reason")
 	handoverGap = newFamily("primacy_handover_gap_seconds", "histogram",
-		"Time from the end of the term before to the beginning of a term of this process, where both are known.", "election")
+		"Time from the end of the term before to the beginning of a term of this process, as the history has it.", "election")
 	acquireWait = newFamily("primacy_acquire_wait_seconds", "histogram",
 		"How long this process waited for a term that it won.", "election")
 	overruns = newFamily("primacy_overruns_total", "counter",

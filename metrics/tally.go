@@ -27,6 +27,7 @@ type tally struct {
 	lost     uint64 // events
 	jumped   time.Duration
 	killed   map[reign]struct{} // whose work was killed
+	wins     chan win
 }
 
 // reign is one term.
@@ -65,7 +66,8 @@ type terms struct {
 }
 
 func newTally(limit int) *tally {
-	return &tally{max: limit, names: map[string]*figures{}, sessions: map[*member]struct{}{}, stores: map[string]*store{}, killed: map[reign]struct{}{}}
+	return &tally{max: limit, names: map[string]*figures{}, sessions: map[*member]struct{}{}, stores: map[string]*store{}, killed: map[reign]struct{}{},
+		wins: make(chan win, maxWins)}
 }
 
 // of returns the figures for name: its own, or those of the sum. The lock is held, as in all that follow.
