@@ -78,7 +78,8 @@ func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 	}
 	mu.Unlock()
 	eventually(t, 5*time.Second, "ttl 0", func() bool { mu.Lock(); defer mu.Unlock(); return zero })
-	if _, err := a.Proclaim(context.Background(), &epb.ProclaimRequest{Leader: k}); status.Code(err) != codes.Unavailable { // our own time limit
+	// It is known to be over, or the store would have to say whether another process holds it: within our own time limit.
+	if _, err := a.Proclaim(context.Background(), &epb.ProclaimRequest{Leader: k}); status.Code(err) != codes.Unavailable && told(err) != "Unknown: election: not leader" {
 		t.Errorf("proclaim: %v", err)
 	}
 	if got := b.leader("cut"); got != "b" {
