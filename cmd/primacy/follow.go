@@ -119,9 +119,9 @@ func (h *heartbeat) forget() {
 	}
 }
 
-// wedged says that nobody renews a lease that is there. A store that does not answer is no fault of ours: then there is a miss, and later no lease.
+// wedged says that nobody renews a lease that is there; a store may grant a longer ttl than was asked for. A store that does not answer is no fault of ours: then there is a miss, and later no lease.
 func (h *heartbeat) wedged(ttl time.Duration) error {
-	if silent := boottime.Now() - time.Duration(h.last.Load()); h.leased.Load() && silent > max(ttl, 2*time.Second) {
+	if silent := boottime.Now() - time.Duration(h.last.Load()); h.leased.Load() && silent > 2*ttl+2*time.Second {
 		return fmt.Errorf("no renewal was tried for %v", silent.Round(time.Millisecond))
 	}
 	return nil

@@ -52,7 +52,10 @@ func (r *runner) elected(ctx context.Context, term *primacy.Term) {
 // deposed starts the on-deposed hook and returns at once. What it returns waits for the hook's end, with signals answered meanwhile.
 func (r *runner) deposed(ctx context.Context, term *primacy.Term, err error) (wait func()) {
 	reason := reasonOf(err, r.started)
-	if err == nil && r.status.By != supervise.Exited {
+	switch {
+	case err == nil && !r.started:
+		reason = "stopped" // a lock without a command, by a signal
+	case err == nil && r.status.By != supervise.Exited:
 		reason = "failed" // its guardian was killed
 	}
 	r.tell(endOf(term, reason, err))
@@ -75,9 +78,9 @@ func (r *runner) deposed(ctx context.Context, term *primacy.Term, err error) (wa
 func endOf(term *primacy.Term, reason string, err error) moment {
 	m := moment{Event: reason, Token: term.Token(), Reason: reason}
 	switch reason {
-	case "expired", "unreachable", "closed", "failed":
+	case "expired", "unreachable", "closed":
 		m.Event = "lost"
-	case "exited", "stopped":
+	case "exited", "stopped", "failed":
 		m.Event = "resigned"
 	}
 	var e *primacy.EndedError

@@ -73,17 +73,19 @@ func (r *runner) checkLife() error {
 	return nil
 }
 
-// beginLife opens what is told to, before anything is stood for, and returns what closes it with the exit code.
-func (r *runner) beginLife() (end func(code int, err error), err error) {
+// beginLife opens what is told to, before anything is stood for, and returns what closes it with how it ended.
+func (r *runner) beginLife() (end func(error), err error) {
 	if r.eventsTo != "" {
 		if r.log, err = openEvents(r.eventsTo); err != nil {
 			return nil, err
 		}
 	}
 	r.manager = newManager(r)
-	return func(code int, err error) {
+	return func(err error) {
+		code := 0
 		m := moment{Event: "finished", Status: &code}
 		if err != nil {
+			code = codeOf(err)
 			var e *exitError
 			if !errors.As(err, &e) || e.err != nil {
 				m.Err = oneLine(err)

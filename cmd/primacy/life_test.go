@@ -74,6 +74,12 @@ func TestEventsTellALife(t *testing.T) {
 	if got := strings.Join(words(all), " "); got != "candidate elected started exited resigned released finished" || *all[len(all)-1].Status != 7 {
 		t.Errorf("got %s, %+v", got, all[len(all)-1])
 	}
+	hold := w.start("lock", "--events", "log3", "n3").prints("holds the lock")
+	hold.signal(syscall.SIGTERM).ends(0)
+	all = w.moments("log3")
+	if got := strings.Join(words(all), " "); got != "candidate elected resigned released finished" || all[len(all)-3].Reason != "stopped" || *all[len(all)-1].Status != 0 {
+		t.Errorf("got %s, %+v", got, all)
+	}
 }
 
 // Nobody reads the pipe: neither the work nor its end wait for that.

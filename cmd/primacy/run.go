@@ -199,7 +199,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 	err = r.live(ctx)
-	closeLife(codeOf(err), err)
+	closeLife(err)
 	return err
 }
 

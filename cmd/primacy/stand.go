@@ -118,6 +118,8 @@ func (r *runner) explain(term *primacy.Term, err error) {
 	switch {
 	case r.started && r.status.By == supervise.Exited:
 		term.Explain(fmt.Sprintf("the command ended with status %d", r.status.Code), r.status.Code != 0 && !r.ending.Load())
+	case r.started && err == nil:
+		term.Explain("the command's guardian was killed", true)
 	case err != nil:
 		var sig signalled
 		term.Explain(oneLine(err), !errors.As(err, &sig))
