@@ -159,7 +159,7 @@ func TestACronJobIsPausedAndAskedFor(t *testing.T) {
 	w.start("cron", "history", "none").ends(exitNo).inOneLine()
 	w.start("cron", "status").ends(0).says("often", "rare", "@yearly")
 	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "often", "-o", "json", "--limit", "3").ends(0).out.String())
-	if len(runs) != 3 || !runs[0].Instant.After(runs[1].Instant) {
+	if len(runs) < 2 || len(runs) > 3 || !runs[0].Instant.After(runs[1].Instant) {
 		t.Errorf("history: %+v", runs)
 	}
 }

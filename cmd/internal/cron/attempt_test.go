@@ -74,14 +74,14 @@ func FuzzAttempt(f *testing.F) {
 }
 
 func TestAnAttemptKeepsItsRules(t *testing.T) {
-	// Every sequence of up to nine answers.
+	// Every sequence of up to eight answers.
 	var all func(prefix []byte, kind byte)
 	n := 0
 	all = func(prefix []byte, kind byte) {
 		a := &attempt{forbid: kind == 1, replace: kind == 2}
 		playAttempt(t, a, prefix)
 		n++
-		if len(prefix) == 9 || a.next() == doNothing {
+		if len(prefix) == 8 || a.next() == doNothing {
 			return
 		}
 		for b := range byte(4) {
