@@ -146,3 +146,69 @@ func TestSimulatedExchangeLeavesTheRecord(t *testing.T) {
 		mustKeep(t, c, "j/k=v")
 	})
 }
+
+// TestSimulatedListsLeaveJournalsOut: to list all lines, or to find what an unfinished move of a dead session left, no journal is read; and no line is missed.
+func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		names := []string{"", "-", "/", "0", "@", "A", "Z", "_", "a", "z", "\xff"}
+		for _, name := range names {
+			claimed(t, l, name)
+		}
+		appended(t, s, "j", "k")
+		read := 0
+		g.set(func() {
+			g.before = func(req any) {
+				ranges := []*pb.RangeRequest{}
+				if r, ok := req.(*pb.RangeRequest); ok {
+					ranges = append(ranges, r)
+				}
+				txn, _ := req.(*pb.TxnRequest)
+				for _, op := range txn.GetSuccess() {
+					ranges = append(ranges, op.GetRequestRange())
+				}
+				for _, r := range ranges {
+					if key := s.journalDir("j") + "k"; r != nil && len(r.RangeEnd) > 0 && string(r.Key) <= key && key < string(r.RangeEnd) {
+						read++
+					}
+				}
+			}
+		})
+		lines, err := s.Lines(ending(t, 5*time.Second), "")
+		var got []string
+		for _, ln := range lines {
+			got = append(got, ln.Name)
+		}
+		if err != nil || !slices.Equal(got, names) {
+			t.Errorf("seed 1: Lines = %q, %v, want %q", got, err, names)
+		}
+		// As after a move that stopped halfway: the record is on another lease than the claims.
+		rec := only(t, c, l.key)
+		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value, s.shelfLease(t.Context(), s.shelfOf("j")))}}
+		if _, _, err := s.txn(ending(t, 5*time.Second), "test", moved); err != nil {
+			t.Fatal(err)
+		}
+		rec = only(t, c, l.key)
+		if done, err := s.sweep(ending(t, 5*time.Second), "test", l.ID(), rec); err != nil || !done {
+			t.Errorf("seed 1: sweep = %v, %v", done, err)
+		}
+		if left := claimsOf(c); left != 0 {
+			t.Errorf("seed 1: %d claims are left", left)
+		}
+		if read > 0 {
+			t.Errorf("seed 1: journals were read %d times", read)
+		}
+		mustKeep(t, c, "j/k=v")
+	})
+}
+
+// claimsOf returns how many claims stand.
+func claimsOf(c *etcdsim.Cluster) (n int) {
+	for _, kv := range c.Keys("primacy/") {
+		if !strings.HasPrefix(string(kv.Key), "primacy/@") {
+			n++
+		}
+	}
+	return n
+}
