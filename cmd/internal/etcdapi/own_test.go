@@ -63,7 +63,7 @@ func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 		}
 	}()
 	count := func() int { mu.Lock(); defer mu.Unlock(); return beats }
-	eventually(t, 5*time.Second, "keepalives for longer than the ttl", func() bool { return count() > 45 })
+	eventually(t, 20*time.Second, "keepalives for longer than the ttl", func() bool { return count() > 45 })
 	faulty.Hang(true)
 	defer faulty.Hang(false)
 	won := make(chan time.Time, 1)
@@ -125,8 +125,8 @@ func TestWhoIsAskedToResignIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := c.once(2)
-	k := c.win(a, "x", "1")
 	answered := time.Now()
+	k := c.win(a, "x", "1")
 	ctx := c.ctx(10 * time.Second)
 	if token, err := s.Election("x").Ask(ctx, "maintenance"); err != nil || int64(token) != k.Rev {
 		t.Fatal(token, err)

@@ -73,6 +73,7 @@ var scripts = []struct {
 		s.add("%v %s %q", again == key, told(err), c.leader(name))
 		_, err = c.lock(b, name, 300*time.Millisecond)
 		s.add("%s", told(err))
+		time.Sleep(200 * time.Millisecond) // etcd deletes the key of a call that was given up some time later, also if the next call has it by then
 		next := make(chan string, 1)
 		go func() {
 			key, err := c.lock(b, name, 10*time.Second)
