@@ -34,6 +34,7 @@ type serveOptions struct {
 	election     string
 	clients      int
 	clientGo     bool
+	compat       string
 	etcd         etcdServing
 }
 
@@ -65,6 +66,7 @@ is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every cl
 	f.StringVar(&o.election, "election", "", "the election of GET /leader where a request names none")
 	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns, locks and streams there may be at once")
 	f.BoolVar(&o.clientGo, "metrics-compat", false, "show leader_election_master_status in /metrics too, client-go's name, for alerts that exist")
+	f.StringVar(&o.compat, "compat", "", "leader-elector: answer GET / with the leader of --election, as that sidecar did")
 	o.etcd.register(f)
 	return c
 }
@@ -195,6 +197,14 @@ func (s *server) options() (agent.Options, error) {
 	if s.clients < 1 {
 		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
 	}
+	switch {
+	case s.compat == "":
+	case s.compat != "leader-elector":
+		return o, fmt.Errorf("--compat %q: the only one there is leader-elector", s.compat)
+	case s.election == "":
+		return o, errors.New("--compat leader-elector needs --election: whose leader?")
+	}
+	o.Elector = s.compat != ""
 	if s.election != "" {
 		if err := primacy.CheckName(s.election); err != nil {
 			return o, fmt.Errorf("--election: %w", err)

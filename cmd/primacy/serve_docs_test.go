@@ -30,7 +30,7 @@ func TestTheServePageHolds(t *testing.T) {
 	if len(blocks) != len(want)+3 || blocks[0] != "primacy serve\n" || !strings.Contains(blocks[2], "/campaign") {
 		t.Fatalf("the page has %d blocks: %q", len(blocks), blocks)
 	}
-	w := newWorld(t).with("PRIMACY_TTL=2s")
+	w := newWorld(t).with("PRIMACY_TTL=6s")
 	s := sideOn(w.start("serve"), filepath.Join(w.dir, "primacy", "primacy.sock"))
 	s.ready()
 	shell := func(script string) *exec.Cmd {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,8 @@ type Options struct {
 	Clients int
 	// Timeout is for a store that does not answer a request. Default 5 s.
 	Timeout time.Duration
+	// Elector answers GET / with {"name":"ID"}, who leads Name, as the leader-elector sidecar of Kubernetes did.
+	Elector bool
 	// ClientGo adds leader_election_master_status to the figures.
 	ClientGo bool
 	Logger   *slog.Logger
@@ -87,7 +90,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	a.cancel = cancel
 	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.own.Stats() })
 	go a.greet(ctx)
-	a.router = health.NewRouter(append(a.health().Routes(), a.routes()...)...)
+	a.router = health.NewRouter(slices.Concat(a.healthRoutes(), a.routes())...)
 	return a, nil
 }
 
@@ -95,7 +98,27 @@ func New(st driver.Store, o Options) (*Agent, error) {
 func (a *Agent) Session() *primacy.Session { return a.own }
 
 // Health returns what load balancers and orchestrators ask, without the rest of the API.
-func (a *Agent) Health() http.Handler { return a.health().Handler() }
+func (a *Agent) Health() http.Handler { return health.NewRouter(a.healthRoutes()...) }
+
+func (a *Agent) healthRoutes() []health.Route {
+	routes := a.health().Routes()
+	if a.o.Elector {
+		routes = append(routes, health.Route{Method: http.MethodGet, Path: "/", Handle: a.elector})
+	}
+	return routes
+}
+
+// elector answers GET / as the leader-elector sidecar did, but from the store as it is now, not from what was once heard.
+func (a *Agent) elector(w http.ResponseWriter, r *http.Request, _ string) {
+	ctx, cancel := a.limited(r)
+	defer cancel()
+	l, err := a.own.Election(a.o.Name).Leader(ctx)
+	if err != nil && !errors.Is(err, primacy.ErrNoLeader) {
+		fail(w, err)
+		return
+	}
+	health.WriteJSON(w, http.StatusOK, map[string]string{"name": l.ID})
+}
 
 func (a *Agent) health() health.Options {
 	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.figures.Handler()}

@@ -282,7 +282,7 @@ func (r *recorder) fits(answer map[string]any) string {
 
 // TestDocumentHasEveryRoute holds the document to the routes, both ways.
 func TestDocumentHasEveryRoute(t *testing.T) {
-	a := newAgent(t, Options{}).Agent
+	a := newAgent(t, Options{Name: "n", Elector: true}).Agent
 	served := map[string]bool{}
 	for _, r := range a.router.Routes() {
 		served[strings.ToLower(r.Method)+" "+strings.ReplaceAll(r.Path, "{name...}", "{name}")] = true

@@ -265,3 +265,25 @@ func TestClosedByWhom(t *testing.T) {
 		t.Error("a connection of which nothing is known counts as closed")
 	}
 }
+
+func TestTheElectorOfOld(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Name: "n", Elector: true})
+	ask := func() string {
+		w := httptest.NewRecorder()
+		s.Health().ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w.Body.String()
+	}
+	if got := ask(); got != `{"name":""}`+"\n" {
+		t.Errorf("got %s", got)
+	}
+	s.campaign("n", `{"id":"one"}`).until("elected")
+	if got := ask(); got != `{"name":"one"}`+"\n" {
+		t.Errorf("got %s", got)
+	}
+	w := httptest.NewRecorder()
+	newAgent(t, Options{Name: "n"}).Health().ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	if w.Code != 404 {
+		t.Errorf("without the option: %d", w.Code)
+	}
+}

@@ -85,10 +85,10 @@ func (h *holding) hear(asked time.Duration) error {
 	if err := h.term.Check(); err != nil {
 		return err
 	}
-	if asked >= h.heard+h.renew {
+	if h.renew > 0 && asked >= h.heard+h.renew {
 		return errors.New("it was not renewed in time")
 	}
-	h.heard = asked
+	h.heard = max(h.heard, asked)
 	return nil
 }
 

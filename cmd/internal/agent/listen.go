@@ -25,9 +25,14 @@ func DefaultSocket() string {
 	return "/run/primacy/primacy.sock"
 }
 
+const maxPath = 103 // of a socket: Linux has 107, macOS 103
+
 // ListenUnix listens on a socket that only this user can reach, in a folder of mode 0700; with others, whoever can see the path may connect,
 // and the uid alone decides. The socket of a server that has died is replaced; that of one that lives, frozen or not, never is.
 func ListenUnix(path string, others bool) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("socket: the path %s has %d bytes, more than the %d that a socket's may have; give another --socket", path, len(path), maxPath)
+	}
 	dirMode, mode := os.FileMode(0o700), os.FileMode(0o600)
 	if others {
 		dirMode, mode = 0o711, 0o666

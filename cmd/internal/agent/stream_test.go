@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,6 +37,7 @@ func TestAClosedConnectionResignsAtOnce(t *testing.T) {
 	if next.Token <= won.Token {
 		t.Errorf("token %d after %d", next.Token, won.Token)
 	}
+	s.want(200, "", s.ask("POST", "/v1/elections/a%2Fb/renew", "", "Primacy-Token", next.Token.String())) // it need not, but may
 	if a := s.want(200, "", s.ask("GET", "/leader/a/b?token="+next.Token.String(), "")); !strings.Contains(a.text, `"id":"two"`) {
 		t.Errorf("got %s", a.text)
 	}
@@ -162,6 +164,37 @@ func TestALostConnectionIsNotAClosedOne(t *testing.T) {
 		})
 	}
 }
+
+// Nor does one that takes nothing any more.
+func TestAClientThatDoesNotReadIsNotAClosedOne(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Session: primacy.Options{TTL: 2 * time.Second}})
+	term, err := s.own.Election("n").Campaign(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHolding(false, "x", term, 0)
+	s.held.add(h)
+	w := &stuck{}
+	k := &keeper{a: s.Agent, h: h, gone: make(chan struct{}), conn: &conn{}, s: &stream{w: w, c: http.NewResponseController(w)}}
+	began := boottime.Now()
+	k.keep()
+	_, told := h.why()
+	if now := boottime.Now(); now < told || told < began+time.Second || now > began+soon {
+		t.Errorf("released %v after what the client was told was over, %v after the beginning", now-told, now-began)
+	}
+	if w.writes != 1 {
+		t.Errorf("%d writes to a client that takes nothing", w.writes)
+	}
+}
+
+// stuck takes nothing, as a connection past its write deadline.
+type stuck struct{ writes int }
+
+func (*stuck) Header() http.Header              { return http.Header{} }
+func (*stuck) WriteHeader(int)                  {}
+func (*stuck) SetWriteDeadline(time.Time) error { return nil }
+func (s *stuck) Write([]byte) (int, error)      { s.writes++; return 0, os.ErrDeadlineExceeded }
 
 // A client that promised to renew and does not has lost it, though its connection stands.
 func TestACampaignThatIsNotRenewed(t *testing.T) {
