@@ -119,7 +119,9 @@ func TestStatusShowsAllBelowOrOne(t *testing.T) {
 	w.start("run", "--id", "c", "teamster", "sleep", "1000").tells("leads teamster")
 	w.eventually("b stands", func() bool { return len(w.keys(w.prefix+"team%2Fn/")) == 2 })
 
-	row := regexp.MustCompile(`(?m)^team/n\s+a\s+(\d+)\s+1\s+10\.0\.0\.1:80$`)
+	w.eventually("both terms are told", func() bool { return len(w.keys(w.prefix+"@journal/")) == 2 })
+
+	row := regexp.MustCompile(`(?m)^team/n\s+a\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s+(\d+)\s+1\s+10\.0\.0\.1:80$`)
 	all := w.start("status").ends(0).says("NAME", "LEADER", "TOKEN", "teamster", "as read at ", "revision")
 	if !row.MatchString(all.out.String()) {
 		t.Errorf("status: %q", all.out.String())

@@ -31,6 +31,8 @@ type stateJSON struct {
 	Waiting  []standingJSON `json:"waiting"`
 	Revision string         `json:"revision"`
 	AsOf     time.Time      `json:"as_of"`
+	Since    time.Time      `json:"since,omitzero"` // the present leader's term, by its wall clock
+	Terms    []reignJSON    `json:"terms,omitempty"`
 	Error    string         `json:"error,omitempty"`
 }
 

@@ -20,7 +20,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show who leads or holds what, under which token, and who waits",
 		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who leads or holds, and who waits.
 Several hold a lock at once where they share it: readers (shared), or those in a semaphore (slot of N). The token is that of the claim;
-the fencing token of a lock is 65,536 times that, or a little more. With one NAME: exit 1 if nobody leads or holds it.`,
+the fencing token of a lock is 65,536 times that, or a little more. With one NAME also the last terms and why they ended; exit 1 if nobody
+leads or holds it. Whether an exclusive claim leads an election or holds a lock is known from the history, which locks do not have.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, all := "", true
@@ -52,10 +53,16 @@ func (a *app) status(ctx context.Context, name string, all bool) error {
 	if err != nil {
 		return err
 	}
+	past, _ := s.Election(name).History(ctx, lastTerms) // a store without it shows the line
 	if a.output != "table" {
-		err = a.writeJSON(stateToJSON(state, nil))
+		j := stateToJSON(state, nil)
+		j.Terms = reignsToJSON(past)
+		if state.Leader != nil {
+			j.Since = since(past, state.Leader.Token)
+		}
+		err = a.writeJSON(j)
 	} else {
-		err = a.printLine(state, st.Caps().Store)
+		err = a.printLine(state, past, st.Caps().Store)
 	}
 	if err == nil && state.Leader == nil {
 		return &exitError{code: exitNo}
@@ -69,19 +76,20 @@ func (a *app) statusAll(ctx context.Context, st driver.Store, s *primacy.Session
 		return err
 	}
 	if a.output != "table" {
-		return a.writeStates(states)
+		return a.writeStates(states, a.sinces(ctx, s, states))
 	}
 	if len(states) == 0 {
 		fmt.Fprintf(a.stdout, "nobody leads or waits%s. Start one: primacy run NAME -- COMMAND\n", below(prefix))
 		return nil
 	}
-	rows := [][]string{{"NAME", "LEADER", "TOKEN", "WAITING", "VALUE"}}
-	for _, st := range states {
+	rows := [][]string{{"NAME", "LEADER", "SINCE", "TOKEN", "WAITING", "VALUE"}}
+	led := a.sinces(ctx, s, states)
+	for i, st := range states {
 		token, value := "-", "-"
 		if st.Leader != nil {
 			token, value = st.Leader.Token.String(), orDash(string(st.Leader.Value))
 		}
-		rows = append(rows, []string{clean(st.Name), whoAll(st), token, fmt.Sprint(waiting(st)), value})
+		rows = append(rows, []string{clean(st.Name), whoAll(st), clock(led[i]), token, fmt.Sprint(waiting(st)), value})
 	}
 	if err := table(a.stdout, rows...); err != nil {
 		return err
@@ -98,10 +106,11 @@ func below(prefix string) string {
 }
 
 // writeStates writes one array for json, an object a line for ndjson.
-func (a *app) writeStates(states []primacy.State) error {
+func (a *app) writeStates(states []primacy.State, led []time.Time) error {
 	out := []stateJSON{}
-	for _, st := range states {
+	for i, st := range states {
 		out = append(out, stateToJSON(st, nil))
+		out[i].Since = led[i]
 	}
 	if a.output == "json" {
 		return a.writeJSON(out)
@@ -114,8 +123,11 @@ func (a *app) writeStates(states []primacy.State) error {
 	return nil
 }
 
-// printLine prints one election with everybody in its line.
-func (a *app) printLine(st primacy.State, store string) error {
+// lastTerms is how many terms the status of one name tells.
+const lastTerms = 5
+
+// printLine prints one election with everybody in its line, and its last terms.
+func (a *app) printLine(st primacy.State, past []primacy.Reign, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
 	row := func(place string, s primacy.Standing) {
 		rows = append(rows, []string{place, who(&s), s.Token.String(), orDash(s.Lease), orDash(string(s.Value)), cmp.Or(printable(s.Note), "-")})
@@ -123,9 +135,12 @@ func (a *app) printLine(st primacy.State, store string) error {
 	if st.Leader == nil {
 		fmt.Fprintf(a.stdout, "nobody leads %s\n", clean(st.Name))
 	}
-	mixed := isShared(st)
+	mixed, does := isShared(st), "leads"
+	if len(past) == 0 || len(past) == 1 && past[0].From.IsZero() {
+		does = mayLead
+	}
 	for _, h := range holders(st) {
-		row(place("leads", "holds", h, mixed), h)
+		row(place(does, "holds", h, mixed), h)
 	}
 	n := 0
 	for _, w := range st.Waiting {
@@ -139,8 +154,24 @@ func (a *app) printLine(st primacy.State, store string) error {
 			return err
 		}
 	}
+	if led := since(past, leaderToken(st)); !led.IsZero() {
+		fmt.Fprintf(a.stdout, "\nleads since %s, for %s\n", clock(led), short(max(0, time.Since(led))))
+	}
+	if ended := slices.DeleteFunc(past, func(r primacy.Reign) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
+		fmt.Fprintln(a.stdout, "\nthe last terms:")
+		if err := printReigns(a, ended); err != nil {
+			return err
+		}
+	}
 	a.printAsOf(st.AsOf, store, st.Revision)
 	return nil
+}
+
+func leaderToken(st primacy.State) primacy.Token {
+	if st.Leader == nil {
+		return 0
+	}
+	return st.Leader.Token
 }
 
 // isShared says whether some in the line share the name: then it is a lock, not an election.

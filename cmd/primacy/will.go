@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -25,6 +26,10 @@ type will struct {
 	Dir     string            `json:"dir"` // files that Store names are relative to it
 	Env     map[string]string `json:"env"` // the guardian has no environment
 	Message string            `json:"message"`
+
+	Name  string        `json:"name,omitempty"` // of the election, for its history; empty for a lock
+	Token primacy.Token `json:"token"`
+	ID    string        `json:"id"`
 }
 
 // willEnv names what the store's client takes from the environment.
@@ -48,6 +53,9 @@ func (r *runner) will(term *primacy.Term) *supervise.Will {
 		if v, ok := os.LookupEnv(name); ok {
 			w.Env[name] = v
 		}
+	}
+	if !r.lock {
+		w.Name, w.Token, w.ID = r.name, term.Token(), r.session.ID()
 	}
 	if !r.quiet {
 		w.Message = fmt.Sprintf("primacy: the supervisor is gone; its command was ended and %s %s given up\n", r.right, clean(r.name))
@@ -97,7 +105,23 @@ func (w will) carryOut(ctx context.Context) error {
 	if !ok {
 		return driver.ErrRefused
 	}
+	w.record(ctx, st)
 	return r.Revoke(ctx, w.Lease)
+}
+
+// recordLimit is how long the record may hold up the end of the lease.
+const recordLimit = 500 * time.Millisecond
+
+// record tells the history that the leader has died. Before the lease is ended: then it is told also where this is the last that the guardian does.
+func (w will) record(ctx context.Context, st driver.Store) {
+	j, ok := st.(driver.Journal)
+	if !ok || w.Name == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordLimit)
+	defer cancel()
+	name, r := primacy.RecordDeath(w.Name, w.Token, w.ID, time.Now(), "the supervisor was killed; its guardian ended the command")
+	_, _, _ = j.Append(ctx, name, r, math.MaxInt32) // without it the history says that nobody said
 }
 
 // open opens the store as a client only: a guardian never hosts an embedded one.
