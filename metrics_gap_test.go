@@ -39,7 +39,8 @@ func TestMetricsOfTheGapBeforeATerm(t *testing.T) {
 func TestEventsAreThoseSinceTheCall(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 		a := open("a", store, metrics.Options{})
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
 		events := a.Events(ctx)
 		a.resign(a.lead("n"))
 		var kinds []primacy.EventKind
@@ -51,6 +52,5 @@ func TestEventsAreThoseSinceTheCall(t *testing.T) {
 		if len(kinds) < 4 || kinds[0] != primacy.CampaignBegun {
 			t.Errorf("heard of %v", kinds)
 		}
-		cancel()
 	})
 }
