@@ -64,15 +64,16 @@ func TestTraceOfACampaignATermAndAJob(t *testing.T) {
 		b.resign(term)
 
 		campaign := spans("primacy.campaign")
-		if len(campaign) != 1 || campaign[0].EndTime.Sub(campaign[0].StartTime) != 25*time.Second || attribute(campaign[0], "primacy.term.token") != term.Token().String() ||
-			campaign[0].Status.Code == codes.Error {
+		if len(campaign) != 1 || campaign[0].EndTime.Sub(campaign[0].StartTime) != 25*time.Second ||
+			attribute(campaign[0], "primacy.term.token") != term.Token().String() || campaign[0].Status.Code == codes.Error {
 			t.Errorf("the campaign: %+v", campaign)
 		}
 		reign := spans("primacy.term")
 		if len(reign) != 1 {
 			t.Fatalf("the term: %+v", reign)
 		}
-		for key, want := range map[string]string{"primacy.election.name": "n", "primacy.member.id": "b", "primacy.term.token": term.Token().String(), "primacy.transition.reason": "resigned"} {
+		for key, want := range map[string]string{"primacy.election.name": "n", "primacy.member.id": "b", "primacy.term.token": term.Token().String(),
+			"primacy.transition.reason": "resigned"} {
 			if got := attribute(reign[0], key); got != want {
 				t.Errorf("the term's %s is %q, want %q", key, got, want)
 			}
@@ -133,10 +134,12 @@ func TestTraceOfATransfer(t *testing.T) {
 		b.resign(<-won)
 		moved := spans("primacy.transfer")
 		if len(moved) != 1 || moved[0].EndTime.Sub(moved[0].StartTime) != 2*time.Second || moved[0].Status.Code == codes.Error ||
-			attribute(moved[0], "primacy.transfer.to") != "b" || attribute(moved[0], "primacy.transition.text") != "rack 4 goes down" || attribute(moved[0], "primacy.transition.by") != "b" {
+			attribute(moved[0], "primacy.transfer.to") != "b" || attribute(moved[0], "primacy.transition.text") != "rack 4 goes down" ||
+			attribute(moved[0], "primacy.transition.by") != "b" {
 			t.Errorf("the transfer: %+v", moved)
 		}
-		if reign := spans("primacy.term"); len(reign) != 1 || len(reign[0].Links) != 1 || attribute(reign[0], "primacy.transition.reason") != "transferred" || reign[0].Status.Code == codes.Error {
+		if reign := spans("primacy.term"); len(reign) != 1 || len(reign[0].Links) != 1 || reign[0].Status.Code == codes.Error ||
+			attribute(reign[0], "primacy.transition.reason") != "transferred" {
 			t.Errorf("the term: %+v", reign)
 		}
 

@@ -34,7 +34,7 @@ const DefaultMaxElections = 1000
 // Options of a collector. The zero value works.
 type Options struct {
 	// MaxElections is how many elections have series of their own, some 50 each and 20 more for those led. The counters and histograms of all others
-	// are summed under election="", their gauges are left out, and primacy_elections counts them. Who comes first has series of his own and keeps them.
+	// are summed under election="", their gauges are left out, and primacy_elections counts them. Who comes first has his own and keeps them.
 	// Default 1,000; negative: none.
 	MaxElections int
 	// ClientGo adds leader_election_master_status{name}, which is primacy_is_leader under client-go's name, for alerts that exist already.
@@ -62,8 +62,9 @@ type Collector struct {
 	closed bool
 }
 
-// New returns a collector that counts from now on, on three goroutines, with a fourth where the lines are looked at; Close ends them. New makes no call on the
-// store; later the history is read once for each term that was won (see [primacy.Election.History]), for how long nobody had led before it. An option that cannot work is a [primacy.ErrInvalid].
+// New returns a collector that counts from now on, on three goroutines, with a fourth where the lines are looked at; Close ends them. New makes
+// no call on the store; later the history is read once for each term that was won (see [primacy.Election.History]), for how long nobody had led
+// before it. An option that cannot work is a [primacy.ErrInvalid].
 func New(s *primacy.Session, o Options) (*Collector, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// Add counts another session from now on, on one more goroutine, until that is closed; what it has done stays counted. Elections of one name are one election: of two sessions that
-// stand for it at most one leads. Add each session once.
+// Add counts another session from now on, on one more goroutine, until that is closed; what it has done stays counted. Elections of one name are
+// one election: of two sessions that stand for it at most one leads. Add each session once.
 func (c *Collector) Add(s *primacy.Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
