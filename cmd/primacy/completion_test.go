@@ -85,7 +85,15 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 		"primacy tran":                          "transfer",
 		"primacy leader -S etcd://127.0.0.1:1 ": "", // nobody answers
 	}
-	offers := w.bashCompletes(slices.Sorted(maps.Keys(wants)))
+	lines := slices.Sorted(maps.Keys(wants))
+	offers := w.bashCompletes(lines)
+	for range 10 { // where the machine is busy nothing is offered: the user does not wait, and presses Tab again
+		lines = slices.DeleteFunc(lines, func(line string) bool { return offers[line] != "" || wants[line] == "" })
+		if len(lines) == 0 {
+			break
+		}
+		maps.Copy(offers, w.bashCompletes(lines))
+	}
 	for line, want := range wants {
 		if got, ok := offers[line]; !ok || got != want {
 			t.Errorf("%q offers %q, want %q", line, got, want)
