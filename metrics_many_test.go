@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
@@ -112,5 +114,21 @@ func TestMetricsOfMoreElectionsThanHaveSeries(t *testing.T) {
 			`primacy_transitions_total{election="",reason="resigned",to="follower"}`: 2, `primacy_transitions_total{election="",reason="elected",to="leader"}`: 4,
 			`primacy_transitions_total{election="x",reason="resigned",to="follower"}`: 1, `primacy_elections{state="leader"}`: 3, `-primacy_is_leader{election="x"}`: 0,
 		})
+	})
+}
+
+func TestMetricsPassTheLinter(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a := open("a", store, metrics.Options{ClientGo: true, LookEvery: time.Second})
+		a.registry.MustRegister(metrics.NewCronRuns("nightly"))
+		a.lead("n")
+		time.Sleep(3 * time.Second)
+		problems, err := testutil.GatherAndLint(a.registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/driver"
@@ -390,20 +389,4 @@ func (m *muteLine) Line(ctx context.Context, name string) (driver.Line, error) {
 		return driver.Line{}, ctx.Err()
 	}
 	return m.Store.Line(ctx, name)
-}
-
-func TestMetricsPassTheLinter(t *testing.T) {
-	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
-		a := open("a", store, metrics.Options{ClientGo: true, LookEvery: time.Second})
-		a.registry.MustRegister(metrics.NewCronRuns("nightly"))
-		a.lead("n")
-		time.Sleep(3 * time.Second)
-		problems, err := testutil.GatherAndLint(a.registry)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range problems {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
-	})
 }
