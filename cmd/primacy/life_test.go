@@ -51,6 +51,7 @@ func TestEventsTellALife(t *testing.T) {
 	p.prints("up\nup\n")
 	w.start("resign", "--id", "op", "--reason", "new kernel", "n").ends(0)
 	p.prints("up\nup\nup\n")
+	w.eventually("the third start is written", func() bool { return strings.Count(w.read("log"), `"event":"started"`) == 3 })
 	p.signal(syscall.SIGKILL)
 	<-p.exited
 	all := w.moments("log")

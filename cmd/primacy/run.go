@@ -131,7 +131,7 @@ type runner struct {
 	overSince atomic.Int64 // when the present term was first seen to be over, by the wall clock; 0: it is not
 	log       *eventLog
 	manager   *manager
-	standby   atomic.Pointer[supervise.Process]
+	standby   understudy
 	beat      *heartbeat
 
 	// Of the present term.

@@ -30,8 +30,8 @@ func (r *runner) answerWhileWaiting(done <-chan struct{}) {
 		case sig := <-r.signals:
 			if r.ends(sig) {
 				r.stop(signalled{sig.(syscall.Signal)})
-			} else if p := r.standby.Load(); p != nil {
-				p.Signal(sig.(syscall.Signal))
+			} else {
+				r.standby.signal(sig.(syscall.Signal))
 			}
 		}
 	}

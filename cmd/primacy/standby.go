@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"os"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
@@ -57,13 +59,14 @@ func (r *runner) oneStandby(ctx context.Context) {
 	}
 	defer null.Close()
 	grace := r.stopGrace(r.ttl)
+	r.standby.starts()
 	p, err := r.supervisor.Start(supervise.Command{Args: shellLine(r.standbyLine), Env: r.env(map[string]string{roleEnv: "standby"}), Stdin: null,
 		Deadline: boottime.Now() + forever, Grace: grace, Margin: time.Second})
+	r.standby.runs(p)
 	if err != nil {
 		r.say("standby: %v", err)
 		return
 	}
-	r.standby.Store(p)
 	r.tell(moment{Event: "standby_started", PID: p.PID()})
 	select {
 	case <-p.Done():
@@ -71,10 +74,47 @@ func (r *runner) oneStandby(ctx context.Context) {
 		p.Stop(grace)
 	}
 	st := p.Wait()
-	r.standby.Store(nil)
+	r.standby.runs(nil)
 	r.tell(moment{Event: "standby_exited", Status: &st.Code})
 	if ctx.Err() == nil {
 		r.say("the standby ended with status %d; it is started again", st.Code)
+	}
+}
+
+// understudy is who gets signals while this process waits.
+type understudy struct {
+	mu       sync.Mutex
+	starting bool
+	early    []syscall.Signal // came while it was being started
+	p        *supervise.Process
+}
+
+func (u *understudy) starts() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.starting = true
+}
+
+// runs says who it is now, nil if nobody.
+func (u *understudy) runs(p *supervise.Process) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if p != nil {
+		for _, sig := range u.early {
+			p.Signal(sig)
+		}
+	}
+	u.p, u.starting, u.early = p, false, nil
+}
+
+func (u *understudy) signal(sig syscall.Signal) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.p != nil:
+		u.p.Signal(sig)
+	case u.starting && len(u.early) < 16:
+		u.early = append(u.early, sig)
 	}
 }
 
