@@ -1,0 +1,59 @@
+package etcdapi
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/memstore"
+)
+
+func someLease(t *testing.T) *lease {
+	t.Helper()
+	s, _ := serve(t, memstore.New(memstore.Options{}), Options{})
+	l, err := s.grant(context.Background(), 0, 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease wins while the store's lease has less left than the client was promised.
+func TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease(t *testing.T) {
+	t.Parallel()
+	l := someLease(t)
+	time.Sleep(300 * time.Millisecond) // 2.4 s are left of the store's 3 s, less the drift; the next renewal comes in 100 ms
+	l.mu.Lock()
+	l.promised = l.clock() + 2500*time.Millisecond
+	promised := l.promised
+	l.mu.Unlock()
+	term, err := l.campaign(context.Background(), "n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if until := term.Deadline(); until < promised {
+		t.Errorf("the claim is sure to stand until %v, the client believes in it until %v", until, promised)
+	}
+}
+
+// TestAKeepaliveAfterTheEndRevivesNothing has the timer that ends a lease be late.
+func TestAKeepaliveAfterTheEndRevivesNothing(t *testing.T) {
+	t.Parallel()
+	l := someLease(t)
+	if ttl := l.keepAlive(context.Background()); ttl != 2*time.Second {
+		t.Errorf("ttl %v", ttl)
+	}
+	l.mu.Lock()
+	l.moved.Stop()
+	l.promised = l.clock() - l.slack() - time.Millisecond
+	l.mu.Unlock()
+	if ttl := l.keepAlive(context.Background()); ttl != 0 {
+		t.Errorf("a lease that is over has %v", ttl)
+	}
+	l.look()
+	select {
+	case <-l.gone:
+	case <-time.After(5 * time.Second):
+		t.Error("it is not gone")
+	}
+}
