@@ -200,3 +200,17 @@ func TestBytesOfARefresh(t *testing.T) {
 		t.Errorf("the first picture took %d bytes, a refresh %d", all, total/59)
 	}
 }
+
+// What a picture of a thousand elections costs.
+func BenchmarkAThousand(b *testing.B) {
+	p := newPage(b, 120, 40)
+	for i := range 1000 {
+		p.states = append(p.states, state(fmt.Sprintf("billing/shard-%04d", i), fmt.Sprintf("web-%d", i%9), uint64(i+1), "web-10", "web-11"))
+	}
+	p.reads()
+	pt := painter{}
+	for b.Loop() {
+		p.refresh()
+		pt.paint(p.draw())
+	}
+}
