@@ -97,7 +97,7 @@ func (s *shell) wait() event {
 		stop = s.e.quit
 	}
 	select {
-	case <-time.After(time.Duration((0.5 + s.e.o.Rand()) * float64(70*time.Millisecond))):
+	case <-time.After(time.Duration((0.5 + s.e.o.Rand()) * float64(s.backoff()))):
 		return evDone
 	case <-stop:
 		if s.h != nil && s.e.o.Now().Sub(s.end.When) < 3*time.Second {
@@ -108,11 +108,29 @@ func (s *shell) wait() event {
 	}
 }
 
+// backoff is how long to wait before the next try, each time longer: many processes may wait for one claim, and what a busy store is asked in vain makes it busier.
+func (s *shell) backoff() time.Duration {
+	most := 500 * time.Millisecond
+	if s.a.patient {
+		most = 2 * time.Second
+	}
+	return min(most, 70*time.Millisecond<<min(s.a.tries, 5))
+}
+
 func (s *shell) claim() event {
 	select {
 	case <-s.e.stop: // no run begins any more
 		return evUnknown
 	default:
+	}
+	if s.a.tries > 0 { // it was held: a read costs the store less than a try
+		ctx, cancel := s.e.limited()
+		defer cancel()
+		if standing, err := s.e.o.Claims.Standing(ctx, s.run.Claim); err != nil {
+			return evUnknown
+		} else if standing {
+			return evHeld
+		}
 	}
 	h, err := s.try(s.run.Claim)
 	switch err {

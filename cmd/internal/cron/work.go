@@ -93,7 +93,14 @@ func (l *line) lookSoon() {
 
 // catchUp deals with what was missed. Under the job's claim, so that all processes together make up for one gap once.
 func (l *line) catchUp() {
-	h, err := l.try(l.job.claim(time.Time{}, true))
+	claim := l.job.claim(time.Time{}, true)
+	ctx, cancel := l.e.limited()
+	defer cancel()
+	if standing, err := l.e.o.Claims.Standing(ctx, claim); err != nil || standing {
+		l.rest(2 * time.Second)
+		return
+	}
+	h, err := l.try(claim)
 	if err != nil {
 		l.rest(time.Second)
 		return
