@@ -65,7 +65,8 @@ Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage
 	}
 	t.flags(c.Flags())
 	t.own = ownVariables(c.Flags())
-	c.AddCommand(a.cronCheckCommand(), a.cronStatusCommand(), a.cronHistoryCommand(), a.cronMarkCommand("pause"), a.cronMarkCommand("resume"), a.cronMarkCommand("run"))
+	c.AddCommand(a.cronCheckCommand(), a.cronStatusCommand(), a.cronHistoryCommand())
+	c.AddCommand(a.cronMarkCommand("pause"), a.cronMarkCommand("resume"), a.cronMarkCommand("run"))
 	return c
 }
 

@@ -10,8 +10,10 @@ package cron
 //	   ▼               stLeave: duplicate suppressed                          stLate ──▶ stLeave
 //	stOver             unknown, and the claim is over: stLeave (found lost)
 //
-// What makes it safe, in this order: the claim is held BEFORE the beginning is appended, and the command starts only if the claim, looked at after that, has been held
-// all the while. So whoever holds the claim later and finds a beginning without an end knows that its runner never runs again, however long it was paused, and that
+// What makes it safe, in this order: the claim is held BEFORE the beginning is appended, and the command starts only if the claim, looked at after that, has
+// been held
+// all the while. So whoever holds the claim later and finds a beginning without an end knows that its runner never runs again, however long it was paused,
+// and that
 // whatever it still has under way says nothing but what is true. The append alone decides who runs; the claim only tells the living from the dead.
 type attempt struct {
 	id       ID

@@ -141,7 +141,8 @@ func (l *line) observe(v *view) {
 	for _, r := range v.records {
 		if ahead := r.When.Sub(now); ahead > tolerable && !l.ahead[r.By] {
 			l.ahead[r.By] = true
-			l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "clock", "", "the clock of "+r.By+" is ahead of this machine's by "+ahead.Round(time.Second).String()+": its jobs run early")
+			l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "clock", "",
+				"the clock of "+r.By+" is ahead of this machine's by "+ahead.Round(time.Second).String()+": its jobs run early")
 		}
 	}
 }

@@ -34,7 +34,8 @@ type Schedule struct {
 var fields = parser.MustNewParser(parser.SecondOptional | parser.Minute | parser.Hour | parser.Dom | parser.Month | parser.Dow |
 	parser.Descriptor | parser.Extended | parser.DowOrDom).WithMaxSearchYears(30)
 
-// ParseSchedule reads a schedule such as "*/5 * * * *", "30 0 3 * * mon-fri" (seconds first) or "@every 90s". Zone is the name of a time zone; empty is UTC, never
+// ParseSchedule reads a schedule such as "*/5 * * * *", "30 0 3 * * mon-fri" (seconds first) or "@every 90s". Zone is the name of a time zone; empty is UTC,
+// never
 // the machine's own, which may differ from machine to machine.
 func ParseSchedule(text, zone string) (*Schedule, error) {
 	s := &Schedule{text: strings.Join(strings.Fields(text), " "), zone: time.UTC}

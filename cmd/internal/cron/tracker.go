@@ -204,7 +204,10 @@ func (t *tracker) due(now time.Time) (orders []order) {
 		orders = append(orders, order{act: actRun, id: ID{at, 1}})
 	}
 	for id, at := range t.retry {
-		if !now.Before(at) && (t.job.MissedWithin == 0 || now.Sub(id.At) <= t.job.MissedWithin) {
+		switch {
+		case t.job.MissedWithin > 0 && now.Sub(id.At) > t.job.MissedWithin:
+			delete(t.retry, id)
+		case !now.Before(at):
 			orders = append(orders, order{act: actRun, id: id})
 		}
 	}
