@@ -65,7 +65,12 @@ func (l *unixListener) Close() error {
 }
 
 func privateDir(dir string, mode os.FileMode) error {
-	if err := os.MkdirAll(dir, mode); err != nil {
+	_, missing := os.Lstat(dir)
+	err := os.MkdirAll(dir, mode)
+	if err == nil && missing != nil {
+		err = os.Chmod(dir, mode) // whatever the umask is
+	}
+	if err != nil {
 		return fmt.Errorf("folder of the socket: %w; give another with --socket, or set XDG_RUNTIME_DIR", err)
 	}
 	info, err := os.Lstat(dir)
@@ -108,13 +113,11 @@ func listenFresh(path string, mode os.FileMode) (net.Listener, error) {
 			return nil, fmt.Errorf("socket: %w", err)
 		}
 	}
-	old := unix.Umask(0o177) // else it is open to others for a moment
 	l, err := net.Listen("unix", path)
-	unix.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := os.Chmod(path, mode); err != nil {
+	if err := os.Chmod(path, mode); err != nil { // until here, the folder keeps others out
 		_ = l.Close()
 		return nil, fmt.Errorf("socket: %w", err)
 	}
