@@ -190,7 +190,7 @@ func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *sup
 	host, _ := os.Hostname()
 	c := &cron.Commands{Supervisor: supervisor, ID: s.ID(), Env: t.environment(), Stdout: os.Stdout, Stderr: os.Stderr, Prefix: t.prefix}
 	return cron.New(cron.Options{Journal: journal, Claims: cron.SessionClaims{Session: s}, Runner: c.Run, ID: s.ID(), Host: host,
-		Log: t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(time.Second, t.ttl/4), Max: t.max}), nil
+		Log: t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(2*time.Second, t.ttl/2), Max: t.max}), nil
 }
 
 // environment is what commands get of ours: not what was meant for this process alone, nor a password.

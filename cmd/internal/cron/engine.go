@@ -87,6 +87,8 @@ type Engine struct {
 	quit     chan struct{} // closed when those that run have to end
 	runs     sync.WaitGroup
 	slots    chan struct{}
+	asking   chan struct{} // who reads from the store
+	telling  chan struct{} // who writes to it
 
 	mu     sync.Mutex
 	jobs   map[string]*line
@@ -123,7 +125,7 @@ func New(o Options) *Engine {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	e := &Engine{o: o, stop: make(chan struct{}), quit: make(chan struct{}), jobs: map[string]*line{}, busy: map[string]map[order1]bool{}}
+	e := &Engine{o: o, asking: make(chan struct{}, callsAtOnce), telling: make(chan struct{}, callsAtOnce), stop: make(chan struct{}), quit: make(chan struct{}), jobs: map[string]*line{}, busy: map[string]map[order1]bool{}}
 	if o.Max > 0 {
 		e.slots = make(chan struct{}, o.Max)
 	}
@@ -197,8 +199,20 @@ func (e *Engine) Stop(drain bool, hurry <-chan struct{}) {
 	<-done
 }
 
-func (e *Engine) limited() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), e.o.Attempt)
+// A store that answers slowly gets no more to do for it: so many calls of this process are under way at a time. Without that, what
+// many jobs ask again in vain keeps it slow. Writes do not wait behind reads: the end of a run is one.
+const callsAtOnce = 6
+
+// limited returns the context of one call that reads, once there is room for it.
+func (e *Engine) limited() (context.Context, context.CancelFunc) { return e.call(e.asking) }
+
+// limitedWrite is limited for a call that writes.
+func (e *Engine) limitedWrite() (context.Context, context.CancelFunc) { return e.call(e.telling) }
+
+func (e *Engine) call(room chan struct{}) (context.Context, context.CancelFunc) {
+	room <- struct{}{}
+	ctx, cancel := context.WithTimeout(context.Background(), e.o.Attempt)
+	return ctx, sync.OnceFunc(func() { cancel(); <-room })
 }
 
 func (e *Engine) log(j *Job, id ID, what, run, text string) {

@@ -10,7 +10,7 @@ import (
 // loop follows one job. It looks at the clock every second, whatever the schedule says: a timer stands still while the machine is suspended, and the clock
 // on the wall may be put on.
 func (l *line) loop() {
-	look := l.e.o.Now() // at once
+	look, fails := l.e.o.Now(), 0 // at once
 	for {
 		now := l.e.o.Now()
 		l.mu.Lock()
@@ -28,7 +28,8 @@ func (l *line) loop() {
 			look = now.Add(time.Duration((0.75 + l.e.o.Rand()/2) * float64(l.e.o.Look)))
 			if l.read() {
 				l.carryOut()
-			} else if !l.pause(l.e.o.Spread + 200*time.Millisecond) {
+				fails = 0
+			} else if fails++; !l.pause(time.Duration((0.5 + l.e.o.Rand()) * float64(200*time.Millisecond<<min(fails, 4)))) {
 				return
 			}
 		}

@@ -63,7 +63,7 @@ func (s *shell) do(what step) event {
 	case doSkip:
 		return s.overlap()
 	case doAsk:
-		ctx, cancel := s.e.limited()
+		ctx, cancel := s.e.limitedWrite()
 		defer cancel()
 		_ = s.e.o.Claims.Ask(ctx, s.run.Claim, "replaced by the run of "+s.a.id.At.Format(time.RFC3339))
 		return evDone
@@ -124,9 +124,7 @@ func (s *shell) claim() event {
 	default:
 	}
 	if s.a.tries > 0 { // it was held: a read costs the store less than a try
-		ctx, cancel := s.e.limited()
-		defer cancel()
-		if standing, err := s.e.o.Claims.Standing(ctx, s.run.Claim); err != nil {
+		if standing, err := s.standing(s.run.Claim); err != nil {
 			return evUnknown
 		} else if standing {
 			return evHeld
@@ -148,6 +146,7 @@ func (s *shell) look() event {
 	ctx, cancel := s.e.limited()
 	defer cancel()
 	records, err := s.e.o.Journal.Records(ctx, Prefix+s.job.Name, "", window)
+	cancel()
 	if err != nil {
 		return evUnknown
 	}

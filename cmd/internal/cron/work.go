@@ -34,7 +34,7 @@ func (l *line) append(r Record) event {
 		l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "trouble", r.Run, err.Error())
 		return evOther
 	}
-	ctx, cancel := l.e.limited()
+	ctx, cancel := l.e.limitedWrite()
 	defer cancel()
 	there, added, err := l.e.o.Journal.Append(ctx, Prefix+l.job.Name, d, l.job.Keep)
 	if err != nil {
@@ -94,9 +94,7 @@ func (l *line) lookSoon() {
 // catchUp deals with what was missed. Under the job's claim, so that all processes together make up for one gap once.
 func (l *line) catchUp() {
 	claim := l.job.claim(time.Time{}, true)
-	ctx, cancel := l.e.limited()
-	defer cancel()
-	if standing, err := l.e.o.Claims.Standing(ctx, claim); err != nil || standing {
+	if standing, err := l.standing(claim); err != nil || standing {
 		l.rest(2 * time.Second)
 		return
 	}
@@ -131,10 +129,8 @@ func (l *line) rest(d time.Duration) {
 
 // probe looks whether a run that has begun is lost. It holds the run's claim while it says so: then nobody runs it, and nobody ever will.
 func (l *line) probe(o order) {
-	ctx, cancel := l.e.limited()
-	defer cancel()
 	claim := o.begun.begin.Claim
-	if standing, err := l.e.o.Claims.Standing(ctx, claim); err != nil || standing {
+	if standing, err := l.standing(claim); err != nil || standing {
 		return
 	}
 	h, err := l.try(claim)
@@ -193,8 +189,14 @@ func (l *line) lost(id ID, begin Record) {
 	l.lookSoon()
 }
 
-func (l *line) try(name string) (Hold, error) {
+func (l *line) standing(claim string) (bool, error) {
 	ctx, cancel := l.e.limited()
+	defer cancel()
+	return l.e.o.Claims.Standing(ctx, claim)
+}
+
+func (l *line) try(name string) (Hold, error) {
+	ctx, cancel := l.e.limitedWrite()
 	defer cancel()
 	return l.e.o.Claims.Try(ctx, name)
 }
