@@ -6,7 +6,7 @@ SHELL := bash
 # Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control), a model checker and its
 # compiler, servers to write to behind a fence (redis-tools holds the server's program), proxies that follow a leader, the parser of alert rules. No
 # service is started.
-PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus
+PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion
 TORTURE  := github.com/primacy-go/primacy/cmd/torture
 PLAIN    := ./internal/etcdtest ./sim/... ./spec/...
 LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e /sim -e /spec)
@@ -58,6 +58,18 @@ locks: tools ## histories of locks from 8 processes under faults, judged by porc
 crowd: tools ## a thousand waiters on one lock: what a release costs, beside etcd's own mutex
 	cd cmd && go test -count=1 -timeout 5m -v -run TestAThousandWaiters ./interop
 
+failover: tools ## a service on three machines behind HAProxy, ROUNDS faults of its leader (default 20): its clients never reach two
+	cd cmd && FAILOVER_CONTROL=1 FAILOVER_ROUNDS=$${ROUNDS:-20} go test -count=1 -timeout 60m -v -run TestFailover ./failover
+
+cron: tools ## 50 jobs at second granularity on 5 processes that are killed, FOR (default 10m): every instant once, or lost and its policy followed
+	cd cmd && CRON_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run TestCronFleet ./primacy
+
+release: ## static programs, .deb and .rpm, man pages, SBOM, into dist/
+	scripts/release.sh
+
+release-test: ## a release made twice is the same, and what it installs works
+	scripts/release_test.sh
+
 bench: tools ## ours beside etcd's own package, by the clock, 10 minutes; BENCH="-rows 6,10" for some rows (bench/README.md)
 	cd bench && GOWORK=off go run . $(BENCH)
 
@@ -97,4 +109,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream bench spurious sim mutations spec fence versus peers lint tools
+.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream failover cron release release-test bench spurious sim mutations spec fence versus peers lint tools
