@@ -55,7 +55,7 @@ is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every cl
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.socket, "socket", "", "unix socket (default $XDG_RUNTIME_DIR/primacy/primacy.sock or /run/primacy/primacy.sock); none: no socket")
+	f.StringVar(&o.socket, "socket", "", "unix socket (default $XDG_RUNTIME_DIR/primacy/primacy.sock or /run/primacy/primacy.sock), or none")
 	f.StringArrayVar(&o.listen, "listen", nil, "HOST:PORT to listen on too; other than loopback only with --tls-cert, --tls-key and --token-file")
 	f.StringArrayVar(&o.healthListen, "health-listen", nil, "HOST:PORT for load balancers: /leader, /livez, /readyz and /metrics only, with no token")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate for --listen (PEM)")
