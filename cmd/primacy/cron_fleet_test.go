@@ -143,16 +143,17 @@ func (f *cronFleet) stop() {
 	}
 }
 
+// CRON_FOR plays so long with 50 jobs, CRON_TTL sets the ttl.
 func TestCronFleet(t *testing.T) {
-	span, jobs := 9*time.Second, 10
+	span, jobs, ttl := 9*time.Second, 10, "5s"
 	if text := os.Getenv("CRON_FOR"); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		span, jobs = d, 50
+		span, jobs, ttl = d, 50, "10s"
 	}
-	f := newCronFleet(t, jobs, cmp.Or(os.Getenv("CRON_TTL"), "5s"))
+	f := newCronFleet(t, jobs, cmp.Or(os.Getenv("CRON_TTL"), ttl))
 	for i := range f.procs {
 		f.start1(i)
 	}
