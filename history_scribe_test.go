@@ -20,6 +20,7 @@ func TestATermThatIsOverAtOnceLeavesItsEndAlone(t *testing.T) {
 		if sweeps(term.Token()) {
 			t.Fatalf("the token %d is one whose end is appended; take another", term.Token())
 		}
+		synctest.Wait()
 		_ = term.Resign(context.Background())
 		time.Sleep(aSecond)
 		sameReigns(t, b.past("x", 0), "a resigned")
