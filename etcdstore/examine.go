@@ -284,16 +284,29 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 
 // guard tells whether etcd asks who is there.
 func (s *Store) guard(ctx context.Context) string {
+	switch on, err := s.guarded(ctx); {
+	case err != nil:
+		return "whether etcd asks for a user was not told"
+	case on:
+		return "etcd asks for a user"
+	}
+	return "etcd asks for no user"
+}
+
+// guarded reports whether etcd asks who is there.
+func (s *Store) guarded(ctx context.Context) (bool, error) {
 	var resp *pb.AuthStatusResponse
 	_, err := s.call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
 		return err
 	})
 	switch {
-	case err == nil && resp.Enabled, errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied):
-		return "etcd asks for a user"
 	case err == nil:
-		return "etcd asks for no user"
+		return resp.Enabled, nil
+	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied): // only the administrator is told
+		return true, nil
+	case status.Code(err) == codes.Unimplemented: // etcd 3.4
+		return s.ring.client.Username != "", nil
 	}
-	return "whether etcd asks for a user was not told"
+	return false, err
 }

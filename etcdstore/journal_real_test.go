@@ -84,6 +84,17 @@ func TestJournalsWithoutRights(t *testing.T) {
 		}
 	}
 
+	// At each put on a lease this etcd would look at all its keys, while everybody else waits.
+	kept, err := root.Get(soon(t), "primacy/@journal/", clientv3.WithPrefix())
+	if err != nil || len(kept.Kvs) != 2 {
+		t.Fatalf("%d records, %v, want 2", len(kept.Kvs), err)
+	}
+	for _, kv := range kept.Kvs {
+		if kv.Lease != 0 {
+			t.Errorf("with passwords %s hangs on lease %x", kv.Key, kv.Lease)
+		}
+	}
+
 	narrow := as("narrow")
 	_, added, err := narrow.Append(soon(t), "terms/mine", driver.Record{Key: "2"}, 9)
 	for _, text := range []string{"permission denied", `"primacy/@journal/"`, `"terms/mine"`} {

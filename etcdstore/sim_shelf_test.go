@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -154,4 +155,36 @@ func TestSimulatedOldShelvesGo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSimulatedShelfWhereEtcdAsksForAUser: at each put on a lease etcd would look at all its keys. So records have none, and it is not asked each time.
+func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		p := leaving(claimed(t, l, "x"), "j", "2", "v")
+		asked := 0
+		refuse(g, func(req any) bool {
+			_, ok := req.(*pb.AuthStatusRequest)
+			if ok {
+				asked++
+			}
+			return ok
+		}, rpctypes.ErrGRPCPermissionDenied)
+		appended(t, s, "j", "1")
+		if err := l.Release(ending(t, 5*time.Second), p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * shelfPause)
+		appended(t, s, "j", "3")
+		mustKeep(t, c, "j/1=v", "j/2=v", "j/3=v")
+		for _, kv := range c.Keys("primacy/" + journals) {
+			if kv.Lease != 0 {
+				t.Errorf("seed 1: %s hangs on lease %x", kv.Key, kv.Lease)
+			}
+		}
+		if asked != 1 {
+			t.Errorf("seed 1: etcd was asked %d times whether it asks for a user, want once", asked)
+		}
+	})
 }

@@ -18,7 +18,7 @@
 // Endpoints are members, or load balancers that pass connections through; not etcd's own grpc-proxy, which acknowledges
 // renewals out of its cache.
 //
-// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes share. Who reaches a record's journal but not the whole prefix
+// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes share; with passwords under none, and until they are removed. Who reaches a record's journal but not the whole prefix
 // needs the right to read and write there; without it, and while etcd is full (NOSPACE), places are given up without their records.
 //
 // In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number than the create revision
