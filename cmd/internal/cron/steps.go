@@ -144,7 +144,6 @@ func (s *shell) claim() event {
 // look says who has the claim, by what the journal says.
 func (s *shell) look() event {
 	ctx, cancel := s.e.limited()
-	defer cancel()
 	records, err := s.e.o.Journal.Records(ctx, Prefix+s.job.Name, "", window)
 	cancel()
 	if err != nil {
