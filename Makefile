@@ -6,7 +6,7 @@ SHELL := bash
 # Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control), a model checker and its
 # compiler, servers to write to behind a fence (redis-tools holds the server's program), proxies that follow a leader, the parser of alert rules. No
 # service is started.
-PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion
+PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/cmd/torture
 PLAIN    := ./internal/etcdtest ./sim/... ./spec/...
 LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e /sim -e /spec)
@@ -67,6 +67,9 @@ cron: tools ## 50 jobs at second granularity on 5 processes that are killed, FOR
 release: ## static programs, .deb and .rpm, man pages, SBOM, into dist/
 	scripts/release.sh
 
+image: ## the program of the container image is static and needs nothing beside it
+	cd cmd && IMAGE=1 go test -count=1 -timeout 10m -v -run TestTheImagesProgramIsAlone ./primacy
+
 release-test: ## a release made twice is the same, and what it installs works
 	scripts/release_test.sh
 
@@ -109,4 +112,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream failover cron release release-test bench spurious sim mutations spec fence versus peers lint tools
+.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools

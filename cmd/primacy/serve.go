@@ -193,7 +193,7 @@ func (s *server) shutDown(ctx context.Context) {
 // options checks what was given and returns the agent's.
 func (s *server) options() (agent.Options, error) {
 	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election, Hosts: s.hosts, UIDs: s.uids,
-		Clients: s.clients, ClientGo: s.clientGo, Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
+		Clients: s.clients, Metrics: figures(s.clientGo), Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
 	if s.clients < 1 {
 		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
 	}

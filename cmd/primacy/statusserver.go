@@ -15,7 +15,13 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/telemetry"
+	"github.com/primacy-go/primacy/metrics"
 )
+
+// figures says what /metrics shows of a session: who stands in its lines too, read at each scrape interval that is usual.
+func figures(clientGo bool) metrics.Options {
+	return metrics.Options{ClientGo: clientGo, Version: version, LookEvery: 15 * time.Second}
+}
 
 // serveStatus answers at --status, and returns what ends it.
 func (r *runner) serveStatus(alive func() error) (end func(), err error) {
@@ -26,7 +32,7 @@ func (r *runner) serveStatus(alive func() error) (end func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--status %s: %w", clean(r.statusAt), err)
 	}
-	figures, err := telemetry.New(r.session, telemetry.Options{})
+	figures, err := telemetry.New(r.session, telemetry.Options{Options: figures(false)})
 	if err != nil {
 		_ = l.Close()
 		return nil, err

@@ -39,8 +39,8 @@ type Options struct {
 	Timeout time.Duration
 	// Elector answers GET / with {"name":"ID"}, who leads Name, as the leader-elector sidecar of Kubernetes did.
 	Elector bool
-	// ClientGo adds leader_election_master_status to the figures.
-	ClientGo bool
+	// Metrics of /metrics.
+	Metrics metrics.Options
 	Logger   *slog.Logger
 }
 
@@ -82,7 +82,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	}
 	a := &Agent{store: st, own: own, o: o, clients: newClients(st, o.Session), stopped: make(chan struct{})}
 	a.stop = sync.OnceFunc(func() { close(a.stopped) })
-	if a.figures, err = telemetry.New(own, telemetry.Options{Options: metrics.Options{ClientGo: o.ClientGo}}); err != nil {
+	if a.figures, err = telemetry.New(own, telemetry.Options{Options: o.Metrics}); err != nil {
 		return nil, err
 	}
 	a.clients.on = a.figures.Session.Add

@@ -3,12 +3,14 @@ package agent
 import (
 	"strings"
 	"testing"
+
+	"github.com/primacy-go/primacy/metrics"
 )
 
 // The figures of all clients are shown, and what those did who have gone.
 func TestFiguresOfClients(t *testing.T) {
 	t.Parallel()
-	s := newAgent(t, Options{ClientGo: true})
+	s := newAgent(t, Options{Metrics: metrics.Options{ClientGo: true}})
 	page := func() string { return s.want(200, "", s.ask("GET", "/metrics", "")).text }
 	for i := range 3 {
 		one := s.campaign("n", ``)
