@@ -41,7 +41,7 @@ type Options struct {
 	Elector bool
 	// Metrics of /metrics.
 	Metrics metrics.Options
-	Logger   *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Agent answers the API. It holds terms for its clients.
