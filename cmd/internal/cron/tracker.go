@@ -73,10 +73,10 @@ func (t *tracker) observe(v *view, now time.Time) {
 		}
 	}
 	t.paused = v.paused
-	switch ours := v.notedFor == "" || v.notedFor == t.job.instants(); {
+	switch resumed := v.notedFor == ""; { // not Fresh: another process, that began a moment later, must not make us skip an instant
 	case v.paused && now.After(t.cursor): // nothing is missed while a job is paused
 		t.cursor = now
-	case !v.paused && ours && v.noted.After(t.cursor) && !v.noted.After(now): // or was, or before it was new
+	case !v.paused && resumed && v.noted.After(t.cursor) && !v.noted.After(now): // or was, or before it was new
 		t.cursor = v.noted
 	}
 	t.gaps = slices.DeleteFunc(append(t.gaps, v.gaps...), func(g Record) bool { return !g.Upto.After(t.cursor) })
