@@ -30,6 +30,7 @@ const (
 	shards     = 256
 	shelfAge   = 15               // months after which no record of a shelf is younger than shelfLife
 	shelfLooks = 13               // months before that are looked at, for what was left because nobody came
+	shelfSeen  = 4                // months since that must be there too
 	otherIDs   = 3                // tried where a lease of somebody else has the ID
 	shelfPause = 10 * time.Second // before a lease that could not be had is asked for again
 )
@@ -203,8 +204,8 @@ func (s *Store) shelfLeft(ctx context.Context, what string, id int64) (left time
 	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL)*time.Second == shelfTTL, nil
 }
 
-// clearShelves ends the shelves before this one that are too old. Where there is none of the months between, nobody has been here for as long, or our
-// clock is far ahead, and what looks old is not: they stay.
+// clearShelves ends the shelves before this one that are too old. Where there are few of the months between, hardly anybody has been here for as long, or
+// our clock is far ahead, and what looks old is not: they stay. One month between may be of that very clock, a day ago.
 func (s *Store) clearShelves(ctx context.Context, at shelf) {
 	const what = "end old leases for journals"
 	stands := func(month int64) (int64, bool) {
@@ -212,11 +213,13 @@ func (s *Store) clearShelves(ctx context.Context, at shelf) {
 		_, ours, err := s.shelfLeft(ctx, what, id)
 		return id, err == nil && ours
 	}
-	inUse := false
-	for m := at.month - 1; m > at.month-shelfAge && !inUse; m-- {
-		_, inUse = stands(m)
+	seen := 0
+	for m := at.month - 1; m > at.month-shelfAge && seen < shelfSeen; m-- {
+		if _, there := stands(m); there {
+			seen++
+		}
 	}
-	for m := at.month - shelfAge; inUse && m > at.month-shelfAge-shelfLooks; m-- {
+	for m := at.month - shelfAge; seen == shelfSeen && m > at.month-shelfAge-shelfLooks; m-- {
 		if id, there := stands(m); there {
 			_ = s.revoke(ctx, what, id) // what is left is tried again in a month
 		}

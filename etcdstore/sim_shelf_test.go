@@ -128,15 +128,16 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 	})
 }
 
-// TestSimulatedOldShelvesGo: who comes first in a month ends what is older than 400 days; but not where nobody was there for so long, which may
-// be a clock that is far ahead.
+// TestSimulatedOldShelvesGo: who comes first in a month ends what is older than 400 days; but not where hardly anybody was there for so long, which may
+// be a clock that is far ahead, also over the end of its month.
 func TestSimulatedOldShelvesGo(t *testing.T) {
 	for _, c := range []struct{ visits, left []int }{
-		{[]int{0, 1, 14}, []int{0, 1, 14}},
-		{[]int{0, 1, 14, 15}, []int{1, 14, 15}},
-		{[]int{0, 1, 2, 14, 16}, []int{2, 14, 16}},
+		{[]int{0, 1, 2, 3, 4, 14}, []int{0, 1, 2, 3, 4, 14}},
+		{[]int{0, 1, 5, 9, 14, 15}, []int{1, 5, 9, 14, 15}},
+		{[]int{0, 1, 2, 5, 9, 14, 16}, []int{2, 5, 9, 14, 16}},
 		{[]int{0, 20}, []int{0, 20}},
-		{[]int{0, 20, 21}, []int{20, 21}},
+		{[]int{0, 20, 21, 22, 23}, []int{0, 20, 21, 22, 23}},
+		{[]int{0, 20, 21, 22, 23, 24}, []int{20, 21, 22, 23, 24}},
 		{[]int{0, 12, 27}, []int{0, 12, 27}},
 	} {
 		t.Run(fmt.Sprint(c.visits), func(t *testing.T) {
