@@ -75,6 +75,7 @@ class Term:
 @contextlib.contextmanager
 def election(name, path=None, **candidate):
     """Stands for name and leads inside the block. candidate: id, ttl_ms, value, priority, wait_ms. Raises OSError without a sidecar, Lost if it is refused."""
+    process = os.getpid()
     runtime = os.environ.get("XDG_RUNTIME_DIR", "/run")
     connection = _Unix(path or os.environ.get("PRIMACY_SOCKET") or runtime + "/primacy/primacy.sock")
     try:
@@ -86,8 +87,9 @@ def election(name, path=None, **candidate):
         try:
             yield term
         finally:
-            connection.shut()
-            reader.join()
+            if os.getpid() == process:  # a child made by fork shares the connection: its end is not that of the work
+                connection.shut()
+                reader.join()
     finally:
         connection.close()
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # lead.sh NAME STEP [ARG...]: does STEP again and again while this shell leads the election NAME, through `primacy serve` on this machine.
 #
-# STEP finds the fencing token in PRIMACY_TOKEN. It should be short: it is killed at the deadline that was known when it began.
-# Exit status: 0 after SIGTERM or SIGINT, 121 no sidecar, 122 leadership was lost, else that of a STEP that failed.
+# STEP finds the fencing token in PRIMACY_TOKEN. It should be short: it is killed at the deadline that was known when it began. Whatever ends this shell, the
+# election is kept until STEP has ended; only who kills curl alone gives it up beside a STEP. 'primacy run' has no such gap.
+# Exit status: 0 after SIGTERM, SIGINT or SIGHUP, 121 no sidecar, 122 leadership was lost, else that of a STEP that failed.
 set -u
 name=${1:?usage: lead.sh NAME STEP [ARG...]}
 shift
@@ -11,14 +12,14 @@ shift
 socket=${PRIMACY_SOCKET:-${XDG_RUNTIME_DIR:-/run}/primacy/primacy.sock}
 
 stop='' event='' token='' deadline=0
-trap 'stop=yes; [[ -n $token ]] || kill "$curl"' TERM INT # while it waits, the end of curl ends the wait
-# The connection IS the leadership: curl holds it open and prints a line of JSON for each event. When this shell ends in whatever way, curl's next line
-# finds no reader and it ends too, which resigns.
-exec {events}< <(exec curl -sSN --unix-socket "$socket" -X POST "http://localhost/v1/elections/${name//\//%2F}/campaign")
+trap 'stop=yes; [[ -n $token ]] || kill -KILL "$curl"' TERM INT HUP # while it waits, the end of curl ends the wait
+# The connection IS the leadership: curl holds it open and prints a line of JSON for each event. When this shell and its step have ended in whatever way,
+# curl's next line finds no reader and it ends too, which resigns. A signal for all processes of a terminal or a service must not end it beside a step.
+exec {events}< <(trap '' TERM INT HUP && exec curl -sSN --unix-socket "$socket" -X POST "http://localhost/v1/elections/${name//\//%2F}/campaign")
 curl=$!
 
 leave() { # the work has stopped: closing the connection lets the next one lead
-	kill "$curl" 2>/dev/null
+	kill -KILL "$curl" 2>/dev/null
 	exit "$1"
 }
 
@@ -50,8 +51,8 @@ while [[ -z $stop ]]; do
 	done
 	left=$((deadline - $(now)))
 	((left > 0)) || leave 122 # by the clock, whatever was read: this shell may have been frozen
-	# The step is gone by the deadline, even if this shell is killed or the sidecar hangs.
-	PRIMACY_TOKEN=$token timeout -s KILL "$(printf '%d.%03d' $((left / 1000)) $((left % 1000)))" "$@" {events}<&-
+	# The step is gone by the deadline, even if this shell is killed or the sidecar hangs. It keeps curl's reader: without, curl would end before it.
+	PRIMACY_TOKEN=$token timeout -s KILL "$(printf '%d.%03d' $((left / 1000)) $((left % 1000)))" "$@"
 	status=$?
 	((status == 137)) && leave 122
 	((status == 0)) || leave $status
