@@ -19,16 +19,13 @@ import (
 
 const (
 	maxBody  = 64 << 10 // a value of 4096 bytes may be escaped
-	bodyTime = 10 * time.Second
-	minRenew = 500 // ms
+	minRenew = 500      // ms
 	maxMS    = 24 * 60 * 60 * 1000
 )
 
 // decode reads the body into v. It answers, and says no, where that is not JSON of this shape. No body is an empty object.
 func (a *Agent) decode(w http.ResponseWriter, r *http.Request, v any) bool {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody)) // within exchangeTime
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -128,7 +129,12 @@ func listenFresh(path string, mode os.FileMode) (net.Listener, error) {
 type Secured struct {
 	TLS   *tls.Config
 	Token bool
+
+	within time.Duration // a request has to arrive, and an answer to be read; 0: exchangeTime. Streams have limits of their own
 }
+
+// exchangeTime is for a client that sends or reads slowly. Without a limit each that stops in between keeps a connection, and holds up the end of the server.
+const exchangeTime = 20 * time.Second
 
 // ListenTCP listens on HOST:PORT.
 func (s Secured) ListenTCP(ctx context.Context, addr string) (net.Listener, error) {
@@ -153,6 +159,10 @@ func (s Secured) ListenTCP(ctx context.Context, addr string) (net.Listener, erro
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if err := s.Check(l); err != nil { // the name meant another address this time
+		_ = l.Close()
+		return nil, err
 	}
 	return l, nil
 }
@@ -181,6 +191,8 @@ func (s Secured) Serve(l net.Listener, h http.Handler, logger *log.Logger) (*htt
 	srv := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       cmp.Or(s.within, exchangeTime),
+		WriteTimeout:      cmp.Or(s.within, exchangeTime),
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ConnContext:       withConn,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
@@ -104,6 +105,7 @@ func (a *Agent) joinLock(w http.ResponseWriter, b lockBody) (*primacy.Session, f
 // lockAlone takes a lock that no connection holds: it has to be renewed.
 func (a *Agent) lockAlone(w http.ResponseWriter, r *http.Request, name string, b lockBody, s *primacy.Session, leave func()) {
 	h, err := a.takeAlone(r, name, b, s)
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeLimit)) // it has waited for longer than an answer may take
 	if err != nil {
 		leave()
 		if errors.Is(err, errTooLate) || r.Context().Err() != nil { // who went away reads nothing

@@ -50,7 +50,6 @@ func newStream(w http.ResponseWriter, r *http.Request) *stream {
 	}
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // nginx holds lines back otherwise
-	_ = s.c.SetReadDeadline(time.Time{})
 	return s
 }
 
