@@ -137,7 +137,7 @@ func (c *contest) run(r *http.Request) {
 	}
 	h := newHolding(c.lock, c.session.ID(), t, c.renew)
 	c.a.held.add(h)
-	k := &keeper{a: c.a, h: h, s: c.s, gone: r.Context().Done(), conn: connOf(r)}
+	k := &keeper{a: c.a, h: h, s: c.s, gone: r.Context().Done(), conn: direct(r)}
 	l := k.line(map[bool]string{false: "elected", true: "acquired"}[c.lock])
 	waited := (boottime.Now() - c.began).Milliseconds()
 	l.TTLMS, l.WaitedMS = t.TTL().Milliseconds(), &waited

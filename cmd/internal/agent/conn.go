@@ -55,6 +55,16 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
+// direct returns the connection of a request if its other end is the client: that of a proxy ends with the proxy, while its client may still act.
+func direct(r *http.Request) *conn {
+	for _, h := range []string{"Via", "Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
+		if r.Header.Get(h) != "" {
+			return nil
+		}
+	}
+	return connOf(r)
+}
+
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()
