@@ -84,6 +84,8 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 			if err := c.argument(verb == wanted, key, full, p); err != nil {
 				return err
 			}
+		case f == nil && verb.Annotations[configArgs] != "" && key == "command":
+			return fmt.Errorf("%s: %s must be a list, such as [\"sh\", \"-c\", \"echo hello\"]: there is no shell", c.at(p), full)
 		case f != nil:
 			s, err := c.setting(full, p)
 			if err != nil {

@@ -108,7 +108,7 @@ func TestNameAndCommandFromTheFile(t *testing.T) {
 		}
 		r := &runner{app: a}
 		got := "error: "
-		if err := r.named(c.args); err != nil {
+		if err := r.named(c.args, false); err != nil {
 			got += err.Error()
 		} else {
 			got = r.name + " " + strings.Join(r.args, " ")

@@ -76,7 +76,7 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	run := unit(t, deploy+"/systemd/primacy@.service")["Service"]
-	for key, want := range map[string]string{"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "Restart": "always", "RestartForceExitStatus": "122 123"} {
+	for key, want := range map[string]string{"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "Restart": "always", "RestartForceExitStatus": "122 123", "SuccessExitStatus": "143"} {
 		if got := strings.Join(run[key], "|"); got != want {
 			t.Errorf("%s=%q, want %q", key, got, want)
 		}
@@ -122,7 +122,7 @@ func TestTheExampleFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &runner{app: a}
-	if err := r.named(nil); err != nil || r.name == "" || len(r.args) < 2 {
+	if err := r.named(nil, false); err != nil || r.name == "" || len(r.args) < 2 {
 		t.Errorf("%q %q: %v", r.name, r.args, err)
 	}
 }

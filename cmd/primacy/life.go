@@ -145,10 +145,10 @@ func reasonOf(err error, own bool) string {
 	switch {
 	case errors.As(err, &sig):
 		return "stopped"
-	case own:
-		return "exited"
 	case errors.As(err, &e) && e.code == exitLost:
 		return "unreachable"
+	case own:
+		return "exited"
 	}
 	return "failed"
 }

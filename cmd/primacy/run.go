@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,14 +45,14 @@ With --config, NAME and COMMAND may be 'name' and 'command' of the table [run].
 
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 leadership lost while it ran;
 123 resigned on purpose; 124 not acquired within --wait; 125 usage; 126/127 command not executable/not found.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 { // they may stand in the file
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 { // they may stand in the file, or NAME may
 				return nil
 			}
 			return primacy.CheckName(args[0])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.named(args); err != nil {
+			if err := r.named(args, cmd.ArgsLenAtDash() == 0); err != nil {
 				return err
 			}
 			if o.Priority < 0 || o.Steady < 0 {
@@ -77,8 +78,12 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 	return c
 }
 
-// named takes NAME and COMMAND from the command line, or else from the file.
-func (r *runner) named(args []string) error {
+// named takes NAME and COMMAND from the command line, or else from the file. What follows a -- that stands first is a COMMAND, if the file has
+// the NAME: taken for one, it would make a second election beside that of the fleet.
+func (r *runner) named(args []string, dashFirst bool) error {
+	if dashFirst && r.config != nil && r.config.name != "" {
+		r.args, args = args, nil
+	}
 	if len(args) > 0 {
 		r.name, r.args = args[0], args[1:]
 		if len(r.args) > 0 && r.args[0] == "--" {
@@ -180,6 +185,8 @@ func (r *runner) run(ctx context.Context) error {
 			return err
 		}
 	}
+	r.stderr = newPatient(r.stderr)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else a word to a pipe whose reader is gone would end this process, and the command
 	r.signals = make(chan os.Signal, 16)
 	for _, sig := range supervise.Signals() {
 		if signal.Ignored(sig) {

@@ -15,6 +15,9 @@ import (
 // forever is a deadline for what has none: it is no leader's work.
 const forever = 50 * 365 * 24 * time.Hour
 
+// startLimit is how long a standby may take to start. Without it a guardian that hangs before that would keep one who has won from leading, for ever.
+const startLimit = 10 * time.Second
+
 // backoff is how long is waited before what ended is started again: a second at first, twice as long each time, half a minute at most. One
 // that ran for longer than that begins anew.
 type backoff struct{ next time.Duration }
@@ -61,7 +64,10 @@ func (r *runner) oneStandby(ctx context.Context) {
 	grace := r.stopGrace(r.ttl)
 	r.standby.starts()
 	p, err := r.supervisor.Start(supervise.Command{Args: shellLine(r.standbyLine), Env: r.env(map[string]string{roleEnv: "standby"}), Stdin: null,
-		Deadline: boottime.Now() + forever, Grace: grace, Margin: time.Second})
+		Deadline: boottime.Now() + grace + startLimit, Grace: grace, Margin: time.Second})
+	if err == nil {
+		p.Extend(boottime.Now() + forever)
+	}
 	r.standby.runs(p)
 	if err != nil {
 		r.say("standby: %v", err)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/primacy-go/primacy"
@@ -62,6 +63,9 @@ func (r *runner) ready() error {
 // listenStatus listens at HOST:PORT or unix:PATH. A socket that a killed process left behind is replaced.
 func listenStatus(at string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(at, "unix:")
+	if path == "" { // the system would make up a name
+		return nil, errors.New("give HOST:PORT, or unix:PATH")
+	}
 	if !ok {
 		if _, _, err := net.SplitHostPort(at); err != nil {
 			return nil, errors.New("give HOST:PORT, or unix:PATH")
@@ -70,11 +74,13 @@ func listenStatus(at string) (net.Listener, error) {
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		d := net.Dialer{Timeout: time.Second}
-		if c, err := d.DialContext(context.Background(), "unix", path); err == nil {
+		switch c, err := d.DialContext(context.Background(), "unix", path); {
+		case err == nil:
 			c.Close()
 			return nil, errors.New("another process answers there")
+		case errors.Is(err, syscall.ECONNREFUSED): // nobody listens. Any other error is no proof of that: a process that is frozen has a full queue
+			_ = os.Remove(path)
 		}
-		_ = os.Remove(path)
 	}
 	return net.Listen("unix", path)
 }

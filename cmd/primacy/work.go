@@ -24,37 +24,50 @@ func (r *runner) work(ctx context.Context, term *primacy.Term) error {
 	}
 	defer state.remove()
 	r.say("%s", r.won(term))
+	failed := r.unreachable()
 	for b := (backoff{}); ; {
 		began := boottime.Now()
-		if err := r.once(term, state); err != nil || !r.restarts(term) {
+		if err := r.once(term, state, failed); err != nil || !r.restarts() {
 			return err
 		}
-		wait := b.after(boottime.Now() - began)
-		r.say("the command ended with status %d; it is started again in %v", r.status.Code, wait)
-		r.idle(func() {
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
-			defer context.AfterFunc(term.Context(), cancel)()
-			pause(ctx, wait)
-		})
+		r.rest(ctx, term, b.after(boottime.Now()-began), failed)
 		if err := r.stoppedMeanwhile(ctx); err != nil {
 			return err
 		}
-		if context.Cause(term.Context()) != nil {
+		if r.gaveUp || context.Cause(term.Context()) != nil {
 			r.status.By = "" // it is the term that ended
 			return nil
 		}
 	}
 }
 
-// restarts says whether a command that ended is started again in the same term.
-func (r *runner) restarts(term *primacy.Term) bool {
+// restarts says whether a command that ended is started again, as long as there is the term.
+func (r *runner) restarts() bool {
 	by := r.status.By
-	return r.onExit == restart && (by == supervise.Exited || by == supervise.GuardianLost) && !r.ending.Load() && context.Cause(term.Context()) == nil
+	return r.onExit == restart && (by == supervise.Exited || by == supervise.GuardianLost) && !r.ending.Load()
+}
+
+// rest is the pause before the command is started again. It ends with the term, and with a renewal that failed if the command is to stop for it.
+func (r *runner) rest(ctx context.Context, term *primacy.Term, wait time.Duration, failed <-chan struct{}) {
+	if r.gaveUp || context.Cause(term.Context()) != nil {
+		return
+	}
+	r.say("the command ended with status %d; it is started again in %v", r.status.Code, wait)
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	r.idle(func() {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		case <-term.Context().Done():
+		case <-failed:
+			r.gaveUp = true
+		}
+	})
 }
 
 // once runs the command once.
-func (r *runner) once(term *primacy.Term, state *stateFile) error {
+func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct{}) error {
 	p, deadline, err := r.start(term, state)
 	if err != nil {
 		return startError(err)
@@ -65,7 +78,6 @@ func (r *runner) once(term *primacy.Term, state *stateFile) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.feed(ctx, term, deadline, p, state) })
 	wg.Go(func() { r.forward(ctx, p) })
-	failed := r.unreachable()
 	select {
 	case <-p.Done():
 	case <-failed:
