@@ -35,7 +35,7 @@ func (a *Agent) trusts(w http.ResponseWriter, r *http.Request) bool {
 	switch {
 	case !a.answersTo(r.Host):
 		hostRefused.Write(w, "the request is for host %q; name it with --allow-host if that is this server", r.Host)
-	case crossOrigin.Check(r) != nil, r.Host == "" && r.Header.Get("Origin") != "":
+	case crossOrigin.Check(r) != nil, reads(r), r.Host == "" && r.Header.Get("Origin") != "":
 		crossSite.Write(w, "the request comes from a page of %q", r.Header.Get("Origin"))
 	case !a.knows(r):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="primacy"`)
@@ -44,6 +44,13 @@ func (a *Agent) trusts(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	return false
+}
+
+// reads says whether a page of another site reads: it sees nothing of the answer, but each stream that it opens is one less for clients. Somebody who
+// follows a link from there may.
+func reads(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
 // answersTo says whether the request is for this server. A page whose name was bound to our address by its own DNS (rebinding) asks

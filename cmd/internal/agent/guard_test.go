@@ -86,6 +86,29 @@ func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
 	}
 }
 
+// It can open no streams either: each is one less for the clients.
+func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{})
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, path := range []string{"/v1/elections/n/events", "/v1/elections", "/leader/n"} {
+		for site, dest := range map[string]string{"cross-site": "empty", "same-site": "iframe"} { // fetch or EventSource; a frame
+			r := httptest.NewRequest("GET", path, nil).WithContext(gone)
+			r.Host, r.Header = "localhost", http.Header{"Sec-Fetch-Site": {site}, "Sec-Fetch-Dest": {dest}}
+			w := httptest.NewRecorder()
+			if s.Agent.ServeHTTP(w, r); w.Code != 403 {
+				t.Errorf("%s of %s: %d", path, site, w.Code)
+			}
+		}
+	}
+	for _, link := range [][]string{{"cross-site", "document"}, {"none", "document"}, {"same-origin", "empty"}} {
+		if w := respond(s.Agent, "GET", "/v1/elections", "", "Sec-Fetch-Site", link[0], "Sec-Fetch-Dest", link[1]); w.Code != 200 {
+			t.Errorf("%v: %d", link, w.Code)
+		}
+	}
+}
+
 func TestTheBearerToken(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Token: "0123456789abcdef"})
