@@ -45,6 +45,7 @@ type claimRest struct {
 	won      time.Time     // by the wall clock
 	stopping time.Duration // by uptime, since when the context has ended
 	over     bool          // the right is, and was told so
+	ledTo    time.Time     // by the wall clock, when it ended
 	words    string        // of the owner, why it ended
 	failed   bool          // the work has
 	to       string        // whom it is handed over to

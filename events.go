@@ -28,7 +28,7 @@ const (
 	WorkStopped                        // Name, Token, Lease, Reason; Took: from Stopping until the term was resigned, which says that its work has stopped
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
 	WorkOverran                        // Name, Token, Lease, Lock: work is still running though its right is over
-	NotHandedOver                      // Name, Token, Lease, To; Cause: why the term that was to be handed over is released instead
+	NotHandedOver                      // Name, Token, Lease, To; Cause: why the term that was to be handed over is released instead, or why nobody knows whether it was
 	GrantFailed                        // Took; Cause: what the store said, or that it said nothing in time
 )
 
@@ -217,14 +217,26 @@ func (c *claim) ending(e core.ClaimEventKind, o core.ClaimOrder, was core.ClaimP
 		c.tellEnd(Stopping, o.Cause)
 	}
 	if o.EndRight && !c.over {
-		c.over = true
+		c.over, c.ledTo = true, c.rightEnded()
 		s.tallies.ended(c.name, c.reason(o.Cause))
 		c.tellEnd(Ended, o.Cause)
 	}
-	c.file(e, was)
+	c.file(e, o, was)
+	if was == core.Leaving && c.unconfirmed() {
+		c.tellUnconfirmed()
+	}
 	if e == core.GiveUp && (was == core.Leading || was == core.Stopping) {
 		c.tellEnd(WorkStopped, c.core.Cause())
 	}
+}
+
+// tellUnconfirmed tells that a hand-over is at its end, and that nobody knows how it ended.
+func (c *claim) tellUnconfirmed() {
+	why := ErrExpired
+	if c.core.Fate() == core.Vanished {
+		why = ErrDeposed
+	}
+	c.l.s.tell.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
 }
 
 // tellEnd tells one step of the end of a term.

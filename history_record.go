@@ -72,10 +72,22 @@ func readRecord(d driver.Record) (t Token, r record, end, ok bool) {
 	if json.Unmarshal(d.Value, &r) != nil || r.Version < 1 {
 		return 0, r, false, false
 	}
+	if r.Reason == Leads || r.Reason == Unknown {
+		r.Reason = "" // no record says that: the line does
+	}
 	if end && r.Reason == "" {
 		return 0, r, false, false
 	}
+	r.From, r.To = tellable(r.From), tellable(r.To)
 	return Token(n), r, end, true
+}
+
+// tellable returns t in UTC, zero if it has a year that no reader could be told.
+func tellable(t time.Time) time.Time {
+	if t = t.UTC(); t.Year() < 1 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t
 }
 
 // RecordDeath returns the record by which the history of an election says that the process which led under that token died, and the name of the

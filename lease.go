@@ -144,14 +144,15 @@ func (l *lease) renew(asked core.Time) {
 
 func (l *lease) countRenewal(err error, took time.Duration) {
 	ev := Event{Kind: Renewed, Lease: l.dl.ID(), Took: took, Cause: err}
-	if err == nil {
+	switch {
+	case err == nil:
 		l.s.stats.renewals.Add(1)
-	} else {
+	case errors.Is(err, context.DeadlineExceeded):
 		ev.Kind = RenewalMissed
-		l.s.stats.misses.Add(1)
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
 		l.s.stats.late.Add(1)
+	default:
+		ev.Kind = RenewalMissed
+		l.s.stats.failed.Add(1)
 	}
 	l.s.tell.event(ev)
 }

@@ -64,7 +64,7 @@ type Stats struct {
 	Unreadable uint64
 }
 
-type counters struct{ leases, renewals, misses, late, terms, overruns, unreadable atomic.Uint64 }
+type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
 
 // NewSession returns a session on store, without any I/O: the lease is granted when it is first needed. Options that the store
 // cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
@@ -93,7 +93,8 @@ func (s *Session) ID() string { return s.o.ID }
 
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
-	return Stats{s.stats.leases.Load(), s.stats.renewals.Load(), s.stats.misses.Load(), s.stats.late.Load(), s.stats.terms.Load(), s.stats.overruns.Load(), s.stats.unreadable.Load()}
+	n, late := &s.stats, s.stats.late.Load() // read once: who takes it from Misses must never see that difference go back
+	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
 }
 
 // Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.

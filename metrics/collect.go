@@ -82,7 +82,7 @@ func (t *tally) look() scrape {
 			s.now[term.Name()] = &led{term, m.s.ID()}
 		}
 		counted := m.renewals()
-		s.overran += m.s.Stats().Overruns
+		s.overran += m.overran()
 		for f, since := range m.since {
 			r := part(s.renewals, f)
 			r.add(&counted, 1)

@@ -14,12 +14,14 @@ type member struct {
 	t     *tally
 	store *store
 	took  histogram             // of its renewals
+	told  uint64                // of work that outlived its right, also before it was followed
+	lost  bool                  // some events were
 	since map[*figures]renewals // what had been counted when a stand that is not over began
 }
 
 // follow counts what a session does until it is over or ctx ends.
 func (c *Collector) follow(ctx context.Context, s *primacy.Session) {
-	m := &member{s: s, t: c.t, since: map[*figures]renewals{}}
+	m := &member{s: s, t: c.t, since: map[*figures]renewals{}, told: s.Stats().Overruns}
 	events := s.Events(ctx)
 	c.t.mu.Lock()
 	m.store = c.t.store(s.StoreName())
@@ -54,8 +56,16 @@ func (m *member) leave() {
 // renewals returns what the session has counted. The counts are exact, though events may have been lost.
 func (m *member) renewals() renewals {
 	st := m.s.Stats()
-	late := min(st.Late, st.Misses) // the two are not read together
-	return renewals{results: [...]uint64{st.Renewals, st.Misses - late, late}, took: m.took}
+	return renewals{results: [...]uint64{st.Renewals, st.Misses - st.Late, st.Late}, took: m.took}
+}
+
+// overran returns how much work has outlived its right. What the session has counted and its event does not say yet would be of no election now, and of one at
+// the next scrape: a counter that goes back.
+func (m *member) overran() uint64 {
+	if m.lost {
+		return m.s.Stats().Overruns
+	}
+	return m.told
 }
 
 // stand says whether the election is stood for or led from now on.
@@ -89,6 +99,7 @@ func (m *member) resync(standing []string) {
 // count takes one event.
 func (m *member) count(e primacy.Event) {
 	m.t.lost += uint64(e.Missed)
+	m.lost = m.lost || e.Missed > 0
 	switch e.Kind {
 	case primacy.Renewed:
 		m.took.observe(&renewBounds, e.Took)
@@ -111,6 +122,7 @@ func (m *member) count(e primacy.Event) {
 	case primacy.WorkStopped:
 		m.t.stopped(reign{e.Name, e.Token}, e.Took)
 	case primacy.WorkOverran:
+		m.told++
 		if !e.Lock { // else it is in the sum
 			m.t.of(e.Name).overruns++
 		}

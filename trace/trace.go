@@ -13,6 +13,7 @@ package trace
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +56,7 @@ type Tracer struct {
 	mu        sync.Mutex
 	closed    bool
 	campaigns map[string][]oteltrace.Span // by name, the oldest first: those of one process wait for each other
+	waiting   int                         // how many these are
 	terms     map[reign]oteltrace.Span
 	transfers map[reign]oteltrace.Span
 }
@@ -101,7 +103,7 @@ func (t *Tracer) Link(term *primacy.Term) oteltrace.Link {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	span := t.terms[r]
-	if span == nil && term.Check() == nil { // the event of its beginning is on its way
+	if span == nil && t.room() && slices.Contains(t.s.Terms(), term) { // the event of its beginning is on its way, and that of its end will come: a lock has none
 		span = t.begin(r, term.Since())
 	}
 	if span != nil {
@@ -114,9 +116,12 @@ func (t *Tracer) attributes(r reign) []attribute.KeyValue {
 	return []attribute.KeyValue{ElectionName.String(r.name), MemberID.String(t.s.ID()), Token.String(r.token.String())}
 }
 
-// start begins a span, nil if there are too many. The lock is held, as in what follows.
+// room says whether one more span may be open. The lock is held, as in what follows.
+func (t *Tracer) room() bool { return !t.closed && t.waiting+len(t.terms)+len(t.transfers) < t.max }
+
+// start begins a span, nil if there are too many.
 func (t *Tracer) start(name string, at time.Time, o ...oteltrace.SpanStartOption) oteltrace.Span {
-	if t.closed || len(t.campaigns)+len(t.terms)+len(t.transfers) >= t.max {
+	if !t.room() {
 		return nil
 	}
 	_, span := t.tracer.Start(context.Background(), name, append(o, oteltrace.WithTimestamp(at), oteltrace.WithNewRoot())...)
@@ -144,6 +149,7 @@ func (t *Tracer) take(e primacy.Event) {
 	case primacy.CampaignBegun:
 		if span := t.start("primacy.campaign", e.At, oteltrace.WithAttributes(ElectionName.String(e.Name), MemberID.String(t.s.ID()))); span != nil {
 			t.campaigns[e.Name] = append(t.campaigns[e.Name], span)
+			t.waiting++
 		}
 	case primacy.CampaignEnded:
 		t.won(e, func(span oteltrace.Span) { span.SetStatus(codes.Error, told(e.Cause)) })
@@ -181,6 +187,7 @@ func (t *Tracer) won(e primacy.Event, say func(oteltrace.Span)) oteltrace.SpanCo
 	}
 	say(waits[0])
 	waits[0].End(oteltrace.WithTimestamp(e.At))
+	t.waiting--
 	if t.campaigns[e.Name] = waits[1:]; len(waits) == 1 {
 		delete(t.campaigns, e.Name)
 	}
@@ -239,6 +246,7 @@ func (t *Tracer) lose(at time.Time) {
 		}
 	}
 	clear(t.campaigns)
+	t.waiting = 0
 }
 
 // endAll ends what is open when nothing more is heard of the session.
