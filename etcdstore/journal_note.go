@@ -27,7 +27,7 @@ type note struct {
 }
 
 const (
-	noteWait = time.Second      // for a lease for records, which as a rule is known; without one the record has none
+	noteWait = time.Second      // for a lease for records, which as a rule is known; without one the record has none, nor do others wait then for a while
 	noteOff  = 10 * time.Second // for which no release leaves a record, where etcd takes none
 )
 
@@ -37,14 +37,17 @@ func (l *lease) noteOf(ctx context.Context, p driver.Place) *note {
 	if p.Record == nil || wrongRecord(p.Journal, *p.Record) != "" || s.shelves.isOff() {
 		return nil
 	}
-	limit := noteWait
+	limit := s.shelves.patience()
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end)/2)
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	wait, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	n := &note{at: s.shelfOf(p.Journal), key: s.journalDir(p.Journal) + p.Record.Key}
-	n.put = doPut(n.key, slices.Clone(p.Record.Value), s.shelfLease(ctx, n.at))
+	n.put = doPut(n.key, slices.Clone(p.Record.Value), s.shelfLease(wait, n.at))
+	if limit >= patience && wait.Err() != nil && ctx.Err() == nil {
+		s.shelves.hurry()
+	}
 	return n
 }
 
@@ -107,6 +110,23 @@ func (k *shelves) isOff() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Now().Before(k.off)
+}
+
+// patience returns how long a release waits for a lease for its record. Where one has waited in vain others do not: there are many leases, and releases of
+// many places go in waves, each of which would wait anew.
+func (k *shelves) patience() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Now().Before(k.hasty) {
+		return 0
+	}
+	return noteWait
+}
+
+func (k *shelves) hurry() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hasty = time.Now().Add(shelfPause)
 }
 
 // unnote takes the records off parcels that travel together. It reports false where there were none.

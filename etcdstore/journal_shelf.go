@@ -47,6 +47,7 @@ type shelves struct {
 	known map[shelf]rented
 	trims map[string]bool
 	off   time.Time        // until then releases leave no records
+	hasty time.Time        // until then releases do not wait for a lease
 	now   func() time.Time // tests only: the wall clock
 }
 
@@ -91,6 +92,11 @@ func (s *Store) shelfLease(ctx context.Context, at shelf) int64 {
 		})
 	}
 	k.mu.Unlock()
+	select {
+	case <-r.ready:
+		return k.idOf(at) // also for who does not wait
+	default:
+	}
 	select {
 	case <-r.ready:
 		return k.idOf(at)

@@ -189,3 +189,42 @@ func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedManyReleasesWithoutShelves: no leases for records are granted, and there are many to ask for. All releases together wait for them once.
+func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", 5*time.Minute)
+		const many = 3 * several
+		var claims []driver.Claim
+		for i := range many {
+			claims = append(claims, driver.Claim{Name: fmt.Sprint("x", i), ID: fmt.Sprint(i)})
+		}
+		places, err := l.Claim(ending(t, 20*time.Second), claims...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range places {
+			places[i] = leaving(p, p.Name, "k", "v")
+		}
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				if r, ok := req.(*pb.LeaseGrantRequest); ok && r.ID != 0 {
+					<-ctx.Done()
+					return status.Error(codes.DeadlineExceeded, "silent")
+				}
+				return do(ctx)
+			}
+		})
+		begun := time.Now()
+		if err := l.Release(ending(t, 20*time.Second), places...); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took > noteWait+200*time.Millisecond {
+			t.Errorf("seed 1: %d releases took %v", many, took)
+		}
+		if n := len(recordsIn(c)); n != many {
+			t.Errorf("seed 1: %d records are kept, want %d", n, many)
+		}
+	})
+}
