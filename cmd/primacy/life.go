@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/supervise"
 )
 
 // What flags that are a choice can say.
@@ -134,7 +135,7 @@ func reasonOf(err error, own bool) string {
 		word string
 	}{
 		{primacy.ErrTransferred, "transferred"}, {primacy.ErrResigned, "resigned"}, {primacy.ErrDeposed, "deposed"},
-		{primacy.ErrClosed, "closed"}, {primacy.ErrExpired, "expired"},
+		{primacy.ErrClosed, "closed"}, {primacy.ErrExpired, "expired"}, {supervise.ErrTooLate, "expired"},
 	} {
 		if errors.Is(err, c.err) {
 			return c.word

@@ -202,3 +202,20 @@ func TestACommandForTheFilesName(t *testing.T) {
 	}
 	w.start("run", "--config", "c.toml").ends(exitUsage).inOneLine().complains("c.toml:3: run.command must be a list")
 }
+
+// It is too late to start the command again, and the term is over: that is a loss, however the command ended before.
+func TestLostBeforeTheRestart(t *testing.T) {
+	w := newWorld(t)
+	proxy := newProxyOf(w)
+	p := w.start("run", "--ttl", "3s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed", "echo $PRIMACY_REASON >>log",
+		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", "echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; exit 9")
+	p.tells("again in 1s")
+	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("4s"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Hold()
+	w.writes("log", "expired\n")
+	proxy.Heal()
+	p.until(func() bool { return strings.Count(p.out.String(), "up") == 2 }, "leads again")
+	p.signal(syscall.SIGTERM).ends(143)
+}

@@ -68,6 +68,7 @@ func (r *runner) rest(ctx context.Context, term *primacy.Term, wait time.Duratio
 
 // once runs the command once.
 func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct{}) error {
+	r.status = supervise.Status{} // how it ended before says nothing of a start that fails
 	p, deadline, err := r.start(term, state)
 	if err != nil {
 		return startError(err)
