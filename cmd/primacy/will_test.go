@@ -212,6 +212,8 @@ func TestAGuardianTriesAgain(t *testing.T) {
 	w.eventually("the guardian has dialled", func() bool { return proxy.Holds(etcdtest.Up, []byte("PRI * HTTP/2")) })
 	proxy.Heal()
 	w.awaitLine("n", 0)
+	// Before the proxy goes: a guardian that has not heard of its success asks for it again, for a ttl.
+	w.eventually("the guardian is gone", func() bool { return len(w.processes()) == 0 })
 }
 
 // TestAKilledLockIsGivenBack, quietly where it was asked to be quiet, and with the files of the URL found where the run was started.
