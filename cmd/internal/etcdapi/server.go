@@ -51,6 +51,8 @@ type Server struct {
 	conn   *grpc.ClientConn // over it
 	member pb.ResponseHeader
 
+	arrival time.Duration // within which a request in JSON has to arrive; tests have less
+
 	mu     sync.Mutex
 	leases map[int64]*lease // nil while one is being granted
 	closed bool
@@ -85,7 +87,7 @@ func New(store driver.Store, o Options) (*Server, error) {
 	}
 	o.ID = reader.ID()
 	o.ID = strings.ToValidUTF8(o.ID[:min(len(o.ID), MaxID)], "")
-	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{},
+	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{}, arrival: 20 * time.Second,
 		member: pb.ResponseHeader{ClusterId: sum(store.Caps().Store), MemberId: sum(o.ID)}}
 	s.register()
 	if s.http, err = s.web(); err != nil {

@@ -59,6 +59,9 @@ func (s *Server) route(json http.Handler) http.Handler {
 			http.Error(w, fmt.Sprintf("the host %q is not known to be this server's", r.Host), http.StatusMisdirectedRequest)
 			return
 		}
+		if r.ProtoMajor == 1 { // a body that never comes would keep its connection, also for who has no token
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.arrival))
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		json.ServeHTTP(w, r)
 	})
