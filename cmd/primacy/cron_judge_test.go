@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -192,9 +193,27 @@ func (c *cronJudge) instants(j *cron.Job) {
 		case slices.ContainsFunc(c.gaps[j.Name], func(g cron.Record) bool { return !at.Before(g.Key.At) && !at.After(g.Upto) }):
 			c.count["decided missed"]++
 		default:
-			c.open(cronID{j.Name, at, 1}, "nobody has decided about it")
+			c.open(cronID{j.Name, at, 1}, "nobody has decided about it; it counts from %s, and around it are%s", from.Format("15:04:05"), c.around(j.Name, at))
 		}
 	}
+}
+
+// around tells the records of a job near an instant.
+func (c *cronJudge) around(job string, at time.Time) (text string) {
+	var near []cron.Record
+	for id, kinds := range c.records {
+		if id.job == job && id.at.Sub(at).Abs() < 20*time.Second {
+			near = slices.AppendSeq(near, maps.Values(kinds))
+		}
+	}
+	slices.SortFunc(near, func(a, b cron.Record) int { return a.When.Compare(b.When) })
+	for _, r := range near {
+		text += fmt.Sprintf("\n\t%s %s by %s at %s, over up to %s", r.Key, r.Verdict, r.By, r.When.Format("15:04:05.0"), r.Done.Format("15:04:05"))
+	}
+	for _, g := range c.gaps[job] {
+		text += fmt.Sprintf("\n\t%s missed up to %s by %s at %s", g.Key, g.Upto.Format("15:04:05"), g.By, g.When.Format("15:04:05"))
+	}
+	return text
 }
 
 // attempt checks one attempt as the store has it, and that the job's policy was followed after it.

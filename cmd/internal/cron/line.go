@@ -86,10 +86,7 @@ func (l *line) read() bool {
 // records reads the newest records, and on back to the oldest that matters. Whole: there are no older ones.
 func (l *line) records() (all []driver.Record, whole bool, err error) {
 	l.mu.Lock()
-	upto := Key{At: l.t.concern(), Kind: kindNote}.String()
-	if !l.t.begins {
-		upto = "~"
-	}
+	begins, concern := l.t.begins, l.t.concern()
 	l.mu.Unlock()
 	for before, limit := "", window; ; limit = 4 * window {
 		ctx, cancel := l.e.limited()
@@ -102,7 +99,12 @@ func (l *line) records() (all []driver.Record, whole bool, err error) {
 		if len(page) < limit {
 			return all, true, nil
 		}
-		if before = page[len(page)-1].Key; before <= upto {
+		if !begins { // who begins takes it from the records what is left to be done
+			if concern = see(all).done(l.job.instants()); concern.IsZero() {
+				return all, false, nil
+			}
+		}
+		if before = page[len(page)-1].Key; before <= (Key{At: concern, Kind: kindGap}).String() {
 			return all, false, nil
 		}
 	}

@@ -88,6 +88,8 @@ type Record struct {
 	CatchUp bool   `json:"catch_up,omitempty"` // it was missed, and is made up for
 	Retries int    `json:"retries,omitempty"`  // how often it is tried again: by the definition under which it began, not by a later one
 
+	Done time.Time `json:"done,omitzero"` // every instant up to here is decided, has ended and is not tried again: who begins later need not look further back
+
 	// Of an end.
 	Code *int   `json:"code,omitempty"`
 	Took string `json:"took,omitempty"`

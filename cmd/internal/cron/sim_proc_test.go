@@ -104,7 +104,14 @@ func (p *simProc) net(ctx context.Context, call func() error) error {
 	if !p.pass() {
 		return errNet
 	}
-	time.Sleep(p.w.span(0, 20*time.Millisecond))
+	select {
+	case <-time.After(p.w.lag()):
+	case <-ctx.Done(): // it is on its way, and arrives though nobody waits for it any more
+		p.w.counted("straggler", 1)
+		late := p.w.lag()
+		go func() { time.Sleep(late); _ = call() }()
+		return ctx.Err()
+	}
 	p.mu.Lock()
 	healed := p.healed
 	p.mu.Unlock()
@@ -127,7 +134,12 @@ func (p *simProc) net(ctx context.Context, call func() error) error {
 		return errNet
 	}
 	err := call()
-	time.Sleep(p.w.span(0, 20*time.Millisecond))
+	select {
+	case <-time.After(p.w.lag()):
+	case <-ctx.Done():
+		p.w.counted("unknown", 1)
+		return ctx.Err()
+	}
 	if f > 0.97 {
 		p.w.counted("unknown", 1)
 		return errNet

@@ -47,7 +47,8 @@ const (
 // and an attempt that is to be made until that has begun, also when the records have long left the window.
 type tracker struct {
 	job     *Job
-	begins  bool // it has seen the journal once
+	begins  bool      // it has seen the journal once
+	from    time.Time // where it began to count
 	cursor  time.Time
 	decided map[time.Time]bool // after the cursor
 	open    map[ID]*begun
@@ -65,18 +66,14 @@ func newTracker(j *Job) *tracker {
 // observe takes in what the journal says at a time.
 func (t *tracker) observe(v *view, now time.Time) {
 	now = now.UTC().Truncate(time.Second)
-	if !t.begins {
-		t.begins = true
-		from, known := v.start(t.job.instants())
-		if t.cursor, t.anchor = from, !known; !known {
-			t.cursor = now
-		}
+	t.starts(v, now)
+	if v.told {
+		t.paused = v.paused
 	}
-	t.paused = v.paused
-	switch resumed := v.notedFor == ""; { // not Fresh: another process, that began a moment later, must not make us skip an instant
-	case v.paused && now.After(t.cursor): // nothing is missed while a job is paused
+	switch { // not Fresh: another process, that began a moment later, must not make us skip an instant
+	case t.paused && now.After(t.cursor): // nothing is missed while a job is paused
 		t.cursor = now
-	case !v.paused && resumed && v.noted.After(t.cursor) && !v.noted.After(now): // or was, or before it was new
+	case v.told && !v.paused && v.noted.After(t.cursor) && !v.noted.After(now): // or was
 		t.cursor = v.noted
 	}
 	t.gaps = slices.DeleteFunc(append(t.gaps, v.gaps...), func(g Record) bool { return !g.Upto.After(t.cursor) })
@@ -87,8 +84,45 @@ func (t *tracker) observe(v *view, now time.Time) {
 	}
 	t.advance(now)
 	for at := range v.wanted {
-		_, begun := v.attempts[ID{at, 1}]
-		t.wanted[at] = !begun
+		if t.wanted[at] = true; v.attempts[ID{at, 1}] != nil {
+			delete(t.wanted, at)
+		}
+	}
+}
+
+// starts finds out from where on instants count. As long as no record of ours says from where, what another has written is taken for it: else that record, once
+// there, would be the journal's oldest, and what lies before it forgotten. One that arrives later and counts from earlier takes us back there: it stands in the
+// journal, and with it everything since.
+func (t *tracker) starts(v *view, now time.Time) {
+	sched := t.job.instants()
+	if !t.begins || t.anchor {
+		from, known := v.start(sched)
+		if done := v.done(sched); known && done.After(from) {
+			from = done
+		}
+		switch {
+		case known:
+			t.cursor, t.from, t.anchor = from, from, false
+		case !t.begins:
+			t.cursor, t.from, t.anchor = now, now, true
+		}
+		t.begins = true
+	}
+	if from, ok := v.anchor(sched); ok && from.Before(t.from) {
+		t.rewind(from)
+		if v.told && v.noted.After(t.cursor) {
+			t.cursor = v.noted
+		}
+	}
+}
+
+// rewind counts from an earlier instant, whose record is in the journal.
+func (t *tracker) rewind(from time.Time) {
+	if from.Before(t.from) {
+		t.from = from
+	}
+	if from.Before(t.cursor) {
+		t.cursor = from
 	}
 }
 

@@ -1,6 +1,7 @@
 package cron
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -34,9 +35,8 @@ type view struct {
 	gaps     []Record
 	wanted   map[time.Time]Record
 	paused   bool
-	noted    time.Time // of the newest Fresh, Paused or Resumed
-	notedFor string    // the schedule that it is about; empty: all
-	newest   Record    // the newest with a schedule's hash
+	told     bool      // a record says whether it is paused
+	noted    time.Time // of the newest Paused or Resumed
 }
 
 // see reads records, which come with the newest first.
@@ -52,13 +52,12 @@ func see(records []driver.Record) *view {
 
 func (v *view) take(r Record) {
 	v.records = append(v.records, r)
-	if r.Sched != "" {
-		v.newest = r
-	}
 	id := ID{r.Key.At, r.Key.Attempt}
 	switch r.Key.Kind {
 	case kindNote:
-		v.paused, v.noted, v.notedFor = r.Verdict == Paused, r.Key.At, r.Sched
+		if r.Verdict != Fresh {
+			v.told, v.paused, v.noted = true, r.Verdict == Paused, r.Key.At
+		}
 	case kindWant:
 		v.wanted[r.Key.At] = r
 	case kindGap:
@@ -102,18 +101,41 @@ func (v *view) open() (all []*begun) {
 	return all
 }
 
+// since returns the records of a schedule since it was last changed, the newest first.
+func (v *view) since(sched string) iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		for _, r := range slices.Backward(v.records) {
+			if r.Sched != "" && (r.Sched != sched || !yield(r)) {
+				return
+			}
+		}
+	}
+}
+
 // start returns from where on instants count for a schedule: the oldest record since it was last changed. False: it is new here.
 func (v *view) start(sched string) (from time.Time, known bool) {
-	if v.newest.Sched != sched {
-		return time.Time{}, false
+	for r := range v.since(sched) {
+		from, known = r.Key.At, true
 	}
-	for _, r := range slices.Backward(v.records) {
-		if r.Sched != "" && r.Sched != sched {
-			break
-		}
-		if r.Sched == sched {
+	return from, known
+}
+
+// anchor returns the oldest instant from where on a process has said that it counts. False: none has.
+func (v *view) anchor(sched string) (from time.Time, known bool) {
+	for r := range v.since(sched) {
+		if r.Verdict == Fresh {
 			from, known = r.Key.At, true
 		}
 	}
 	return from, known
+}
+
+// done returns up to where everything was over when one of the records was written; zero: none says so.
+func (v *view) done(sched string) (upto time.Time) {
+	for r := range v.since(sched) {
+		if r.Done.After(upto) {
+			upto = r.Done
+		}
+	}
+	return upto
 }

@@ -52,6 +52,11 @@ func (l *line) append(r Record) event {
 // definition fills in what the job is.
 func (l *line) definition(r Record) Record {
 	r.Def, r.Sched, r.Spec, r.Zone = l.job.Definition(), l.job.instants(), l.job.schedule.String(), l.job.schedule.Zone()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.t.anchor {
+		r.Done = l.t.concern()
+	}
 	return r
 }
 
@@ -59,7 +64,9 @@ func (l *line) definition(r Record) Record {
 func (l *line) note(at time.Time) {
 	if e := l.append(l.definition(Record{Key: Key{at, 0, kindNote}, Verdict: Fresh, Run: runName()})); e != evUnknown {
 		l.mu.Lock()
-		l.t.anchor = false
+		if l.t.anchor = false; e == evAdded {
+			l.t.rewind(at)
+		}
 		l.mu.Unlock()
 		l.e.log(l.job, ID{At: at}, Fresh, "", "counts from here: "+l.job.schedule.String())
 	}
