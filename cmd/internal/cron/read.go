@@ -210,25 +210,56 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 		return time.Time{}, err
 	}
 	at := now.UTC().Truncate(time.Second)
-	if noted := see(records).noted; verdict != Wanted && !at.After(noted) { // by a clock that is ahead of ours
+	noted := see(records).noted
+	if verdict != Wanted && !at.After(noted) { // by a clock that is ahead of ours
 		at = noted.Add(time.Second)
 	}
-	r, err := Record{Key: Key{at, 0, kind}, Verdict: verdict, Run: runName(), By: by, When: now.UTC()}.driver()
-	if err != nil {
-		return time.Time{}, err
+	if verdict == Wanted && info.Paused && at.After(noted) {
+		if err := stayPaused(ctx, journal, job, by, noted, at, now); err != nil {
+			return time.Time{}, err
+		}
 	}
+	return mark(ctx, journal, job, kind, Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by, When: now.UTC()})
+}
+
+// mark appends a record at the first second from its own on that has none of its kind.
+func mark(ctx context.Context, journal driver.Journal, job, kind string, r Record) (time.Time, error) {
 	for range 60 { // another mark of the same second
-		there, added, err := journal.Append(ctx, Prefix+job, r, maxKeep)
+		r.Key.Kind = kind
+		d, err := r.driver()
 		if err != nil {
 			return time.Time{}, err
 		}
-		if added || string(there.Value) == string(r.Value) {
-			return at, nil
+		there, added, err := journal.Append(ctx, Prefix+job, d, maxKeep)
+		if err != nil {
+			return time.Time{}, err
 		}
-		at = at.Add(time.Second)
-		r.Key = Key{at, 0, kind}.String()
+		if added || string(there.Value) == string(d.Value) {
+			return r.Key.At, nil
+		}
+		r.Key.At = r.Key.At.Add(time.Second)
 	}
 	return time.Time{}, errors.New("too many marks at once")
+}
+
+// stayPaused says once more, before an extra run, that the job is paused: the records of many such runs would put the word since noted where nobody reads it.
+func stayPaused(ctx context.Context, journal driver.Journal, job, by string, noted, at, now time.Time) error {
+	r := Record{Key: Key{At: at}, Verdict: Paused, Run: runName(), By: by, When: now.UTC()}
+	at, err := mark(ctx, journal, job, kindNote, r)
+	if err != nil {
+		return err
+	}
+	records, err := journal.Records(ctx, Prefix+job, "", window)
+	if err != nil {
+		return err
+	}
+	for _, other := range see(records).records {
+		if other.Verdict == Resumed && other.Key.At.After(noted) && other.Key.At.Before(at) { // meanwhile, by somebody else: that stands
+			r.Verdict, r.Run, r.Key.At = Resumed, runName(), at.Add(time.Second)
+			_, err = mark(ctx, journal, job, kindNote, r)
+		}
+	}
+	return err
 }
 
 // ErrAlready says that a job is paused, or runs, already.

@@ -1,0 +1,138 @@
+package cron
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
+)
+
+// The record of where one process begins to count is on its way while another's, of a later second, is there: what lies between is not forgotten.
+func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
+	tr := trackerOf(t, nil).sees1(3)
+	later := rec{at: 15, kind: kindNote, verdict: Fresh}
+	tr.sees1(16, later)
+	tr.forget(at(15)) // the journal's oldest
+	early := rec{at: 3, kind: kindNote, verdict: Fresh}
+	expect(t, "its own has arrived", tr.sees1(18, early, later).orders(18), "run 10.1")
+	other := trackerOf(t, nil).sees1(15)
+	expect(t, "to the other", other.sees1(18, early, later).orders(18), "run 10.1")
+	expect(t, "to who comes later", trackerOf(t, nil).sees1(18, early, later).orders(18), "run 10.1")
+	// It goes back once, over what is decided.
+	seen := append(append([]rec{early, later}, ran(10)...), ran(20)...)
+	expect(t, "all is decided", other.sees1(29, seen...).orders(29))
+	expect(t, "and stays so", other.sees1(39, append(seen, ran(30)...)...).orders(39))
+	// Not behind where a pause ended.
+	paused := []rec{early, later, {at: 16, kind: kindNote, verdict: Paused}, {at: 25, kind: kindNote, verdict: Resumed}}
+	expect(t, "paused between", trackerOf(t, nil).sees1(15).sees1(30, paused...).orders(30), "run 30.1")
+}
+
+// A schedule that was changed, or a new one, is no word about a pause.
+func TestWhoBeginsToCountDoesNotEndAPause(t *testing.T) {
+	recs := []rec{fresh0, {at: 15, kind: kindNote, verdict: Paused}, {at: 17, kind: kindNote, verdict: Fresh}}
+	expect(t, "paused", trackerOf(t, nil).sees1(35, recs...).orders(35))
+	tr := trackerOf(t, nil).sees1(16, recs[:2]...)
+	expect(t, "the records that say so have left the window", tr.sees1(95, ran(90)...).orders(95))
+}
+
+// What was asked for by hand and has begun is no reason to read the journal back to there for ever.
+func TestTrackerIsNotConcernedWithWhatHasBegun(t *testing.T) {
+	want := rec{at: 12, kind: kindWant, verdict: Wanted}
+	tr := trackerOf(t, nil).sees1(14, append([]rec{fresh0, want}, ran(10)...)...)
+	tr.sees1(35, append(append(append(append([]rec{fresh0, want}, ran(10)...), ran(12)...), ran(20)...), ran(30)...)...)
+	if c := tr.concern(); !c.Equal(at(30)) {
+		t.Errorf("it is concerned with what is since %v", c)
+	}
+}
+
+// Everybody has begun anew since an instant was left undecided and a run without an end, and so much has happened since that both have left the window.
+func TestWhoBeginsFindsWhatIsBeyondTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimWorld(t, 1, true)
+		j := DefaultJob()
+		j.Name, j.Spec, j.Overlap, j.Command, j.Keep = "deep", "@every 10s", Allow, []string{"x"}, 10000
+		job, err := j.Check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.jobs = []*Job{job}
+		first := time.Now().UTC()
+		hole, open := first.Add(20*time.Second), first.Add(40*time.Second)
+		time.Sleep(205 * 10 * time.Second)
+		for at := first.Add(10 * time.Second); at.Before(time.Now()); at = at.Add(10 * time.Second) {
+			if at.Equal(hole) {
+				continue
+			}
+			w.remember(job, Record{Key: Key{at, 1, kindBegin}, Verdict: Began, Done: first.Add(10 * time.Second)})
+			if !at.Equal(open) {
+				w.remember(job, Record{Key: Key{at, 1, kindEnd}, Verdict: OK})
+			}
+		}
+		w.procs = append(w.procs, w.spawn(1, 0))
+		time.Sleep(time.Minute)
+		w.finish()
+		records, _ := w.store.Records(context.Background(), Prefix+j.Name, "", 10000)
+		v := see(records)
+		if !v.decided(ID{hole, 1}) {
+			t.Error("nobody has decided about the instant")
+		}
+		if a := v.attempts[ID{open, 1}]; a.end == nil || a.end.Verdict != Lost {
+			t.Errorf("the run that has no end is told as %+v", a.end)
+		}
+		if last := see(records).done(job.instants()); last.Before(time.Now().Add(-3 * time.Minute)) {
+			t.Errorf("all is over up to %v, says the journal", last)
+		}
+	})
+}
+
+// remember leaves a record of the job in the store.
+func (w *simWorld) remember(j *Job, r Record) {
+	w.Helper()
+	r.By, r.Run, r.When = "before", runName(), r.Key.At
+	if r.Key.Kind == kindBegin {
+		r.Sched, r.Claim = j.instants(), j.claim(r.Key.At, false)
+	}
+	d, err := r.driver()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, _, err := w.store.Append(context.Background(), Prefix+j.Name, d, 10000); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// Whoever asks a paused job for run after run does not push the word that it is paused out of what is read.
+func TestExtraRunsDoNotEndAPause(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	ctx := context.Background()
+	j := trackerOf(t, nil).job
+	put := func(r Record) {
+		d, _ := r.driver()
+		if _, _, err := st.Append(ctx, Prefix+"j", d, 128); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(Record{Key: Key{at(0), 0, kindNote}, Verdict: Fresh, Sched: j.instants()})
+	if _, err := Mark(ctx, st, "j", Paused, "operator", at(5)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		when, err := Mark(ctx, st, "j", Wanted, "operator", at(10+10*i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(Record{Key: Key{when, 1, kindBegin}, Verdict: Began, Sched: j.instants()})
+		put(Record{Key: Key{when, 1, kindEnd}, Verdict: OK})
+	}
+	records, _ := st.Records(ctx, Prefix+"j", "", window)
+	if v := see(records); !v.paused || slices.ContainsFunc(records, func(d driver.Record) bool { return d.Key == Key{at(5), 0, kindNote}.String() }) {
+		t.Errorf("paused is %v", v.paused)
+	}
+	if _, err := Mark(ctx, st, "j", Resumed, "operator", at(2000)); err != nil {
+		t.Error(err)
+	}
+}
