@@ -13,7 +13,7 @@ import (
 type patient struct {
 	mu    sync.Mutex
 	next  chan message
-	stuck bool // what was told before has not been taken yet
+	under chan struct{} // nil, or closed when what is under way since an earlier Write is written
 }
 
 type message struct {
@@ -21,8 +21,11 @@ type message struct {
 	done chan struct{} // closed when it is written
 }
 
-// sayLimit is how long somebody who does not listen is waited for, once: until he listens again, what is told is dropped at once.
-const sayLimit = 200 * time.Millisecond
+// sayLimit is how long somebody who does not listen is waited for, once; then, until he has listened again, each time no longer than busyLimit.
+const (
+	sayLimit  = 200 * time.Millisecond
+	busyLimit = 5 * time.Millisecond
+)
 
 func newPatient(w io.Writer) *patient {
 	p := &patient{next: make(chan message)}
@@ -41,8 +44,13 @@ func (p *patient) Write(text []byte) (int, error) {
 	defer p.mu.Unlock()
 	m := message{bytes.Clone(text), make(chan struct{})}
 	limit := sayLimit
-	if p.stuck {
-		limit = 0
+	select {
+	case <-p.under:
+		p.under = nil
+	default:
+		if p.under != nil {
+			limit = busyLimit
+		}
 	}
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -53,9 +61,9 @@ func (p *patient) Write(text []byte) (int, error) {
 	}
 	select {
 	case <-m.done:
-		p.stuck = false
+		p.under = nil
 	case <-t.C:
-		p.stuck = true
+		p.under = m.done
 	}
 	return len(text), nil
 }

@@ -18,7 +18,7 @@ func TestTheRunPageHolds(t *testing.T) {
 	}
 	want := []string{
 		`^(before\nleader under token \d+\nafter: exited\n)$`,
-		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\n$`,
+		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\nalso under billing/invoicer\n$`,
 		`^candidate elected started exited resigned released finished $`,
 		`^200\n$`,
 	}

@@ -102,7 +102,7 @@ func TestPatient(t *testing.T) {
 	all := make(chan string)
 	go func() { b, _ := io.ReadAll(r); all <- string(b) }()
 	for end := time.Now().Add(limit); ; {
-		if n, err := p.Write([]byte("y")); n == 1 && err == nil {
+		if n, err := p.Write([]byte("y")); n == 1 && err == nil && p.under == nil { // written
 			break
 		}
 		if time.Now().After(end) {
