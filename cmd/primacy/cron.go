@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,16 +26,18 @@ import (
 // crontab is one `primacy cron`.
 type crontab struct {
 	*app
-	file    string
-	one     cron.Job // NAME SPEC -- CMD
-	drain   bool
-	prefix  bool
-	max     int
-	spread  time.Duration
-	look    time.Duration
-	own     []string // environment variables meant for this process alone
-	signals chan os.Signal
-	logging sync.Mutex
+	file     string
+	one      cron.Job // NAME SPEC -- CMD
+	drain    bool
+	prefix   bool
+	max      int
+	spread   time.Duration
+	look     time.Duration
+	statusAt string
+	leaving  atomic.Bool // no run begins any more
+	own      []string    // environment variables meant for this process alone
+	signals  chan os.Signal
+	logging  sync.Mutex
 }
 
 func (a *app) cronCommand() *cobra.Command {
@@ -75,6 +78,7 @@ func (t *crontab) flags(f *pflag.FlagSet) {
 	f.StringVarP(&t.file, "file", "f", "", "the jobs, in TOML: [jobs.NAME] with schedule and command, and [defaults]")
 	f.BoolVar(&t.drain, "drain", false, "on SIGTERM wait for what runs")
 	f.BoolVar(&t.prefix, "prefix", false, "put the job and the instant before each line of output")
+	f.StringVar(&t.statusAt, "status", "", "answer /livez /readyz /metrics over HTTP at HOST:PORT or unix:PATH")
 	f.IntVar(&t.max, "max-running", 0, "so many commands at a time in this process; 0: no limit")
 	f.DurationVar(&t.spread, "spread", 100*time.Millisecond, "wait a random part of this before each run, so that one machine does not win all")
 	f.DurationVar(&t.look, "look", 5*time.Second, "how often to look for lost runs and for what was missed")
@@ -160,6 +164,11 @@ func (t *crontab) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	end, err := t.serveStatus(s, e, jobs)
+	if err != nil {
+		return err
+	}
+	defer end()
 	e.Set(jobs)
 	t.say("cron: %s runs %d %s", s.ID(), len(jobs), plural(len(jobs), "job", "jobs"))
 	t.follow(e)
@@ -215,6 +224,7 @@ func (t *crontab) follow(e *cron.Engine) {
 		}
 		break
 	}
+	t.leaving.Store(true)
 	switch n := e.Active(); {
 	case n > 0 && t.drain:
 		t.say("cron: waiting for %d %s; another signal stops %s", n, plural(n, "command", "commands"), plural(n, "it", "them"))

@@ -15,6 +15,19 @@ type Result struct{ Job, Result string }
 type Counters struct {
 	mu sync.Mutex
 	n  map[Result]uint64
+
+	tell func(job, result string, n uint64)
+}
+
+// Tell lets f know of what has been counted already, and of each count from now on. Nil: no more.
+func (c *Counters) Tell(f func(job, result string, n uint64)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tell = f; f != nil {
+		for r, n := range c.n {
+			f(r.Job, r.Result, n)
+		}
+	}
 }
 
 // Add counts n more.
@@ -25,6 +38,9 @@ func (c *Counters) Add(job, result string, n uint64) {
 		c.n = map[Result]uint64{}
 	}
 	c.n[Result{job, result}] += n
+	if c.tell != nil {
+		c.tell(job, result, n)
+	}
 }
 
 // All returns a copy of the counts.

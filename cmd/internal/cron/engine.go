@@ -135,6 +135,17 @@ func New(o Options) *Engine {
 // Counters returns what has been counted of this process.
 func (e *Engine) Counters() *Counters { return &e.counters }
 
+// Touch returns once it has had the locks that everything here needs.
+func (e *Engine) Touch() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.jobs {
+		l.mu.Lock()
+		_ = l.t.begins
+		l.mu.Unlock()
+	}
+}
+
 // Active returns how many commands run here.
 func (e *Engine) Active() int {
 	e.mu.Lock()

@@ -127,6 +127,13 @@ func (l *line) isDue(id ID) bool {
 	return l.t.isDue(id)
 }
 
+// waits says whether something older waits for its turn for too long already.
+func (l *line) waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.t.waits(l.e.o.Now())
+}
+
 func (l *line) isOpen(id ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

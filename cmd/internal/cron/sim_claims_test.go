@@ -143,7 +143,13 @@ func (p *simProc) run(stop <-chan struct{}, hold Hold, r Run) Ended {
 	if p.w.float() < 0.1 {
 		length = p.w.span(10*time.Second, 30*time.Second)
 	}
-	e := p.guard(stop, h, deadline, length)
+	e := Ended{}
+	if p.w.script != nil {
+		length, e.Verdict = p.w.script(r)
+	}
+	if g := p.guard(stop, h, deadline, length); e.Verdict == "" || g.Verdict != OK && g.Verdict != Failed {
+		e = g
+	}
 	p.w.end(r)
 	if !p.pass() {
 		return Ended{Verdict: Lost, Code: -1}

@@ -15,9 +15,6 @@ import (
 // CRON_SEEDS plays more seeds.
 func TestSimulatedFleet(t *testing.T) {
 	seeds := seedsOf(4)
-	if n, err := strconv.Atoi(os.Getenv("CRON_SEEDS")); err == nil {
-		seeds = n
-	}
 	first, _ := strconv.Atoi(os.Getenv("CRON_FIRST"))
 	total := map[string]int{}
 	for seed := first; seed < first+seeds; seed++ {

@@ -18,9 +18,6 @@ import (
 // did and what the store says. CRON_SEEDS plays more seeds.
 func TestSimulation(t *testing.T) {
 	seeds := seedsOf(4)
-	if n, err := strconv.Atoi(os.Getenv("CRON_SEEDS")); err == nil {
-		seeds = n
-	}
 	total := map[string]int{}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
@@ -83,8 +80,11 @@ func TestAJournalThatForgets(t *testing.T) {
 	}
 }
 
-// seedsOf returns how many seeds to play: one under the race detector, which is there for the engine's locks.
+// seedsOf returns how many seeds to play: one under the race detector, which is there for the engine's locks; CRON_SEEDS if that is set.
 func seedsOf(n int) int {
+	if n, err := strconv.Atoi(os.Getenv("CRON_SEEDS")); err == nil {
+		return n
+	}
 	if racing {
 		return 1
 	}
@@ -101,6 +101,7 @@ type simWorld struct {
 	procs   []*simProc
 	began   time.Time
 	stopped time.Time
+	script  func(Run) (length time.Duration, verdict string) // nil: they take what they take
 
 	mu        sync.Mutex
 	slow      time.Duration // so long a call takes each way, until slowUntil
@@ -269,6 +270,11 @@ func (w *simWorld) judgeInstants(j *Job, v *view) {
 	for at := j.schedule.Next(from); at.Before(w.stopped.Add(-5 * time.Second)); at = j.schedule.Next(at) {
 		if !v.decided(ID{at, 1}) && !w.excused(v, at) {
 			w.Errorf("%s %v: nobody has decided about it", j.Name, at)
+			for _, r := range v.records {
+				if d := r.Key.At.Sub(at); d.Abs() < 8*time.Second || r.Key.Kind == kindNote || r.Key.Kind == kindGap {
+					w.Logf("%s %s by %s at %v done %v upto %v", r.Key, r.Verdict, r.By, r.When, r.Done, r.Upto)
+				}
+			}
 		}
 	}
 }

@@ -123,6 +123,9 @@ func (s *shell) claim() event {
 		return evUnknown
 	default:
 	}
+	if s.a.forbid && !s.a.patient && s.line.waits() {
+		return evUnknown
+	}
 	if s.a.tries > 0 { // it was held: a read costs the store less than a try
 		if standing, err := s.standing(s.run.Claim); err != nil {
 			return evUnknown
@@ -239,7 +242,6 @@ func (s *shell) work() event {
 	if ended.Code >= 0 {
 		s.end.Code = &ended.Code
 	}
-	s.e.counters.Add(s.job.Name, ended.Verdict, 1)
 	s.e.log(s.job, s.a.id, ended.Verdict, s.run.Name, ended.Text)
 	return evDone
 }
@@ -253,7 +255,10 @@ func (e *Engine) count(n int) {
 // finish tells the end. Where another has declared the run lost, that stands: our lease was over, and what ran had been killed.
 func (s *shell) finish() event {
 	e := s.append(s.end)
-	if e == evOther {
+	switch e {
+	case evAdded: // one run counts once: who declares it lost has counted it
+		s.e.counters.Add(s.job.Name, s.end.Verdict, 1)
+	case evOther:
 		s.e.log(s.job, s.a.id, "trouble", s.run.Name, "another process has declared this run lost; it had ended as "+s.end.Verdict)
 	}
 	return e

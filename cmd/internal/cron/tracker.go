@@ -255,6 +255,18 @@ func (t *tracker) probes() (orders []order) {
 	return orders
 }
 
+// waits says whether an attempt that is to be made again, or what was missed, has waited for its turn for longer than an instant may be late. A new instant of
+// a job that runs alone then stands back: it asks for the claim more often, so that what is older might never get it.
+func (t *tracker) waits(now time.Time) bool {
+	for id, at := range t.retry {
+		if now.Sub(at) > t.job.Late && (t.job.MissedWithin == 0 || now.Sub(id.At) <= t.job.MissedWithin) {
+			return true
+		}
+	}
+	_, missed := t.undecided(now)
+	return len(missed) > 0 && t.job.Missed != Skip && now.Sub(t.job.due(missed[0])) > 2*t.job.Late
+}
+
 // undecided returns the instants up to now that nobody has decided about.
 func (t *tracker) undecided(now time.Time) (fresh, missed []time.Time) {
 	for at, n := t.job.schedule.Next(t.cursor), 0; !at.IsZero() && !at.After(now) && n < maxWalk; at, n = t.job.schedule.Next(at), n+1 {
