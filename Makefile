@@ -8,8 +8,8 @@ SHELL := bash
 # service is started.
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/cmd/torture
-PLAIN    := ./internal/etcdtest ./sim/... ./spec/...
-LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e /sim -e /spec)
+PLAIN    := ./internal/etcdtest ./sim ./sim/run
+LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e '/sim$$' -e /sim/run)
 PROGRAM  := $$(cd cmd && go list ./...)
 RACE     ?= -race
 
@@ -23,7 +23,7 @@ demo: ## the main job, on the embedded store
 	go run ./cmd/primacy demo
 
 # The etcd servers, the program and the tests are built before any test by the clock runs: a compiler beside them would make it meaningless. What runs in a
-# simulated world or in programs of its own gains nothing from the race detector. Most of the rest waits for a lease, so more than two run at once.
+# simulated world, on one goroutine, gains nothing from the race detector. Most of the rest waits for a lease, so more than two run at once.
 test: tools check ## everything that must hold: conformance, real etcd, real processes, real signals
 	go test -timeout 11m $(PLAIN)
 	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
