@@ -8,6 +8,7 @@ SHELL := bash
 # service is started.
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/cmd/torture
+LONG     := $(TORTURE) github.com/primacy-go/primacy/cmd/interop github.com/primacy-go/primacy/cmd/primacy github.com/primacy-go/primacy/etcdstore github.com/primacy-go/primacy
 PLAIN    := ./internal/etcdtest ./sim ./sim/run
 LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e '/sim$$' -e /sim/run)
 PROGRAM  := $$(cd cmd && go list ./...)
@@ -23,11 +24,12 @@ demo: ## the main job, on the embedded store
 	go run ./cmd/primacy demo
 
 # The etcd servers, the program and the tests are built before any test by the clock runs: a compiler beside them would make it meaningless. What runs in a
-# simulated world, on one goroutine, gains nothing from the race detector. Most of the rest waits for a lease, so more than two run at once.
+# simulated world, on one goroutine, gains nothing from the race detector. Most of the rest waits for a lease, so more than two run at once, the
+# longest first.
 test: tools check ## everything that must hold: conformance, real etcd, real processes, real signals
 	go test -timeout 11m $(PLAIN)
 	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
-	go test $(RACE) -timeout 11m -parallel 6 -skip '^TestAThousandWaiters$$' $(TORTURE) $(LIBRARY) $$(cd cmd && go list ./... | grep -vx $(TORTURE))
+	go test $(RACE) -timeout 11m -p 3 -parallel 6 -skip '^TestAThousandWaiters$$' $(LONG) $$(printf '%s\n' $(LIBRARY) $(PROGRAM) | grep -vx $(addprefix -e ,$(LONG)))
 
 check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
