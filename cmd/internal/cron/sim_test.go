@@ -34,7 +34,7 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Log(total)
 	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, Replaced, "retried", "crash", "pause", "partition", "unknown"} {
-		if total[what] == 0 && seeds >= 4 {
+		if total[what] == 0 && seeds >= 20 {
 			t.Errorf("the simulation never had: %s", what)
 		}
 	}

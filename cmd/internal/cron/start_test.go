@@ -39,6 +39,22 @@ func TestWhoBeginsToCountDoesNotEndAPause(t *testing.T) {
 	expect(t, "the records that say so have left the window", tr.sees1(95, ran(90)...).orders(95))
 }
 
+// An answer that was read before a job was resumed, and comes after that, because the process was frozen, skips nothing.
+func TestAnOldWordAboutAPauseSkipsNothing(t *testing.T) {
+	paused := []rec{fresh0, {at: 5, kind: kindNote, verdict: Paused}}
+	resumed := append(slices.Clip(paused), rec{at: 15, kind: kindNote, verdict: Resumed})
+	tr := trackerOf(t, nil).sees1(16, resumed...)
+	if over := tr.over(); !over.Equal(at(15)) {
+		t.Errorf("over up to %v", over)
+	}
+	expect(t, "resumed", tr.orders(20), "run 20.1")
+	expect(t, "an older answer", tr.sees1(21, paused...).orders(21), "run 20.1")
+	ahead := trackerOf(t, nil).sees1(300, paused...).sees1(301, resumed...)
+	if over := ahead.over(); !over.IsZero() {
+		t.Errorf("a clock that is ahead says that all is over up to %v", over)
+	}
+}
+
 // What was asked for by hand and has begun is no reason to read the journal back to there for ever.
 func TestTrackerIsNotConcernedWithWhatHasBegun(t *testing.T) {
 	want := rec{at: 12, kind: kindWant, verdict: Wanted}

@@ -146,6 +146,7 @@ func (s *shell) claim() event {
 
 // look says who has the claim, by what the journal says.
 func (s *shell) look() event {
+	asked := s.e.o.Now()
 	ctx, cancel := s.e.limited()
 	records, err := s.e.o.Journal.Records(ctx, Prefix+s.job.Name, "", window)
 	cancel()
@@ -153,7 +154,7 @@ func (s *shell) look() event {
 		return evUnknown
 	}
 	v := see(records)
-	s.observe(v)
+	s.observe(v, asked)
 	if v.decided(s.a.id) {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)
 		return evDecided

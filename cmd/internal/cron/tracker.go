@@ -54,7 +54,9 @@ type tracker struct {
 	open    map[ID]*begun
 	retry   map[ID]time.Time
 	paused  bool
-	anchor  bool // a record of where it starts is to be written
+	noted   time.Time // of the newest record about that
+	leap    time.Time // the cursor is here, since the job was paused then, and not by a record
+	anchor  bool      // a record of where it starts is to be written
 	wanted  map[time.Time]bool
 	gaps    []Record // recorded as missed, and not yet behind the cursor
 }
@@ -63,19 +65,11 @@ func newTracker(j *Job) *tracker {
 	return &tracker{job: j, decided: map[time.Time]bool{}, open: map[ID]*begun{}, retry: map[ID]time.Time{}, wanted: map[time.Time]bool{}}
 }
 
-// observe takes in what the journal says at a time.
+// observe takes in what the journal said when it was asked, at now: a process may have been frozen since.
 func (t *tracker) observe(v *view, now time.Time) {
 	now = now.UTC().Truncate(time.Second)
 	t.starts(v, now)
-	if v.told {
-		t.paused = v.paused
-	}
-	switch { // not Fresh: another process, that began a moment later, must not make us skip an instant
-	case t.paused && now.After(t.cursor): // nothing is missed while a job is paused
-		t.cursor = now
-	case v.told && !v.paused && v.noted.After(t.cursor) && !v.noted.After(now): // or was
-		t.cursor = v.noted
-	}
+	t.pauses(v, now)
 	t.gaps = slices.DeleteFunc(append(t.gaps, v.gaps...), func(g Record) bool { return !g.Upto.After(t.cursor) })
 	slices.SortFunc(t.gaps, func(a, b Record) int { return a.Key.At.Compare(b.Key.At) })
 	t.gaps = slices.CompactFunc(t.gaps, func(a, b Record) bool { return a.Key.At.Equal(b.Key.At) })
@@ -88,6 +82,32 @@ func (t *tracker) observe(v *view, now time.Time) {
 			delete(t.wanted, at)
 		}
 	}
+}
+
+// pauses takes in whether the job is paused. Nothing is missed while it is, or was. An older view that comes late says nothing.
+//
+// Where a process has seen the job paused later than it was resumed, as their clocks have it, it says no more what is over: others may know better.
+func (t *tracker) pauses(v *view, now time.Time) {
+	if v.told && !v.noted.Before(t.noted) {
+		t.paused, t.noted = v.paused, v.noted
+	}
+	switch { // not Fresh: another process, that began a moment later, must not make us skip an instant
+	case t.paused && now.After(t.cursor):
+		t.cursor, t.leap = now, now
+	case !t.paused && t.noted.After(t.cursor) && !t.noted.After(now):
+		t.cursor = t.noted
+	}
+	if over := v.done(t.job.instants()); !t.paused && !t.noted.Before(t.leap) || !over.Before(t.leap) {
+		t.leap = time.Time{}
+	}
+}
+
+// over returns up to where everything is decided, has ended and is not tried again; zero: that is not known here.
+func (t *tracker) over() time.Time {
+	if t.anchor || !t.leap.IsZero() {
+		return time.Time{}
+	}
+	return t.concern()
 }
 
 // starts finds out from where on instants count. As long as no record of ours says from where, what another has written is taken for it: else that record, once
@@ -110,9 +130,6 @@ func (t *tracker) starts(v *view, now time.Time) {
 	}
 	if from, ok := v.anchor(sched); ok && from.Before(t.from) {
 		t.rewind(from)
-		if v.told && v.noted.After(t.cursor) {
-			t.cursor = v.noted
-		}
 	}
 }
 

@@ -54,9 +54,7 @@ func (l *line) definition(r Record) Record {
 	r.Def, r.Sched, r.Spec, r.Zone = l.job.Definition(), l.job.instants(), l.job.schedule.String(), l.job.schedule.Zone()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.t.anchor {
-		r.Done = l.t.concern()
-	}
+	r.Done = l.t.over()
 	return r
 }
 
