@@ -78,7 +78,10 @@ func (l *line) read() bool {
 	if whole && l.t.begins && len(v.records) > 0 {
 		l.t.forget(v.records[0].Key.At)
 	}
-	l.readAt = began
+	l.readAt, l.edge = began, time.Time{}
+	if n := len(v.records) - window; n >= 0 {
+		l.edge = v.records[n].Key.At
+	}
 	l.mu.Unlock()
 	return true
 }
@@ -119,6 +122,13 @@ func (l *line) stale() bool {
 	now := l.e.o.Now()
 	past, wall := now.Sub(at), now.Round(0).Sub(at.Round(0))
 	return past > limit || wall > limit || wall < -limit
+}
+
+// beforeEdge says whether an instant is among those that the journal may forget soon, and the journal was not read since.
+func (l *line) beforeEdge(at, since time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return at.Before(l.edge) && l.readAt.Before(since)
 }
 
 func (l *line) isDue(id ID) bool {

@@ -61,6 +61,9 @@ func (h *simHold) Release(ctx context.Context) error {
 }
 
 func (p *simProc) Try(ctx context.Context, name string) (Hold, error) {
+	if p.w.onTry != nil {
+		p.w.onTry()
+	}
 	p.mu.Lock()
 	l, busy := p.lease, p.holds[name]
 	h := &simHold{p: p, l: l, ending: make(chan struct{})}

@@ -101,6 +101,7 @@ type simWorld struct {
 	procs   []*simProc
 	began   time.Time
 	stopped time.Time
+	onTry   func()                                           // before a claim is asked for
 	script  func(Run) (length time.Duration, verdict string) // nil: they take what they take
 
 	mu        sync.Mutex

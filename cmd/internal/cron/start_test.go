@@ -3,6 +3,7 @@ package cron
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,7 +117,7 @@ func (w *simWorld) remember(j *Job, r Record) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if _, _, err := w.store.Append(context.Background(), Prefix+j.Name, d, 10000); err != nil {
+	if _, _, err := w.store.Append(context.Background(), Prefix+j.Name, d, j.Keep); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -151,4 +152,46 @@ func TestExtraRunsDoNotEndAPause(t *testing.T) {
 	if _, err := Mark(ctx, st, "j", Resumed, "operator", at(2000)); err != nil {
 		t.Error(err)
 	}
+}
+
+// An attempt is made by another, ends, and is forgotten by the journal, all while we wait for the claim: it must not be made again.
+func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimWorld(t, 1, true)
+		j := DefaultJob()
+		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "edge", "@every 10s", []string{"x"}, minKeep, 1, time.Second
+		job, err := j.Check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.jobs = []*Job{job}
+		first := time.Now().UTC().Add(10 * time.Second)
+		time.Sleep(2000 * time.Second)
+		run := func(at time.Time, attempt int, verdict string) {
+			w.remember(job, Record{Key: Key{at, attempt, kindBegin}, Verdict: Began, Retries: 1, Done: first.Add(-10 * time.Second)})
+			w.remember(job, Record{Key: Key{at, attempt, kindEnd}, Verdict: verdict})
+		}
+		at := time.Now().UTC().Add(-62 * 10 * time.Second).Truncate(10 * time.Second)
+		first = at
+		run(first, 1, Failed)
+		for range 62 {
+			at = at.Add(10 * time.Second)
+			run(at, 1, OK)
+		}
+		meanwhile := false
+		w.onTry = sync.OnceFunc(func() {
+			meanwhile = true
+			run(first, 2, OK)
+			for range 2 {
+				at = at.Add(10 * time.Second)
+				run(at, 1, OK)
+			}
+		})
+		w.procs = append(w.procs, w.spawn(1, 0))
+		time.Sleep(8 * time.Second)
+		if n := w.ran["edge"][ID{first, 2}]; n != 0 || !meanwhile {
+			t.Errorf("it is made %d times more; meanwhile: %v", n, meanwhile)
+		}
+		w.finish()
+	})
 }

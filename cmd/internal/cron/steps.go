@@ -10,6 +10,7 @@ type shell struct {
 	a       *attempt
 	missed  bool // it makes up for what was missed
 	h       Hold
+	claimed time.Time // when it was there; zero: the journal was read since
 	run     Run
 	began   time.Time
 	end     Record
@@ -136,7 +137,7 @@ func (s *shell) claim() event {
 	h, err := s.try(s.run.Claim)
 	switch err {
 	case nil:
-		s.h = h
+		s.h, s.claimed = h, s.e.o.Now()
 		return evOurs
 	case ErrHeld:
 		return evHeld
@@ -193,9 +194,10 @@ func (s *shell) overlap() event {
 
 // begin decides the attempt for us, if nobody else has. What was begun under the same claim and has no end is lost: we hold it now.
 //
-// What we know of the journal must be new: a process that was frozen may come back to an instant whose records have been forgotten since.
+// What we know of the journal must be new: a process that was frozen may come back to an instant whose records have been forgotten since. An old instant may have been
+// decided, have ended and been forgotten while we waited for the claim.
 func (s *shell) begin() event {
-	if s.line.stale() && !s.line.read() {
+	if (s.line.stale() || s.line.beforeEdge(s.a.id.At, s.claimed)) && !s.line.read() {
 		return evUnknown
 	}
 	if !s.line.isDue(s.a.id) {
