@@ -43,6 +43,7 @@ const (
 	stEndAgain
 	stLate
 	stLeave
+	stBack // a run of the job under another definition has not ended: the claim is given back meanwhile
 	stOver
 )
 
@@ -55,7 +56,7 @@ const (
 	doSkip                // append that it is not run, as overlap. Then: added, other or unknown
 	doAsk                 // ask the older run to end. Then: anything
 	doPause               // wait a moment. Then: done, or shut if the process is to end
-	doBegin               // append the beginning. Then: added (or found to be ours), other or unknown
+	doBegin               // append the beginning. Then: added (or found to be ours), other, unknown, or held: a run under another claim has not ended
 	doCheck               // wait a moment and look whether the claim is still held. Then: ours or held
 	doRun                 // if the claim is held, run the command until nothing of it is left. Then: done, with the verdict
 	doEnd                 // append the end. Then: added, other or unknown
@@ -87,7 +88,7 @@ const (
 // next returns what to do in the present state.
 func (a *attempt) next() step {
 	return map[state]step{stClaim: doClaim, stLook: doLook, stSkip: doSkip, stAsk: doAsk, stPause: doPause, stBegin: doBegin, stBeginAgain: doCheck, stRun: doRun,
-		stEnd: doEnd, stEndAgain: doPause, stLate: doLate, stLeave: doLeave, stOver: doNothing}[a.state]
+		stEnd: doEnd, stEndAgain: doPause, stLate: doLate, stLeave: doLeave, stBack: doLeave, stOver: doNothing}[a.state]
 }
 
 // take takes in what came of the step.
@@ -124,6 +125,8 @@ func (a *attempt) take(e event) {
 		}
 	case stLate:
 		a.state = stLeave
+	case stBack:
+		a.state = stLook
 	case stLeave:
 		a.state = stOver
 	}
@@ -166,6 +169,8 @@ func (a *attempt) began(e event) {
 		a.state = stRun
 	case evOther:
 		a.state = stLeave
+	case evHeld:
+		a.state = stBack
 	default:
 		a.state = stBeginAgain
 	}

@@ -118,6 +118,7 @@ type line struct {
 	probed map[ID]time.Time // when a run that others began was last looked at
 	soon   bool             // look at the journal at once; guarded by mu
 	readAt time.Time        // guarded by mu
+	mixed  bool             // the job had another definition, here or elsewhere, in what was read; guarded by mu
 	edge   time.Time        // before it lie only instants that the journal may forget soon; guarded by mu
 }
 

@@ -51,3 +51,37 @@ func TestAnAttemptAgainDoesNotStarveBehindNewInstants(t *testing.T) {
 		w.finish()
 	})
 }
+
+// Two processes have different files: what may not overlap begins beside no run of the other's either. So it is while a file is read again.
+func TestForbidHoldsBesideAnotherDefinition(t *testing.T) {
+	for _, overlap := range []string{Forbid, Replace} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSimWorld(t, 5, true)
+			def := func(overlap string) []*Job {
+				j := DefaultJob()
+				j.Name, j.Spec, j.Command, j.Keep, j.Overlap = "mixed", "@every 5s", []string{"x"}, 10000, overlap
+				job, err := j.Check()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return []*Job{job}
+			}
+			w.script = func(Run) (time.Duration, string) { return 7 * time.Second, OK }
+			w.jobs = def(Allow)
+			w.procs = append(w.procs, w.spawn(1, 0))
+			w.jobs = def(overlap)
+			w.procs = append(w.procs, w.spawn(2, 0))
+			for i := range 40 {
+				time.Sleep(10 * time.Second)
+				w.procs[0].engine.Set(def([]string{Allow, overlap}[i%2]))
+			}
+			w.finish()
+			for _, text := range w.wrong {
+				t.Errorf("%s: %s", overlap, text)
+			}
+			if len(w.ran["mixed"]) < 30 {
+				t.Errorf("%s: only %d ran", overlap, len(w.ran["mixed"]))
+			}
+		})
+	}
+}

@@ -82,6 +82,8 @@ func (l *line) read() bool {
 	if n := len(v.records) - window; n >= 0 {
 		l.edge = v.records[n].Key.At
 	}
+	def := l.job.Definition()
+	l.mixed = slices.ContainsFunc(v.records, func(r Record) bool { return r.Def != "" && r.Def != def })
 	l.mu.Unlock()
 	return true
 }
@@ -124,11 +126,12 @@ func (l *line) stale() bool {
 	return past > limit || wall > limit || wall < -limit
 }
 
-// beforeEdge says whether an instant is among those that the journal may forget soon, and the journal was not read since.
-func (l *line) beforeEdge(at, since time.Time) bool {
+// uncertain says whether the journal has to be read again, since it was not since then: an instant is among those that it may forget soon, or other
+// processes have another definition of the job, so that our claim keeps no run of theirs away.
+func (l *line) uncertain(at, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return at.Before(l.edge) && l.readAt.Before(since)
+	return l.readAt.Before(since) && (at.Before(l.edge) || l.mixed)
 }
 
 func (l *line) isDue(id ID) bool {

@@ -17,6 +17,7 @@ type shell struct {
 	slot    bool
 	blocker *begun // the older run that holds the claim
 	same    bool   // it is the one seen before
+	foreign ID     // it runs under another claim: when it began the job's overlap was another
 }
 
 // attempt sees one attempt through. With h the claim is held already.
@@ -66,7 +67,7 @@ func (s *shell) do(what step) event {
 	case doAsk:
 		ctx, cancel := s.e.limitedWrite()
 		defer cancel()
-		_ = s.e.o.Claims.Ask(ctx, s.run.Claim, "replaced by the run of "+s.a.id.At.Format(time.RFC3339))
+		_ = s.e.o.Claims.Ask(ctx, s.blocker.begin.Claim, "replaced by the run of "+s.a.id.At.Format(time.RFC3339))
 		return evDone
 	case doPause:
 		return s.wait()
@@ -88,6 +89,7 @@ func (s *shell) do(what step) event {
 		return evDone
 	case doLeave:
 		s.release(s.h)
+		s.h = nil
 	}
 	return evDone
 }
@@ -169,7 +171,7 @@ func (s *shell) look() event {
 	}
 	s.line.mu.Unlock()
 	for _, o := range open {
-		if o.id != s.a.id && o.begin.Claim == s.run.Claim {
+		if o.id != s.a.id && (o.begin.Claim == s.run.Claim || o.id == s.foreign) {
 			s.same = s.blocker != nil && s.blocker.id == o.id
 			if s.blocker = o; !s.same {
 				s.a.seen = 0
@@ -197,25 +199,15 @@ func (s *shell) overlap() event {
 // What we know of the journal must be new: a process that was frozen may come back to an instant whose records have been forgotten since. An old instant may have been
 // decided, have ended and been forgotten while we waited for the claim.
 func (s *shell) begin() event {
-	if (s.line.stale() || s.line.beforeEdge(s.a.id.At, s.claimed)) && !s.line.read() {
+	if (s.line.stale() || s.line.uncertain(s.a.id.At, s.claimed)) && !s.line.read() {
 		return evUnknown
 	}
 	if !s.line.isDue(s.a.id) {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)
 		return evOther
 	}
-	s.line.mu.Lock()
-	var dead []*begun
-	for id, o := range s.t.open {
-		if id != s.a.id && o.begin.Claim == s.run.Claim {
-			dead = append(dead, o)
-		}
-	}
-	s.line.mu.Unlock()
-	for _, o := range dead {
-		if e, _ := s.endOf(o.id); e == evNobody && s.h.Check() == nil {
-			s.lost(o.id, o.begin)
-		}
+	if e := s.others(); e != evNobody {
+		return e
 	}
 	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(), Claim: s.run.Claim,
 		CatchUp: s.missed, Retries: s.job.Retries})
@@ -225,6 +217,37 @@ func (s *shell) begin() event {
 		s.e.log(s.job, s.a.id, Suppressed, "", "")
 	}
 	return e
+}
+
+// others deals with runs that have begun and not ended. Those under the claim that we hold are lost. A job whose runs may not overlap waits for those that began while its
+// definition was another, here or in a process with another file: these have another claim.
+func (s *shell) others() event {
+	var dead, foreign []*begun
+	s.line.mu.Lock()
+	for id, o := range s.t.open {
+		switch {
+		case id == s.a.id:
+		case o.begin.Claim == s.run.Claim:
+			dead = append(dead, o)
+		case s.a.forbid || s.a.replace:
+			foreign = append(foreign, o)
+		}
+	}
+	s.line.mu.Unlock()
+	for _, o := range foreign {
+		if standing, err := s.standing(o.begin.Claim); err != nil {
+			return evUnknown
+		} else if standing {
+			s.foreign = o.id
+			return evHeld
+		}
+	}
+	for _, o := range dead {
+		if e, _ := s.endOf(o.id); e == evNobody && s.h.Check() == nil {
+			s.lost(o.id, o.begin)
+		}
+	}
+	return evNobody
 }
 
 // work runs the command, if the claim has been held all the while.
