@@ -64,6 +64,9 @@ func (l *line) pause(d time.Duration) bool {
 // read takes the journal in, as far back as there is something to do about it. False: the store did not answer.
 func (l *line) read() bool {
 	began := l.e.o.Now()
+	l.mu.Lock()
+	sent := l.t.sent
+	l.mu.Unlock()
 	records, whole, err := l.records()
 	if err != nil {
 		if !l.down.Swap(true) {
@@ -75,8 +78,11 @@ func (l *line) read() bool {
 	v := see(records)
 	l.observe(v, began)
 	l.mu.Lock()
+	if l.t.sent.Equal(sent) {
+		l.t.sent = time.Time{}
+	}
 	if whole && l.t.begins && len(v.records) > 0 {
-		l.t.forget(v.records[0].Key.At)
+		l.t.forget(v.records[0].Key)
 	}
 	l.readAt, l.edge = began, time.Time{}
 	if n := len(v.records) - window; n >= 0 {

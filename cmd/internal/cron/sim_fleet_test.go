@@ -158,11 +158,11 @@ func (w *simWorld) excused(v *view, at time.Time) bool {
 		case r.Verdict == Paused && paused.IsZero():
 			paused = r.Key.At
 		case r.Verdict == Resumed && !paused.IsZero():
-			if at.After(paused.Add(-30*time.Second)) && at.Before(r.Key.At.Add(10*time.Second)) {
+			if at.After(paused.Add(-time.Minute)) && at.Before(r.Key.At.Add(10*time.Second)) {
 				return true
 			}
 			paused = time.Time{}
 		}
 	}
-	return !paused.IsZero() && at.After(paused.Add(-30*time.Second))
+	return !paused.IsZero() && at.After(paused.Add(-time.Minute))
 }

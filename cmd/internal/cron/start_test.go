@@ -17,7 +17,7 @@ func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 	tr := trackerOf(t, nil).sees1(3)
 	later := rec{at: 15, kind: kindNote, verdict: Fresh}
 	tr.sees1(16, later)
-	tr.forget(at(15)) // the journal's oldest
+	tr.forget(later.key()) // the journal's oldest
 	early := rec{at: 3, kind: kindNote, verdict: Fresh}
 	expect(t, "its own has arrived", tr.sees1(18, early, later).orders(18), "run 10.1")
 	other := trackerOf(t, nil).sees1(15)
@@ -30,6 +30,21 @@ func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 	// Not behind where a pause ended.
 	paused := []rec{early, later, {at: 16, kind: kindNote, verdict: Paused}, {at: 25, kind: kindNote, verdict: Resumed}}
 	expect(t, "paused between", trackerOf(t, nil).sees1(15).sees1(30, paused...).orders(30), "run 30.1")
+}
+
+func (r rec) key() Key { return Key{at(r.at), r.attempt, r.kind} }
+
+// The journal has forgotten an attempt again, and has only what its runner said late, or what came after it: the attempt is not made once more.
+func TestTrackerForgetsWithinAnInstant(t *testing.T) {
+	set := func(j *Job) { j.Retries = 2 }
+	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
+	for _, oldest := range []rec{{at: 10, attempt: 2, kind: kindLate, verdict: OK}, {at: 10, attempt: 3, kind: kindEnd, verdict: OK}, {at: 20, attempt: 1, kind: kindBegin, verdict: Missed}} {
+		tr := trackerOf(t, set).sees1(12, failed...)
+		expect(t, "to be made", tr.orders(29), "run 10.2", "run 20.1")
+		tr.sees1(29, append([]rec{oldest}, ran(20)...)...)
+		tr.forget(oldest.key())
+		expect(t, oldest.key().String(), tr.orders(29))
+	}
 }
 
 // A schedule that was changed, or a new one, is no word about a pause.

@@ -157,7 +157,12 @@ func (s *shell) look() event {
 		return evUnknown
 	}
 	v := see(records)
-	s.observe(v, asked)
+	s.line.mu.Lock()
+	newer := s.line.readAt.Before(asked)
+	s.line.mu.Unlock()
+	if newer { // an older answer may have what has been forgotten since
+		s.observe(v, asked)
+	}
 	if v.decided(s.a.id) {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)
 		return evDecided

@@ -56,6 +56,7 @@ type tracker struct {
 	paused  bool
 	noted   time.Time // of the newest record about that
 	leap    time.Time // the cursor is here, since the job was paused then, and not by a record
+	sent    time.Time // from where we have said to count, until the journal was read back to there
 	anchor  bool      // a record of where it starts is to be written
 	wanted  map[time.Time]bool
 	gaps    []Record // recorded as missed, and not yet behind the cursor
@@ -163,6 +164,9 @@ func (t *tracker) sees(v *view, id ID, a *begun) {
 // concern returns the oldest instant that the tracker has something to do about: it has to know the journal from there on.
 func (t *tracker) concern() time.Time {
 	oldest := t.cursor
+	if !t.sent.IsZero() && t.sent.Before(oldest) {
+		oldest = t.sent
+	}
 	older := func(at time.Time) {
 		if at.Before(oldest) {
 			oldest = at
@@ -180,15 +184,16 @@ func (t *tracker) concern() time.Time {
 	return oldest
 }
 
-// forget gives up what is older than the journal's oldest record: what became of it is not known any more, so it must not be done again.
-func (t *tracker) forget(oldest time.Time) {
-	if t.cursor.Before(oldest) {
-		t.cursor = oldest
+// forget gives up what is older than the journal's oldest record: what became of it is not known any more, so it must not be done again. The oldest may be the last
+// word about a later attempt of the same instant.
+func (t *tracker) forget(oldest Key) {
+	if t.cursor.Before(oldest.At) {
+		t.cursor = oldest.At
 	}
-	before := func(id ID) bool { return id.At.Before(oldest) }
+	before := func(id ID) bool { return id.key(kindBegin).String() < oldest.String() }
 	maps.DeleteFunc(t.open, func(id ID, _ *begun) bool { return before(id) })
 	maps.DeleteFunc(t.retry, func(id ID, _ time.Time) bool { return before(id) })
-	maps.DeleteFunc(t.wanted, func(at time.Time, _ bool) bool { return at.Before(oldest) })
+	maps.DeleteFunc(t.wanted, func(at time.Time, _ bool) bool { return before(ID{at, 1}) })
 }
 
 // isDue says whether an attempt is still to be made.

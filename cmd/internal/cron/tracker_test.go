@@ -146,7 +146,7 @@ func TestTrackerTriesAgain(t *testing.T) {
 	tr = trackerOf(t, set).sees1(12, lost...)
 	tr.sees1(19, ran(10)[:0]...)
 	expect(t, "remembered", tr.orders(19), "run 10.2")
-	tr.forget(at(11))
+	tr.forget(Key{at(11), 1, kindBegin})
 	expect(t, "forgotten", tr.orders(19))
 	none := func(j *Job) { j.RetryOn = []string{Lost} }
 	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}

@@ -63,7 +63,7 @@ func (l *line) note(at time.Time) {
 	if e := l.append(l.definition(Record{Key: Key{at, 0, kindNote}, Verdict: Fresh, Run: runName()})); e != evUnknown {
 		l.mu.Lock()
 		if l.t.anchor = false; e == evAdded {
-			l.t.rewind(at)
+			l.t.sent = at
 		}
 		l.mu.Unlock()
 		l.e.log(l.job, ID{At: at}, Fresh, "", "counts from here: "+l.job.schedule.String())
