@@ -8,7 +8,8 @@ SHELL := bash
 # service is started.
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/cmd/torture
-LONG     := $(TORTURE) github.com/primacy-go/primacy/cmd/interop github.com/primacy-go/primacy/cmd/primacy github.com/primacy-go/primacy/etcdstore github.com/primacy-go/primacy
+P        := github.com/primacy-go/primacy
+LONG     := $(TORTURE) $(P)/concurrency $(P)/cmd/primacy $(P)/cmd/internal/supervise $(P)/etcdstore $(P)/cmd/interop $(P)
 PLAIN    := ./internal/etcdtest ./sim ./sim/run
 LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e '/sim$$' -e /sim/run)
 PROGRAM  := $$(cd cmd && go list ./...)
@@ -25,11 +26,11 @@ demo: ## the main job, on the embedded store
 
 # The etcd servers, the program and the tests are built before any test by the clock runs: a compiler beside them would make it meaningless. What runs in a
 # simulated world, on one goroutine, gains nothing from the race detector. Most of the rest waits for a lease, so more than two run at once, the
-# longest first.
+# longest first, one that waits beside one that works.
 test: tools check ## everything that must hold: conformance, real etcd, real processes, real signals
 	go test -timeout 11m $(PLAIN)
 	go test $(RACE) -run '^$$' $(LIBRARY) $(PROGRAM) >/dev/null
-	go test $(RACE) -timeout 11m -p 3 -parallel 6 -skip '^TestAThousandWaiters$$' $(LONG) $$(printf '%s\n' $(LIBRARY) $(PROGRAM) | grep -vx $(addprefix -e ,$(LONG)))
+	go test $(RACE) -timeout 11m -p 3 -parallel 4 -skip '^TestAThousandWaiters$$' $(LONG) $$(printf '%s\n' $(LIBRARY) $(PROGRAM) | grep -vx $(addprefix -e ,$(LONG)))
 
 check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }

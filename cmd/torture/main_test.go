@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 		check(commandMain())
 	case "":
 		flag.Parse()
-		if n, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); err == nil && n > 3 {
-			check(flag.Set("test.parallel", "3")) // each keeps a cluster and its clients busy
+		if n, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); err == nil && n > 2 {
+			check(flag.Set("test.parallel", "2")) // each keeps a cluster and its clients busy
 		}
 		code := m.Run()
 		if dir := os.Getenv(binDirEnv); dir != "" {
