@@ -85,7 +85,7 @@ func (l *line) read() bool {
 		l.t.forget(v.records[0].Key)
 	}
 	l.readAt, l.edge = began, time.Time{}
-	if n := len(v.records) - window; n >= 0 {
+	if n := len(v.records) - min(window, l.job.Keep/2); n >= 0 {
 		l.edge = v.records[n].Key.At
 	}
 	def := l.job.Definition()
