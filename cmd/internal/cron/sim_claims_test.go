@@ -115,13 +115,17 @@ func (p *simProc) Try(ctx context.Context, name string) (Hold, error) {
 	return nil, errNet
 }
 
-func (p *simProc) Standing(ctx context.Context, name string) (standing bool, err error) {
-	err = p.net(ctx, func() error {
+func (p *simProc) Standing(ctx context.Context, name string) (bool, error) {
+	standing := false
+	err := p.net(ctx, func() error {
 		line, err := p.w.store.Line(context.Background(), name)
 		standing = line.Holder != nil
 		return err
 	})
-	return standing, err
+	if err != nil {
+		return false, err
+	}
+	return standing, nil
 }
 
 func (p *simProc) Ask(ctx context.Context, name, why string) error {
@@ -246,15 +250,20 @@ func (w *simWorld) end(r Run) {
 // simJournal is the store's journal as one process reaches it.
 type simJournal struct{ p *simProc }
 
-func (j simJournal) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
-	err = j.p.net(ctx, func() (err error) {
+func (j simJournal) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	var there driver.Record
+	var added bool
+	err := j.p.net(ctx, func() (err error) {
 		there, added, err = j.p.w.store.Append(context.Background(), name, r, keep)
 		if added {
 			j.p.w.appended(name, r)
 		}
 		return err
 	})
-	return there, added, err
+	if err != nil {
+		return driver.Record{}, false, err // it may arrive later
+	}
+	return there, added, nil
 }
 
 // appended checks that who is declared lost does not run.
@@ -273,12 +282,16 @@ func (w *simWorld) appended(name string, d driver.Record) {
 	}
 }
 
-func (j simJournal) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
-	err = j.p.net(ctx, func() (err error) {
+func (j simJournal) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	var all []driver.Record
+	err := j.p.net(ctx, func() (err error) {
 		all, err = j.p.w.store.Records(context.Background(), name, before, limit)
 		return err
 	})
-	return all, err
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 func (j simJournal) Journals(ctx context.Context, prefix string) ([]string, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,9 +194,9 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 			at = at.Add(10 * time.Second)
 			run(at, 1, OK)
 		}
-		meanwhile := false
+		var meanwhile atomic.Bool
 		w.onTry = sync.OnceFunc(func() {
-			meanwhile = true
+			meanwhile.Store(true)
 			run(first, 2, OK)
 			for range 2 {
 				at = at.Add(10 * time.Second)
@@ -204,9 +205,11 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 		})
 		w.procs = append(w.procs, w.spawn(1, 0))
 		time.Sleep(8 * time.Second)
-		if n := w.ran["edge"][ID{first, 2}]; n != 0 || !meanwhile {
-			t.Errorf("it is made %d times more; meanwhile: %v", n, meanwhile)
-		}
 		w.finish()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if n := w.ran["edge"][ID{first, 2}]; n != 0 || !meanwhile.Load() {
+			t.Errorf("it is made %d times more; meanwhile: %v", n, meanwhile.Load())
+		}
 	})
 }
