@@ -126,15 +126,16 @@ func (s *shell) claim() event {
 		return evUnknown
 	default:
 	}
-	if s.a.forbid && !s.a.patient && s.line.waits() {
-		return evUnknown
-	}
-	if s.a.tries > 0 { // it was held: a read costs the store less than a try
+	back := s.a.forbid && !s.a.patient && s.line.waits()
+	if back || s.a.tries > 0 { // it was held: a read costs the store less than a try
 		if standing, err := s.standing(s.run.Claim); err != nil {
 			return evUnknown
 		} else if standing {
 			return evHeld
 		}
+	}
+	if back { // it is free, for what is older
+		return evUnknown
 	}
 	h, err := s.try(s.run.Claim)
 	switch err {
