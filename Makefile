@@ -65,6 +65,7 @@ failover: tools ## a service on three machines behind HAProxy, ROUNDS faults of 
 	cd cmd && FAILOVER_CONTROL=1 FAILOVER_ROUNDS=$${ROUNDS:-20} go test -count=1 -timeout 60m -v -run TestFailover ./failover
 
 cron: tools ## 50 jobs at second granularity on 5 processes that are killed, FOR (default 10m): every instant once, or lost and its policy followed
+	cd cmd && CRON_SEEDS=60 go test -count=1 -timeout 60m -run 'TestSimul|Forgets' ./internal/cron
 	cd cmd && CRON_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run TestCronFleet ./primacy
 
 release: ## static programs, .deb and .rpm, man pages, SBOM, into dist/
