@@ -76,7 +76,9 @@ func (t *tally) look() scrape {
 		standing := m.s.Standing()
 		m.resync(standing)
 		for _, name := range standing {
-			s.now[name] = s.now[name]
+			if _, known := s.now[name]; !known {
+				s.now[name] = nil // it only stands for it, unless a term says otherwise
+			}
 		}
 		for _, term := range m.s.Terms() {
 			s.now[term.Name()] = &led{term, m.s.ID()}

@@ -36,8 +36,6 @@ type hold struct {
 // span is from when to when something took; the end is never where nobody tells of it.
 type span struct{ from, to time.Duration }
 
-func (h *hold) shared() bool { return h.call.read || h.kind == kindSemaphore }
-
 // end returns in which time the hold has ended, once and for good:
 //
 //   - Not before the last Check that said yes was begun.

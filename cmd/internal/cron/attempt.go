@@ -24,8 +24,7 @@ type attempt struct {
 	tries    int // at the claim
 	seen     int // how often the same other run was seen to hold it
 	asked    bool
-	verdict  string // what its end will say
-	declared bool   // the end is another's: it was declared lost
+	declared bool // the end is another's: it was declared lost
 }
 
 type state int

@@ -111,9 +111,8 @@ func feed(ctx context.Context, t *primacy.Term, d time.Duration, p *supervise.Pr
 
 // ending is why a command was told to stop.
 type ending struct {
-	why   string // a verdict; empty: it was not
-	text  string
-	limit time.Duration
+	why  string // a verdict; empty: it was not
+	text string
 }
 
 // await returns when the command has ended, or has been told to, and why.

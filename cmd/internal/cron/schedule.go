@@ -116,7 +116,6 @@ func (s *Schedule) Next(t time.Time) time.Time {
 		if s.jumpedOver(end) {
 			return end.UTC()
 		}
-		t = end.Add(-time.Second).UTC()
 		// From here on the search is in the next stretch, its first second included.
 		if at := s.first(end); !at.IsZero() {
 			return at

@@ -18,7 +18,6 @@ type simHold struct {
 	place  driver.Place
 	asked  sync.Once
 	ending chan struct{}
-	over   chan struct{}
 	gone   bool
 }
 

@@ -14,7 +14,6 @@ type shell struct {
 	run     Run
 	began   time.Time
 	end     Record
-	slot    bool
 	blocker *begun // the older run that holds the claim
 	same    bool   // it is the one seen before
 	foreign ID     // it runs under another claim: when it began the job's overlap was another
