@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 )
 
 // overlong is a step that hears no signal and prints for more than a second.
@@ -20,7 +22,7 @@ for i in {1..24}; do echo "works $PRIMACY_TOKEN"; sleep 0.05; done
 
 // Whatever ends the shell, or all of its process group or service, nobody else leads while its step works.
 func TestTheStepOfAShellThatIsEndedWorksAlone(t *testing.T) {
-	needs(t, "bash", "curl", "setsid")
+	programtest.Needs(t, "bash", "curl", "setsid")
 	t.Parallel()
 	_, env := sidecar(t)
 	step := filepath.Join(t.TempDir(), "step")
@@ -75,7 +77,7 @@ with election("forks") as term:
 
 // A child that a leading process forked does not resign for it.
 func TestAForkedChildOfPythonDoesNotResign(t *testing.T) {
-	needs(t, "python3", "curl")
+	programtest.Needs(t, "python3", "curl")
 	t.Parallel()
 	_, env := sidecar(t)
 	first := start(t, t, env, "python3", "-B", "-c", forks)

@@ -4,7 +4,6 @@ package examples
 
 import (
 	"bufio"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 )
 
 // languages are how each example is started as a candidate.
@@ -27,36 +27,9 @@ var languages = map[string]func(name string) []string{
 	"node":   func(name string) []string { return []string{"node", "../../examples/node/worker.mjs", name} },
 }
 
-// needs skips a test without its programs, but where CI=true, where it fails.
-func needs(t testing.TB, programs ...string) {
-	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil && os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		} else if err != nil {
-			t.Skip(err)
-		}
-	}
-}
-
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "examples-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "primacy")
-	text, err := exec.Command("go", "build", "-o", bin, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return bin, nil
-})
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := program(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
-	}
+	programtest.Remove()
 	os.Exit(code)
 }
 
@@ -164,7 +137,7 @@ const ttl = 2 * time.Second
 // sidecar starts `primacy serve` on a store of its own, and returns what its clients need in their environment.
 func sidecar(t testing.TB) (*process, []string) {
 	t.Helper()
-	bin, err := program()
+	bin, err := programtest.Program()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +162,7 @@ func TestExamples(t *testing.T) {
 	t.Run("two candidates", func(t *testing.T) {
 		for lang, args := range languages {
 			t.Run(lang, func(t *testing.T) {
-				needs(t, "curl", args("")[0])
+				programtest.Needs(t, "curl", args("")[0])
 				t.Parallel()
 				p := handOver(t, life, env, args("examples/"+lang))
 				mu.Lock()

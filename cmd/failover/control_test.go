@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 )
 
 // TestFailoverControl takes away what keeps clients from a former leader: the proxy does not ask who leads, and the service does not ask for its
@@ -18,7 +20,7 @@ func TestFailoverControl(t *testing.T) {
 	if os.Getenv("FAILOVER_CONTROL") == "" {
 		t.Skip("FAILOVER_CONTROL is not set: one round and more of a frozen node, as long as it takes")
 	}
-	needs(t, "haproxy", "ip", "setpriv")
+	programtest.Needs(t, "haproxy", "ip", "setpriv")
 	t.Setenv(blindEnv, "yes")
 	checks := regexp.MustCompile(`(?m)^\s+(option httpchk|http-check .*|default-server .*)$`)
 	blind := examples["haproxy"]

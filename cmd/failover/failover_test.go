@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -129,7 +130,7 @@ func (s *stage) freeze(i int, parts ...int) func() {
 // TestFailover is the promise as a client behind a proxy sees it.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	needs(t, "haproxy", "ip", "setpriv")
+	programtest.Needs(t, "haproxy", "ip", "setpriv")
 	rounds := 3
 	if text := os.Getenv("FAILOVER_ROUNDS"); text != "" {
 		var err error

@@ -3,13 +3,11 @@
 package failover
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 )
 
 func TestMain(m *testing.M) {
@@ -18,36 +16,8 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	if bin, err := program(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
-	}
+	programtest.Remove()
 	os.Exit(code)
-}
-
-// program builds cmd/primacy once and returns its path.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "failover-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "primacy")
-	text, err := exec.Command("go", "build", "-o", bin, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return bin, nil
-})
-
-// needs skips a test without its programs, but where CI=true, where it fails.
-func needs(t testing.TB, programs ...string) {
-	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil && os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		} else if err != nil {
-			t.Skip(err)
-		}
-	}
 }
 
 func within(limit time.Duration, ok func() bool) bool {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 )
 
 // node is one machine's `primacy run`, which is started again when it ends, as a service manager does.
@@ -36,7 +37,7 @@ type node struct {
 // newNode starts one. wrap puts a command on the node's machine.
 func newNode(t testing.TB, id, store, service, status string, ttl time.Duration, wrap func([]string) []string) *node {
 	t.Helper()
-	bin, err := program()
+	bin, err := programtest.Program()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -157,7 +158,7 @@ func TestProxies(t *testing.T) {
 			t.Logf("%v: left out", err)
 			continue
 		}
-		needs(t, e.program)
+		programtest.Needs(t, e.program)
 		own := "127.0.0.1:" + freePort(t, "127.0.0.1")
 		e.start(t, at, own, alone)
 		c := hammer(own, 1)

@@ -6,12 +6,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -27,9 +25,7 @@ func TestMain(m *testing.M) {
 		err = waitMain()
 	case "":
 		code := m.Run()
-		if dir := os.Getenv(binDirEnv); dir != "" {
-			os.RemoveAll(dir)
-		}
+		programtest.Remove()
 		os.Exit(code)
 	default:
 		err = fmt.Errorf("no such role: %q", role)
@@ -40,23 +36,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(0)
 }
-
-const binDirEnv = "INTEROP_BIN_DIR"
-
-// program builds cmd/primacy once and returns its path.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "interop-")
-	if err != nil {
-		return "", err
-	}
-	os.Setenv(binDirEnv, dir) // for TestMain to remove
-	bin := filepath.Join(dir, "primacy")
-	text, err := exec.Command("go", "build", "-o", bin, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return bin, nil
-})
 
 // eventually polls for a condition, and fails the test if it does not come.
 func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) {

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -178,7 +179,7 @@ func ourProgram(name string, shift int, args ...string) kind {
 
 func (w *world) program() string {
 	w.Helper()
-	bin, err := program()
+	bin, err := programtest.Program()
 	if err != nil {
 		w.Fatal(err)
 	}

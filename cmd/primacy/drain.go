@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/handover"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 func (a *app) drainCommand() *cobra.Command {
@@ -38,11 +39,11 @@ back. Exit 0 if it leads nothing any more; 1 if something is left because nobody
 
 // moveJSON is what became of one election.
 type moveJSON struct {
-	Name   string        `json:"name"`
-	Token  primacy.Token `json:"token"`  // of the term that was to end
-	Result string        `json:"result"` // moved, left, late or failed
-	Leader *standingJSON `json:"leader"` // who leads now
-	Error  string        `json:"error,omitempty"`
+	Name   string          `json:"name"`
+	Token  primacy.Token   `json:"token"`  // of the term that was to end
+	Result string          `json:"result"` // moved, left, late or failed
+	Leader *shown.Standing `json:"leader"` // who leads now
+	Error  string          `json:"error,omitempty"`
 	code   int
 }
 
@@ -97,7 +98,7 @@ func (d *drained) tell(move handover.Move) {
 func moveToJSON(move handover.Move) moveJSON {
 	m := moveJSON{Name: move.Name, Token: move.Token, Result: string(move.Result)}
 	if l := move.Now.Leader; l != nil {
-		j := standingToJSON(*l)
+		j := shown.StandingOf(*l)
 		m.Leader = &j
 	}
 	if move.Err != nil {

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 func (a *app) historyCommand() *cobra.Command {
@@ -78,7 +78,7 @@ type reignJSON struct {
 }
 
 func reignToJSON(r primacy.Reign) reignJSON {
-	j := reignJSON{Name: r.Name, Token: r.Token, ID: r.ID, Value: strings.ToValidUTF8(string(r.Value), "\uFFFD"), From: r.From, To: r.To,
+	j := reignJSON{Name: r.Name, Token: r.Token, ID: r.ID, Value: shown.Text(string(r.Value)), From: r.From, To: r.To,
 		Reason: r.Reason, By: r.By, Text: r.Text, Heir: r.Heir, Running: r.Reason == primacy.Leads}
 	if d, known := r.Lasted(); known {
 		j.Lasted = fmt.Sprint(d.Milliseconds())

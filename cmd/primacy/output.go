@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -12,53 +11,21 @@ import (
 	"unicode/utf8"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
-// standingJSON is a candidate in JSON. 64-bit numbers are strings: many readers round them.
-type standingJSON struct {
-	ID    string        `json:"id"`
-	Token primacy.Token `json:"token"`
-	Held  bool          `json:"held"`            // it leads, or holds the lock, alone or beside others
-	Slots string        `json:"slots,omitempty"` // of a shared claim: a semaphore's number, or "unlimited" of a reader
-	Value string        `json:"value"`
-	Lease string        `json:"lease,omitempty"`
-	Note  string        `json:"note,omitempty"`
-}
-
+// stateJSON is a line in JSON, with what else is known of it.
 type stateJSON struct {
-	Name     string         `json:"name"`
-	Leader   *standingJSON  `json:"leader"`
-	Waiting  []standingJSON `json:"waiting"`
-	Revision string         `json:"revision"`
-	AsOf     time.Time      `json:"as_of"`
-	Since    time.Time      `json:"since,omitzero"` // the present leader's term, by its wall clock
-	Terms    []reignJSON    `json:"terms,omitempty"`
-	Error    string         `json:"error,omitempty"`
+	shown.State
+	Since time.Time   `json:"since,omitzero"` // the present leader's term, by its wall clock
+	Terms []reignJSON `json:"terms,omitempty"`
+	Error string      `json:"error,omitempty"`
 }
 
 func stateToJSON(st primacy.State, err error) stateJSON {
-	j := stateJSON{Name: st.Name, Waiting: []standingJSON{}, Revision: strconv.FormatUint(st.Revision, 10), AsOf: st.AsOf.UTC()}
-	if st.Leader != nil {
-		l := standingToJSON(*st.Leader)
-		l.Held = true
-		j.Leader = &l
-	}
-	for _, w := range st.Waiting {
-		j.Waiting = append(j.Waiting, standingToJSON(w))
-	}
+	j := stateJSON{State: shown.StateOf(st)}
 	if err != nil {
 		j.Error = oneLine(err)
-	}
-	return j
-}
-
-func standingToJSON(s primacy.Standing) standingJSON {
-	j := standingJSON{ID: s.ID, Token: s.Token, Held: s.Held, Value: strings.ToValidUTF8(string(s.Value), "\uFFFD"), Lease: s.Lease, Note: s.Note}
-	switch {
-	case s.Slots < 0:
-		j.Slots = "unlimited"
-	case s.Slots > 0:
-		j.Slots = strconv.Itoa(s.Slots)
 	}
 	return j
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -39,7 +40,7 @@ type arena struct {
 
 func newArena(t *testing.T, candidates int, rng *rand.Rand) *arena {
 	t.Helper()
-	bin, err := program()
+	bin, err := programtest.Program()
 	if err != nil {
 		t.Fatal(err)
 	}

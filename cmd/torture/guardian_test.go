@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/history"
@@ -43,7 +44,7 @@ func TestGuardianHandsOver(t *testing.T) {
 				n.up(a, electionName, handOverTTL, append(kind.env, actsEnv+"="+a.acts.path, ownEnv+"="+a.own)...)
 			}
 			for i := range 2 {
-				n := &node{id: fmt.Sprintf("node-%d", i+1), dir: dir, bin: must(program()), proxy: etcdtest.NewProxy(t, a.etcd.Addr())}
+				n := &node{id: fmt.Sprintf("node-%d", i+1), dir: dir, bin: must(programtest.Program()), proxy: etcdtest.NewProxy(t, a.etcd.Addr())}
 				if err := os.Mkdir(n.runDir(), 0o700); err != nil {
 					t.Fatal(err)
 				}

@@ -7,15 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
@@ -39,9 +37,7 @@ func TestMain(m *testing.M) {
 			check(flag.Set("test.parallel", "2")) // each keeps a cluster and its clients busy
 		}
 		code := m.Run()
-		if dir := os.Getenv(binDirEnv); dir != "" {
-			os.RemoveAll(dir)
-		}
+		programtest.Remove()
 		os.Exit(code)
 	}
 	os.Exit(0)
@@ -54,23 +50,6 @@ func check(err error) {
 		os.Exit(99)
 	}
 }
-
-const binDirEnv = "TORTURE_BIN_DIR"
-
-// program builds cmd/primacy once and returns its path.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "torture-")
-	if err != nil {
-		return "", err
-	}
-	os.Setenv(binDirEnv, dir) // for TestMain to remove
-	bin := filepath.Join(dir, "primacy")
-	text, err := exec.Command("go", "build", "-o", bin, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return bin, nil
-})
 
 func knob(t testing.TB, name string, otherwise int) int {
 	text := os.Getenv(name)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -118,7 +119,7 @@ func (s *stage) addLine(name string, kinds ...string) *line {
 	}
 	if slices.Contains(kinds, kindRun) {
 		var err error
-		if l.program, err = program(); err != nil {
+		if l.program, err = programtest.Program(); err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -11,55 +11,11 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
-// standing is a candidate in JSON. 64-bit numbers are strings: many readers round them.
-type standing struct {
-	ID    string        `json:"id"`
-	Token primacy.Token `json:"token"`
-	Held  bool          `json:"held"`            // it leads, or holds the lock, alone or beside others
-	Slots string        `json:"slots,omitempty"` // of a shared claim: a semaphore's number, or "unlimited" of a reader
-	Value string        `json:"value"`
-	Lease string        `json:"lease,omitempty"`
-	Note  string        `json:"note,omitempty"`
-}
-
-type state struct {
-	Name     string     `json:"name"`
-	Leader   *standing  `json:"leader"`
-	Waiting  []standing `json:"waiting"`
-	Revision string     `json:"revision"`
-	AsOf     time.Time  `json:"as_of"`
-}
-
-func stateOf(st primacy.State) state {
-	j := state{Name: st.Name, Waiting: []standing{}, Revision: strconv.FormatUint(st.Revision, 10), AsOf: st.AsOf.UTC()}
-	if st.Leader != nil {
-		l := standingOf(*st.Leader)
-		l.Held = true
-		j.Leader = &l
-	}
-	for _, w := range st.Waiting {
-		j.Waiting = append(j.Waiting, standingOf(w))
-	}
-	return j
-}
-
-func standingOf(s primacy.Standing) standing {
-	j := standing{ID: s.ID, Token: s.Token, Held: s.Held, Value: valid(string(s.Value)), Lease: s.Lease, Note: s.Note}
-	switch {
-	case s.Slots < 0:
-		j.Slots = "unlimited"
-	case s.Slots > 0:
-		j.Slots = strconv.Itoa(s.Slots)
-	}
-	return j
-}
-
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
 // etag is the same for two answers that say the same of the lines.
-func etag(states ...state) string {
+func etag(states ...shown.State) string {
 	h := sha256.New()
 	for _, s := range states {
 		s.AsOf, s.Revision = time.Time{}, "" // a store may count changes elsewhere
@@ -95,9 +51,9 @@ func (a *Agent) list(w http.ResponseWriter, r *http.Request, _ string) {
 		fail(w, err)
 		return
 	}
-	out := []state{}
+	out := []shown.State{}
 	for _, st := range states {
-		out = append(out, stateOf(st))
+		out = append(out, shown.StateOf(st))
 	}
 	answer(w, r, asOf, etag(out...), map[string]any{"elections": out, "as_of": asOf.UTC()})
 }
@@ -111,7 +67,7 @@ func (a *Agent) state(w http.ResponseWriter, r *http.Request, name string) {
 		fail(w, err)
 		return
 	}
-	j := stateOf(st)
+	j := shown.StateOf(st)
 	answer(w, r, st.AsOf, etag(j), j)
 }
 

@@ -9,12 +9,13 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 // event is one change of who leads, or of the leader's value.
 type event struct {
 	Event   string          `json:"event"` // leader, unreachable, alive, ended
-	State   *state          `json:"state,omitempty"`
+	State   *shown.State    `json:"state,omitempty"`
 	Problem *health.Problem `json:"problem,omitempty"`
 }
 
@@ -83,7 +84,7 @@ func (a *Agent) observe(ctx context.Context, name, seen string, news chan event)
 		news <- e
 	}
 	for st, err := range a.own.Election(name).Observe(ctx) {
-		j := stateOf(st)
+		j := shown.StateOf(st)
 		switch {
 		case err == nil && j.Revision == seen:
 		case err == nil:

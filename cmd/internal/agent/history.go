@@ -7,6 +7,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 // reign is a past term, or the present one, in JSON.
@@ -42,7 +43,7 @@ func (a *Agent) history(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	terms := []reign{}
 	for _, p := range past {
-		t := reign{Token: p.Token, ID: p.ID, Value: valid(string(p.Value)), From: p.From.UTC(), To: p.To.UTC(), Reason: p.Reason, By: p.By, Text: valid(p.Text), Heir: p.Heir}
+		t := reign{Token: p.Token, ID: p.ID, Value: shown.Text(string(p.Value)), From: p.From.UTC(), To: p.To.UTC(), Reason: p.Reason, By: p.By, Text: shown.Text(p.Text), Heir: p.Heir}
 		if p.Gap != nil {
 			ms := p.Gap.Milliseconds()
 			t.GapMS = &ms

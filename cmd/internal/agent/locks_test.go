@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/memstore"
@@ -125,9 +126,9 @@ func TestWhoGoesAwayWhileHeWaits(t *testing.T) {
 	s := newAgent(t, Options{})
 	l := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", ``)))
 	gone := s.post("/v1/locks/n", `{"wait_ms":60000,"id":"gone"}`)
-	eventually(t, "it waits", func() bool { return len(into[state](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 1 })
+	eventually(t, "it waits", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 1 })
 	gone.conn.Close()
-	eventually(t, "it waits no more", func() bool { return len(into[state](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
+	eventually(t, "it waits no more", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
 	s.want(200, "", s.ask("DELETE", "/v1/locks/n", "", "Primacy-Token", l.Token.String()))
 	s.want(200, "", s.ask("POST", "/v1/locks/n", ``))
 }

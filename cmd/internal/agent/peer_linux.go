@@ -7,19 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerUID returns the user on the other end, -1 if the kernel does not say.
-func peerUID(c *net.UnixConn) (uid int) {
-	uid = -1
-	raw, err := c.SyscallConn()
+// socketUser returns the user on the other end of a unix socket.
+func socketUser(fd int) (uint32, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return uid
+		return 0, err
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			uid = int(cred.Uid)
-		}
-	})
-	return uid
+	return cred.Uid, nil
 }
 
 // limitSilence has the kernel end a connection on which what we sent is not acknowledged for so long.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -25,7 +26,7 @@ func TestAClosedConnectionResignsAtOnce(t *testing.T) {
 	two := s.campaign("a%2Fb", `{"id":"two"}`)
 	for l := two.until("waiting"); l.Position != 1 || l.Leader != "one"; l = two.until("waiting") {
 	}
-	if st := into[state](t, s.want(200, "", s.ask("GET", "/v1/elections/a%2Fb", ""))); st.Leader.ID != "one" || st.Leader.Value != `{"zone":"z"}` || st.Waiting[0].ID != "two" {
+	if st := into[shown.State](t, s.want(200, "", s.ask("GET", "/v1/elections/a%2Fb", ""))); st.Leader.ID != "one" || st.Leader.Value != `{"zone":"z"}` || st.Waiting[0].ID != "two" {
 		t.Errorf("got %+v", st)
 	}
 	began := time.Now()
@@ -96,7 +97,10 @@ func TestWhoIsAskedHasTheTimeThatItWasTold(t *testing.T) {
 	one := s.campaign("n", `{"id":"one"}`)
 	one.until("renewed")
 	two := s.campaign("n", `{"id":"two"}`)
-	eventually(t, "two waits", func() bool { st := into[state](t, s.ask("GET", "/v1/elections/n", "")); return len(st.Waiting) == 1 })
+	eventually(t, "two waits", func() bool {
+		st := into[shown.State](t, s.ask("GET", "/v1/elections/n", ""))
+		return len(st.Waiting) == 1
+	})
 	s.want(202, "", s.ask("POST", "/v1/elections/n/transfer", `{"to":"two","reason":"because"}`))
 	stop := one.until("stopping")
 	if stop.Reason != "transferred" || stop.By != "side" || stop.Text != "because" || stop.LeaseMS <= 0 {
@@ -226,7 +230,7 @@ func TestACampaignGivesUpInTime(t *testing.T) {
 	if end := two.until("ended"); end.Reason != "timeout" || end.Problem.Type != "urn:primacy:wait-timeout" {
 		t.Errorf("got %+v", end)
 	}
-	eventually(t, "it stands no more", func() bool { return len(into[state](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
+	eventually(t, "it stands no more", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
 }
 
 // Stopping the server tells everybody, and everything is resigned.
@@ -311,7 +315,7 @@ func TestASlowReaderHoldsNobodyUp(t *testing.T) {
 		t.Cleanup(func() { resp.Body.Close() })
 	}
 	eventually(t, "somebody leads", func() bool { return s.leader("n") != "" })
-	st := into[state](t, s.ask("GET", "/v1/elections/n", ""))
+	st := into[shown.State](t, s.ask("GET", "/v1/elections/n", ""))
 	began := time.Now()
 	for i := range 50 {
 		s.want(200, "", s.ask("POST", "/v1/elections/n/proclaim", fmt.Sprintf(`{"value":%q}`, strings.Repeat("x", 4000)+itoa(i)), "Primacy-Token", st.Leader.Token.String()))
