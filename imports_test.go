@@ -113,7 +113,14 @@ func rule(from, path string) string {
 
 // helper says whether a package is for tests only.
 func helper(path string) bool {
-	return path == self+"/drivertest" || path == self+"/internal/etcdtest" || path == self+"/internal/etcdsim"
+	if !strings.HasPrefix(path, self) {
+		return false
+	}
+	switch path[len(self):] {
+	case "/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest", "/internal/zktest", "/internal/servertest":
+		return true
+	}
+	return false
 }
 
 // shows says whether a package shows a session to others.

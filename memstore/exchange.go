@@ -14,11 +14,8 @@ var (
 
 // Exchange gives p up and enters want, in one step.
 func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (place driver.Place, err error) {
-	if err := check([]driver.Claim{want}); err != nil {
+	if err := driver.CheckExchange(p, want); err != nil {
 		return place, err
-	}
-	if p.Name != want.Name || p.Seat == want.Seat || p.Slots != 0 || want.Slots != 0 || want.Try {
-		return place, fmt.Errorf("%s: claim %s cannot be exchanged for %s: %w", want.Name, p.ID, want.ID, driver.ErrRefused)
 	}
 	err = l.do(ctx, func() error {
 		if l.spent[want.ID] {

@@ -13,7 +13,7 @@ import (
 
 // Append keeps a record, unless there is one with its key.
 func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
-	if err := checkRecord(name, r); err != nil {
+	if err := driver.CheckRecord(name, r); err != nil {
 		return driver.Record{}, false, err
 	}
 	if keep < 1 {
@@ -70,25 +70,9 @@ func (s *Store) keep(name string, r driver.Record) {
 	s.journals[name][r.Key] = bytes.Clone(r.Value)
 }
 
-func checkRecord(name string, r driver.Record) error {
-	ok := func(c rune) bool {
-		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_", c)
-	}
-	odd := strings.IndexFunc(r.Key, func(c rune) bool { return !ok(c) })
-	switch {
-	case name == "":
-		return fmt.Errorf("a record %q of a journal without a name: %w", r.Key, driver.ErrRefused)
-	case r.Key == "" || len(r.Key) > 64 || odd >= 0:
-		return fmt.Errorf("the record key %q of %s is not 1 to 64 letters, digits and -.:+_: %w", r.Key, name, driver.ErrRefused)
-	case len(r.Value) > driver.MaxRecord:
-		return fmt.Errorf("the record %q of %s has %d bytes, more than %d: %w", r.Key, name, len(r.Value), driver.MaxRecord, driver.ErrRefused)
-	}
-	return nil
-}
-
 // leave keeps the record that a place carries, as the place is given up. One that cannot be kept holds up nothing.
 func (s *Store) leave(p driver.Place) {
-	if p.Record != nil && checkRecord(p.Journal, *p.Record) == nil {
+	if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
 		s.keep(p.Journal, *p.Record)
 	}
 }

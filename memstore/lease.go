@@ -47,7 +47,7 @@ func (l *lease) Renew(ctx context.Context) error {
 
 // Claim enters all claims or, with an error, none.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []driver.Place, err error) {
-	if err := check(claims); err != nil {
+	if err := driver.CheckClaims(claims...); err != nil {
 		return nil, err
 	}
 	err = l.do(ctx, func() error {
@@ -60,7 +60,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 		}
 		for _, want := range claims {
 			if n := l.store.line(want.Name).misfit(want.Slots); n != 0 {
-				return fmt.Errorf("%s is shared with %s, not %s: %w", want.Name, slotsText(n), slotsText(want.Slots), driver.ErrRefused)
+				return driver.Misfit(want.Name, n, want.Slots)
 			}
 		}
 		for _, want := range claims {
@@ -264,28 +264,4 @@ func (l *lease) tell(n driver.News) {
 	l.news = append(l.news, n)
 	close(l.told)
 	l.told = make(chan struct{})
-}
-
-// check refuses what could never be told apart later.
-func check(claims []driver.Claim) error {
-	seats, shared := map[seat]bool{}, map[string]int{}
-	for _, c := range claims {
-		if c.Name == "" || c.ID == "" || c.Slots < driver.Unlimited || seats[seatOf(c)] {
-			return fmt.Errorf("claim %q on %q needs a name and seat of its own, an ID, and a number of slots: %w", c.ID, c.Name, driver.ErrRefused)
-		}
-		seats[seatOf(c)] = true
-		if n := shared[c.Name]; c.Slots != 0 && n != 0 && n != c.Slots {
-			return fmt.Errorf("claims on %q with %s and with %s: %w", c.Name, slotsText(n), slotsText(c.Slots), driver.ErrRefused)
-		} else if c.Slots != 0 {
-			shared[c.Name] = c.Slots
-		}
-	}
-	return nil
-}
-
-func slotsText(n int) string {
-	if n == driver.Unlimited {
-		return "any number of slots"
-	}
-	return fmt.Sprintf("%d slots", n)
 }

@@ -87,14 +87,16 @@ func (s *Store) remove(c *claim) {
 	s.touch(ln)
 }
 
-// free says whether a claim with so many slots holds when n claims stand before it: an exclusive one only as the first, a shared one
-// behind no exclusive one, and where its slots are counted only as one of the first so many.
+// free says whether a claim with so many slots holds when n claims stand before it.
 func (ln *line) free(slots, n int) bool {
 	if slots == 0 {
-		return n == 0
+		return n == 0 // without looking at a long line
 	}
-	exclusive := slices.ContainsFunc(ln.claims[:n], func(c *claim) bool { return c.slots == 0 })
-	return !exclusive && (slots == driver.Unlimited || n < slots)
+	before := make([]int, 0, 8)
+	for _, c := range ln.claims[:n] {
+		before = append(before, c.slots)
+	}
+	return driver.Free(slots, before...)
 }
 
 // misfit returns another number of slots that shared claims of the line have, 0 if there is none.
