@@ -16,20 +16,19 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 const (
 	electionName = "torture"
 	runTTL       = 3 * time.Second
-	renewEvery   = runTTL / 5
 )
 
-// arena is one etcd server, candidates that reach it through a proxy each, and what their commands write.
+// arena is a store, candidates that reach it through proxies of their own, and what their commands write.
 type arena struct {
 	*testing.T
+	*storeUnder
 	rng      *rand.Rand
-	etcd     *etcdtest.Server
+	store    *installed
 	election *primacy.Election // to ask who stands in the line
 	nodes    []*node
 	acts     *journal
@@ -38,30 +37,39 @@ type arena struct {
 	seen     []proc // everything that must be gone at the end
 }
 
-func newArena(t *testing.T, candidates int, rng *rand.Rand) *arena {
+func newArena(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *arena {
 	t.Helper()
 	bin, err := programtest.Program()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	a := &arena{T: t, rng: rng, etcd: etcdtest.Start(t, etcdtest.Options{}),
-		acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
-	a.election = openSession(t, primacy.Options{}, a.etcd.Endpoint()).Election(electionName)
+	a := &arena{T: t, storeUnder: under, rng: rng, store: under.start(t), acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
+	a.election = a.ask()
 	if err := os.Mkdir(a.own, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for i := range candidates {
-		n := &node{id: fmt.Sprintf("node-%d", i+1), dir: dir, bin: bin, proxy: etcdtest.NewProxy(t, a.etcd.Addr())}
-		if err := os.Mkdir(n.runDir(), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		a.nodes = append(a.nodes, n)
-		a.up(n)
+		a.up(a.add(fmt.Sprintf("node-%d", i+1), dir, bin))
 	}
 	t.Cleanup(a.down)
 	return a
 }
+
+// add makes a candidate that does not run yet.
+func (a *arena) add(id, dir, bin string) *node {
+	a.Helper()
+	n := &node{id: id, dir: dir, bin: bin, untold: a.noTokens}
+	n.links, n.url = a.store.links(a)
+	if err := os.Mkdir(n.runDir(), 0o700); err != nil {
+		a.Fatal(err)
+	}
+	a.nodes = append(a.nodes, n)
+	return n
+}
+
+// renewEvery is how often candidates renew.
+func (a *arena) renewEvery() time.Duration { return a.ttl / 5 }
 
 // up starts a candidate. Its command is deaf to SIGTERM, or its grandchild has a session of its own, or both, as it comes.
 func (a *arena) up(n *node) {
@@ -72,13 +80,13 @@ func (a *arena) up(n *node) {
 			env = append(env, choice+"=yes")
 		}
 	}
-	n.up(a, electionName, runTTL, env...)
+	n.up(a, electionName, a.ttl, env...)
 }
 
 // down ends everything, thawed if it was frozen, and looks that nothing is left.
 func (a *arena) down() {
 	for _, n := range a.nodes {
-		n.proxy.Heal()
+		n.heal()
 		n.down()
 		if a.Failed() {
 			a.Logf("the end of %s's log:\n%s", n.id, n.logTail())
@@ -89,6 +97,7 @@ func (a *arena) down() {
 			a.Errorf("%v was left behind", p)
 		}
 	}
+	a.ghosts()
 }
 
 // settled waits until all candidates stand in the line and the first of them acts, and returns that one.
@@ -104,6 +113,10 @@ func (a *arena) settled() *victim {
 				a.up(n)
 			}
 		}
+		a.acts.poll(a)
+		if a.noTokens {
+			return boottime.Now()-a.acts.top.at < 300*time.Millisecond && a.members(a.acts.top.token) != nil
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var asked error
@@ -111,14 +124,16 @@ func (a *arena) settled() *victim {
 			err = asked
 			return false
 		}
-		a.acts.poll(a)
 		return state.Leader != nil && a.everybodyStands(state) && a.members(uint64(state.Leader.Token)) != nil &&
 			a.acts.top.token == uint64(state.Leader.Token)
 	})
 	if !ok {
 		a.Fatalf("the candidates do not settle: %+v, last trouble: %v", state, err)
 	}
-	return a.victim(state.Leader)
+	if a.noTokens {
+		return a.victim(a.acts.top.id, a.acts.top.token)
+	}
+	return a.victim(state.Leader.ID, uint64(state.Leader.Token))
 }
 
 func (a *arena) everybodyStands(s primacy.State) bool {
@@ -149,24 +164,24 @@ func (a *arena) members(token uint64) []proc {
 }
 
 // victim gathers what belongs to the leader. Nil if its term is over already.
-func (a *arena) victim(leader *primacy.Standing) *victim {
+func (a *arena) victim(leader string, token uint64) *victim {
 	a.Helper()
 	for _, n := range a.nodes {
-		if n.id != leader.ID {
+		if n.id != leader {
 			continue
 		}
 		pid := n.cmd.Process.Pid
 		guardian, ok := childOf(pid, "__guardian")
 		r, has := n.right(pid)
-		if !ok || !has || r.Token != uint64(leader.Token) {
+		if !ok || !has || !n.untold && r.Token != token {
 			return nil
 		}
-		v := &victim{node: n, token: r.Token, supervisor: find(a, pid, "supervisor"), guardian: find(a, guardian, "guardian"),
+		v := &victim{node: n, token: token, supervisor: find(a, pid, "supervisor"), guardian: find(a, guardian, "guardian"),
 			members: a.members(r.Token), watch: n.watchRight(pid)}
 		a.seen = append(append(a.seen, v.supervisor, v.guardian), v.members...)
 		return v
 	}
-	a.Fatalf("%q leads, which is none of ours", leader.ID)
+	a.Fatalf("%q leads, which is none of ours", leader)
 	return nil
 }
 

@@ -18,15 +18,18 @@ type fault struct {
 }
 
 // faults are the kinds, each as often in a row as it is here.
-func faults() []fault {
-	return []fault{
+func (a *arena) faults() []fault {
+	all := []fault{
 		{"kill supervisor", killSupervisor},
 		{"freeze supervisor", freezeSupervisor},
 		{"freeze all", freezeAll},
 		{"kill command", killCommand},
 		{"blackhole", blackhole},
-		{"restart etcd", restartEtcd},
 	}
+	for _, tr := range a.store.troubles {
+		all = append(all, tr.fault())
+	}
+	return all
 }
 
 // The exit codes of `primacy run`.
@@ -36,21 +39,21 @@ const (
 )
 
 func killSupervisor(a *arena, v *victim) []any {
-	v.aim(a, a.rng.Float64(), renewEvery)
+	v.aim(a, a.rng.Float64(), a.renewEvery())
 	v.supervisor.signal(a, syscall.SIGKILL)
 	a.wantExit(v, exitKilled)
-	spare := a.deadBy(v, v.bound(a, runTTL))
+	spare := a.deadBy(v, v.bound(a, a.ttl))
 	a.next(v.token)
 	return []any{"acted last before the deadline", spare}
 }
 
 func freezeSupervisor(a *arena, v *victim) []any {
-	v.aim(a, a.rng.Float64(), renewEvery)
+	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
 	freeze(a, v.supervisor)
-	spare := a.deadBy(v, v.bound(a, runTTL))
+	spare := a.deadBy(v, v.bound(a, a.ttl))
 	a.next(v.token)
-	waitUntil(begin + 2*runTTL)
+	waitUntil(begin + 2*a.ttl)
 	v.supervisor.signal(a, syscall.SIGCONT)
 	a.wantExit(v, exitLost)
 	return []any{"acted last before the deadline", spare}
@@ -60,12 +63,12 @@ func freezeSupervisor(a *arena, v *victim) []any {
 // them can keep the command from acting in the moment of the thaw. It must be short; the acts are counted, and left out of
 // the check for two leaders. They alone are.
 func freezeAll(a *arena, v *victim) []any {
-	v.aim(a, a.rng.Float64(), renewEvery)
+	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
 	freeze(a, append([]proc{v.supervisor, v.guardian}, v.members...)...)
-	v.bound(a, runTTL)
+	v.bound(a, a.ttl)
 	a.next(v.token)
-	waitUntil(begin + 2*runTTL)
+	waitUntil(begin + 2*a.ttl)
 
 	a.acts.poll(a)
 	before := v.countActs(a, a.own)
@@ -140,12 +143,12 @@ func killCommand(a *arena, v *victim) []any {
 
 // blackhole holds what the supervisor sends, or what it is sent, or both.
 func blackhole(a *arena, v *victim) []any {
-	v.aim(a, a.rng.Float64(), renewEvery)
+	v.aim(a, a.rng.Float64(), a.renewEvery())
 	dirs := [][]etcdtest.Dir{{etcdtest.Up}, {etcdtest.Down}, {etcdtest.Up, etcdtest.Down}}[a.rng.IntN(3)]
-	v.proxy.Hold(dirs...)
+	v.hold(dirs...)
 	spare := a.gaveUp(v)
 	a.next(v.token)
-	v.proxy.Heal()
+	v.heal()
 	a.wantExit(v, exitLost)
 	return []any{"acted last before the deadline", spare, "held", len(dirs)}
 }
@@ -154,7 +157,7 @@ func blackhole(a *arena, v *victim) []any {
 func (a *arena) gaveUp(v *victim) time.Duration {
 	a.Helper()
 	for _, m := range v.members {
-		eventually(a, 4*runTTL, m.String()+" to be ended", m.dead)
+		eventually(a, 4*a.ttl, m.String()+" to be ended", m.dead)
 	}
 	seen := boottime.Now()
 	deadline := v.watch.end().Deadline
@@ -165,31 +168,13 @@ func (a *arena) gaveUp(v *victim) time.Duration {
 	return a.actedBefore(v, deadline)
 }
 
-// restartEtcd kills the server, and starts it again at once, so that the term may live on, or when the term is over.
-func restartEtcd(a *arena, v *victim) []any {
-	v.aim(a, a.rng.Float64(), renewEvery)
-	begin := boottime.Now()
-	a.etcd.Kill()
-	if a.rng.IntN(2) == 0 {
-		a.etcd.Restart()
-		down := boottime.Now() - begin
-		return []any{"etcd was down for", down, "term lives on", a.livesOn(v)}
-	}
-	spare := a.gaveUp(v)
-	a.etcd.Restart()
-	down := boottime.Now() - begin
-	a.next(v.token)
-	a.wantExit(v, exitLost)
-	return []any{"etcd was down for", down, "acted last before the deadline", spare}
-}
-
 // livesOn waits until the term has renewed its right, or has ended.
 func (a *arena) livesOn(v *victim) bool {
 	a.Helper()
 	now := boottime.Now()
-	eventually(a, 4*runTTL, "a renewal or the end of the term", func() bool {
+	eventually(a, 4*a.ttl, "a renewal or the end of the term", func() bool {
 		r, ok := v.right(v.supervisor.pid)
-		return !ok || r.Deadline > now+runTTL*6/10
+		return !ok || r.Deadline > now+a.ttl*6/10
 	})
 	_, ok := v.right(v.supervisor.pid)
 	return ok

@@ -19,7 +19,6 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/programtest"
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/history"
 )
 
@@ -38,20 +37,15 @@ func TestGuardianHandsOver(t *testing.T) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			var acted, claim, leads, acts spread
-			a := newArena(t, 0, rand.New(rand.NewPCG(1, 0)))
+			a := newArena(t, onEtcd(), 0, rand.New(rand.NewPCG(1, 0)))
 			dir := t.TempDir()
 			up := func(n *node) {
 				n.up(a, electionName, handOverTTL, append(kind.env, actsEnv+"="+a.acts.path, ownEnv+"="+a.own)...)
 			}
 			for i := range 2 {
-				n := &node{id: fmt.Sprintf("node-%d", i+1), dir: dir, bin: must(programtest.Program()), proxy: etcdtest.NewProxy(t, a.etcd.Addr())}
-				if err := os.Mkdir(n.runDir(), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				a.nodes = append(a.nodes, n)
-				up(n)
+				up(a.add(fmt.Sprintf("node-%d", i+1), dir, must(programtest.Program())))
 			}
-			gone := watchClaims(t, a.etcd.Endpoint())
+			gone := watchClaims(t, "http://"+a.store.servers[0])
 			for range kind.rounds {
 				v := a.settled()
 				for v == nil {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -35,6 +36,13 @@ func actMain() error {
 	if os.Getenv(deafEnv) != "" {
 		signal.Ignore(syscall.SIGTERM)
 	}
+	token := os.Getenv("PRIMACY_TOKEN")
+	if n, _ := strconv.ParseUint(token, 10, 64); n == 0 { // a store without tokens: when it began says which term is the later one
+		token = fmt.Sprint(boottime.Now().Nanoseconds())
+		if err := os.Setenv("PRIMACY_TOKEN", token); err != nil {
+			return err
+		}
+	}
 	role := os.Getenv(roleEnv)
 	if role == "" {
 		role = child
@@ -46,7 +54,6 @@ func actMain() error {
 	if err != nil {
 		return err
 	}
-	token := os.Getenv("PRIMACY_TOKEN")
 	own, err := appendTo(filepath.Join(os.Getenv(ownEnv), fmt.Sprintf("%s.%s.%d", token, role, os.Getpid())))
 	if err != nil {
 		return err

@@ -18,12 +18,14 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// node is one candidate: a `primacy run` process that reaches etcd through a proxy of its own.
+// node is one candidate: a `primacy run` process that reaches the store through proxies of its own.
 type node struct {
-	id    string
-	dir   string
-	bin   string
-	proxy *etcdtest.Proxy
+	id     string
+	dir    string
+	bin    string
+	url    string            // of the store behind the proxies
+	links  []*etcdtest.Proxy // to each of its servers
+	untold bool              // the store gives terms no token
 
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -41,7 +43,7 @@ func (n *node) up(t testing.TB, name string, ttl time.Duration, env ...string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(n.bin, "run", "--store", "etcd://"+n.proxy.Addr(), "--id", n.id, "--ttl", ttl.String(), name, "--", self)
+	cmd := exec.Command(n.bin, "run", "--store", n.url, "--id", n.id, "--ttl", ttl.String(), name, "--", self)
 	cmd.Env = append(os.Environ(), append(env, "XDG_RUNTIME_DIR="+n.runDir(), helperEnv+"=act")...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = log, log
@@ -92,6 +94,19 @@ func (n *node) down() {
 	case <-time.After(5 * time.Second):
 		_ = n.cmd.Process.Kill()
 		<-n.exited
+	}
+}
+
+// hold lets nothing pass to or from the store, or in one direction.
+func (n *node) hold(dirs ...etcdtest.Dir) {
+	for _, l := range n.links {
+		l.Hold(dirs...)
+	}
+}
+
+func (n *node) heal() {
+	for _, l := range n.links {
+		l.Heal()
 	}
 }
 
@@ -204,7 +219,7 @@ func (v *victim) bound(t testing.TB, ttl time.Duration) time.Duration {
 	t.Helper()
 	hit := boottime.Now()
 	r, ok := v.right(v.supervisor.pid)
-	if !ok || r.Token != v.token {
+	if !ok || !v.untold && r.Token != v.token {
 		t.Fatalf("the state file of %v: got %+v, %v, want token %d", v.supervisor, r, ok, v.token)
 	}
 	if r.age < ttl/5*3/4 {
