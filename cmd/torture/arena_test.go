@@ -45,7 +45,7 @@ func newArena(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *
 	}
 	dir := t.TempDir()
 	a := &arena{T: t, storeUnder: under, rng: rng, store: under.start(t), acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
-	a.election = a.ask()
+	a.election = a.store.session(t, a.ttl).Election(electionName)
 	if err := os.Mkdir(a.own, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -33,9 +33,10 @@ type candidate struct {
 	line   *line
 	id     string
 	kind   string
+	store  *installed
 	dir    string
 	env    []string
-	links  []*etcdtest.Proxy // to each member of the cluster
+	links  []*etcdtest.Proxy // to each server of the store
 	meters []*etcdtest.Meter // behind them
 
 	struck sync.Mutex // held by a fault that works on its processes
@@ -60,15 +61,15 @@ type sight struct {
 // tail is how far a file with acts has been read.
 type tail struct{ read int64 }
 
-func newCandidate(t testing.TB, l *line, id, kind string, members []*etcdtest.Server) *candidate {
+func newCandidate(t testing.TB, l *line, id, kind string, store *installed) *candidate {
 	t.Helper()
-	c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), done: make(chan struct{}),
+	c := &candidate{line: l, id: id, kind: kind, store: store, dir: filepath.Join(l.dir, id), done: make(chan struct{}),
 		ends: map[int]time.Duration{}, tails: map[string]*tail{}}
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range members {
-		meter := etcdtest.NewMeter(t, m.Addr())
+	for _, addr := range store.servers {
+		meter := etcdtest.NewMeter(t, addr)
 		c.meters = append(c.meters, meter)
 		c.links = append(c.links, etcdtest.NewProxy(t, meter.Addr()))
 	}
@@ -85,10 +86,10 @@ func (c *candidate) command() (*exec.Cmd, error) {
 	for _, l := range c.links {
 		addrs = append(addrs, l.Addr())
 	}
-	endpoints, ttl := strings.Join(addrs, ","), c.line.ttl.String()
+	ttl := c.line.ttl.String()
 	env := append(os.Environ(), c.env...)
 	if c.kind == kindRun {
-		cmd := exec.Command(c.line.program, "run", "--store", "etcd://"+endpoints, "--id", c.id, "--ttl", ttl, c.line.name, "--", self)
+		cmd := exec.Command(c.line.program, "run", "--store", c.store.url(addrs), "--id", c.id, "--ttl", ttl, c.line.name, "--", self)
 		cmd.Env = append(env, "XDG_RUNTIME_DIR="+c.dir, helperEnv+"=command", dirEnv+"="+c.dir, sinkEnv+"="+c.line.sink.path)
 		return cmd, nil
 	}
@@ -96,10 +97,10 @@ func (c *candidate) command() (*exec.Cmd, error) {
 	if c.kind == kindForeign {
 		program, kind = os.Getenv("TORTURE_WORKER"), os.Getenv("TORTURE_KIND")
 	}
-	cmd := exec.Command(program, "--kind", kind, "--endpoints", endpoints, "--name", c.line.name, "--id", c.id, "--ttl", ttl,
+	cmd := exec.Command(program, "--kind", kind, "--endpoints", strings.Join(addrs, ","), "--name", c.line.name, "--id", c.id, "--ttl", ttl,
 		"--acts", c.actsFile(c.starts), "--writes", filepath.Join(c.dir, fmt.Sprintf("writes-%d", c.starts)),
 		"--sink", c.line.sink.path)
-	cmd.Env = append(env, helperEnv+"=worker")
+	cmd.Env = append(env, helperEnv+"=worker", storeEnv+"="+c.store.url(addrs))
 	return cmd, nil
 }
 

@@ -221,7 +221,7 @@ func (s *stage) foundOut(l *line) bool {
 // expectNobody looks that the processes, all of which have ended, leave nobody in the lines of the locks.
 func (s *stage) expectNobody(l *line, kinds []string) {
 	s.Helper()
-	session := openSession(s, primacy.Options{}, s.cluster.Endpoints()...)
+	session := s.store.session(s, s.ttl)
 	for _, kind := range kinds {
 		for i := range lockNames {
 			var state primacy.State

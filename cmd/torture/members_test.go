@@ -57,6 +57,9 @@ func (s *stage) aimLeader(l *line) (*candidate, int, error) {
 
 // recovered waits until the cluster serves again, all members of it. One that has ended by itself is started again.
 func (s *stage) recovered() error {
+	if s.cluster == nil {
+		return nil // whatever takes a server away brings it back
+	}
 	var errs []error
 	for _, m := range s.cluster.Members {
 		if m.Exited() {

@@ -62,7 +62,8 @@ type stage struct {
 	seed    uint64
 	ttl     time.Duration
 	dir     string
-	cluster *etcdtest.Cluster
+	cluster *etcdtest.Cluster // nil: store is another store
+	store   *installed
 	network *etcdtest.Network // nil: everything on loopback
 	small   *smallDisk        // of member 0; nil: no
 	lines   []*line
@@ -85,15 +86,7 @@ type strike struct {
 // newStage starts a cluster of three, in network namespaces where they are permitted.
 func newStage(t *testing.T, seed uint64, ttl time.Duration) *stage {
 	t.Helper()
-	s := &stage{T: t, seed: seed, ttl: ttl, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}), missed: map[string]int{}}
-	if s.dir == "" {
-		s.dir = t.TempDir()
-	}
-	var err error
-	if s.timeline, err = appendTo(filepath.Join(s.dir, "faults")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.timeline.Close() })
+	s := bareStage(t, seed, ttl)
 	o := etcdtest.Options{Version: os.Getenv("TORTURE_ETCD"), ClockRate: clockRates(t)}
 	nw, err := etcdtest.TryNetwork(t, 3)
 	if err == nil {
@@ -107,6 +100,25 @@ func newStage(t *testing.T, seed uint64, ttl time.Duration) *stage {
 		t.Logf("WITHOUT a small disk (%v): left out: %s", err, diskFull)
 	}
 	s.cluster = etcdtest.StartCluster(t, 3, o)
+	s.store = &installed{url: func(servers []string) string { return "etcd://" + strings.Join(servers, ",") }}
+	for _, m := range s.cluster.Members {
+		s.store.servers = append(s.store.servers, m.Addr())
+	}
+	return s
+}
+
+// bareStage has no store yet.
+func bareStage(t *testing.T, seed uint64, ttl time.Duration) *stage {
+	t.Helper()
+	s := &stage{T: t, seed: seed, ttl: ttl, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}), missed: map[string]int{}}
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	var err error
+	if s.timeline, err = appendTo(filepath.Join(s.dir, "faults")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.timeline.Close() })
 	return s
 }
 
@@ -125,7 +137,7 @@ func (s *stage) addLine(name string, kinds ...string) *line {
 	}
 	l.sink = newSink(s, s.socketDir())
 	for i, kind := range kinds {
-		c := newCandidate(s, l, fmt.Sprintf("%s%d", kind, i+1), kind, s.cluster.Members)
+		c := newCandidate(s, l, fmt.Sprintf("%s%d", kind, i+1), kind, s.store)
 		if kind == kindPrimacy && i%2 == 0 {
 			c.env = append(c.env, zealEnv+"=yes")
 		}

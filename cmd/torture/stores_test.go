@@ -23,6 +23,7 @@ type storeUnder struct {
 
 	// noTokens: the store has none, nor a line that one could read. Terms are told apart by when their command began, and judged by instants alone.
 	noTokens bool
+	long     bool // only in long runs, or when asked for, where something cheaper shows nearly the same
 	// excepted is what this set-up cannot keep of the promise, and why. Two leaders at once are then counted, and are no failure.
 	excepted string
 }
@@ -119,37 +120,37 @@ func (a *arena) hiccup(v *victim, tr trouble) []any {
 	return []any{"away for", away, "term lives on", lives}
 }
 
-// openStore opens the store under its own addresses.
-func (a *arena) openStore() (driver.Store, error) {
+// open opens the store under its own addresses.
+func (i *installed) open() (driver.Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	return open.Open(ctx, a.store.url(a.store.servers))
+	return open.Open(ctx, i.url(i.servers))
 }
 
-// ask returns an election of the store, to see who stands.
-func (a *arena) ask() *primacy.Election {
-	a.Helper()
-	st, err := a.openStore()
+// session returns a session to see who stands.
+func (i *installed) session(t testing.TB, ttl time.Duration) *primacy.Session {
+	t.Helper()
+	st, err := i.open()
 	if err != nil {
-		a.Fatal(err)
+		t.Fatal(err)
 	}
-	a.Cleanup(func() { st.Close() })
-	s, err := primacy.NewSession(st, primacy.Options{ID: "judge", TTL: a.ttl})
+	t.Cleanup(func() { st.Close() })
+	s, err := primacy.NewSession(st, primacy.Options{ID: "judge", TTL: ttl})
 	if err != nil {
-		a.Fatal(err)
+		t.Fatal(err)
 	}
-	a.Cleanup(func() {
+	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		s.Close(ctx)
 	})
-	return s.Election(electionName)
+	return s
 }
 
 // ghosts looks that nobody is left in any line, now that every candidate has ended: those that were killed are gone with their leases.
 func (a *arena) ghosts() {
 	a.Helper()
-	st, err := a.openStore()
+	st, err := a.store.open()
 	if err != nil {
 		a.Errorf("the store does not open in the end: %v", err)
 		return

@@ -20,8 +20,9 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
-	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/open"
 )
 
 // workerArgs are the flags of a worker program, ours or a foreign one.
@@ -53,6 +54,7 @@ func (w *workerArgs) urls() []string {
 
 // The ways of a library worker, from the environment.
 const (
+	storeEnv = "TORTURE_STORE_URL"
 	zealEnv  = "TORTURE_ZEAL"  // not empty: acts on when its context has ended, for as long as Check says yes, unless it was asked to hand over
 	reignEnv = "TORTURE_REIGN" // resigns after so long
 )
@@ -88,7 +90,7 @@ func workerMain() error {
 
 // session opens the store and a session. It returns what closes both.
 func (w *workerArgs) session(ctx context.Context) (*primacy.Session, func(), error) {
-	store, err := openPatiently(ctx, w.urls())
+	store, err := openPatiently(ctx, os.Getenv(storeEnv))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -165,10 +167,10 @@ func (w *workerArgs) mutex(ctx context.Context, a *actor) error {
 	return nil
 }
 
-func openPatiently(ctx context.Context, urls []string) (*etcdstore.Store, error) {
+func openPatiently(ctx context.Context, url string) (driver.Store, error) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
-		store, err := etcdstore.Open(attempt, etcdstore.Config{Endpoints: urls})
+		store, err := open.Open(attempt, url)
 		cancel()
 		if err == nil {
 			return store, nil

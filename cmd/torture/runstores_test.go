@@ -1,0 +1,84 @@
+//go:build linux
+
+package torture
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// storeTTL is the ttl of candidates in short runs on stores.
+const storeTTL = 2 * time.Second
+
+// stores are the ways to set up a store in which TestRunOnStores strikes leaders. TestRun has etcd.
+func stores() []*storeUnder {
+	return []*storeUnder{onPostgres(), onPostgresPair()}
+}
+
+// chosen are the stores that TORTURE_STORE names, or all.
+func chosen(t testing.TB) (some []*storeUnder) {
+	names := os.Getenv("TORTURE_STORE")
+	if names == "" {
+		return stores()
+	}
+	all := append(stores(), onEtcd())
+	for _, name := range strings.Split(names, ",") {
+		i := slices.IndexFunc(all, func(u *storeUnder) bool { return u.name == name })
+		if i < 0 {
+			var known []string
+			for _, u := range all {
+				known = append(known, u.name)
+			}
+			t.Fatalf("TORTURE_STORE=%q: want some of %s", names, strings.Join(known, ","))
+		}
+		some = append(some, all[i])
+	}
+	return some
+}
+
+// TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside each other, since most of it is waiting. The
+// short run has each trouble of the servers once, and a frozen supervisor and a silent link.
+func TestRunOnStores(t *testing.T) {
+	t.Parallel()
+	n := knob(t, "TORTURE_ROUNDS", 1)
+	seed := newSeed(t)
+	t.Logf("TORTURE_SEED=%d", seed)
+	var all sync.WaitGroup
+	for _, under := range chosen(t) {
+		all.Go(func() {
+			t.Run(under.name, func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(seed, 0))
+				a := newArena(t, under, 3, rng)
+				row := plan(rng, n, a.faults())
+				if os.Getenv("TORTURE_ROUNDS") == "" {
+					row = a.few()
+				}
+				begin := time.Now()
+				tale := a.rounds(row)
+				text := fmt.Sprintf("%s: %d faults in %v, ttl %v: %d terms, %d acts, overlaps %v, longest time without a leader %v", under.name, len(row),
+					time.Since(begin).Round(time.Second), a.ttl, tale.terms, tale.acts, len(tale.overlaps), tale.longest.Round(time.Millisecond))
+				t.Log(text)
+				if os.Getenv("TORTURE_ROUNDS") != "" {
+					fmt.Fprintln(os.Stderr, "torture:", text)
+				}
+				a.positiveControl()
+			})
+		})
+	}
+	all.Wait()
+}
+
+// few are the faults of a short run.
+func (a *arena) few() []fault {
+	row := slices.DeleteFunc(a.faults(), func(f fault) bool {
+		return f.name == "kill supervisor" || f.name == "freeze all" || f.name == "kill command"
+	})
+	a.rng.Shuffle(len(row), func(i, k int) { row[i], row[k] = row[k], row[i] })
+	return row
+}
