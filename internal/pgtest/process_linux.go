@@ -1,0 +1,182 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// owner is the user a server runs as, nil for our own: PostgreSQL refuses root.
+type owner struct{ cred *syscall.Credential }
+
+func notRoot(tb testing.TB) owner {
+	tb.Helper()
+	if os.Getuid() != 0 {
+		return owner{}
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return owner{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		}
+	}
+	missing(tb, "PostgreSQL does not run as root, and there is no user postgres or nobody")
+	return owner{}
+}
+
+func (o owner) own(path string) error {
+	if o.cred == nil {
+		return nil
+	}
+	return os.Chown(path, int(o.cred.Uid), int(o.cred.Gid))
+}
+
+func (o owner) wear(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Credential: o.cred} }
+
+// onOneThread runs f on a thread that lives as long as this process: the death of the thread that started a child, not of the process, is
+// what Pdeathsig means.
+var onOneThread = sync.OnceValue(func() func(func() error) error {
+	type job struct {
+		f    func() error
+		done chan error
+	}
+	work := make(chan job)
+	go func() {
+		runtime.LockOSThread()
+		for j := range work {
+			j.done <- j.f()
+		}
+	}()
+	return func(f func() error) error {
+		j := job{f, make(chan error, 1)}
+		work <- j
+		return <-j.done
+	}
+})
+
+// Launch starts a server that has ended, or ends it as Kill does and starts it again, with its port and data. It does not wait until it serves.
+func (s *Server) Launch() error {
+	s.Kill()
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(program(s.tb, "postgres"), append([]string{"-D", s.data()}, s.settings()...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	s.as.wear(cmd)
+	// The others of the server end by themselves when their parent is gone.
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := onOneThread()(cmd.Start); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	s.mu.Lock()
+	s.cmd, s.exited = cmd, exited
+	s.mu.Unlock()
+	return nil
+}
+
+// Kill ends all processes of the server with SIGKILL and waits until they are gone: what they would still have written is lost.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	cmd, exited := s.cmd, s.exited
+	s.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	select {
+	case <-exited:
+		return
+	default:
+	}
+	pid := cmd.Process.Pid
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // it starts no others
+	others := children(pid)
+	for _, p := range others {
+		_ = syscall.Kill(p, syscall.SIGKILL)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	<-exited
+	for _, p := range others { // the next server refuses to start beside them
+		for end := time.Now().Add(5 * time.Second); syscall.Kill(p, 0) == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		}
+	}
+}
+
+// Stop freezes all processes of the server (SIGSTOP). Its connections stay open and silent.
+func (s *Server) Stop() {
+	s.tb.Helper()
+	pid := s.pid()
+	if pid == 0 {
+		s.tb.Fatalf("pgtest: the server to freeze does not run")
+	}
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	for _, p := range children(pid) {
+		_ = syscall.Kill(p, syscall.SIGSTOP)
+	}
+}
+
+// Cont lets a frozen server go on. On one that runs or has ended it does nothing.
+func (s *Server) Cont() {
+	pid := s.pid()
+	if pid == 0 {
+		return
+	}
+	for _, p := range children(pid) {
+		_ = syscall.Kill(p, syscall.SIGCONT)
+	}
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+}
+
+func (s *Server) pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return 0
+	}
+	select {
+	case <-s.exited:
+		return 0
+	default:
+		return s.cmd.Process.Pid
+	}
+}
+
+// children returns the processes that pid has started. Each of them has a process group of its own, so there is no signal for all.
+func children(pid int) (all []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+		fields := strings.Fields(rest) // state, parent, …
+		if len(fields) < 2 || fields[1] != strconv.Itoa(pid) {
+			continue
+		}
+		if p, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
