@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
@@ -52,7 +53,12 @@ func primacySide(endpoints []string, name string, o primacy.Options) (*contender
 	if err != nil {
 		return nil, err
 	}
-	o.TTL = linkTTL
+	return contend(store, name, linkTTL, o)
+}
+
+// contend is a contender on a store that is open. It closes the store.
+func contend(store driver.Store, name string, ttl time.Duration, o primacy.Options) (*contender, error) {
+	o.TTL = ttl
 	s, err := primacy.NewSession(store, o)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,13 +18,10 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
-	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/open"
 )
-
-// What the helper is told: where etcd is.
-const endpointEnv = "TORTURE_ENDPOINT"
 
 const pauseTTL = 2 * time.Second // etcd's least
 
@@ -36,7 +34,7 @@ const pauseTTL = 2 * time.Second // etcd's least
 func pauseMain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{os.Getenv(endpointEnv)}})
+	store, err := open.Open(ctx, os.Getenv(storeEnv))
 	if err != nil {
 		return err
 	}
@@ -83,14 +81,14 @@ type paused struct {
 	frozen time.Duration
 }
 
-func startPaused(t *testing.T, addr string) *paused {
+func startPaused(t *testing.T, url string) *paused {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), helperEnv+"=pause", endpointEnv+"="+addr)
+	cmd.Env = append(os.Environ(), helperEnv+"=pause", storeEnv+"="+url)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -135,14 +133,34 @@ func (p *paused) line(t *testing.T, word string) string {
 // the reply to a renewal is often on its way when the process freezes, and there when it wakes.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t, etcdtest.Options{})
-	var helpers []*paused
-	for i := range rounds(t, 6) {
-		proxy := etcdtest.NewProxy(t, etcd.Addr())
-		if i%2 == 1 {
-			proxy.Delay(80*time.Millisecond, etcdtest.Down) // twice in a renewal, whose limit is 400 ms
+	pauses(t, onEtcd().start(t), rounds(t, 6))
+}
+
+func TestPauseOnStores(t *testing.T) {
+	t.Parallel()
+	n := rounds(t, 2)
+	var all sync.WaitGroup
+	for _, under := range chosen(t) {
+		if under.long && os.Getenv("TORTURE_STORE") == "" && n <= 2 {
+			continue
 		}
-		helpers = append(helpers, startPaused(t, proxy.Addr()))
+		all.Go(func() {
+			t.Run(under.name, func(t *testing.T) { pauses(t, under.start(t), n) })
+		})
+	}
+	all.Wait()
+}
+
+func pauses(t *testing.T, store *installed, n int) {
+	var helpers []*paused
+	for i := range n {
+		links, url := store.links(t)
+		for _, l := range links {
+			if i%2 == 1 {
+				l.Delay(80*time.Millisecond, etcdtest.Down) // twice in a renewal of etcd, whose limit is 400 ms
+			}
+		}
+		helpers = append(helpers, startPaused(t, url))
 	}
 	for _, p := range helpers {
 		p.line(t, "leads")

@@ -18,7 +18,7 @@ const storeTTL = 2 * time.Second
 
 // stores are the ways to set up a store in which TestRunOnStores strikes leaders. TestRun has etcd.
 func stores() []*storeUnder {
-	return []*storeUnder{onPostgres(), onPostgresPair()}
+	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(), onEnsemble()}
 }
 
 // chosen are the stores that TORTURE_STORE names, or all.
@@ -43,7 +43,7 @@ func chosen(t testing.TB) (some []*storeUnder) {
 }
 
 // TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside each other, since most of it is waiting. The
-// short run has each trouble of the servers once, and a frozen supervisor and a silent link.
+// short run has four faults on each.
 func TestRunOnStores(t *testing.T) {
 	t.Parallel()
 	n := knob(t, "TORTURE_ROUNDS", 1)
@@ -74,11 +74,16 @@ func TestRunOnStores(t *testing.T) {
 	all.Wait()
 }
 
-// few are the faults of a short run.
-func (a *arena) few() []fault {
-	row := slices.DeleteFunc(a.faults(), func(f fault) bool {
-		return f.name == "kill supervisor" || f.name == "freeze all" || f.name == "kill command"
-	})
+// few are the faults of a short run: those, and two that the servers can have.
+func (a *arena) few() (row []fault) {
+	for _, f := range a.faults() {
+		if f.name == "freeze supervisor" || f.name == "blackhole" {
+			row = append(row, f)
+		}
+	}
+	for _, i := range a.rng.Perm(len(a.store.troubles))[:2] {
+		row = append(row, a.store.troubles[i].fault())
+	}
 	a.rng.Shuffle(len(row), func(i, k int) { row[i], row[k] = row[k], row[i] })
 	return row
 }

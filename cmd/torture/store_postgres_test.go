@@ -17,7 +17,7 @@ import (
 func onPostgres() *storeUnder {
 	return &storeUnder{name: "postgres", ttl: storeTTL, start: func(t testing.TB) *installed {
 		pg := pgtest.Start(t, pgtest.Options{})
-		return &installed{servers: []string{pg.Addr()}, troubles: troublesOf("PostgreSQL", pg),
+		return &installed{servers: []string{pg.Addr()}, troubles: troublesOf(t, "PostgreSQL", pg),
 			url: func(servers []string) string { return pg.URLAt(servers[0]) }}
 	}}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
@@ -56,18 +57,31 @@ func (tr trouble) fault() fault {
 // testServer is what the servers of all stores have in common.
 type testServer interface {
 	Kill()
-	Restart()
+	Launch() error
+	Ready(limit time.Duration) error
 	Stop()
 	Cont()
 }
 
 // kill and freeze are the troubles of one of several servers, or of the only one.
-func kill(name string, whole bool, which func(*rand.Rand) testServer) trouble {
+func kill(t testing.TB, name string, whole bool, which func(*rand.Rand) testServer) trouble {
 	return trouble{name, whole, func(rng *rand.Rand) func() {
 		s := which(rng)
 		s.Kill()
-		return s.Restart
+		return func() { relaunch(t, s) }
 	}}
+}
+
+// relaunch starts a server again, and waits until it serves.
+func relaunch(t testing.TB, s testServer) {
+	var err error
+	onethread.Do(func() { err = s.Launch() })
+	if err == nil {
+		err = s.Ready(time.Minute)
+	}
+	if err != nil {
+		t.Errorf("a server does not start again: %v", err)
+	}
 }
 
 func stop(name string, whole bool, which func(*rand.Rand) testServer) trouble {
@@ -79,9 +93,9 @@ func stop(name string, whole bool, which func(*rand.Rand) testServer) trouble {
 }
 
 // troublesOf are those of a store that is one server.
-func troublesOf(name string, s testServer) []trouble {
+func troublesOf(t testing.TB, name string, s testServer) []trouble {
 	it := func(*rand.Rand) testServer { return s }
-	return []trouble{kill("restart "+name, true, it), stop("freeze "+name, true, it)}
+	return []trouble{kill(t, "restart "+name, true, it), stop("freeze "+name, true, it)}
 }
 
 // outage takes the whole store away, for a moment, so that the term may live on, or until the term is over.
@@ -195,7 +209,7 @@ func (i *installed) links(t testing.TB) (proxies []*etcdtest.Proxy, url string) 
 func onEtcd() *storeUnder {
 	return &storeUnder{name: "etcd", ttl: runTTL, start: func(t testing.TB) *installed {
 		etcd := etcdtest.Start(t, etcdtest.Options{})
-		return &installed{servers: []string{etcd.Addr()}, troubles: troublesOf("etcd", etcd),
+		return &installed{servers: []string{etcd.Addr()}, troubles: troublesOf(t, "etcd", etcd),
 			url: func(servers []string) string { return "etcd://" + servers[0] }}
 	}}
 }

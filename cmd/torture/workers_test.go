@@ -33,7 +33,7 @@ type workerArgs struct {
 
 func (w *workerArgs) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("worker", flag.ExitOnError)
-	f.StringVar(&w.kind, "kind", "", "primacy, mutex, locks, or a control: plain-keepalive, etcd-election")
+	f.StringVar(&w.kind, "kind", "", "primacy, mutex, locks, or a control: plain-keepalive, etcd-election, set-nx")
 	f.StringVar(&w.endpoints, "endpoints", "", "etcd's members, host:port,…")
 	f.StringVar(&w.name, "name", "", "of the election")
 	f.StringVar(&w.id, "id", "", "of the candidate")
@@ -84,6 +84,8 @@ func workerMain() error {
 		return w.control(ctx, a, electionTerm)
 	case kindMutex:
 		return w.mutex(ctx, a)
+	case kindSetNX:
+		return w.setNX(ctx, a)
 	}
 	return fmt.Errorf("unknown kind %q", w.kind)
 }
