@@ -1,0 +1,221 @@
+package zktest
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Server is one ZooKeeper process.
+type Server struct {
+	tb      testing.TB
+	id      int
+	dir     string
+	options Options
+
+	client, quorum, election string // host:port
+	plain                    string // of a second port without TLS, for the helper's own questions
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Addr returns the clients' address, host:port.
+func (s *Server) Addr() string { return s.client }
+
+// URL returns the --store URL.
+func (s *Server) URL() string { return s.scheme() + s.client }
+
+func (s *Server) scheme() string {
+	if s.options.TLS != nil {
+		return "zks://"
+	}
+	return "zk://"
+}
+
+// Dir returns the folder with its configuration, data and log.
+func (s *Server) Dir() string { return s.dir }
+
+// config returns the lines that do not depend on other members.
+func (s *Server) config() []string {
+	host, port, _ := net.SplitHostPort(s.client)
+	lines := []string{
+		fmt.Sprintf("tickTime=%d", s.options.Tick.Milliseconds()),
+		"initLimit=8", "syncLimit=5",
+		"dataDir=" + filepath.Join(s.dir, "data"),
+		"admin.enableServer=false", "4lw.commands.whitelist=*", "maxClientCnxns=0",
+	}
+	if cert := s.options.TLS; cert != nil {
+		_, plain, _ := net.SplitHostPort(s.plain)
+		lines = append(lines, "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+			"secureClientPort="+port, "secureClientPortAddress="+host, "clientPort="+plain, "clientPortAddress="+host,
+			"ssl.keyStore.location="+cert.keyStore, "ssl.keyStore.type=PEM", "ssl.trustStore.location="+cert.certFile, "ssl.trustStore.type=PEM",
+			"ssl.clientAuth=none")
+	} else {
+		lines = append(lines, "clientPort="+port, "clientPortAddress="+host)
+	}
+	return append(lines, s.options.Config...)
+}
+
+// command returns how to run it: a small JVM that starts quickly.
+func (s *Server) command() *exec.Cmd {
+	args := []string{
+		"-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto",
+		"-Dzookeeper.preAllocSize=1024", "-Dzookeeper.cnxTimeout=500", "-Dzookeeper.jmx.log4j.disable=true", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+	}
+	if s.options.NoSync {
+		args = append(args, "-Dzookeeper.forceSync=no")
+	}
+	args = append(args, s.options.Java...)
+	jars := []string{jar(s.tb, "zookeeper.jar"), jar(s.tb, "slf4j-simple.jar")}
+	if s.options.TLS != nil {
+		jars = append(jars, jar(s.tb, "netty-codec.jar"), jar(s.tb, "netty-resolver.jar"))
+	}
+	args = append(args, "-cp", strings.Join(jars, ":"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg"))
+	return exec.Command("java", args...)
+}
+
+// start runs the process.
+func (s *Server) start() error {
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := s.command()
+	cmd.Stdout, cmd.Stderr = log, log
+	dieWithUs(cmd)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start ZooKeeper: %w", err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	s.mu.Lock()
+	s.cmd, s.exited = cmd, exited
+	s.mu.Unlock()
+	return nil
+}
+
+// Ready returns nil when the server serves clients, and an error when it does not within the limit or has exited.
+func (s *Server) Ready(limit time.Duration) error {
+	s.mu.Lock()
+	exited := s.exited
+	s.mu.Unlock()
+	end := time.After(limit)
+	for {
+		if text, err := s.Ask("srvr"); err == nil && strings.Contains(text, "Mode: ") {
+			return nil
+		}
+		select {
+		case <-exited:
+			return fmt.Errorf("ZooKeeper server %d exited:\n%s", s.id, s.logTail())
+		case <-end:
+			return fmt.Errorf("ZooKeeper server %d does not serve after %v:\n%s", s.id, limit, s.logTail())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Ask sends one of ZooKeeper's commands of four letters and returns the answer.
+func (s *Server) Ask(word string) (string, error) {
+	addr := s.client
+	if s.options.TLS != nil {
+		addr = s.plain
+	}
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := io.WriteString(conn, word); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(conn)
+	return string(text), err
+}
+
+// Kill ends the process with SIGKILL and waits for it.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	cmd, exited := s.cmd, s.exited
+	s.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	_ = cmd.Process.Kill() // one that is stopped too
+	<-exited
+}
+
+// Launch starts a server that has ended, with its data and ports, and does not wait until it serves.
+func (s *Server) Launch() error {
+	s.Kill()
+	return s.start()
+}
+
+// Restart starts a server again, with its data and ports, and returns when it serves.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	err := s.Launch()
+	if err == nil {
+		err = s.Ready(60 * time.Second)
+	}
+	if err != nil {
+		s.tb.Fatalf("zktest: %v", err)
+	}
+}
+
+// Stop freezes the process (SIGSTOP). Its connections stay open and silent.
+func (s *Server) Stop() {
+	s.tb.Helper()
+	if err := freeze(s.process()); err != nil {
+		s.tb.Fatalf("zktest: stop: %v", err)
+	}
+}
+
+// Cont lets a frozen process go on. On one that runs or has ended it does nothing.
+func (s *Server) Cont() {
+	if p := s.process(); p != nil {
+		_ = thaw(p)
+	}
+}
+
+func (s *Server) process() *os.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return nil
+	}
+	return s.cmd.Process
+}
+
+// logTail returns the last lines of the server's log.
+func (s *Server) logTail() string {
+	b, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-3000):])
+}
+
+// Cert is a certificate of a server and what clients check it with.
+type Cert struct {
+	certFile, keyStore string
+	Client             *tls.Config
+}
+
+var errUnix = errors.New("zktest: needs a Unix system")
