@@ -39,6 +39,14 @@
 //	TestPause             a frozen process: its first Check after the thaw says no
 //	TestWokenEtcdLeader   etcd's leader frozen and thawed: it revokes no lease that counts
 //
+// The same on every other store, with the faults of its servers: killed, frozen, cut off from each other, failed over to a standby that is behind.
+//
+//	TestRunOnStores            TestRun, and nothing may be left in the store in the end
+//	TestCheckOnStores          TestSilentLink, TestLateReply and TestPause
+//	TestLockHistoriesOnStores  TestLockHistories
+//	TestTwoPrimariesOfRedis    where the promise ends: both lead
+//	TestStoreControl           SET NX PX on Redis, which must be seen to lead twice
+//
 // When supervisor, guardian and command are all frozen and thawed together nothing in the process can prevent a late act.
 // There the command is gone within 50 ms of the thaw, the late acts are counted, and a fence is what refuses them.
 //
@@ -56,7 +64,8 @@
 //	TRANSFERS_FOR         how long TestTransfers does harm (default 15s)
 //	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
-//	TORTURE_ROUNDS        rounds of TestRun (default 20)
+//	TORTURE_ROUNDS        rounds of TestRun (default 20) and of TestRunOnStores (default: a choice of 4)
+//	TORTURE_STORE         the stores for the tests …OnStores, with commas (default: all but etcd; the names are those of the subtests)
 //	TORTURE_LONG          rounds of each of the others, instead of their short default
 //	TORTURE_WOKEN         rounds of TestWokenEtcdLeader (default 2)
 //

@@ -14,9 +14,9 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// TestDuelsOnStores has one session lead and another wait, on each store, while the way of the first to the store falls silent, or is late and then falls
-// silent: never two whose Check says yes.
-func TestDuelsOnStores(t *testing.T) {
+// TestCheckOnStores is TestSilentLink, TestLateReply and TestPause on every other store: never two whose Check says yes,
+// and no Check that says yes after a thaw.
+func TestCheckOnStores(t *testing.T) {
 	t.Parallel()
 	n := rounds(t, 1)
 	var all sync.WaitGroup
@@ -25,6 +25,7 @@ func TestDuelsOnStores(t *testing.T) {
 			t.Run(under.name, func(t *testing.T) {
 				store := under.start(t)
 				var duels sync.WaitGroup
+				duels.Go(func() { t.Run("frozen", func(t *testing.T) { pauses(t, store, 2*n) }) })
 				for what, harm := range map[string]func(*way, time.Duration){"silence": (*way).silence, "late, then silence": (*way).late} {
 					for i := range n {
 						duels.Go(func() { duelOn(t, store, under.ttl, fmt.Sprintf("%s/%d", what, i), harm) })

@@ -90,11 +90,11 @@ func TestGuardianHandsOver(t *testing.T) {
 	}
 }
 
-func must(bin string, err error) string {
+func must[V any](v V, err error) V {
 	if err != nil {
 		panic(err)
 	}
-	return bin
+	return v
 }
 
 // p99 is the spread with its tail.

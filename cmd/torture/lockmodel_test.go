@@ -51,6 +51,20 @@ var mutexModel = porcupine.Model{
 	},
 }
 
+// bareModel is mutexModel without a word on tokens.
+var bareModel = porcupine.Model{
+	Init: func() any { return (*hold)(nil) },
+	Step: func(state, input, _ any) (bool, any) {
+		s, op := state.(*hold), input.(lockStep)
+		if op.end {
+			return s == op.hold, (*hold)(nil)
+		}
+		return s == nil, op.hold
+	},
+	DescribeOperation: describeStep,
+	DescribeState:     func(state any) string { return names(state.(*hold)) },
+}
+
 // rwState is a lock that one has for writing, or some for reading.
 type rwState struct {
 	writer          *hold
@@ -162,6 +176,8 @@ func modelOf(kind string) porcupine.Model {
 		return mutexModel
 	case kindRW:
 		return rwModel
+	case kindBare:
+		return bareModel
 	}
 	return semaphoreModel(lockSlots)
 }

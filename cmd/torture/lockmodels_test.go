@@ -68,6 +68,12 @@ func TestLockModels(t *testing.T) {
 		"did not get it": {kindMutex, `
 			a: trylock 0-1
 			b: lock 0-8 token 2, yes 8, free 24-25`, true},
+		"without tokens, one after another": {kindBare, `
+			a: lock 0-1 token 2, yes 5, free 6-7
+			b: lock 0-8 token 1, yes 9, free 10-11`, true},
+		"without tokens, two at once": {kindBare, `
+			a: lock 0-1 token 1, yes 9, free 12-13
+			b: lock 2-8 token 2, yes 9, free 10-11`, false},
 		"readers together, in any order": {kindRW, `
 			a: rlock 0-1 token 3, yes 9, free 10-11
 			b: rlock 2-3 token 2, yes 9, free 10-11

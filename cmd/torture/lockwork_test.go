@@ -22,6 +22,7 @@ const (
 	kindMutex     = "mutex"
 	kindRW        = "rw"
 	kindSemaphore = "semaphore"
+	kindBare      = "bare" // a mutex of a store without tokens
 
 	lockNames = 3 // of each kind
 	lockSlots = 3 // of each semaphore
@@ -44,7 +45,7 @@ type lockCall struct {
 
 // String is the call as the record has it.
 func (c lockCall) String() string {
-	text := map[string]string{kindMutex: "lock", kindRW: "lock", kindSemaphore: "acquire"}[c.kind]
+	text := map[string]string{kindMutex: "lock", kindRW: "lock", kindSemaphore: "acquire", kindBare: "lock"}[c.kind]
 	if c.read {
 		text = "rlock"
 	}
@@ -72,7 +73,11 @@ func byPrimacy(s *primacy.Session) taker {
 		if err != nil {
 			return nil, err
 		}
-		return &possession{uint64(term.Token()), term.Check, term.Deadline, term.Resign}, nil
+		token := uint64(term.Token())
+		if c.kind == kindBare {
+			token = uint64(boottime.Now()) // so that faults strike whoever had it last
+		}
+		return &possession{token, term.Check, term.Deadline, term.Resign}, nil
 	}
 }
 
@@ -82,6 +87,13 @@ func askPrimacy(ctx context.Context, s *primacy.Session, c lockCall) (*primacy.T
 			return m.TryAcquire(ctx)
 		} else {
 			return m.Acquire(ctx)
+		}
+	}
+	if c.kind == kindBare {
+		if m := s.Mutex(c.name); c.try {
+			return m.TryLock(ctx)
+		} else {
+			return m.Lock(ctx)
 		}
 	}
 	m := s.RWMutex(c.name)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -136,21 +135,7 @@ func TestPause(t *testing.T) {
 	pauses(t, onEtcd().start(t), rounds(t, 6))
 }
 
-func TestPauseOnStores(t *testing.T) {
-	t.Parallel()
-	n := rounds(t, 2)
-	var all sync.WaitGroup
-	for _, under := range chosen(t) {
-		if under.long && os.Getenv("TORTURE_STORE") == "" && n <= 2 {
-			continue
-		}
-		all.Go(func() {
-			t.Run(under.name, func(t *testing.T) { pauses(t, under.start(t), n) })
-		})
-	}
-	all.Wait()
-}
-
+// pauses freezes so many processes that lead on that store.
 func pauses(t *testing.T, store *installed, n int) {
 	var helpers []*paused
 	for i := range n {
