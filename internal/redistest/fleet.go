@@ -1,0 +1,122 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Age makes stores with that prefix take the server for one that has run for long and lost nothing: without it they wait a ttl before the
+// first grant on a server that was just started, and the largest ttl ever granted after a restart. See package redisstore.
+func (s *Server) Age(prefix string) {
+	s.tb.Helper()
+	server := fmt.Sprint(s.Do("INFO", "server"))
+	replication := fmt.Sprint(s.Do("INFO", "replication"))
+	s.Do("HSET", "{"+prefix+"}:server", "id", field(replication, "master_replid"), "run", field(server, "run_id"), "since", 0, "calm", 0)
+}
+
+// field returns one field of an INFO answer.
+func field(info, name string) string {
+	m := regexp.MustCompile(`(?m)^` + name + `:(.*?)\r?$`).FindStringSubmatch(info)
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// Role returns "master" or "slave", in Redis's words.
+func (s *Server) Role() string { return field(fmt.Sprint(s.Do("INFO", "replication")), "role") }
+
+// Synced waits until a replica has a link to its primary, and until all that was written so far has arrived.
+func (s *Server) Synced() {
+	s.tb.Helper()
+	s.until("the replica to be in step", func() bool {
+		info := fmt.Sprint(s.Do("INFO", "replication"))
+		if field(info, "master_link_status") != "up" || s.o.Replica == nil {
+			return false
+		}
+		there := fmt.Sprint(s.o.Replica.Do("INFO", "replication"))
+		return field(info, "slave_repl_offset") == field(there, "master_repl_offset")
+	})
+}
+
+// Promote makes a replica a primary.
+func (s *Server) Promote() {
+	s.tb.Helper()
+	s.Do("REPLICAOF", "NO", "ONE")
+}
+
+// Follow makes the server a replica of another one.
+func (s *Server) Follow(of *Server) {
+	s.tb.Helper()
+	s.o.Replica = of
+	s.Do("REPLICAOF", "127.0.0.1", of.port)
+}
+
+// StartCluster runs a cluster of n servers without replicas, which share the slots, and returns when all of them know that.
+func StartCluster(tb testing.TB, n int, o Options) []*Server {
+	tb.Helper()
+	o.Cluster = true
+	var all []*Server
+	const slots = 16384
+	for i := range n {
+		s := Start(tb, o)
+		s.Do("CLUSTER", "ADDSLOTSRANGE", slots*i/n, slots*(i+1)/n-1)
+		if i > 0 {
+			s.Do("CLUSTER", "MEET", "127.0.0.1", all[0].port)
+		}
+		all = append(all, s)
+	}
+	for _, s := range all {
+		s.until("the cluster to be whole", func() bool {
+			info := fmt.Sprint(s.Do("CLUSTER", "INFO"))
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_assigned:16384") &&
+				strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n))
+		})
+	}
+	if !o.Young {
+		aged := false
+		for _, s := range all { // the one that has the slot
+			if _, err := s.try("EXISTS", "{primacy}:server"); err == nil {
+				s.Age("primacy")
+				aged = true
+			}
+		}
+		if !aged {
+			tb.Fatal("redistest: no server of the cluster has the slot of {primacy}")
+		}
+	}
+	return all
+}
+
+// StartSentinel runs a sentinel that watches a primary under that name and, alone, decides to fail over after a second of silence.
+func StartSentinel(tb testing.TB, name string, primary *Server) *Server {
+	tb.Helper()
+	s := &Server{tb: tb, bin: binary(tb), name: "redis-sentinel", dir: folder(tb), port: freePort(tb)}
+	conf := filepath.Join(s.dir, "sentinel.conf")
+	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %s 1\nsentinel down-after-milliseconds %s 1000\n"+
+		"sentinel failover-timeout %s 3000\n", s.port, s.dir, name, primary.port, name, name)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	s.args = []string{conf, "--sentinel"}
+	if err := s.up(); err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+	tb.Cleanup(s.down)
+	return s
+}
+
+// until polls, and fails the test if it does not come.
+func (s *Server) until(what string, ok func() bool) {
+	s.tb.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.tb.Fatalf("redistest: waited 30 s for %s", what)
+		}
+	}
+}
