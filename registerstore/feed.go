@@ -1,0 +1,235 @@
+package registerstore
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// feed follows the line of one name for all of this process who want to know: one watch, or one poll, however many they are. It runs while somebody listens.
+type feed struct {
+	s    *Store
+	name string
+	stop context.CancelFunc
+
+	subs map[*sub]struct{} // guarded by Store.mu, as what follows
+	last *document         // the latest known; nil: none yet
+	at   string            // its version
+}
+
+// sub is one who listens. Notify is called with Store.mu locked after each new document: it must not block.
+type sub struct {
+	f      *feed
+	notify func()
+}
+
+// listen has notify called whenever a later document of name is known.
+func (s *Store) listen(name string, notify func()) *sub {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.feeds[name]
+	if f == nil {
+		ctx, cancel := context.WithCancel(s.ctx)
+		f = &feed{s: s, name: name, stop: cancel, subs: map[*sub]struct{}{}}
+		s.feeds[name] = f
+		s.spawnLocked(func() { f.run(ctx) })
+	}
+	u := &sub{f, notify}
+	f.subs[u] = struct{}{}
+	return u
+}
+
+// latest returns the latest document that is known, nil if there is none.
+func (u *sub) latest() *document {
+	u.f.s.mu.Lock()
+	defer u.f.s.mu.Unlock()
+	return u.f.last
+}
+
+// stop ends it. It may be called on nil and more than once.
+func (u *sub) stop() {
+	if u == nil {
+		return
+	}
+	f := u.f
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	delete(f.subs, u)
+	if len(f.subs) == 0 {
+		f.stop()
+		if f.s.feeds[f.name] == f {
+			delete(f.s.feeds, f.name)
+		}
+	}
+}
+
+// run reads the document again and again.
+func (f *feed) run(ctx context.Context) {
+	key, version, first := f.s.lineKey(f.name), "", true
+	for ctx.Err() == nil {
+		var value []byte
+		var err error
+		if first {
+			value, version, err = f.s.get(ctx, key)
+		} else {
+			value, version, err = f.s.changed(ctx, key, f.known(version))
+		}
+		if err == nil {
+			first = false
+			if d, err := parse(f.name, value, version); err == nil {
+				f.s.offer(f.name, d, version)
+				continue
+			}
+		}
+		if pause(ctx, jitter(f.s.opts.Poll)) != nil {
+			return
+		}
+	}
+}
+
+// known returns the version of the latest document, or that one where none could be read.
+func (f *feed) known(version string) string {
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	if f.last != nil {
+		return f.at
+	}
+	return version
+}
+
+// offer tells a document to those who listen, unless they know a later one. It is not changed any more.
+func (s *Store) offer(name string, d *document, version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.feeds[name]
+	if f == nil || f.last != nil && f.last.Seq >= d.Seq {
+		return
+	}
+	f.last, f.at = d, version
+	for u := range f.subs {
+		u.notify()
+	}
+}
+
+// Who waits behind many claims keeps vigil over the leases of the first and of the last before it. When one of them ends the line moves, and with it who they are.
+const (
+	firstWatched = 24
+	lastWatched  = 8
+)
+
+// watched returns those of the claims whose leases are watched.
+func watched(before []claim) []claim {
+	if len(before) <= firstWatched+lastWatched {
+		return before
+	}
+	return append(slices.Clone(before[:firstWatched]), before[len(before)-lastWatched:]...)
+}
+
+// attendance is one who waits for a line to move: by a push or a poll of the line, or by the end of a lease that stands in it.
+type attendance struct {
+	s    *Store
+	name string
+	sub  *sub
+	wake chan struct{} // of next
+	poke func()
+
+	mu    sync.Mutex
+	posts map[string]*post // by lease; nil once it was stopped
+}
+
+// attend begins to wait for changes of name. Poke is called after each, with Store.mu locked; if it is nil, next waits for them.
+func (s *Store) attend(name string, poke func()) *attendance {
+	a := &attendance{s: s, name: name, wake: make(chan struct{}, 1), poke: poke, posts: map[string]*post{}}
+	if poke == nil {
+		a.poke = func() {
+			select {
+			case a.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+	a.sub = s.listen(name, a.poke)
+	return a
+}
+
+func (a *attendance) stop() {
+	a.sub.stop()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.posts {
+		p.stop()
+	}
+	a.posts = nil
+}
+
+// guard keeps vigil over those leases, and no others. Rank says how many others do it more eagerly.
+func (a *attendance) guard(rank int, leases ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.posts == nil {
+		return
+	}
+	for _, id := range leases {
+		if a.posts[id] == nil {
+			a.posts[id] = a.s.keepVigil(id, rank, a.poke)
+		}
+	}
+	for id, p := range a.posts {
+		if !slices.Contains(leases, id) {
+			p.stop()
+			delete(a.posts, id)
+		}
+	}
+}
+
+// ended returns which of the leases that it keeps vigil over have ended and stand in d.
+func (a *attendance) ended(d *document) (ids []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, p := range a.posts {
+		if p.v.isOver() && slices.ContainsFunc(d.Claims, func(c claim) bool { return c.Lease == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// next waits for a document later than d, and returns it. What has ended meanwhile is removed from the line first.
+func (a *attendance) next(ctx context.Context, d *document, gone <-chan struct{}) (*document, error) {
+	for {
+		if last := a.sub.latest(); last != nil && last.Seq > d.Seq {
+			return last, nil
+		}
+		if ended := a.ended(d); len(ended) > 0 {
+			return a.s.purge(ctx, a.name, ended...)
+		}
+		select {
+		case <-a.wake:
+		case <-gone:
+			return nil, driver.ErrGone
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-a.s.ctx.Done():
+			return nil, a.s.wrap("follow the line of "+a.name, errClosed)
+		}
+	}
+}
+
+// Next implements [driver.Store]. Who follows a line keeps vigil over the leases that stand in it, as who waits does.
+func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	a := s.attend(name, nil)
+	defer a.stop()
+	d, _, err := s.read(ctx, name)
+	for {
+		if err != nil {
+			return driver.Line{}, err
+		}
+		if d.Rev > after {
+			return d.show(), nil
+		}
+		a.guard(maxRank, leasesOf(watched(d.Claims))...)
+		d, err = a.next(ctx, d, nil)
+	}
+}

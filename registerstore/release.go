@@ -1,0 +1,193 @@
+package registerstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Update implements [driver.Lease].
+func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	return l.alive(ctx, func() error {
+		_, err := l.s.step(ctx, p.Name, func(d *document) (bool, error) { return false, d.update(l.me(), p, value) })
+		return err
+	})
+}
+
+// Release implements [driver.Lease].
+func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
+	if l.over() {
+		return ctx.Err() // and no Claim can enter any more
+	}
+	groups := groupBy(len(places), func(i int) string { return places[i].Name })
+	return together(len(groups), func(g int) error {
+		var some []driver.Place
+		for _, i := range groups[g] {
+			some = append(some, places[i])
+		}
+		return l.release(ctx, some)
+	})
+}
+
+// release gives places of one name up.
+func (l *lease) release(ctx context.Context, places []driver.Place) error {
+	for _, p := range places {
+		l.leave(p)
+	}
+	gone := make([]bool, len(places))
+	d, err := l.s.step(ctx, places[0].Name, func(d *document) (force bool, err error) {
+		for i, p := range places {
+			gone[i] = d.drop(l.me(), p)
+			// A write that would enter the claim may be on its way: it must find another version.
+			force = force || !gone[i] && l.doubted(p.ID)
+		}
+		return force, nil
+	})
+	if err != nil {
+		return err
+	}
+	for i, p := range places {
+		l.left(d, p)
+		if !gone[i] {
+			places[i].Record = nil
+		}
+	}
+	return l.record(ctx, places...)
+}
+
+// leave takes note that a place is being given up: its ID must not enter any more, and that it goes is no news.
+func (l *lease) leave(p driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	st := l.names[p.Name][p.ID]
+	if st != nil && p.Token != 0 && st.place.Token != p.Token {
+		return // another term's
+	}
+	l.spent[p.ID] = true
+	if st != nil {
+		st.leaving = true
+	}
+}
+
+// stay takes that back: the place was not given up.
+func (l *lease) stay(p driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	delete(l.spent, p.ID)
+	if st := l.names[p.Name][p.ID]; st != nil {
+		st.leaving = false
+		l.mark(p.Name)
+	}
+}
+
+// left takes note that a place does not stand in d, unless it does under another token.
+func (l *lease) left(d *document, p driver.Place) {
+	if d.find(l.id, driver.Place{Seat: p.Seat, ID: p.ID}) >= 0 {
+		l.stay(p)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	l.spent[p.ID] = true
+	if b := l.doubts[p.ID]; b != nil {
+		if b.unknown = false; b.flights == 0 {
+			delete(l.doubts, p.ID)
+		}
+	}
+	if l.names[p.Name][p.ID] != nil {
+		l.forgetLocked(p.Name, p.ID)
+	}
+}
+
+// Exchange implements [driver.Exchanger].
+func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (place driver.Place, err error) {
+	if err := driver.CheckExchange(p, want); err != nil {
+		return place, err
+	}
+	var stood bool
+	err = l.alive(ctx, func() error {
+		done := l.enters(want.ID)
+		wasSpent := l.isSpent(p.ID)
+		l.leave(p)
+		d, err := l.s.step(ctx, p.Name, func(d *document) (_ bool, err error) {
+			if l.lost(d, want.ID) {
+				return false, l.goneErr("exchange " + p.Name)
+			}
+			place, stood, err = d.exchange(l.me(), p, want)
+			return !stood && l.doubted(p.ID), err
+		})
+		done(err == nil || isFinal(err))
+		switch {
+		case err == nil:
+			l.left(d, p)
+			l.keep(d, []driver.Place{place})
+		case isFinal(err) && !wasSpent:
+			l.stay(p)
+		}
+		return err
+	})
+	if err != nil {
+		return driver.Place{}, err
+	}
+	if stood {
+		return place, l.record(ctx, p)
+	}
+	return place, nil
+}
+
+// Transfer implements [driver.Transferer].
+func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	err := l.alive(ctx, func() error {
+		if err := l.heirLives(ctx, p.Name, heir); err != nil {
+			return err
+		}
+		wasSpent := l.isSpent(p.ID)
+		l.leave(p)
+		d, err := l.s.step(ctx, p.Name, func(d *document) (bool, error) { return false, d.transfer(l.me(), p, heir) })
+		switch {
+		case err == nil:
+			l.left(d, p)
+		case errors.Is(err, driver.ErrGone) && !wasSpent:
+			l.stay(p) // it was not given up here: News tells of it
+		case isFinal(err) && !errors.Is(err, driver.ErrGone):
+			l.stay(p)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.record(ctx, p)
+}
+
+// heirLives removes the claim of an heir whose lease has ended, so that nobody hands over to the dead.
+func (l *lease) heirLives(ctx context.Context, name string, heir uint64) error {
+	d, _, err := l.s.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, c := range d.Claims {
+		if c.Token != heir || c.Lease == l.id {
+			continue
+		}
+		st, err := l.s.leaseNow(ctx, c.Lease)
+		if err != nil {
+			return err
+		}
+		if st.over() {
+			_, err = l.s.purge(ctx, name, c.Lease)
+		}
+		return err
+	}
+	return nil
+}

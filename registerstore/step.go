@@ -1,0 +1,142 @@
+package registerstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// doubts is how many writes in turn may have an unknown outcome before the caller is told so.
+const doubts = 3
+
+// read returns the document of name as it is now.
+func (s *Store) read(ctx context.Context, name string) (*document, string, error) {
+	value, version, err := s.reg.Get(ctx, s.lineKey(name))
+	if err != nil {
+		return nil, "", s.wrap("read the line of "+name, err)
+	}
+	d, err := parse(name, value, version)
+	if err == nil && version != "" {
+		s.offer(name, d, version)
+	}
+	return d, version, err
+}
+
+// step changes the document of name as one step: f gets a clone and changes it, perhaps more than once, each time another clone. It is written if f made it another one, or asked
+// for that with force, also when f answers with an error; with an unknown outcome of the write f's answer is not known either. It returns the document as it is afterwards.
+//
+// A write that may have been carried out is looked for by its mark: a document that has it came of it.
+func (s *Store) step(ctx context.Context, name string, f func(d *document) (force bool, err error)) (*document, error) {
+	mark, unknown := newID()[:12], 0
+	var last error          // f's answer for the document that was written last
+	var attempted *document // and that document
+	for try := 0; ; try++ {
+		d, version, err := s.read(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if attempted != nil && slices.Contains(d.Marks, mark) {
+			return attempted, last
+		}
+		to := d.clone()
+		force, err := f(to)
+		if to.Rev == d.Rev && to.Wishes == d.Wishes && !force {
+			return d, err
+		}
+		to.next(d, mark)
+		attempted, last = to, err
+		next, ok, err := s.reg.Put(ctx, s.lineKey(name), to.stored(), version)
+		switch {
+		case err == nil && ok:
+			s.offer(name, to, next)
+			return to, last
+		case errors.Is(err, driver.ErrRefused) && unknown == 0: // or an earlier one may happen yet
+			return nil, s.wrap("write the line of "+name, err)
+		case err != nil:
+			if unknown++; unknown == doubts || ctx.Err() != nil {
+				return nil, s.wrap("write the line of "+name, err)
+			}
+		}
+		if err := pause(ctx, backoff(try)); err != nil {
+			return nil, s.wrap("write the line of "+name, err)
+		}
+	}
+}
+
+// backoff is how long to wait after try tries that others were faster at: a random time, so that many who want to write at once thin out.
+func backoff(try int) time.Duration {
+	return rand.N(min(time.Millisecond<<min(try, 10), 200*time.Millisecond)) + 50*time.Microsecond
+}
+
+// pause waits, or returns the error of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wrap says what was tried. It keeps the errors of a context and of the port, and nothing else of them becomes final: only ErrRefused is a register's to say.
+func (s *Store) wrap(what string, err error) error {
+	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoHeir} {
+		if errors.Is(err, not) {
+			return fmt.Errorf("%s: %s: %v", s.opts.Name, what, err)
+		}
+	}
+	return fmt.Errorf("%s: %s: %w", s.opts.Name, what, err)
+}
+
+// purge removes the claims of a lease that has ended from the line of name.
+func (s *Store) purge(ctx context.Context, name string, ended ...string) (*document, error) {
+	return s.step(ctx, name, func(d *document) (bool, error) {
+		d.purge(func(lease string) bool { return slices.Contains(ended, lease) })
+		return false, nil
+	})
+}
+
+// changed blocks until key has another version than version, and returns what it has then. It relies on no one signal: beside a watch there is a slow poll.
+func (s *Store) changed(ctx context.Context, key, version string) ([]byte, string, error) {
+	for n := 0; ; n++ {
+		var value []byte
+		var next string
+		var err error
+		if s.watcher != nil {
+			wctx, cancel := context.WithTimeout(ctx, jitter(s.opts.Poll))
+			value, next, err = s.watcher.Watch(wctx, key, version)
+			cancel()
+		}
+		if s.watcher == nil || err != nil || next == version {
+			if s.watcher == nil || err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+				if err := pause(ctx, jitter(s.opts.Poll)); err != nil {
+					return nil, "", err
+				}
+			}
+			value, next, err = s.get(ctx, key)
+		}
+		if ctx.Err() != nil {
+			return nil, "", ctx.Err()
+		}
+		if err == nil && next != version {
+			return value, next, nil
+		}
+	}
+}
+
+// get is Get under a time limit of its own, for those who ask in the background: a call that hangs must not make them deaf.
+func (s *Store) get(ctx context.Context, key string) ([]byte, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Patience)
+	defer cancel()
+	return s.reg.Get(ctx, key)
+}
+
+// jitter returns a time about d, so that not all ask at once.
+func jitter(d time.Duration) time.Duration { return d*4/5 + rand.N(d*2/5+1) }
