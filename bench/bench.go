@@ -27,8 +27,9 @@ type Line struct {
 	Unit   Unit
 	Higher bool // a larger figure is the better one
 	Goal   Goal
-	Goal3  *Goal // with three members; nil: the same
-	Slow   *Goal // on a slow disk; nil: the same
+	Goal3  *Goal           // with three members; nil: the same
+	Slow   *Goal           // on a slow disk; nil: the same
+	On     map[string]Goal // by store, instead of all these
 	Slack  float64
 	Chart  string // its name in the chart; empty: not shown there
 }
@@ -143,6 +144,9 @@ type Result struct {
 
 // goal returns what the line has to reach on these servers.
 func (l Line) goal(e *Env) Goal {
+	if l.On != nil {
+		return l.On[e.Kind]
+	}
 	switch {
 	case e.Slow && l.Slow != nil:
 		return *l.Slow

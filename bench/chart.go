@@ -70,7 +70,7 @@ func drawing(r *Report) string {
 		chartWidth, bottom+46, chartWidth, bottom+46, html.EscapeString("How many times better Primacy does than "+r.Peer))
 	fmt.Fprintf(&b, "<style>%s</style>\n", chartStyle)
 	text(&b, 12, 24, "title", "", "Primacy beside "+r.Peer+": how many times better")
-	text(&b, 12, 43, "dim", "", fmt.Sprintf("%d-member etcd, medians of %d runs in turns; thin line: smallest to largest; mark: our goal", r.Members, r.Reps))
+	text(&b, 12, 43, "dim", "", fmt.Sprintf("%s, medians of %d runs in turns; thin line: smallest to largest; mark: our goal", r.where(), r.Reps))
 	grid(&b, s, bottom)
 	for i, res := range shown {
 		bar(&b, s, res, float64(chartTop+i*barStep))
@@ -78,6 +78,14 @@ func drawing(r *Report) string {
 	text(&b, 12, float64(bottom)+40, "dim", "", r.Machine+", "+strings.SplitN(r.Date, "T", 2)[0])
 	b.WriteString("</svg>\n")
 	return b.String()
+}
+
+// where says what was measured on, in short.
+func (r *Report) where() string {
+	if r.Store != "" && r.Store != "etcd" {
+		return r.Store
+	}
+	return fmt.Sprintf("%d-member etcd", r.Members)
 }
 
 func text(b *strings.Builder, x, y float64, class, anchor, s string) {

@@ -15,6 +15,8 @@ type Contender struct {
 	// Local says that goroutines of one process share a session's lock. Otherwise each has a session of its own on the process's
 	// connection, for two goroutines would hold at once.
 	Local bool
+	// Lease, if not 0, is its TTL in rows in which no lease ends, whatever the row's: for who can only take a free lock after a lease.
+	Lease time.Duration
 	Dial  func(ctx context.Context, endpoints []string) (Process, error)
 }
 
@@ -47,8 +49,8 @@ type Lock interface {
 
 // Held is a lock or a leadership that was won.
 type Held interface {
-	Check() error // nil: the library says that it is held now
-	Token() uint64
+	Check() error  // nil: the library says that it is held now
+	Token() uint64 // 0: the library has none
 	Release(ctx context.Context) error
 }
 
@@ -61,13 +63,24 @@ type Crowd interface {
 // contenders are all there are, ours first.
 var contenders []*Contender
 
-// byName returns the contenders asked for: ours on the store of the peers named, and those.
-func byName(peers string) ([]*Contender, error) {
+// lease is the contender's TTL where no lease ends.
+func (c *Contender) lease(ttl time.Duration) time.Duration {
+	if c.Lease > 0 {
+		return c.Lease
+	}
+	return ttl
+}
+
+// byName returns the peers asked for on a store, all that it has if none is named.
+func byName(store, peers string) ([]*Contender, error) {
 	var list []*Contender
+	if peers == "" {
+		peers = strings.Join(peerNames(store), ",")
+	}
 	for _, name := range strings.Split(peers, ",") {
 		c := find(strings.TrimSpace(name))
-		if c == nil || c.Ours {
-			return nil, fmt.Errorf("-peer %q: known are %s", name, strings.Join(peerNames(), ", "))
+		if c == nil || c.Ours || c.Store != store {
+			return nil, fmt.Errorf("-peer %q: known on %s are %s", name, store, strings.Join(peerNames(store), ", "))
 		}
 		list = append(list, c)
 	}
@@ -93,10 +106,11 @@ func oursFor(peer *Contender) *Contender {
 	return nil
 }
 
-func peerNames() []string {
+// peerNames returns the names of all peers on a store; of all stores, if it is empty.
+func peerNames(store string) []string {
 	var names []string
 	for _, c := range contenders {
-		if !c.Ours {
+		if !c.Ours && (store == "" || c.Store == store) {
 			names = append(names, c.Name)
 		}
 	}

@@ -44,7 +44,7 @@ func crashOne(ctx context.Context, e *Env, c *Contender, choose func(Process) []
 	}
 	defer t.close()
 	ttls := choose(t.procs[0])
-	j := job{Do: "lead", Contender: c.Name, Endpoints: e.Cluster.Endpoints(), Prefix: e.Name("crash"), N: crashes * len(ttls)}
+	j := job{Do: "lead", Contender: c.Name, Endpoints: e.servers.endpoints(), Prefix: e.Name("crash"), N: crashes * len(ttls)}
 	for i := range j.N {
 		j.TTLs = append(j.TTLs, ttls[i%len(ttls)])
 	}

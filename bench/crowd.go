@@ -41,7 +41,7 @@ func hundredThousand(ctx context.Context, e *Env, c *Contender) (Sample, error) 
 	if err != nil {
 		return nil, err
 	}
-	w, err := hire(job{Do: "stand", Contender: c.Name, Endpoints: e.Cluster.Endpoints(), Prefix: e.Name("alone"), N: 100_000, TTLs: []time.Duration{lease}})
+	w, err := hire(job{Do: "stand", Contender: c.Name, Endpoints: e.servers.endpoints(), Prefix: e.Name("alone"), N: 100_000, TTLs: []time.Duration{lease}})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func second(ctx context.Context, e *Env, c *Contender, n int) (Sample, error) {
 		return nil, err
 	}
 	defer t.close()
-	j := job{Do: "stand", Contender: c.Name, Endpoints: e.Cluster.Endpoints(), Prefix: e.Name("second"), N: n, TTLs: []time.Duration{lease}}
+	j := job{Do: "stand", Contender: c.Name, Endpoints: e.servers.endpoints(), Prefix: e.Name("second"), N: n, TTLs: []time.Duration{lease}}
 	if _, err := win(ctx, t.sessions[0], j.names(), 256); err != nil {
 		return nil, err
 	}

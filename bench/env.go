@@ -13,9 +13,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// Env is where a run measures: a cluster, and how often.
+// Env is where a run measures: servers of one store, and how often.
 type Env struct {
-	Cluster *etcdtest.Cluster
+	Kind    string            // the store, as in Contender.Store
+	Cluster *etcdtest.Cluster // of etcd; nil on another store
+	servers servers
 	Members int
 	Reps    int
 	Sizes   []int
@@ -51,7 +53,7 @@ func (e *Env) debugf(format string, args ...any) {
 
 // dial opens one process of a contender, closed at the latest with ctx.
 func (e *Env) dial(ctx context.Context, c *Contender) (Process, error) {
-	return c.Dial(ctx, e.Cluster.Endpoints())
+	return c.Dial(ctx, e.servers.endpoints())
 }
 
 // box is what the servers are started in: they were made for tests, and this program is none. What a test would be failed for ends the
@@ -76,6 +78,10 @@ func (b *box) Fatalf(format string, args ...any) {
 	panic(fatal(fmt.Sprintf(format, args...)))
 }
 func (b *box) Errorf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func (b *box) Log(args ...any)                   { fmt.Fprintln(os.Stderr, args...) }
+func (b *box) Error(args ...any)                 { fmt.Fprintln(os.Stderr, args...) }
+func (b *box) Skipf(format string, args ...any)  { b.Fatalf(format, args...) }
+func (b *box) Name() string                      { return "bench" }
 
 func (b *box) TempDir() string {
 	b.made++
@@ -108,6 +114,7 @@ func catch(err *error) {
 
 // EnvOptions say what to measure on.
 type EnvOptions struct {
+	Store      string // a key of stores
 	Members    int
 	Namespaces bool   // each member in a network namespace of its own
 	Slow       bool   // each fdatasync takes 2 ms longer
@@ -117,8 +124,11 @@ type EnvOptions struct {
 	Verbose    bool
 }
 
-// start runs a cluster.
+// start runs the servers.
 func start(o EnvOptions) (e *Env, err error) {
+	if o.Dir != "" {
+		os.Setenv("TMPDIR", o.Dir) // servers that need a folder which other users can reach make it there
+	}
 	dir, err := os.MkdirTemp(o.Dir, "primacy-bench-")
 	if err != nil {
 		return nil, err
@@ -131,22 +141,30 @@ func start(o EnvOptions) (e *Env, err error) {
 	}()
 	defer catch(&err)
 	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, Slow: o.Slow, Verbose: o.Verbose, box: b}
+	k := stores[o.Store]
+	e.Kind = k.kind
+	e.servers, err = k.start(e, o)
+	return e, err
+}
+
+// startEtcd runs a cluster.
+func startEtcd(e *Env, o EnvOptions) (servers, error) {
 	if o.Namespaces {
-		nw, err := etcdtest.TryNetwork(b, o.Members)
+		nw, err := etcdtest.TryNetwork(e.box, o.Members)
 		if err != nil {
-			return nil, fmt.Errorf("network namespaces (Linux, root, ip(8)): %w", err)
+			return servers{}, fmt.Errorf("network namespaces (Linux, root, ip(8)): %w", err)
 		}
 		e.options = nw.Options(e.options)
 	}
 	if o.Slow {
-		slow, err := slowServer(b)
+		slow, err := slowServer(e.box)
 		if err != nil {
-			return nil, err
+			return servers{}, err
 		}
 		e.options.Wrap = instead(slow, e.options.Wrap)
 	}
-	e.Cluster = etcdtest.StartCluster(b, o.Members, e.options)
-	return e, nil
+	e.Cluster = etcdtest.StartCluster(e.box, o.Members, e.options)
+	return etcdServers(e.Cluster, fmt.Sprintf("etcd %s, %d member(s)", etcdtest.Newest, o.Members)), nil
 }
 
 // instead starts another program than the one asked for.

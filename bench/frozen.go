@@ -43,7 +43,7 @@ func frozen(ctx context.Context, e *Env, cs []*Contender) ([]Sample, error) {
 
 func freezeOne(ctx context.Context, e *Env, cs []*Contender, cluster *etcdtest.Cluster, member int, lost []float64) error {
 	held := make([][]Held, len(cs))
-	there := &Env{Cluster: cluster}
+	there := &Env{Kind: e.Kind, Cluster: cluster, servers: etcdServers(cluster, "")}
 	for i, c := range cs {
 		t, err := there.team(ctx, c, frozenTerms, 1, frozenTTL)
 		if err != nil {

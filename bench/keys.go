@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -26,41 +28,57 @@ func keyBenches() []*Bench {
 
 // keys has n goroutines of one process lock and unlock, each a name of its own.
 func keys(n int) func(context.Context, *Env, *Contender) (Sample, error) {
-	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) {
-		t, err := e.team(ctx, c, 1, 1, lease)
-		if err != nil {
-			return nil, err
-		}
-		defer t.close()
-		x := &uncontested{each: make([][]float64, n)}
-		names := e.Names("key", n)
-		done := make(chan error, 1)
-		go func() {
-			done <- parallel(ctx, n, n, func(ctx context.Context, i int) error {
-				defer x.stop.Store(true)
-				return x.work(ctx, i, t.sessions[0].Lock(names[i], LockOptions{}))
-			})
-		}()
-		err = sleep(ctx, 300*time.Millisecond)
-		x.measuring.Store(true)
-		begin := time.Now()
-		if err == nil {
-			err = sleep(ctx, time.Second)
-		}
-		x.measuring.Store(false)
-		took := time.Since(begin)
-		x.stop.Store(true)
-		if failed := <-done; failed != nil {
-			err = failed
-		}
-		return x.sample(took), err
+	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) { return keysMetered(ctx, e, c, n, nil) }
+}
+
+// keysMetered also has what the meter counted for each lock and unlock.
+func keysMetered(ctx context.Context, e *Env, c *Contender, n int, m meter) (Sample, error) {
+	t, err := e.team(ctx, c, 1, 1, lease)
+	if err != nil {
+		return nil, err
 	}
+	defer t.close()
+	x := &uncontested{each: make([][]float64, n)}
+	names := e.Names("key", n)
+	done := make(chan error, 1)
+	go func() {
+		done <- parallel(ctx, n, n, func(ctx context.Context, i int) error {
+			defer x.stop.Store(true)
+			return x.work(ctx, i, t.sessions[0].Lock(names[i], LockOptions{}))
+		})
+	}()
+	took, err := x.measure(ctx, m)
+	x.stop.Store(true)
+	if failed := <-done; failed != nil {
+		err = failed
+	}
+	return x.sample(took), err
 }
 
 // uncontested is a run of keys under way.
 type uncontested struct {
 	measuring, stop atomic.Bool
 	each            [][]float64 // by goroutine: seconds of one lock and unlock
+	cost            reading     // of all of them
+}
+
+// measure lets it run warm, then counts for a second.
+func (x *uncontested) measure(ctx context.Context, m meter) (time.Duration, error) {
+	if err := sleep(ctx, 300*time.Millisecond); err != nil {
+		return 0, err
+	}
+	before, err := m.read()
+	if err != nil {
+		return 0, err
+	}
+	x.measuring.Store(true)
+	begin := time.Now()
+	err = sleep(ctx, time.Second)
+	x.measuring.Store(false)
+	took := time.Since(begin)
+	after, failed := m.read()
+	x.cost = after.since(before)
+	return took, errors.Join(err, failed)
 }
 
 func (x *uncontested) work(ctx context.Context, i int, l Lock) error {
@@ -90,5 +108,9 @@ func (x *uncontested) sample(took time.Duration) Sample {
 	for _, each := range x.each {
 		all = append(all, each...)
 	}
-	return Sample{"rate": value(float64(len(all)) / took.Seconds()), "each": times(all)}
+	s := Sample{"rate": value(float64(len(all)) / took.Seconds()), "each": times(all)}
+	for k, v := range x.cost {
+		s[k] = value(v / math.Max(1, float64(len(all))))
+	}
+	return s
 }

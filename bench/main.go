@@ -14,8 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 // settings are the command line.
@@ -31,6 +29,7 @@ type settings struct {
 type Report struct {
 	Date    string   `json:"date"`
 	Machine string   `json:"machine"`
+	Store   string   `json:"store"`
 	Members int      `json:"members"`
 	Setup   string   `json:"setup"`
 	Peer    string   `json:"peer"`
@@ -61,12 +60,13 @@ func parse(args []string) (*settings, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	rows := f.String("rows", "", "rows of the table to measure, as 6,10; empty: all")
 	sizes := f.String("sizes", "", "how cost grows: numbers of elections or waiters, as 10,100,1000,10000; empty: not measured")
+	f.StringVar(&s.Store, "store", "etcd", "what to measure on: "+strings.Join(storeNames(), ", "))
 	f.IntVar(&s.Members, "members", 1, "members of the etcd cluster, 1 or 3")
 	f.BoolVar(&s.Namespaces, "namespaces", false, "each member in a network namespace of its own (Linux, root)")
 	f.BoolVar(&s.Slow, "slow", false, "each fdatasync of etcd's log takes 2 ms longer, as on a slow disk")
 	f.StringVar(&s.Dir, "dir", "", "folder on the disk that etcd writes to (default: the system's for temporary files)")
 	f.IntVar(&s.Reps, "reps", 5, "repetitions")
-	f.StringVar(&s.peers, "peer", "etcd concurrency", "whom to measure beside us: "+strings.Join(peerNames(), ", "))
+	f.StringVar(&s.peers, "peer", "", "whom to measure beside us, several with commas; empty: all that the store has. "+strings.Join(peerNames(""), ", "))
 	f.StringVar(&s.jsonFile, "json", "", "write the results to this file")
 	f.StringVar(&s.svgFile, "svg", "", "draw the ratios into this file")
 	f.BoolVar(&s.Verbose, "v", false, "say what each slice gave")
@@ -84,10 +84,14 @@ func parse(args []string) (*settings, error) {
 }
 
 func (s *settings) check(rest []string) error {
-	known := knownRows()
+	k, ok := stores[s.Store]
+	if !ok {
+		return fmt.Errorf("-store %q: known are %s", s.Store, strings.Join(storeNames(), ", "))
+	}
+	known := knownRows(k.kind)
 	for _, r := range s.rows {
 		if !slices.Contains(known, r) {
-			return fmt.Errorf("-rows: there is no row %d; known are %v", r, known)
+			return fmt.Errorf("-rows: there is no row %d on %s; known are %v", r, s.Store, known)
 		}
 	}
 	switch {
@@ -95,10 +99,12 @@ func (s *settings) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	case s.Members != 1 && s.Members != 3:
 		return fmt.Errorf("-members %d: 1 or 3", s.Members)
+	case k.kind != "etcd" && (s.Members != 1 || s.Namespaces || s.Slow || len(s.Sizes) > 0):
+		return fmt.Errorf("-members, -namespaces, -slow and -sizes are for etcd, not for %s", s.Store)
 	case s.Reps < 1:
 		return fmt.Errorf("-reps %d: at least 1", s.Reps)
 	}
-	_, err := byName(s.peers)
+	_, err := byName(k.kind, s.peers)
 	return err
 }
 
@@ -124,8 +130,11 @@ func (s *settings) run(ctx context.Context) error {
 		return err
 	}
 	defer e.close()
-	peers, err := byName(s.peers)
+	peers, err := byName(e.Kind, s.peers)
 	if err != nil {
+		return err
+	}
+	if err := e.warm(ctx, peers[0]); err != nil {
 		return err
 	}
 	for _, peer := range peers {
@@ -154,9 +163,9 @@ func (s *settings) against(ctx context.Context, e *Env, peer *Contender) (*Repor
 		return nil, err
 	}
 	r := &Report{Date: time.Now().UTC().Format(time.RFC3339), Machine: fmt.Sprintf("%d × %s, %s", runtime.NumCPU(), runtime.GOARCH, runtime.Version()),
-		Members: s.Members, Setup: setup, Peer: peer.Name, Reps: s.Reps}
+		Store: s.Store, Members: s.Members, Setup: setup, Peer: peer.Name, Reps: s.Reps}
 	e.logf("%s beside %s: %s; %s", ours.Name, peer.Name, setup, r.Machine)
-	for _, b := range benches() {
+	for _, b := range benches(e.Kind) {
 		if !s.wants(b) {
 			continue
 		}
@@ -191,7 +200,7 @@ func (s *settings) describe(e *Env) (string, error) {
 	if s.Namespaces {
 		where = "in network namespaces"
 	}
-	text := fmt.Sprintf("etcd %s, %d member(s) %s, processes of their own; disk %s", etcdtest.Newest, s.Members, where, speed)
+	text := fmt.Sprintf("%s %s, processes of their own; disk %s", e.servers.text, where, speed)
 	if s.Slow {
 		text += fmt.Sprintf(", and %v more for etcd", slowSync)
 	}

@@ -133,7 +133,7 @@ func thaw(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 		}
 	}()
 	for range frozenProcs {
-		w, err := hire(job{Do: "ask", Contender: c.Name, Endpoints: e.Cluster.Endpoints(), Prefix: e.Name("thaw"), N: 1, TTLs: []time.Duration{shortTTL}})
+		w, err := hire(job{Do: "ask", Contender: c.Name, Endpoints: e.servers.endpoints(), Prefix: e.Name("thaw"), N: 1, TTLs: []time.Duration{shortTTL}})
 		if err != nil {
 			return nil, err
 		}

@@ -34,7 +34,7 @@ func (e *Env) team(ctx context.Context, c *Contender, procs, goroutines int, ttl
 			var s Session
 			if g > 0 && c.Local {
 				s = t.sessions[len(t.sessions)-1]
-			} else if s, err = proc.Session(ctx, ttl); err != nil {
+			} else if s, err = proc.Session(ctx, c.lease(ttl)); err != nil {
 				t.close()
 				return nil, err
 			} else {

@@ -12,18 +12,28 @@ import (
 )
 
 func init() {
-	contenders = append(contenders, &Contender{Name: "primacy", Store: "etcd", Ours: true, Local: true, Dial: dialOurs})
+	ours("primacy", "etcd", func(ctx context.Context, endpoints []string) (driver.Store, error) {
+		return etcdstore.Open(ctx, etcdstore.Config{Endpoints: endpoints})
+	})
 }
 
-func dialOurs(ctx context.Context, endpoints []string) (Process, error) {
-	s, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: endpoints})
-	if err != nil {
-		return nil, err
+// ours makes a contender of a store of ours.
+func ours(name, store string, open func(context.Context, []string) (driver.Store, error)) {
+	contenders = append(contenders, &Contender{Name: name, Store: store, Ours: true, Local: true, Dial: dialOurs(open)})
+}
+
+func dialOurs(open func(context.Context, []string) (driver.Store, error)) func(context.Context, []string) (Process, error) {
+	return func(ctx context.Context, endpoints []string) (Process, error) {
+		s, err := open(ctx, endpoints)
+		if err != nil {
+			return nil, err
+		}
+		return &ourProcess{s}, nil
 	}
-	return &ourProcess{s}, nil
 }
 
-type ourProcess struct{ store *etcdstore.Store }
+// ourProcess is ours on any store.
+type ourProcess struct{ store driver.Store }
 
 func (p *ourProcess) Close() { p.store.Close() }
 
