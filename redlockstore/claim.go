@@ -1,0 +1,266 @@
+package redlockstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// claim is one claim of a lease. While it waits nothing of it stands on the servers: it tries again and again.
+type claim struct {
+	l *lease
+	driver.Claim
+	turn chan struct{} // holds one: tries of a claim are made one at a time
+	gone chan struct{} // closed when it was given up or lost
+
+	// The lease's lock guards what follows. cur changes only while the claim is not held, by who has its turn.
+	held, out bool
+	tries     int
+	updates   int
+	cur       *attempt
+}
+
+func (c *claim) place() driver.Place {
+	return driver.Place{Name: c.Name, Seat: c.Seat, ID: c.ID, Held: c.held}
+}
+
+// Claim enters claims and tries once, on all servers at once, to hold them.
+func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if err := driver.CheckClaims(claims...); err != nil {
+		return nil, err
+	}
+	for _, want := range claims {
+		if want.Slots != 0 {
+			return nil, fmt.Errorf("%s: a majority of Redis servers has no shared claims: %w", want.Name, driver.ErrRefused)
+		}
+	}
+	if err := ctx.Err(); err != nil || len(claims) == 0 {
+		return nil, err
+	}
+	all, old, err := l.stand(claims)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.awaitOff(ctx, "claim", old); err != nil {
+		return nil, err
+	}
+	done, err := takeTurns(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return l.answer(ctx, all, l.settle(ctx, all))
+}
+
+// stand finds or makes the claims. What stands on their seats under other IDs is given up, and returned.
+func (l *lease) stand(claims []driver.Claim) (all []*claim, old []*attempt, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.overLocked(boottime.Now()) {
+		return nil, nil, fmt.Errorf("claim: %w", driver.ErrGone)
+	}
+	for _, want := range claims {
+		if l.spent.has(want.ID) {
+			return nil, nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
+		}
+	}
+	for _, want := range claims {
+		at := seat{want.Name, want.Seat}
+		c := l.claims[at]
+		if c != nil && c.ID != want.ID {
+			l.remove(c)
+			c = nil
+		}
+		if c == nil {
+			want.Value = bytes.Clone(want.Value)
+			c = &claim{l: l, Claim: want, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+			l.claims[at] = c
+		}
+		all = append(all, c)
+	}
+	// An earlier claim of a name may hold it still, for a moment.
+	old = l.still(func(c *claim) bool {
+		return slices.ContainsFunc(all, func(o *claim) bool { return o != c && o.Name == c.Name && o.Seat == c.Seat })
+	})
+	return all, old, nil
+}
+
+// takeTurns waits until no other call tries for any of the claims. In one order, so that two calls never wait for each other.
+func takeTurns(ctx context.Context, all []*claim) (done func(), err error) {
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b *claim) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Seat, b.Seat)) })
+	var taken []*claim
+	done = func() {
+		for _, c := range taken {
+			<-c.turn
+		}
+	}
+	for _, c := range sorted {
+		select {
+		case c.turn <- struct{}{}:
+			taken = append(taken, c)
+		case <-ctx.Done():
+			done()
+			return nil, ctx.Err()
+		}
+	}
+	return done, nil
+}
+
+// outcome is what came of one claim's try.
+type outcome struct {
+	held  bool
+	split bool          // nobody has a majority: those who try get into each other's way
+	free  time.Duration // after which so many keys in the way have expired that it may hold; 0: not known
+	err   error
+}
+
+// answer makes the answer of a Claim. A Try that does not hold leaves nothing, and neither do those beside it.
+func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places []driver.Place, err error) {
+	l.mu.Lock()
+	for i, c := range all {
+		if err == nil {
+			err = got[i].err
+		}
+		places = append(places, c.place())
+	}
+	for i, c := range all {
+		if err == nil && c.Try && !got[i].held {
+			err = driver.ErrTaken
+		}
+	}
+	var left []*attempt
+	if errors.Is(err, driver.ErrTaken) {
+		for _, c := range all {
+			left = append(left, l.withdraw(c))
+		}
+	}
+	l.mu.Unlock()
+	if err == nil {
+		return places, nil
+	}
+	if errors.Is(err, driver.ErrTaken) {
+		if off := l.awaitOff(ctx, "claim", left); off != nil {
+			return nil, off
+		}
+	}
+	return nil, fmt.Errorf("claim: %w", err)
+}
+
+// withdraw takes a claim out of its seat whose ID may come again. The caller has the lock.
+func (l *lease) withdraw(c *claim) *attempt {
+	if c.out {
+		return c.cur
+	}
+	c.out, c.held = true, false
+	close(c.gone)
+	delete(l.claims, seat{c.Name, c.Seat})
+	l.part(c.cur)
+	return c.cur
+}
+
+// remove takes a claim out for ever. The caller has the lock.
+func (l *lease) remove(c *claim) {
+	l.spent.add(c.ID)
+	l.withdraw(c)
+}
+
+// lose takes a claim out whose majority is gone, and tells its owner. The caller has the lock.
+func (l *lease) lose(c *claim) {
+	if c.out || l.ended {
+		return
+	}
+	p := c.place()
+	l.remove(c)
+	l.news = append(l.news, driver.News{Place: p, Gone: true})
+	close(l.told)
+	l.told = make(chan struct{})
+}
+
+// find returns the claim of a place if it stands. The caller has the lock.
+func (l *lease) find(p driver.Place) *claim {
+	c := l.claims[seat{p.Name, p.Seat}]
+	if c == nil || c.ID != p.ID || p.Token != 0 {
+		return nil
+	}
+	return c
+}
+
+// settle tries once for each claim, or looks whether it holds still. The caller has their turns.
+func (l *lease) settle(ctx context.Context, all []*claim) []outcome {
+	got := make([]outcome, len(all))
+	var held, rest []*claim
+	l.mu.Lock()
+	for _, c := range all {
+		if c.held {
+			held = append(held, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	l.mu.Unlock()
+	var err error
+	if len(held) > 0 {
+		_, err = l.prolong(ctx, held)
+	}
+	won := l.enter(ctx, rest)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range all {
+		switch j := slices.Index(rest, c); {
+		case l.ended || c.out:
+			got[i] = outcome{err: fmt.Errorf("%s: %w", c.Name, driver.ErrGone)}
+		case j >= 0:
+			got[i] = won[j]
+		default:
+			got[i] = outcome{held: err == nil, err: err}
+		}
+	}
+	return got
+}
+
+// enter tries for claims that are not held. A try that fails is taken back.
+func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
+	got := make([]outcome, len(all))
+	tries := make([]*attempt, len(all))
+	l.mu.Lock()
+	for i, c := range all {
+		tries[i] = l.try(c)
+	}
+	l.mu.Unlock()
+	for open, n := tries, 0; len(open) > 0; n++ {
+		l.mu.Lock()
+		renewals := l.renewals
+		l.mu.Unlock()
+		sent := boottime.Now()
+		rounds := l.round(ctx, open)
+		slow := boottime.Now()-sent > l.ttl/2
+		l.mu.Lock()
+		var again []*attempt
+		for j, a := range open {
+			i := slices.Index(tries, a)
+			got[i] = rounds[j]
+			switch {
+			case !got[i].held || a.c.out || l.overLocked(boottime.Now()):
+				got[i].held = false
+				l.part(a)
+			case (slow || l.renewals != renewals) && n < 5:
+				again = append(again, a) // its keys may end before the deadline that a renewal meanwhile gave the lease
+			case slow || l.renewals != renewals:
+				got[i] = outcome{err: errors.New("the servers answer too slowly for this ttl")}
+				l.part(a)
+			default:
+				a.c.held = true
+			}
+		}
+		l.mu.Unlock()
+		open = again
+	}
+	return got
+}

@@ -1,0 +1,154 @@
+package redlockstore
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Hints are published by the scripts that set, change and delete keys. They may be lost, and nothing rests on them: who waits looks by itself too. A hint is
+// passed on when as many servers have sent it as make a majority, for then the name is free, or held.
+
+// hints wakes one who waits for a name, or watches it.
+type hints struct {
+	s       *Store
+	channel string
+	freed   chan struct{} // holds one: keys were deleted
+	changed chan struct{} // holds one: anything happened
+}
+
+// hub has one subscription for each server, from when the first asks for hints.
+type hub struct {
+	mu    sync.Mutex
+	all   map[string]map[*hints]struct{} // by channel
+	seen  map[string]uint64              // servers that have sent a hint, as bits, by channel and hint
+	subs  []*redis.PubSub                // of each server, nil while there is none
+	moved chan struct{}                  // closed when somebody asks for a channel
+}
+
+// hint asks for hints about a name. close ends it.
+func (s *Store) hint(name string) *hints {
+	h := &hints{s: s, channel: s.channel(name), freed: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	if s.hub.all == nil {
+		s.hub.all, s.hub.seen, s.hub.subs = map[string]map[*hints]struct{}{}, map[string]uint64{}, make([]*redis.PubSub, len(s.servers))
+		for _, v := range s.servers {
+			s.run(v.listen)
+		}
+	}
+	if s.hub.all[h.channel] == nil {
+		s.hub.all[h.channel] = map[*hints]struct{}{}
+		s.each(func(p *redis.PubSub) { _ = p.Subscribe(s.ctx, h.channel) })
+	}
+	s.hub.all[h.channel][h] = struct{}{}
+	return h
+}
+
+func (h *hints) close() {
+	s := h.s
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	delete(s.hub.all[h.channel], h)
+	if len(s.hub.all[h.channel]) == 0 {
+		delete(s.hub.all, h.channel)
+		s.each(func(p *redis.PubSub) { _ = p.Unsubscribe(s.ctx, h.channel) })
+	}
+}
+
+// each does something to every subscription there is, beside the caller: a server that is silent holds up nobody. The caller has the hub's lock.
+func (s *Store) each(do func(*redis.PubSub)) {
+	for _, p := range s.hub.subs {
+		if p != nil {
+			s.run(func() { do(p) })
+		}
+	}
+}
+
+// listen keeps a subscription to the server while it answers.
+func (v *server) listen() {
+	for v.s.ctx.Err() == nil {
+		if v.state() == nil {
+			v.subscribe()
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-v.s.ctx.Done():
+		}
+	}
+}
+
+// subscribe hears what the server publishes, until the connection ends or was silent for too long.
+func (v *server) subscribe() {
+	ctx, hub := v.s.ctx, &v.s.hub
+	p := v.rdb.Subscribe(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = p.Close() })
+	defer stop()
+	defer p.Close()
+	hub.mu.Lock()
+	hub.subs[v.at] = p
+	channels := []string{v.s.cfg.Prefix + ":hint"} // one more, so that a connection is made
+	for c := range hub.all {
+		channels = append(channels, c)
+	}
+	hub.mu.Unlock()
+	defer func() {
+		hub.mu.Lock()
+		hub.subs[v.at] = nil
+		hub.mu.Unlock()
+	}()
+	if p.Subscribe(ctx, channels...) != nil {
+		return
+	}
+	const silence = 10 * time.Second
+	for quiet := 0; quiet < 2; {
+		got, err := p.ReceiveTimeout(ctx, silence)
+		switch m, ok := got.(*redis.Message); {
+		case ok:
+			v.s.heard(v.at, m.Channel, m.Payload)
+			quiet = 0
+		case err == nil:
+			quiet = 0
+		case isTimeout(err):
+			if quiet++; p.Ping(ctx) != nil {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// heard counts a hint, and passes it on when a majority has sent it.
+func (s *Store) heard(at int, channel, payload string) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	key := channel + "\n" + payload
+	if len(s.hub.seen) > 10_000 {
+		clear(s.hub.seen) // of what a minority has sent
+	}
+	s.hub.seen[key] |= 1 << at
+	n := 0
+	for bits := s.hub.seen[key]; bits != 0; bits &= bits - 1 {
+		n++
+	}
+	if n != s.quorum {
+		return
+	}
+	for h := range s.hub.all[channel] {
+		poke(h.changed)
+		if strings.HasPrefix(payload, "-") {
+			poke(h.freed)
+		}
+	}
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,214 @@
+package redlockstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// lease is a lease with its claims, at most one for each seat. The servers know only its claims' keys.
+type lease struct {
+	s     *Store
+	owner string
+	id    string
+	ttl   time.Duration
+	limit time.Duration // of one call on one server
+
+	mu       sync.Mutex
+	claims   map[seat]*claim
+	spent    *spent
+	leaving  []*attempt    // given up, and not known to be off a majority
+	renewed  time.Duration // by the boot clock, when the last accepted renewal was called
+	renewals int           // begun so far
+	checked  time.Duration // when the held claims were last known to stand
+	ended    bool
+	done     chan struct{} // closed when it has ended
+	news     []driver.News
+	told     chan struct{} // closed when there is news
+}
+
+// seat is what a lease has at most one claim for.
+type seat struct{ name, seat string }
+
+func (l *lease) ID() string { return l.id }
+
+func (l *lease) TTL() time.Duration { return l.ttl }
+
+// errLost says that a claim is gone and that its owner has not heard of it: nothing is renewed until he has.
+var errLost = errors.New("a claim has lost its majority, and its owner was not told yet")
+
+// Renew starts the ttl of every held claim afresh. Nil: each stands on a majority since before the call, and was extended there within it.
+func (l *lease) Renew(ctx context.Context) error {
+	called := boottime.Now()
+	l.mu.Lock()
+	if l.overLocked(called) {
+		l.mu.Unlock()
+		return fmt.Errorf("renew: %w", driver.ErrGone)
+	}
+	if l.untold() {
+		l.mu.Unlock()
+		return fmt.Errorf("renew: %w", errLost)
+	}
+	l.renewals++ // from here on a claim that is being entered is extended once more before it is said to be held
+	var held []*claim
+	for _, c := range l.claims {
+		if c.held {
+			held = append(held, c)
+		}
+	}
+	l.mu.Unlock()
+	lost, err := l.prolong(ctx, held)
+	if err == nil && len(lost) > 0 {
+		err = errLost
+	}
+	if err == nil || errors.Is(err, driver.ErrGone) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.ended {
+			err = driver.ErrGone
+		} else if err == nil {
+			l.renewed, l.checked = max(l.renewed, called), called
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("renew: %w", err)
+	}
+	return nil
+}
+
+// untold says whether there is news of a claim that is gone. The caller has the lock.
+func (l *lease) untold() bool {
+	for _, n := range l.news {
+		if n.Gone {
+			return true
+		}
+	}
+	return false
+}
+
+// overLocked says whether the lease is over, and ends it when its time has come. The caller has the lock.
+func (l *lease) overLocked(now time.Duration) bool {
+	if !l.ended && now >= l.renewed+l.ttl {
+		l.end()
+	}
+	return l.ended
+}
+
+// left is how long the lease lasts without another renewal.
+func (l *lease) left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.renewed + l.ttl - boottime.Now()
+}
+
+// end ends the lease and gives every claim up. The caller has the lock.
+func (l *lease) end() {
+	if l.ended {
+		return
+	}
+	l.ended = true
+	for _, c := range l.claims {
+		l.remove(c)
+	}
+	l.news = nil
+	close(l.done)
+}
+
+// prolong starts the ttl of these held claims afresh on all servers. It returns those that have certainly lost their majority, whose owner is told, and an
+// error unless each of the others was extended on a majority that counts. What a minority has lost is set there again.
+func (l *lease) prolong(ctx context.Context, held []*claim) (lost []*claim, err error) {
+	keys, args := []string{l.s.revoked(l.id)}, []any{l.ttl.Milliseconds()}
+	l.mu.Lock()
+	for _, c := range held {
+		keys, args = append(keys, l.s.key(c.Name)), append(args, c.cur.own)
+	}
+	l.mu.Unlock()
+	answers := l.s.fan(func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
+	count := newCount(l.s, len(held))
+	for range l.s.servers {
+		select {
+		case a := <-answers:
+			if a.err == nil && len(a.got) > 0 && a.got[0] == int64(1) {
+				l.mu.Lock()
+				l.end()
+				l.mu.Unlock()
+				return nil, fmt.Errorf("the lease was revoked: %w", driver.ErrGone)
+			}
+			count.add(a, 1)
+		case <-ctx.Done():
+			return nil, count.error(ctx.Err())
+		}
+		if count.enough() {
+			break
+		}
+	}
+	lost, short := l.judge(held, count)
+	if short {
+		err = count.error(nil)
+	}
+	if len(lost) == 0 && !short {
+		l.repair(held, count, answers)
+	}
+	return lost, err
+}
+
+// judge tells the owner of claims that have certainly lost their majority, and returns them. Short says that of another it is not known to be kept, or
+// that too few servers count at all.
+func (l *lease) judge(held []*claim, n *count) (lost []*claim, short bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range held {
+		switch {
+		case c.out: // its owner has given it up meanwhile
+		case n.not[i] > len(l.s.servers)-l.s.quorum:
+			l.lose(c)
+			lost = append(lost, c)
+		case n.own[i] < l.s.quorum:
+			short = true
+		}
+	}
+	return lost, short || n.counting < l.s.quorum
+}
+
+// repair sets keys again where a minority of the servers has lost them. It is called when a majority was just extended, so nobody else can hold them; and it
+// sets only what is free.
+func (l *lease) repair(held []*claim, count *count, answers <-chan answer) {
+	if count.answered == len(l.s.servers) && !count.anyFree() {
+		return
+	}
+	l.s.run(func() {
+		for count.answered < len(l.s.servers) {
+			count.add(<-answers, 1)
+		}
+		for at, free := range count.free {
+			var again []*attempt
+			for _, i := range free {
+				again = append(again, held[i].cur)
+			}
+			if len(again) > 0 {
+				l.enterAt(l.s.servers[at], again)
+			}
+		}
+	})
+}
+
+// Close ends the lease and waits until none of its claims can stand on a majority.
+func (l *lease) Close(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	over := boottime.Now() >= l.renewed+l.ttl
+	l.end()
+	leaving := l.still(func(*claim) bool { return true })
+	l.mu.Unlock()
+	if over {
+		return nil // it ended by itself, and so do its keys
+	}
+	return l.awaitOff(ctx, "close", leaving)
+}

@@ -1,0 +1,162 @@
+package redlockstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// scan returns the names with keys on any of the servers, of which a majority has to answer.
+func (s *Store) scan(ctx context.Context, prefix string) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	type part struct {
+		names []string
+		err   error
+	}
+	parts := make(chan part, len(s.servers))
+	for _, v := range s.servers {
+		if !s.run(func() {
+			names, err := v.scan(ctx, prefix)
+			parts <- part{names, err}
+		}) {
+			parts <- part{nil, errClosed}
+		}
+	}
+	all, n := map[string]bool{}, newCount(s, 0)
+	for range s.servers {
+		select {
+		case p := <-parts:
+			n.add(answer{err: p.err}, 0)
+			for _, name := range p.names {
+				all[name] = true
+			}
+		case <-ctx.Done():
+			return nil, n.error(ctx.Err())
+		}
+	}
+	if n.failed() > len(s.servers)-s.quorum {
+		return nil, n.error(nil)
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}
+
+// scan returns the names with keys on this server.
+func (v *server) scan(ctx context.Context, prefix string) (names []string, err error) {
+	if err := v.state(); err != nil {
+		return nil, err
+	}
+	escape := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+	match := escape.Replace(v.s.key(prefix)) + "*"
+	for cursor := uint64(0); ; {
+		var keys []string
+		if keys, cursor, err = v.rdb.Scan(ctx, cursor, match, 1000).Result(); err != nil {
+			return nil, v.wrap(err)
+		}
+		for _, k := range keys {
+			if !v.s.cfg.Plain || !strings.HasPrefix(k, v.s.cfg.Prefix+":left:") && !strings.HasPrefix(k, v.s.cfg.Prefix+":revoked:") {
+				names = append(names, strings.TrimPrefix(k, v.s.key("")))
+			}
+		}
+		if cursor == 0 {
+			return names, nil
+		}
+	}
+}
+
+// Revoke ends the lease of that ID: a mark on a majority keeps it from being renewed and from claiming anything, and its keys are deleted.
+func (s *Store) Revoke(ctx context.Context, lease string) error {
+	if err := s.everywhere(ctx, func(v *server) error {
+		return v.rdb.Set(ctx, s.revoked(lease), "1", 2*s.cfg.MaxTTL).Err() // by then it has run out, renewed or not
+	}); err != nil {
+		return fmt.Errorf("revoke: %w", err)
+	}
+	names, err := s.scan(ctx, "")
+	if err != nil {
+		return fmt.Errorf("revoke: %w", err)
+	}
+	for some := range slices.Chunk(names, 200) {
+		keys := make([]string, len(some))
+		for i, name := range some {
+			keys[i] = s.key(name)
+		}
+		if err := s.everywhere(ctx, func(v *server) error { return v.revoke(lease, some, keys) }); err != nil {
+			return fmt.Errorf("revoke: %w", err)
+		}
+	}
+	return nil
+}
+
+// everywhere does something on all servers, and returns an error unless a majority has done it, and all that answer have.
+func (s *Store) everywhere(ctx context.Context, do func(*server) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	errs := make([]error, len(s.servers))
+	for i, v := range s.servers {
+		all.Go(func() {
+			if errs[i] = v.state(); errs[i] == nil {
+				errs[i] = do(v)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	n := newCount(s, 0)
+	for _, err := range errs {
+		n.add(answer{err: err}, 0)
+	}
+	if n.failed() > len(s.servers)-s.quorum {
+		return n.error(nil)
+	}
+	return nil
+}
+
+// revoke deletes the keys of a lease on one server, among these.
+func (v *server) revoke(lease string, names, keys []string) error {
+	got, err := v.call(look, maxLimit, keys)
+	if err != nil {
+		return err
+	}
+	var there []string
+	var args []any
+	for i, name := range names {
+		text, _ := got[2*i].(string)
+		if text == "" {
+			continue
+		}
+		if own, _, in, ok := parse(text[1:]); ok && in.Lease == lease {
+			there = append(there, keys[i], v.s.mark(own))
+			args = append(args, own, (2 * maxLimit).Milliseconds(), v.s.channel(name))
+		}
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	_, err = v.call(leave, maxLimit, there, args...)
+	return err
+}
+
+// failed counts the servers that have not answered as they should.
+func (n *count) failed() int {
+	failed := 0
+	for _, err := range n.errs {
+		if err != nil {
+			failed++
+		}
+	}
+	return failed
+}
+
+var errClosed = errors.New("the store was closed")

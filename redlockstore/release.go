@@ -1,0 +1,194 @@
+package redlockstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// Release gives places up. Nil: none of them can stand on a majority any more, whatever is still under way. Servers that do not answer get their call
+// in the background, until the key there has expired.
+func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	for _, p := range places {
+		if c := l.find(p); c != nil {
+			l.remove(c)
+		} else if c := l.claims[seat{p.Name, p.Seat}]; c == nil || c.ID != p.ID {
+			l.spent.add(p.ID) // nothing stands yet, but the Claim may still be on its way
+		}
+	}
+	leaving := l.still(func(c *claim) bool {
+		return slices.ContainsFunc(places, func(p driver.Place) bool { return p.ID == c.ID && p.Name == c.Name })
+	})
+	l.mu.Unlock()
+	return l.awaitOff(ctx, "release", leaving)
+}
+
+// part gives a try up: its keys are deleted, in the background. The caller has the lock.
+func (l *lease) part(a *attempt) {
+	if a == nil || a.spots[0].parted {
+		return
+	}
+	now := boottime.Now()
+	until := now + (l.ttl+straying(l.limit))*11/10 // by then every key of it has expired
+	for i := range a.spots {
+		p := &a.spots[i]
+		p.parted = true
+		if !p.set && p.flying == 0 && p.late <= now {
+			p.clear = true
+			continue
+		}
+		l.s.servers[i].part(&parting{a: a, at: i, until: until})
+	}
+	l.leaving = append(l.leaving, a)
+	l.settleOff(a)
+}
+
+// settleOff notes when a try can stand on no majority any more. The caller has the lock.
+func (l *lease) settleOff(a *attempt) {
+	left := 0
+	for _, p := range a.spots {
+		if !p.clear {
+			left++
+		}
+	}
+	if i := slices.Index(l.leaving, a); i >= 0 && left < l.s.quorum {
+		l.leaving = slices.Delete(l.leaving, i, i+1)
+		close(a.off)
+	}
+}
+
+// still returns the tries given up that may stand on a majority, of the claims that fit. The caller has the lock.
+func (l *lease) still(fits func(*claim) bool) (all []*attempt) {
+	for _, a := range l.leaving {
+		if fits(a.c) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// awaitOff waits until none of these tries can stand on a majority.
+func (l *lease) awaitOff(ctx context.Context, what string, all []*attempt) error {
+	for _, a := range all {
+		if a == nil {
+			continue
+		}
+		select {
+		case <-a.off:
+		case <-ctx.Done():
+			return fmt.Errorf("%s %s: it may stand on a majority still: %w", what, a.c.Name, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// parting is a key to be deleted on one server.
+type parting struct {
+	a     *attempt
+	at    int
+	until time.Duration // by the boot clock: after it there is nothing to delete
+}
+
+// part has a key deleted, soon.
+func (v *server) part(p *parting) {
+	v.mu.Lock()
+	v.parting = append(v.parting, p)
+	v.mu.Unlock()
+	v.depart()
+}
+
+// depart deletes what is to be deleted, in the background, while the server answers; its probe calls it when it does again.
+func (v *server) depart() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.working || len(v.parting) == 0 {
+		return
+	}
+	v.working = v.s.run(v.work)
+}
+
+// batch is how many keys one call deletes at most.
+const batch = 100
+
+// work deletes keys until there are none. While the server is down it lets those go whose time has passed.
+func (v *server) work() {
+	for {
+		v.mu.Lock()
+		if len(v.parting) == 0 || v.s.ctx.Err() != nil {
+			v.working = false
+			v.mu.Unlock()
+			return
+		}
+		some := v.parting[:min(batch, len(v.parting)):min(batch, len(v.parting))]
+		v.parting = v.parting[len(some):]
+		v.mu.Unlock()
+		err := v.leave(some)
+		if err == nil {
+			continue
+		}
+		v.mu.Lock()
+		now := boottime.Now()
+		gone := func(p *parting) bool { return p.until <= now }
+		v.parting = append(slices.Clone(some), v.parting...)
+		var over []*parting
+		v.parting = slices.DeleteFunc(v.parting, func(p *parting) bool {
+			if gone(p) {
+				over = append(over, p)
+			}
+			return gone(p)
+		})
+		v.mu.Unlock()
+		v.departed(over)
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-v.s.ctx.Done():
+		}
+	}
+}
+
+// leave deletes some keys in one call. Where a call may still be under way that sets one, a mark is left, which it will find.
+func (v *server) leave(some []*parting) error {
+	var keys []string
+	var args []any
+	for _, p := range some {
+		l := p.a.c.l
+		keep := int64(0)
+		l.mu.Lock()
+		if spot := p.a.spots[p.at]; spot.flying > 0 || spot.late > boottime.Now() {
+			keep = (2*straying(l.limit) + time.Second).Milliseconds()
+		}
+		l.mu.Unlock()
+		keys = append(keys, v.s.key(p.a.c.Name), v.s.mark(p.a.own))
+		args = append(args, p.a.own, keep, v.s.channel(p.a.c.Name))
+	}
+	if _, err := v.call(leave, maxLimit, keys, args...); err != nil {
+		return err
+	}
+	v.departed(some)
+	return nil
+}
+
+// departed notes that nothing of these tries stands on the server, and nothing can come.
+func (v *server) departed(some []*parting) {
+	for _, p := range some {
+		l := p.a.c.l
+		l.mu.Lock()
+		p.a.spots[p.at].clear = true
+		l.settleOff(p.a)
+		l.mu.Unlock()
+	}
+}
+
+func isUnsent(err error) bool {
+	var u unsent
+	return errors.As(err, &u)
+}

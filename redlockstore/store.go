@@ -1,0 +1,159 @@
+package redlockstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// Store is a client of the N servers. It implements driver.Store, driver.Lister, driver.Revoker and driver.Examiner.
+type Store struct {
+	cfg     Config
+	quorum  int
+	servers []*server
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	back    sync.WaitGroup // what runs in the background
+
+	mu      sync.Mutex
+	changed chan struct{} // closed when a server was probed
+	views   views
+	hub     hub
+}
+
+var (
+	_ driver.Store    = (*Store)(nil)
+	_ driver.Lister   = (*Store)(nil)
+	_ driver.Revoker  = (*Store)(nil)
+	_ driver.Examiner = (*Store)(nil)
+)
+
+// maxLimit is the longest time that one call on one server may take.
+const maxLimit = time.Second
+
+// limitOf is how long one server may take for one call under a lease with that ttl. It leaves room for a second one within the library's limit of a call.
+func limitOf(ttl time.Duration) time.Duration {
+	return min(max(ttl/20, 100*time.Millisecond), maxLimit)
+}
+
+func newStore(c Config) *Store {
+	s := &Store{cfg: c, quorum: len(c.Addrs)/2 + 1, changed: make(chan struct{})}
+	s.views.all = map[string]*view{}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	for i := range c.Addrs {
+		s.servers = append(s.servers, newServer(s, i))
+	}
+	for _, v := range s.servers {
+		v.probe()
+	}
+	return s
+}
+
+// wake lets who waits for servers look again.
+func (s *Store) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// twin returns the address of another server that is the same process, or "".
+func (s *Store) twin(v *server, runID string) string {
+	for _, o := range s.servers {
+		if o == v {
+			break // the later one of two is the twin
+		}
+		o.mu.Lock()
+		same := o.runID == runID
+		o.mu.Unlock()
+		if same {
+			return o.addr
+		}
+	}
+	return ""
+}
+
+// Caps tells what a majority of Redis servers can do: no token, no line, nothing shared.
+func (s *Store) Caps() driver.Caps {
+	form := fmt.Sprintf("redis quorum of %d", len(s.servers))
+	warnings := []string{
+		"a majority of Redis servers has no fencing tokens: nothing refuses a write that a paused leader sends late",
+		"it has no line: after a release whoever asks first holds, and all who wait ask",
+		"a step of a server's clock, or a server that loses its memory and is trusted too early, can make two leaders",
+	}
+	if s.cfg.Plain {
+		form += ", plain keys"
+		warnings = append(warnings, "plain keys tell others nothing: who locks them through another library is shown without a name")
+	}
+	if s.cfg.Guard < 0 {
+		warnings = append(warnings, "the guard is off: a server that comes back without its keys makes two leaders")
+	}
+	if n := len(s.servers); n > 1 && n%2 == 0 {
+		warnings = append(warnings, fmt.Sprintf("%d servers bear the loss of no more than %d do", n, n-1))
+	}
+	return driver.Caps{
+		Store: form, Token: driver.TokenNone, Push: !s.cfg.Plain, SharedRenewal: true,
+		MinTTL: minTTL, MaxTTL: s.cfg.MaxTTL, Warnings: warnings,
+	}
+}
+
+// Grant makes a lease, once a majority of the servers has answered that counts. The servers know nothing of it: it is over when it was not renewed for
+// its ttl, by this machine's clock that counts suspended time. Its claims end by the servers' clocks, not before it.
+func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if ttl <= 0 || ttl > s.cfg.MaxTTL {
+		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.cfg.MaxTTL, driver.ErrRefused)
+	}
+	ttl = max(minTTL, (ttl + time.Millisecond - 1).Truncate(time.Millisecond))
+	l := &lease{
+		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), renewed: boottime.Now(),
+		claims: map[seat]*claim{}, spent: newSpent(), told: make(chan struct{}), done: make(chan struct{}),
+	}
+	if _, err := l.prolong(ctx, nil); err != nil {
+		return nil, fmt.Errorf("grant: %w", err)
+	}
+	return l, nil
+}
+
+// Close ends what runs in the background. Leases stay in the servers until they end.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.stop()
+	s.mu.Unlock()
+	s.back.Wait()
+	var all []error
+	for _, v := range s.servers {
+		all = append(all, v.rdb.Close())
+	}
+	return errors.Join(all...)
+}
+
+// key is the key of a name, channel where hints about it are published, mark that of a claim that was given up, revoked that of a lease.
+func (s *Store) key(name string) string {
+	if s.cfg.Plain {
+		return name
+	}
+	return s.cfg.Prefix + ":lock:" + name
+}
+
+func (s *Store) channel(name string) string { return s.cfg.Prefix + ":hint:" + name }
+
+func (s *Store) mark(own string) string { return s.cfg.Prefix + ":left:" + own }
+
+func (s *Store) revoked(lease string) string { return s.cfg.Prefix + ":revoked:" + lease }
+
+// run runs f in the background, unless the store is closed.
+func (s *Store) run(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.back.Go(f)
+	return true
+}
