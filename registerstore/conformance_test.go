@@ -29,8 +29,10 @@ type bad struct {
 	all sync.WaitGroup
 }
 
-func newBad(r *memstore.Register, seed uint64) *bad {
-	return &bad{Register: r, drop: 0.04, lose: 0.04, late: 0.04, twice: 0.04, delay: 3 * time.Millisecond, rnd: rand.New(rand.NewPCG(seed, 1))}
+func newBad(t testing.TB, r *memstore.Register, seed uint64) *bad {
+	b := &bad{Register: r, drop: 0.04, lose: 0.04, late: 0.04, twice: 0.04, delay: 3 * time.Millisecond, rnd: rand.New(rand.NewPCG(seed, 1))}
+	t.Cleanup(b.all.Wait)
+	return b
 }
 
 var errNet = errors.New("the network lost it")
@@ -94,10 +96,10 @@ func (b *bad) Watch(ctx context.Context, key, version string) ([]byte, string, e
 }
 
 // harness is a fresh storage, through whose register each client goes by a wrapper of its own.
-func harness(t testing.TB, wrap func(*memstore.Register) registerstore.Register) drivertest.Harness {
+func harness(t testing.TB, wrap func(testing.TB, *memstore.Register) registerstore.Register) drivertest.Harness {
 	r := memstore.NewRegister()
 	open := func(t testing.TB) driver.Store {
-		s, err := registerstore.FromRegister(wrap(r), registerstore.Options{Name: "memory register"})
+		s, err := registerstore.FromRegister(wrap(t, r), registerstore.Options{Name: "memory register"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,7 @@ func harness(t testing.TB, wrap func(*memstore.Register) registerstore.Register)
 }
 
 // inBubbles runs each clause in a bubble of its own, where time passes as soon as everybody waits for it.
-func inBubbles(t *testing.T, faults *drivertest.Faults, wrap func(*memstore.Register) registerstore.Register) {
+func inBubbles(t *testing.T, faults *drivertest.Faults, wrap func(testing.TB, *memstore.Register) registerstore.Register) {
 	for _, c := range drivertest.Clauses() {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,9 +138,24 @@ func inBubbles(t *testing.T, faults *drivertest.Faults, wrap func(*memstore.Regi
 }
 
 func TestConformance(t *testing.T) {
-	inBubbles(t, nil, func(r *memstore.Register) registerstore.Register { return r })
+	inBubbles(t, nil, func(t testing.TB, r *memstore.Register) registerstore.Register { return r })
 }
 
 func TestConformanceByPolls(t *testing.T) {
-	inBubbles(t, nil, func(r *memstore.Register) registerstore.Register { return plain{r} })
+	inBubbles(t, nil, func(t testing.TB, r *memstore.Register) registerstore.Register { return plain{r} })
+}
+
+func TestConformanceOverABadNetworkAbove(t *testing.T) {
+	for seed := range uint64(5) {
+		inBubbles(t, &drivertest.Faults{Seed: seed, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1},
+			func(t testing.TB, r *memstore.Register) registerstore.Register { return r })
+	}
+}
+
+// Puts whose outcome is unknown happen, now or later or not, and clients repeat them by themselves.
+func TestConformanceOverABadNetworkBelow(t *testing.T) {
+	for seed := range uint64(5) {
+		inBubbles(t, &drivertest.Faults{Seed: seed}, func(t testing.TB, r *memstore.Register) registerstore.Register { return newBad(t, r, seed) })
+		inBubbles(t, &drivertest.Faults{Seed: seed}, func(t testing.TB, r *memstore.Register) registerstore.Register { return plain{newBad(t, r, seed)} })
+	}
 }

@@ -83,7 +83,7 @@ func (f *feed) run(ctx context.Context) {
 				continue
 			}
 		}
-		if pause(ctx, jitter(f.s.opts.Poll)) != nil {
+		if pause(ctx, jitter(f.s.again())) != nil {
 			return
 		}
 	}

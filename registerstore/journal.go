@@ -63,7 +63,7 @@ func (sh *shelf) trim(keep, size int) {
 
 // shelve changes a journal as one step: f changes it, more than once perhaps, and reports whether it is to be written. It is step for journals.
 func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool) error {
-	mark, unknown, attempted := newID()[:12], 0, false
+	mark, unknown, attempted := newMark(), 0, false
 	what := "write the journal of " + name
 	for try := 0; ; try++ {
 		sh, version, err := s.shelfOf(ctx, name)
@@ -95,7 +95,7 @@ func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool)
 }
 
 func (s *Store) shelfOf(ctx context.Context, name string) (*shelf, string, error) {
-	value, version, err := s.reg.Get(ctx, s.journalKey(name))
+	value, version, err := s.look(ctx, s.journalKey(name))
 	if err != nil {
 		return nil, "", s.wrap("read the journal of "+name, err)
 	}
@@ -149,7 +149,7 @@ func (s *Store) Journals(ctx context.Context, prefix string) ([]string, error) {
 	}
 	names := make([]string, len(keys))
 	err = together(len(keys), func(i int) error {
-		value, version, err := s.reg.Get(ctx, keys[i])
+		value, version, err := s.look(ctx, keys[i])
 		if err != nil || version == "" {
 			return err
 		}
@@ -203,13 +203,9 @@ func (l *lease) record(ctx context.Context, places ...driver.Place) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordPatience)
 		defer cancel()
 		_ = together(len(names), func(i int) error {
-			return l.s.shelve(ctx, names[i], func(sh *shelf) bool {
-				for _, r := range by[names[i]] {
-					sh.put(r)
-				}
-				sh.trim(len(sh.Records), l.s.opts.Journal)
-				return true
-			})
+			for l.s.leaveAll(ctx, names[i], by[names[i]]) != nil && pause(ctx, jitter(recordPatience/20)) == nil {
+			}
+			return nil
 		})
 	})
 	select {
@@ -218,6 +214,17 @@ func (l *lease) record(ctx context.Context, places ...driver.Place) error {
 	case <-ctx.Done():
 		return l.s.wrap("leave a record", ctx.Err())
 	}
+}
+
+// leaveAll keeps records in a journal, in place of those with their keys.
+func (s *Store) leaveAll(ctx context.Context, journal string, records []driver.Record) error {
+	return s.shelve(ctx, journal, func(sh *shelf) bool {
+		for _, r := range records {
+			sh.put(r)
+		}
+		sh.trim(len(sh.Records), s.opts.Journal)
+		return true
+	})
 }
 
 // recordPatience is how long a record of a place that was given up is tried to be kept.

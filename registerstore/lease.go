@@ -27,6 +27,7 @@ type lease struct {
 	gone   chan struct{}                   // closed when it has ended
 	buried bool                            // and its claims are removed
 	names  map[string]map[string]*standing // by name and claim ID
+	marks  map[string][]string             // of writes that may have given up the place with that claim ID
 	spent  map[string]bool                 // claim IDs that may not enter again: released, replaced or removed
 	doubts map[string]*doubt               // by claim ID
 	heeds  map[string]*attendance          // by name: what News listens to
@@ -71,7 +72,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	l := &lease{
 		s: s, id: newID(), owner: owner, ttl: max(ttl, s.opts.MinTTL), turn: make(chan struct{}, 1),
-		gone: make(chan struct{}), names: map[string]map[string]*standing{}, spent: map[string]bool{}, doubts: map[string]*doubt{},
+		gone: make(chan struct{}), names: map[string]map[string]*standing{}, marks: map[string][]string{}, spent: map[string]bool{}, doubts: map[string]*doubt{},
 		heeds: map[string]*attendance{}, asks: make(chan struct{}, 1), dirty: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	s.sweeps.Do(s.sweepNowAndThen)
@@ -245,6 +246,6 @@ func (l *lease) Close(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.buried, l.names, l.spent, l.doubts = true, nil, nil, nil
+	l.buried, l.names, l.spent, l.doubts, l.marks = true, nil, nil, nil, nil
 	return nil
 }

@@ -113,7 +113,7 @@ func (l *lease) visitName(ctx context.Context, name string) {
 	if ended := a.ended(d); len(ended) > 0 {
 		later, err := l.s.purge(ctx, name, ended...)
 		if err != nil {
-			_ = pause(ctx, jitter(l.s.opts.Poll/4))
+			_ = pause(ctx, jitter(l.s.again()))
 			l.mark(name)
 			return
 		}

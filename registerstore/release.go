@@ -3,6 +3,7 @@ package registerstore
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -35,8 +36,8 @@ func (l *lease) release(ctx context.Context, places []driver.Place) error {
 	for _, p := range places {
 		l.leave(p)
 	}
-	gone := make([]bool, len(places))
-	d, err := l.s.step(ctx, places[0].Name, func(d *document) (force bool, err error) {
+	gone, mark := make([]bool, len(places)), newMark()
+	d, err := l.s.stepAs(ctx, mark, places[0].Name, func(d *document) (force bool, err error) {
 		for i, p := range places {
 			gone[i] = d.drop(l.me(), p)
 			// A write that would enter the claim may be on its way: it must find another version.
@@ -45,9 +46,13 @@ func (l *lease) release(ctx context.Context, places []driver.Place) error {
 		return force, nil
 	})
 	if err != nil {
+		for i, p := range places {
+			l.may(mark, p, gone[i])
+		}
 		return err
 	}
 	for i, p := range places {
+		gone[i] = l.did(d, p) || gone[i]
 		l.left(d, p)
 		if !gone[i] {
 			places[i].Record = nil
@@ -71,6 +76,24 @@ func (l *lease) leave(p driver.Place) {
 	if st != nil {
 		st.leaving = true
 	}
+}
+
+// may takes note that a write under mark may have given up a place that has a record to leave, if it stood.
+func (l *lease) may(mark string, p driver.Place, stood bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if stood && !l.ended {
+		l.marks[p.ID] = append(l.marks[p.ID], mark)
+	}
+}
+
+// did says whether such a write was carried out, and forgets about it.
+func (l *lease) did(d *document, p driver.Place) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	marks := l.marks[p.ID]
+	delete(l.marks, p.ID)
+	return slices.ContainsFunc(marks, func(m string) bool { return slices.Contains(d.Marks, m) })
 }
 
 // stay takes that back: the place was not given up.
@@ -119,7 +142,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 		done := l.enters(want.ID)
 		wasSpent := l.isSpent(p.ID)
 		l.leave(p)
-		d, err := l.s.step(ctx, p.Name, func(d *document) (_ bool, err error) {
+		mark := newMark()
+		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (_ bool, err error) {
 			if l.lost(d, want.ID) {
 				return false, l.goneErr("exchange " + p.Name)
 			}
@@ -133,6 +157,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 			l.keep(d, []driver.Place{place})
 		case isFinal(err) && !wasSpent:
 			l.stay(p)
+		case !isFinal(err):
+			l.may(mark, p, stood)
 		}
 		return err
 	})
@@ -151,10 +177,14 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		if err := l.heirLives(ctx, p.Name, heir); err != nil {
 			return err
 		}
-		wasSpent := l.isSpent(p.ID)
+		wasSpent, mark := l.isSpent(p.ID), newMark()
 		l.leave(p)
-		d, err := l.s.step(ctx, p.Name, func(d *document) (bool, error) { return false, d.transfer(l.me(), p, heir) })
+		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (bool, error) { return false, d.transfer(l.me(), p, heir) })
 		switch {
+		case err != nil && !isFinal(err):
+			l.may(mark, p, true)
+		case errors.Is(err, driver.ErrGone) && l.did(d, p):
+			err = nil // by an earlier call
 		case err == nil:
 			l.left(d, p)
 		case errors.Is(err, driver.ErrGone) && !wasSpent:

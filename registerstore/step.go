@@ -11,12 +11,23 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// doubts is how many writes in turn may have an unknown outcome before the caller is told so.
-const doubts = 3
+// doubts is how many calls in turn may fail before the caller is told so: who repeats the whole verb does more than who repeats one of its calls.
+const doubts = 4
+
+// look is Get, tried again a few times.
+func (s *Store) look(ctx context.Context, key string) (value []byte, version string, err error) {
+	for try := range doubts {
+		value, version, err = s.reg.Get(ctx, key)
+		if err == nil || errors.Is(err, driver.ErrRefused) || pause(ctx, backoff(4+try)) != nil {
+			break
+		}
+	}
+	return value, version, err
+}
 
 // read returns the document of name as it is now.
 func (s *Store) read(ctx context.Context, name string) (*document, string, error) {
-	value, version, err := s.reg.Get(ctx, s.lineKey(name))
+	value, version, err := s.look(ctx, s.lineKey(name))
 	if err != nil {
 		return nil, "", s.wrap("read the line of "+name, err)
 	}
@@ -32,7 +43,15 @@ func (s *Store) read(ctx context.Context, name string) (*document, string, error
 //
 // A write that may have been carried out is looked for by its mark: a document that has it came of it.
 func (s *Store) step(ctx context.Context, name string, f func(d *document) (force bool, err error)) (*document, error) {
-	mark, unknown := newID()[:12], 0
+	return s.stepAs(ctx, newMark(), name, f)
+}
+
+// newMark returns a mark that was never used.
+func newMark() string { return newID()[:12] }
+
+// stepAs is step under a mark of the caller's.
+func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *document) (force bool, err error)) (*document, error) {
+	unknown := 0
 	var last error          // f's answer for the document that was written last
 	var attempted *document // and that document
 	for try := 0; ; try++ {
@@ -103,33 +122,35 @@ func (s *Store) purge(ctx context.Context, name string, ended ...string) (*docum
 	})
 }
 
-// changed blocks until key has another version than version, and returns what it has then. It relies on no one signal: beside a watch there is a slow poll.
-func (s *Store) changed(ctx context.Context, key, version string) ([]byte, string, error) {
-	for n := 0; ; n++ {
-		var value []byte
-		var next string
-		var err error
+// changed blocks until key has another version than version, and returns what it has then. It relies on no one signal: beside a watch there is a slow poll, and where
+// the watch fails a faster one.
+func (s *Store) changed(ctx context.Context, key, version string) (value []byte, next string, err error) {
+	for ctx.Err() == nil {
+		wait := s.opts.Poll
 		if s.watcher != nil {
 			wctx, cancel := context.WithTimeout(ctx, jitter(s.opts.Poll))
 			value, next, err = s.watcher.Watch(wctx, key, version)
-			cancel()
-		}
-		if s.watcher == nil || err != nil || next == version {
-			if s.watcher == nil || err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
-				if err := pause(ctx, jitter(s.opts.Poll)); err != nil {
-					return nil, "", err
-				}
+			wait = s.again()
+			if wctx.Err() != nil {
+				wait = 0 // it was long enough
 			}
-			value, next, err = s.get(ctx, key)
+			cancel()
+			if err == nil && next != version {
+				return value, next, nil
+			}
 		}
-		if ctx.Err() != nil {
-			return nil, "", ctx.Err()
+		if wait > 0 && pause(ctx, jitter(wait)) != nil {
+			break
 		}
-		if err == nil && next != version {
+		if value, next, err = s.get(ctx, key); err == nil && next != version {
 			return value, next, nil
 		}
 	}
+	return nil, "", ctx.Err()
 }
+
+// again is how long to wait after a call that failed.
+func (s *Store) again() time.Duration { return min(s.opts.Poll, 250*time.Millisecond) }
 
 // get is Get under a time limit of its own, for those who ask in the background: a call that hangs must not make them deaf.
 func (s *Store) get(ctx context.Context, key string) ([]byte, string, error) {

@@ -212,7 +212,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	}
 	all := make([]driver.Line, len(keys))
 	err = together(len(keys), func(i int) error {
-		value, version, err := s.reg.Get(ctx, keys[i])
+		value, version, err := s.look(ctx, keys[i])
 		if err != nil || version == "" {
 			return err
 		}

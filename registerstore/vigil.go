@@ -53,7 +53,7 @@ func parseLease(id string, value []byte, version string) (leaseState, error) {
 
 // leaseNow reads a lease.
 func (s *Store) leaseNow(ctx context.Context, id string) (leaseState, error) {
-	value, version, err := s.reg.Get(ctx, s.leaseKey(id))
+	value, version, err := s.look(ctx, s.leaseKey(id))
 	if err != nil {
 		return leaseState{}, s.wrap("read lease "+id, err)
 	}
@@ -149,7 +149,7 @@ func (v *vigil) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch {
 		case err != nil:
-			if pause(ctx, jitter(v.s.opts.Poll)) != nil {
+			if pause(ctx, jitter(v.s.again())) != nil {
 				return
 			}
 			st, err = v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, key) })
@@ -227,7 +227,7 @@ func (v *vigil) strike(ctx context.Context, st leaseState) (leaseState, error) {
 		v.s.spawn(func() { _ = v.s.bury(v.s.ctx, v.lease, ended) }) // whoever looks at a line does what this fails to do
 		return ended, nil
 	}
-	_ = pause(ctx, jitter(min(v.s.opts.Poll, time.Duration(st.TTL)/16))) // it may have happened, or happen yet: what is there says so
+	_ = pause(ctx, jitter(min(v.s.again(), time.Duration(st.TTL)/16))) // it may have happened, or happen yet: what is there says so
 	return v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, v.s.leaseKey(v.lease)) })
 }
 
