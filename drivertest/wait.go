@@ -159,6 +159,7 @@ func waitExpired(t *testing.T, h Harness) {
 
 func waitRemoved(t *testing.T, h Harness) {
 	need(t, h.Remove != nil, "Harness.Remove")
+	need(t, open(t, h).Caps().FIFO, "a store with a line")
 	name := unique()
 	leases, places := queue(t, h, name, 3)
 	turn, behind := waiting(t, leases[1], places[1]), waiting(t, leases[2], places[2])
