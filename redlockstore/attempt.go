@@ -129,9 +129,10 @@ func (t *tally) add(s *Store, a answer, i int) {
 	}
 }
 
+// decided says whether nothing that is still to come can change the outcome: that of one who fails depends on why.
 func (t *tally) decided(s *Store) bool {
 	waiting := len(s.servers) - t.own - t.other - t.none
-	return t.own >= s.quorum || t.own+waiting < s.quorum
+	return t.own >= s.quorum || waiting == 0 || t.own+waiting < s.quorum && t.own+t.other >= s.quorum
 }
 
 // outcome says what the counts mean. Taken is only what others may hold, or as many do as each keep others from it.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -56,7 +57,15 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 		return nil, err
 	}
 	defer done()
-	return l.answer(ctx, all, l.settle(ctx, all))
+	got := l.settle(ctx, all)
+	for n := 0; n < 4 && slices.ContainsFunc(got, func(o outcome) bool { return o.split }); n++ {
+		select {
+		case <-time.After(rand.N(2 * time.Millisecond << n)):
+		case <-ctx.Done():
+		}
+		got = l.settle(ctx, all)
+	}
+	return l.answer(ctx, all, got)
 }
 
 // stand finds or makes the claims. What stands on their seats under other IDs is given up, and returned.
@@ -85,9 +94,9 @@ func (l *lease) stand(claims []driver.Claim) (all []*claim, old []*attempt, err 
 		}
 		all = append(all, c)
 	}
-	// An earlier claim of a name may hold it still, for a moment.
+	// An earlier claim of a name may hold it still, for a moment, or an earlier try of the same.
 	old = l.still(func(c *claim) bool {
-		return slices.ContainsFunc(all, func(o *claim) bool { return o != c && o.Name == c.Name && o.Seat == c.Seat })
+		return slices.ContainsFunc(all, func(o *claim) bool { return o.Name == c.Name && o.Seat == c.Seat })
 	})
 	return all, old, nil
 }
@@ -225,7 +234,8 @@ func (l *lease) settle(ctx context.Context, all []*claim) []outcome {
 	return got
 }
 
-// enter tries for claims that are not held. A try that fails is taken back.
+// enter tries for claims that are not held. A try that fails is taken back. Keys that were set before a renewal began may end before the deadline that
+// it gives the lease: then they are extended once more before the claim is said to be held.
 func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
 	got := make([]outcome, len(all))
 	tries := make([]*attempt, len(all))
@@ -235,12 +245,16 @@ func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
 	}
 	l.mu.Unlock()
 	for open, n := tries, 0; len(open) > 0; n++ {
+		if n == 2 { // who renews all the time waits for once
+			l.gate <- struct{}{}
+			defer func() { <-l.gate }()
+		}
 		l.mu.Lock()
 		renewals := l.renewals
 		l.mu.Unlock()
 		sent := boottime.Now()
 		rounds := l.round(ctx, open)
-		slow := boottime.Now()-sent > l.ttl/2
+		slow := boottime.Now()-sent > l.ttl/2 // read before and after: what is left of the ttl has to be worth it
 		l.mu.Lock()
 		var again []*attempt
 		for j, a := range open {
@@ -250,11 +264,11 @@ func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
 			case !got[i].held || a.c.out || l.overLocked(boottime.Now()):
 				got[i].held = false
 				l.part(a)
-			case (slow || l.renewals != renewals) && n < 5:
-				again = append(again, a) // its keys may end before the deadline that a renewal meanwhile gave the lease
-			case slow || l.renewals != renewals:
-				got[i] = outcome{err: errors.New("the servers answer too slowly for this ttl")}
+			case slow && n >= 4:
+				got[i] = outcome{err: errSlow}
 				l.part(a)
+			case slow || l.renewals != renewals:
+				again = append(again, a)
 			default:
 				a.c.held = true
 			}
@@ -264,3 +278,5 @@ func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
 	}
 	return got
 }
+
+var errSlow = errors.New("the servers answer too slowly for this ttl")

@@ -85,9 +85,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// await waits until a majority of the servers has answered.
+// await waits until a majority of the servers has answered, and a moment for the others.
 func (s *Store) await(ctx context.Context) error {
-	for {
+	moment := time.After(50 * time.Millisecond)
+	for rest := false; ; {
 		up, refused := 0, 0
 		var last error
 		s.mu.Lock()
@@ -106,7 +107,7 @@ func (s *Store) await(ctx context.Context) error {
 				}
 			}
 		}
-		if up >= s.quorum {
+		if up == len(s.servers) || up >= s.quorum && rest {
 			return nil
 		}
 		if refused > len(s.servers)-s.quorum {
@@ -114,6 +115,8 @@ func (s *Store) await(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
+		case <-moment:
+			rest = true
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d servers answered, %d are needed (%w; the last said: %w)", up, len(s.servers), s.quorum, ctx.Err(), last)
 		}

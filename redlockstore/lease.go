@@ -18,6 +18,7 @@ type lease struct {
 	id    string
 	ttl   time.Duration
 	limit time.Duration // of one call on one server
+	gate  chan struct{} // holds one: no renewal begins meanwhile
 
 	mu       sync.Mutex
 	claims   map[seat]*claim
@@ -45,23 +46,10 @@ var errLost = errors.New("a claim has lost its majority, and its owner was not t
 // Renew starts the ttl of every held claim afresh. Nil: each stands on a majority since before the call, and was extended there within it.
 func (l *lease) Renew(ctx context.Context) error {
 	called := boottime.Now()
-	l.mu.Lock()
-	if l.overLocked(called) {
-		l.mu.Unlock()
-		return fmt.Errorf("renew: %w", driver.ErrGone)
+	held, err := l.begin(ctx, called)
+	if err != nil {
+		return fmt.Errorf("renew: %w", err)
 	}
-	if l.untold() {
-		l.mu.Unlock()
-		return fmt.Errorf("renew: %w", errLost)
-	}
-	l.renewals++ // from here on a claim that is being entered is extended once more before it is said to be held
-	var held []*claim
-	for _, c := range l.claims {
-		if c.held {
-			held = append(held, c)
-		}
-	}
-	l.mu.Unlock()
 	lost, err := l.prolong(ctx, held)
 	if err == nil && len(lost) > 0 {
 		err = errLost
@@ -79,6 +67,32 @@ func (l *lease) Renew(ctx context.Context) error {
 		return fmt.Errorf("renew: %w", err)
 	}
 	return nil
+}
+
+// begin begins a renewal, and returns the claims that it has to extend. From here on a claim that is being entered is extended once more before it is
+// said to be held.
+func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, err error) {
+	select {
+	case l.gate <- struct{}{}:
+		defer func() { <-l.gate }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.overLocked(now) {
+		return nil, driver.ErrGone
+	}
+	if l.untold() {
+		return nil, errLost
+	}
+	l.renewals++
+	for _, c := range l.claims {
+		if c.held {
+			held = append(held, c)
+		}
+	}
+	return held, nil
 }
 
 // untold says whether there is news of a claim that is gone. The caller has the lock.

@@ -111,7 +111,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	ttl = max(minTTL, (ttl + time.Millisecond - 1).Truncate(time.Millisecond))
 	l := &lease{
-		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), renewed: boottime.Now(),
+		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), gate: make(chan struct{}, 1), renewed: boottime.Now(),
 		claims: map[seat]*claim{}, spent: newSpent(), told: make(chan struct{}), done: make(chan struct{}),
 	}
 	if _, err := l.prolong(ctx, nil); err != nil {

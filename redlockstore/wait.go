@@ -71,9 +71,13 @@ func (l *lease) again(ctx context.Context, c *claim) (outcome, error) {
 	defer done()
 	l.mu.Lock()
 	gone := l.overLocked(boottime.Now()) || c.out
+	old := l.still(func(o *claim) bool { return o == c }) // they would be in our own way
 	l.mu.Unlock()
 	if gone {
 		return outcome{}, driver.ErrGone
+	}
+	if err := l.awaitOff(ctx, "wait", old); err != nil {
+		return outcome{}, err
 	}
 	return l.settle(ctx, []*claim{c})[0], nil
 }
