@@ -60,7 +60,7 @@ func endOne(ctx context.Context, e *Env, c *Contender, sig syscall.Signal) (Samp
 	go func() {
 		_ = sleep(ctx, 500*time.Millisecond+rand.N(time.Second))
 		struck <- time.Now()
-		_ = w.cmd.Process.Signal(sig)
+		_ = w.signal(sig)
 	}()
 	at, never, err := j.wins(limit, t.sessions[0])
 	if err != nil {

@@ -134,10 +134,10 @@ func (s *settings) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.warm(ctx, peers[0]); err != nil {
-		return err
-	}
 	for _, peer := range peers {
+		if err := e.warm(ctx, peer); err != nil {
+			return err
+		}
 		report, err := s.against(ctx, e, peer)
 		if report != nil {
 			report.print(os.Stdout)

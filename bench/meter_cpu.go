@@ -30,9 +30,23 @@ func (e *Env) cpu() (meter, error) {
 	}
 	return func() (reading, error) {
 		server, err := cpuOf(pids...)
-		return reading{"server": server.Seconds(), "client": ownCPU().Seconds()}, err
+		if err != nil {
+			return nil, err
+		}
+		client := ownCPU()
+		if len(helpers) > 0 {
+			others, err := cpuOf(helpers...)
+			if err != nil {
+				return nil, err
+			}
+			client += others
+		}
+		return reading{"server": server.Seconds(), "client": client.Seconds()}, nil
 	}, nil
 }
+
+// helpers are processes that belong to the clients.
+var helpers []int
 
 // listener returns the process that listens on host:port.
 func listener(addr string) (int, error) {

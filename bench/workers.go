@@ -30,7 +30,7 @@ func hire(j job) (*worker, error) {
 	}
 	w := &worker{cmd: exec.Command(self, workerArg), events: make(chan event, 16)}
 	w.cmd.Stderr = os.Stderr
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -82,10 +82,13 @@ func (w *worker) await(ctx context.Context, kind string) (event, error) {
 	}
 }
 
+// signal sends a signal to the process and to all that it started.
+func (w *worker) signal(sig syscall.Signal) error { return syscall.Kill(-w.cmd.Process.Pid, sig) }
+
 // kill ends the process as the kernel would, and waits for it.
 func (w *worker) kill() time.Time {
 	at := time.Now()
-	_ = w.cmd.Process.Kill()
+	_ = w.signal(syscall.SIGKILL)
 	_ = w.cmd.Wait()
 	return at
 }
