@@ -57,7 +57,7 @@ func (h *beatHandle) wait(t *task, ctx *life, p place) (place, error) {
 	var a ahead
 	for !ctx.over() {
 		asked := n.clock()
-		r, err := t.call(ctx, sec, n, 0, plainCall, func() reply { return h.c.p.behind(h.no, p, b) })
+		r, err := t.call(ctx, sec, n, 0, msg{}, func() reply { return h.c.p.behind(h.no, p, b) })
 		if err == nil && !r.stands {
 			return p, errGone
 		}
@@ -108,7 +108,7 @@ func (p *plain) behind(sess uint64, pl place, b *bell) reply {
 // strike is etcdstore/vigil.go: the heartbeat goes if it has not changed, and with it the claim and all that would let another one enter; then the
 // lease is revoked.
 func (h *beatHandle) strike(t *task, ctx *life, name int, a ahead) {
-	r, err := t.call(ctx, sec, h.c.n, 0, plainCall, func() reply {
+	r, err := t.call(ctx, sec, h.c.n, 0, msg{}, func() reply {
 		l := h.c.p.find(a.sess)
 		if l == nil || l.beat != a.beat && !h.c.p.w.plan.Broken.Blind {
 			return reply{}
@@ -124,7 +124,7 @@ func (h *beatHandle) strike(t *task, ctx *life, name int, a ahead) {
 		return
 	}
 	t.w.count.Strikes++
-	_, _ = t.call(ctx, sec, h.c.n, 0, plainCall, func() reply {
+	_, _ = t.call(ctx, sec, h.c.n, 0, msg{}, func() reply {
 		if l := h.c.p.find(a.sess); l != nil {
 			l.end(expired)
 		}

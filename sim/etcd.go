@@ -55,9 +55,10 @@ func newCluster(w *World) *cluster {
 	return c
 }
 
-func (c *cluster) servers() int   { return len(c.m) }
-func (c *cluster) lines() []*line { return c.ln }
-func (c *cluster) leases() int    { return len(c.lss) }
+func (c *cluster) servers() int    { return len(c.m) }
+func (c *cluster) lines() []*line  { return c.ln }
+func (c *cluster) leases() int     { return len(c.lss) }
+func (c *cluster) recovery() int64 { return 0 }
 
 // usable says that a member runs and reaches its peers.
 func (m *member) usable() bool { return m.running() && m.w.now >= m.cut }
@@ -78,13 +79,13 @@ func (c *cluster) majority() bool {
 }
 
 // receive brings a request to a member. A frozen one gets it when it wakes up.
-func (c *cluster) receive(server int, kind msgKind, op func() reply, respond func(reply)) {
+func (c *cluster) receive(server int, rq msg, op func() reply, respond func(reply)) {
 	m := c.m[server]
 	if !m.up {
 		c.w.count.Lost++
 		return
 	}
-	if kind == keepalive {
+	if rq.kind == keepalive {
 		c.w.after(0, &m.host, func() { c.keepalive(m, op().id, respond) })
 		return
 	}

@@ -58,7 +58,7 @@ func (s *etcdClient) call(t *task, ctx *life, op func() reply) (r reply, doubt b
 	for range len(s.c.m) + 1 {
 		from := s.n.mono()
 		at := s.at
-		r, err = t.call(ctx, callLimit, s.n, at, plainCall, op)
+		r, err = t.call(ctx, callLimit, s.n, at, msg{}, op)
 		if !errors.Is(err, errUnknown) {
 			s.term = max(s.term, r.term)
 			return r, doubt, err

@@ -25,7 +25,7 @@ func (h *etcdHandle) renew(t *task, ctx *life) error {
 
 func (h *etcdHandle) renewAt(t *task, ctx *life, at int) error {
 	s, now := h.s, h.anchor
-	ka, err := t.call(ctx, forever, s.n, at, keepalive, func() reply { return reply{id: now.lease} })
+	ka, err := t.call(ctx, forever, s.n, at, msg{kind: keepalive}, func() reply { return reply{id: now.lease} })
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (h *etcdHandle) renewAt(t *task, ctx *life, at int) error {
 		return nil
 	}
 	// The proof through the log. Of the two requests it takes at a real member one is enough here, where an answer's term is that of its entry.
-	r, err := t.call(ctx, forever, s.n, at, plainCall, func() reply {
+	r, err := t.call(ctx, forever, s.n, at, msg{}, func() reply {
 		rec := h.mine()
 		if rec == nil {
 			return reply{}

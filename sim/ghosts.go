@@ -70,7 +70,7 @@ func (j *judge) overdue(tm *term) {
 	for ; j.nextFault < len(w.plan.Faults) && w.plan.Faults[j.nextFault].At <= w.now; j.nextFault++ {
 		f := w.plan.Faults[j.nextFault]
 		if f.Kind >= StoreDown && f.Kind <= MemberPause {
-			j.storeBad = max(j.storeBad, f.At+f.For)
+			j.storeBad = max(j.storeBad, f.At+f.For+w.store.recovery())
 		}
 	}
 	from := max(tm.removed, n.rough, min(j.storeBad, w.now))

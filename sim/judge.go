@@ -51,6 +51,7 @@ const (
 	RuleOutlived  = "work that stops in time outlived its right"
 	RuleDeadline  = "a deadline moved back"
 	RuleSpin      = "a process spins"
+	RuleProof     = "a renewal counted that the store does not know of"
 	RuleDeaf      = "went on though it was told that it is over"
 )
 

@@ -28,7 +28,7 @@ type reply struct {
 type backend interface {
 	servers() int
 	// receive brings a request to a server. Respond may be called once, later, or never.
-	receive(server int, kind msgKind, op func() reply, respond func(reply))
+	receive(server int, m msg, op func() reply, respond func(reply))
 	client(n *node) client
 	lines() []*line
 	leases() int
@@ -38,6 +38,8 @@ type backend interface {
 	operator(f Fault)
 	// heal ends all faults.
 	heal()
+	// recovery is how long after a fault of its own the store may need until it answers everybody again.
+	recovery() int64
 }
 
 // client is a store as one process uses it.
@@ -64,12 +66,23 @@ type place struct {
 	held  bool
 }
 
+// msg is what a server sees of a request before it carries it out.
+type msg struct {
+	kind msgKind
+	sess uint64 // whose it is, where the server has to know
+	conn uint64 // the connection it comes over, where that matters
+}
+
 // msgKind says how a server treats a request.
 type msgKind uint8
 
 const (
-	plainCall msgKind = iota // read or write that goes through the store's log
-	keepalive                // answered by whoever believes that it leads
+	plainCall  msgKind = iota // read or write that goes through the store's log
+	keepalive                 // answered by whoever believes that it leads
+	localRead                 // answered by the server asked, once it knows all that is decided
+	staleRead                 // answered by the server asked from what it knows
+	newSession                // opens a session
+	comeBack                  // a session goes on over a new connection
 )
 
 // link is one direction of the way between a machine and a server: it swallows everything until then.
@@ -113,14 +126,14 @@ type flight struct {
 }
 
 // call sends a request to a server and waits for the answer, until c ends or limit has passed. Given up, it may still be carried out.
-func (t *task) call(c *life, limit int64, n *node, server int, kind msgKind, op func() reply) (reply, error) {
+func (t *task) call(c *life, limit int64, n *node, server int, m msg, op func() reply) (reply, error) {
 	if c.over() {
 		return reply{}, errUnknown
 	}
 	w, f := t.w, &flight{}
 	// Not a request to etcd: gRPC delivers each once, and what its client repeats it knows of.
 	w.send(n.cut.out[server], nil, w.store.servers() == 1, func() {
-		w.store.receive(server, kind, op, func(r reply) {
+		w.store.receive(server, m, op, func(r reply) {
 			inc := n.inc
 			w.send(n.cut.in[server], &n.host, true, func() {
 				if !f.done && inc == n.inc {

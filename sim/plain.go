@@ -7,20 +7,22 @@ type plain struct {
 	ln   []*line
 	all  []*plainLease
 	rev  uint64
+	gone func(id uint64) // nil, or told of each lease that ends
 }
 
 type plainLease struct {
-	p     *plain
-	id    uint64
-	owner *node
-	inc   uint32
-	ttl   int64
-	beat  uint64 // revision of its heartbeat; 0: it has none, or was declared dead
-	ends  int64  // on the store's clock
-	over  bool
-	armed bool
-	spent []uint64 // claim IDs that may not enter any more
-	bell  *bell    // the owner waits for news
+	p      *plain
+	id     uint64
+	owner  *node
+	inc    uint32
+	ttl    int64
+	beat   uint64 // revision of its heartbeat; 0: it has none, or was declared dead
+	ends   int64  // on the store's clock
+	over   bool
+	armed  bool
+	spent  []uint64 // claim IDs that may not enter any more
+	bell   *bell    // the owner waits for news
+	server int      // that will push it
 }
 
 func newPlain(w *World) *plain {
@@ -31,12 +33,13 @@ func newPlain(w *World) *plain {
 	return p
 }
 
-func (p *plain) servers() int   { return 1 }
-func (p *plain) lines() []*line { return p.ln }
-func (p *plain) leases() int    { return len(p.all) }
+func (p *plain) servers() int    { return 1 }
+func (p *plain) lines() []*line  { return p.ln }
+func (p *plain) leases() int     { return len(p.all) }
+func (p *plain) recovery() int64 { return 0 }
 
 // receive carries a request out at once. While the store restarts requests find nobody.
-func (p *plain) receive(_ int, _ msgKind, op func() reply, respond func(reply)) {
+func (p *plain) receive(_ int, _ msg, op func() reply, respond func(reply)) {
 	if p.w.now < p.host.frozen {
 		p.w.count.Lost++
 		return
@@ -46,14 +49,20 @@ func (p *plain) receive(_ int, _ msgKind, op func() reply, respond func(reply)) 
 
 func (p *plain) grant(n *node, inc uint32) reply {
 	p.rev++
-	l := &plainLease{p: p, id: p.rev, owner: n, inc: inc, ttl: p.w.plan.TTL + p.w.plan.Rounds}
+	l := p.begin(p.rev, n, inc)
 	l.ends = p.host.clock() + l.ttl
 	if p.w.plan.Beat > 0 {
 		l.beat = p.rev
 	}
-	p.all = append(p.all, l)
 	l.arm()
 	return reply{id: l.id, ttl: l.ttl}
+}
+
+// begin makes a lease that nobody counts yet.
+func (p *plain) begin(id uint64, n *node, inc uint32) *plainLease {
+	l := &plainLease{p: p, id: id, owner: n, inc: inc, ttl: p.w.plan.TTL + p.w.plan.Rounds}
+	p.all = append(p.all, l)
+	return l
 }
 
 // arm looks at the lease again when it may have run out. The store is late sometimes, never early.
@@ -79,6 +88,9 @@ func (l *plainLease) end(why cause) {
 		return
 	}
 	l.over = true
+	if l.p.gone != nil {
+		l.p.gone(l.id)
+	}
 	for _, ln := range l.p.ln {
 		if e := ln.of(l.id); e != nil {
 			l.p.rev++
@@ -97,7 +109,7 @@ func (l *plainLease) end(why cause) {
 // ring tells the owner that something happened to its places.
 func (l *plainLease) ring() {
 	if l.bell != nil && l.owner.inc == l.inc {
-		l.p.w.signal(l.owner, 0, l.bell)
+		l.p.w.signal(l.owner, l.server, l.bell)
 	}
 }
 

@@ -11,13 +11,25 @@ type plainClient struct {
 
 func (p *plain) client(n *node) client { return &plainClient{p, n, n.inc} }
 
+// carrier brings what a handle asks to its store, and the answer back.
+type carrier interface {
+	ask(t *task, ctx *life, limit int64, kind msgKind, op func() reply) (reply, error)
+	server() int // that is asked at present
+}
+
+func (c *plainClient) server() int { return 0 }
+
+func (c *plainClient) ask(t *task, ctx *life, limit int64, kind msgKind, op func() reply) (reply, error) {
+	return t.call(ctx, limit, c.n, 0, msg{kind: kind}, op)
+}
+
 func (c *plainClient) grant(t *task, ctx *life) (storeLease, error) {
 	asked := c.n.clock()
-	r, err := t.call(ctx, forever, c.n, 0, plainCall, func() reply { return c.p.grant(c.n, c.inc) })
+	r, err := c.ask(t, ctx, forever, plainCall, func() reply { return c.p.grant(c.n, c.inc) })
 	if err != nil {
 		return nil, err
 	}
-	h := &plainHandle{c: c, no: r.id, span: r.ttl}
+	h := &plainHandle{c: c, via: c, no: r.id, span: r.ttl}
 	if c.p.w.plan.Beat > 0 {
 		h.span = c.p.w.plan.Beat
 		return &beatHandle{plainHandle: h, base: r.ttl, proven: asked, tried: asked}, nil
@@ -28,6 +40,7 @@ func (c *plainClient) grant(t *task, ctx *life) (storeLease, error) {
 // plainHandle is a lease as its owner has it.
 type plainHandle struct {
 	c     *plainClient
+	via   carrier
 	no    uint64
 	span  int64
 	slots [2]place // what it believes to have in each line; id 0: nothing
@@ -39,7 +52,7 @@ func (h *plainHandle) ttl() int64 { return h.span }
 
 // do runs op on the store if the lease lives.
 func (h *plainHandle) do(t *task, ctx *life, op func(*plainLease) reply) (reply, error) {
-	return t.call(ctx, forever, h.c.n, 0, plainCall, func() reply {
+	return h.via.ask(t, ctx, forever, plainCall, func() reply {
 		l := h.c.p.find(h.no)
 		if l == nil || l.beat == 0 && h.c.p.w.plan.Beat > 0 {
 			return reply{err: errGone}
@@ -84,10 +97,10 @@ func pollAfter(w *World, err error) int64 {
 func (h *plainHandle) wait(t *task, ctx *life, p place) (place, error) {
 	b := &bell{}
 	for !ctx.over() {
-		r, err := t.call(ctx, sec, h.c.n, 0, plainCall, func() reply {
+		r, err := h.via.ask(t, ctx, sec, localRead, func() reply {
 			e, r := h.c.p.look(h.no, p)
 			if e != nil && !r.held {
-				e.signal = b
+				e.signal, e.server = b, h.via.server()
 			}
 			return r
 		})
@@ -122,12 +135,12 @@ func (h *plainHandle) release(t *task, ctx *life, p place) error {
 func (h *plainHandle) news(t *task, ctx *life) ([]place, error) {
 	for !ctx.over() {
 		slots := h.slots
-		r, err := t.call(ctx, sec, h.c.n, 0, plainCall, func() reply {
+		r, err := h.via.ask(t, ctx, sec, localRead, func() reply {
 			l := h.c.p.find(h.no)
 			if l == nil {
 				return reply{err: errGone}
 			}
-			l.bell = &h.bell
+			l.bell, l.server = &h.bell, h.via.server()
 			r := reply{}
 			for i, s := range slots[:h.c.p.w.plan.Names] {
 				if e, _ := h.c.p.look(h.no, s); e == nil && s.id != 0 {

@@ -9,7 +9,7 @@ import (
 // Plan is everything that makes one run: from equal plans come equal runs. A seed gives a plan; shrinking makes it smaller.
 type Plan struct {
 	Seed       uint64 // of what is not listed here: delays, losses, orders
-	Store      string // "plain", "etcd" or "beat"
+	Store      string // one of Stores
 	Nodes      int
 	Names      int
 	TTL        int64 // all durations are in nanoseconds
@@ -26,6 +26,7 @@ type Plan struct {
 	Offsets    []int64
 	StoreRates []int64 // of the store's one clock, or of each member's
 	Net        Net
+	ZK         Ensemble
 	Faults     []Fault
 	Overlaps   bool // two leaders at once are counted, not a violation: for clocks beyond the bound
 	Broken     Broken
@@ -54,6 +55,10 @@ type Broken struct {
 	Blind      bool // who waits ends a session whatever its heartbeat has become
 	Hasty      bool // who waits counts from when it asked
 	Unproven   bool // a heartbeat counts whatever has become of the lease below
+	ReadProof  bool // a read shows that a ZooKeeper session lives
+	OneWrite   bool // or one write that it was renewed
+	Short      bool // or the write before the last
+	Hurry      bool // the last of three writes follows at once
 }
 
 // FaultKind is a kind of fault.
@@ -114,7 +119,7 @@ const (
 	Beyond
 )
 
-// NewPlan returns the plan of a seed. Store is "plain", "etcd", "all" for some of each, or "beat".
+// NewPlan returns the plan of a seed. Store is one of Stores, or "all" for some of each.
 func NewPlan(seed uint64, store string, drift Drift) *Plan {
 	r := rng{seed * 0x9e3779b97f4a7c15}
 	p := &Plan{Seed: r.next(), Store: store}
@@ -122,10 +127,7 @@ func NewPlan(seed uint64, store string, drift Drift) *Plan {
 	p.Names = 1 + r.intn(2)
 	p.TTL = [...]int64{10 * sec, 10 * sec, 5 * sec}[r.intn(3)]
 	if store == "all" {
-		p.Store = [...]string{"plain", "etcd"}[r.intn(2)]
-	}
-	if p.Store == "plain" {
-		p.Rounds = [...]int64{0, 0, 700 * ms}[r.intn(3)]
+		p.Store = pick(&r)
 	}
 	p.Span = r.span(2*p.TTL, 8*p.TTL)
 	p.Tick = [...]int64{1, 500 * ms}[r.intn(2)]
@@ -137,9 +139,8 @@ func NewPlan(seed uint64, store string, drift Drift) *Plan {
 	p.Net = newNet(&r)
 	p.clocks(&r, drift)
 	p.trouble(&r)
-	if p.Store == "beat" {
-		p.Beat = [...]int64{300 * ms, 500 * ms, sec, 1900 * ms}[r.intn(4)]
-		p.Net.Base = min(p.Net.Base, p.Beat/40) // or no renewal is ever answered in its time
+	if plan := modelOf(p.Store).plan; plan != nil {
+		plan(p, &r)
 	}
 	return p
 }
@@ -213,7 +214,21 @@ func (p *Plan) trouble(r *rng) {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+	p.sort()
+}
+
+func (p *Plan) sort() {
 	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+}
+
+// pester adds some faults of certain kinds, those that a store of this kind has most to fear from.
+func (p *Plan) pester(r *rng, kinds ...FaultKind) {
+	for range r.intn(8) {
+		f := Fault{At: r.span(0, p.Span), Kind: kinds[r.intn(len(kinds))], Node: uint8(r.intn(p.Nodes)), Arg: int64(r.next() >> 8)}
+		f.For = min(r.span(p.TTL/20, 2*p.TTL), p.Span-f.At)
+		p.Faults = append(p.Faults, f)
+	}
+	p.sort()
 }
 
 // String returns what is special about the plan.

@@ -44,11 +44,7 @@ func (w *World) Run(p *Plan, tr *Timeline) Result {
 	w.timing = core.Timing{}.Fill(time.Duration(p.TTL))
 	w.timing = core.Timing{Drift: w.timing.Drift}
 	w.judge.reset(w)
-	if p.Store == "etcd" {
-		w.store = newCluster(w)
-	} else {
-		w.store = newPlain(w)
-	}
+	w.store = modelOf(p.Store).open(w)
 	w.bootAll()
 	for _, f := range p.Faults {
 		w.after(f.At, nil, func() { w.inject(f) })

@@ -99,6 +99,10 @@ func TestControls(t *testing.T) {
 		{"a heartbeat deleted whatever its revision", "beat", RuleOneLeader, Broken{Blind: true}},
 		{"a heartbeat timed from the question", "beat", RuleOneLeader, Broken{Hasty: true}},
 		{"a heartbeat above a lease that has run out", "beat", RuleOneLeader, Broken{Unproven: true}},
+		{"a ZooKeeper session renewed by a read", "zk", RuleOneLeader, Broken{ReadProof: true}},
+		{"a ZooKeeper session renewed by one write", "zk", RuleOneLeader, Broken{OneWrite: true}},
+		{"a chain of writes whose last follows at once", "zk", RuleProof, Broken{Hurry: true}},
+		{"a chain of two writes", "zk", RuleProof, Broken{Short: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &World{}
@@ -106,6 +110,7 @@ func TestControls(t *testing.T) {
 			for seed := uint64(1); seed <= 5000; seed++ {
 				p := NewPlan(seed, c.store, Within)
 				p.Broken = c.b
+				p.misfit()
 				if r := w.Run(p, nil); r.Violation != nil {
 					if r.Violation.Rule != c.rule {
 						t.Fatalf("seed %d: %v; want %q", seed, r.Violation, c.rule)

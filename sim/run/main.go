@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -38,7 +39,7 @@ type flags struct {
 	workers  int
 }
 
-const usage = "usage: run [-for 1m | -seeds N | -seed N] [-first N] [-store plain|etcd|beat|all] [-drift within|beyond] [-workers N]"
+const usage = "usage: run [-for 1m | -seeds N | -seed N] [-first N] [-store NAME|all] [-drift within|beyond] [-workers N]"
 
 func parse(args []string) (flags, error) {
 	var f flags
@@ -61,8 +62,8 @@ func parse(args []string) (flags, error) {
 		return f, errors.New("-seed 0: seeds begin with 1")
 	case fs.NArg() > 0:
 		return f, fmt.Errorf("%q is no flag", fs.Arg(0))
-	case f.store != "plain" && f.store != "etcd" && f.store != "beat" && f.store != "all":
-		return f, fmt.Errorf("-store %q: it is plain, etcd, beat or all", f.store)
+	case f.store != "all" && !slices.Contains(sim.Stores(), f.store):
+		return f, fmt.Errorf("-store %q: it is %s or all", f.store, strings.Join(sim.Stores(), ", "))
 	case f.drift != "within" && f.drift != "beyond":
 		return f, fmt.Errorf("-drift %q: it is within or beyond", f.drift)
 	case f.duration < 0 || f.workers < 0:
