@@ -12,11 +12,15 @@ package pgstore
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -25,8 +29,9 @@ import (
 
 // The store's limits. Renewals are written to disk: below minTTL a slow disk would end leases.
 const (
-	minTTL = 300 * time.Millisecond
-	maxTTL = 24 * time.Hour
+	minTTL     = 300 * time.Millisecond
+	maxTTL     = 24 * time.Hour
+	minVersion = 12
 )
 
 // Config is how Open reaches PostgreSQL. DSN is required.
@@ -37,7 +42,7 @@ type Config struct {
 	NoMigrate bool   // never create or change the schema: refuse where it is missing or older
 }
 
-// Options is how New uses a pool. The zero value works.
+// Options is how New uses a pool's configuration. The zero value works.
 type Options struct {
 	Prefix    string // the schema, default "primacy"
 	NoMigrate bool   // never create or change the schema
@@ -46,11 +51,14 @@ type Options struct {
 // Store is a [driver.Store] on PostgreSQL, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner],
 // [driver.Overseer] and [driver.Operator] too.
 type Store struct {
-	prefix string
+	schema *schema
+	cfg    *pgxpool.Config
+	hosts  string
 	pool   *pgxpool.Pool
-	owned  bool // the pool was made by Open
-	conn   *pgconn.Config
 	caps   driver.Caps
+	renews *solo
+	ear    *ear
+	watch  *watch
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -58,47 +66,180 @@ type Store struct {
 
 	mu     sync.Mutex
 	closed bool
+	stands map[uint64]*stand // claims of this process, by token
+	leases map[string]*lease
+	early  early
 }
 
-// Open connects to PostgreSQL, and creates or migrates the schema where it must. A server that does not answer is waited for until ctx ends; one
-// that refuses connections is an error at once. Both name the hosts. A refused login, a server too old, a schema that we may not create are a
-// [driver.ErrRefused].
+var (
+	_ driver.Store  = (*Store)(nil)
+	_ driver.Lister = (*Store)(nil)
+	_ driver.Asker  = (*Store)(nil)
+)
+
+// Open connects to PostgreSQL, and creates or migrates the schema where it must. A server that does not answer is waited for until ctx ends, also
+// one that starts just now; one that refuses connections is an error at once. Both name the hosts. A refused login, a server too old, a schema
+// that we may not create are a [driver.ErrRefused].
 func Open(ctx context.Context, c Config) (*Store, error) {
 	cfg, err := pgxpool.ParseConfig(c.DSN)
-	if err != nil {
+	if err != nil { // whose text may have the password in it
 		return nil, fmt.Errorf("postgres: the connection string cannot be used: write postgres://USER@HOST:5432/DATABASE: %w", driver.ErrRefused)
 	}
 	if c.Password != "" {
 		cfg.ConnConfig.Password = c.Password
 	}
-	tune(cfg)
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, plain(err)
+	if !strings.Contains(c.DSN, "pool_max_conns") {
+		cfg.MaxConns = max(cfg.MaxConns, 10)
 	}
-	s, err := New(ctx, pool, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate})
+	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate})
+}
+
+// New returns a store that connects as the pool does. Of the pool only its configuration is used: an application that has taken all its
+// connections must not end leases. Its errors are Open's.
+func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
+	return open(ctx, pool.Config(), o)
+}
+
+func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
+	c, err := newSchema(o.Prefix)
 	if err != nil {
-		pool.Close()
 		return nil, err
 	}
-	s.owned = true
-	return s, nil
-}
-
-// New returns a store on a pool, which stays the caller's: close it after the store. Renewals and the waiters' notifications go over two connections
-// of the store's own, made with the pool's configuration.
-func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
-	s := &Store{prefix: o.Prefix, pool: pool}
-	if s.prefix == "" {
-		s.prefix = "primacy"
+	tune(cfg)
+	s := &Store{schema: c, cfg: cfg, hosts: hostsOf(&cfg.ConnConfig.Config), stands: map[uint64]*stand{}, leases: map[string]*lease{}}
+	conn, err := s.first(ctx)
+	if err != nil {
+		return nil, s.wrap(ctx, "open", err)
 	}
-	if err := pool.Ping(ctx); err != nil {
-		return nil, plain(err)
+	version, err := serverVersion(conn)
+	if err == nil {
+		err = c.ready(ctx, conn, !o.NoMigrate)
+	}
+	if err != nil {
+		discard(conn)
+		return nil, s.wrap(ctx, "open", err)
+	}
+	warnings := s.warnings(ctx, conn)
+	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		discard(conn)
+		return nil, s.wrap(ctx, "open", err)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.renews, s.ear, s.watch = newSolo(s, conn), newEar(s), newWatch(s)
+	if said := s.ear.begin(ctx); said != "" {
+		warnings = append(warnings, said)
+	}
+	s.caps = capsOf(version, s.ear.works(), warnings)
+	s.work.Go(s.ear.run)
+	s.work.Go(s.sweep)
 	return s, nil
 }
 
-func tune(*pgxpool.Config) {}
+// first connects, and waits for a server that is starting or full, or does not answer.
+func (s *Store) first(ctx context.Context) (*pgx.Conn, error) {
+	for {
+		conn, err := s.connect(ctx)
+		var pe *pgconn.PgError
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return conn, err
+		case errors.As(err, &pe):
+			if pe.Code != "57P03" && pe.Code != "53300" {
+				return nil, err
+			}
+		case !timeout(err):
+			return nil, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
 
-func plain(err error) error { return fmt.Errorf("postgres: %s", strings.TrimSpace(err.Error())) }
+func serverVersion(conn *pgx.Conn) (string, error) {
+	text, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ")
+	end := strings.IndexFunc(text+".", func(r rune) bool { return r < '0' || r > '9' }) // "15.6", "18beta1"
+	n, err := strconv.Atoi(text[:end])
+	if err != nil || n < minVersion {
+		return "", fmt.Errorf("the server is PostgreSQL %q, and %d is the oldest that will do: %w", text, minVersion, driver.ErrRefused)
+	}
+	return text, nil
+}
+
+func capsOf(version string, push bool, warnings []string) driver.Caps {
+	return driver.Caps{
+		Store:         "PostgreSQL " + version,
+		FIFO:          true,
+		Token:         driver.TokenDurable,
+		Push:          push,
+		SharedRenewal: true,
+		Shared:        true,
+		AtomicBatch:   true,
+		Linearizable:  true,
+		MinTTL:        minTTL,
+		MaxTTL:        maxTTL,
+		Warnings:      warnings,
+	}
+}
+
+// Caps implements [driver.Store]. Tokens are durable where the server writes what it acknowledges: Warnings says where it does not.
+func (s *Store) Caps() driver.Caps { return s.caps }
+
+// Close implements [driver.Store].
+func (s *Store) Close() error {
+	s.mu.Lock()
+	was := s.closed
+	s.closed = true
+	leases := s.leases
+	s.leases = map[string]*lease{}
+	s.mu.Unlock()
+	if was {
+		return nil
+	}
+	s.cancel()
+	for _, l := range leases {
+		l.stop()
+	}
+	s.work.Wait()
+	s.renews.close()
+	// The pool waits for calls under way, which may hang: their contexts end them.
+	go s.pool.Close()
+	return nil
+}
+
+// Grant implements [driver.Store].
+func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if ttl <= 0 || ttl > maxTTL {
+		return nil, fmt.Errorf("postgres: ttl %v is not between 0 and %v: %w", ttl, maxTTL, driver.ErrRefused)
+	}
+	ttl = max(ttl, minTTL)
+	ttl = (ttl + time.Microsecond - 1).Truncate(time.Microsecond)
+	l := newLease(s, rand.Text(), owner, ttl)
+	err := s.do(ctx, "grant", "SELECT {S}.grant_lease($1::text, $2::text, $3::bigint, $4::text)", []any{l.id, owner, ttl.Microseconds(), s.ear.channel}, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	s.leases[l.id] = l
+	return l, nil
+}
+
+// sweep removes now and then what nobody looks at any more. Which process does it does not matter.
+func (s *Store) sweep() {
+	for wait := 20 * time.Second; ; wait = time.Minute {
+		select {
+		case <-time.After(wait + jitter(wait)):
+		case <-s.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, callLimit)
+		_ = s.do(ctx, "sweep", "SELECT {S}.sweep()", nil, nil)
+		cancel()
+	}
+}

@@ -1,0 +1,218 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// callLimit is how long the store's own questions may take.
+const callLimit = 5 * time.Second
+
+var (
+	errClosed = errors.New("postgres: the store was closed")
+	// errBusy says that a transaction that was fenced with the claim is under way. Nothing happened.
+	errBusy = errors.New("a transaction that was fenced with the claim is under way")
+	// errLocal says that a commit is on the primary's disk, and not known to be on the standby's: its server answers "success".
+	errLocal = errors.New("the wait for the synchronous standby was cancelled: whether the write lasts is not known")
+)
+
+// warned is the key under which a connection counts the server's warnings.
+const warned = "primacy.warned"
+
+// tune sets a pool's configuration up for the store.
+func tune(cfg *pgxpool.Config) {
+	c := cfg.ConnConfig
+	if c.ConnectTimeout == 0 || c.ConnectTimeout > 2*time.Minute-1 { // a silent host must not keep us from the next one
+		c.ConnectTimeout = 3 * time.Second
+	}
+	// A standby answers reads with the past and refuses writes: the primary is what we want, whichever host it is.
+	if c.ValidateConnect == nil {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "primacy"
+	}
+	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another connection.
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	before := c.OnNotice
+	c.OnNotice = func(pc *pgconn.PgConn, n *pgconn.Notice) {
+		// Any of these may be a commit that did not wait for the standby: the text is in the server's language.
+		if (n.SeverityUnlocalized == "WARNING" || n.Severity == "WARNING") && (n.Code == "01000" || n.Code == "57P01") {
+			count, _ := pc.CustomData()[warned].(int)
+			pc.CustomData()[warned] = count + 1
+		}
+		if before != nil {
+			before(pc, n)
+		}
+	}
+}
+
+// connect opens a connection of our own, with the pool's configuration.
+func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
+	c := s.cfg.ConnConfig.Copy()
+	if s.cfg.BeforeConnect != nil {
+		if err := s.cfg.BeforeConnect(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err == nil && s.cfg.AfterConnect != nil {
+		if err = s.cfg.AfterConnect(ctx, conn); err != nil {
+			discard(conn)
+		}
+	}
+	return conn, err
+}
+
+// discard closes a connection without waiting for its server.
+func discard(conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = conn.Close(ctx)
+}
+
+// query runs one statement and reads its rows. An answer that the standby may not know of is an error.
+func query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
+	before, _ := conn.PgConn().CustomData()[warned].(int)
+	rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if scan == nil {
+			continue
+		}
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if after, _ := conn.PgConn().CustomData()[warned].(int); after != before {
+		return errLocal
+	}
+	return nil
+}
+
+// do runs one statement on a connection of the pool.
+func (s *Store) do(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.ctx.Err() != nil {
+		return errClosed
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return s.wrap(ctx, verb, err)
+	}
+	err = query(ctx, conn.Conn(), s.schema.fill.Replace(sql), args, scan)
+	conn.Release()
+	if err != nil && readOnly(err) {
+		s.pool.Reset() // all of them lead to a server that is no primary any more
+	}
+	return s.wrap(ctx, verb, err)
+}
+
+// patiently runs a statement again while a fenced transaction keeps it from being carried out.
+func (s *Store) patiently(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := s.do(ctx, verb, sql, args, scan)
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func readOnly(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == "25006"
+}
+
+// final says what PostgreSQL's answer means where it is final: nothing happened, and asked again it says the same.
+func final(pe *pgconn.PgError) bool {
+	switch pe.Code {
+	case "42501", "PR001": // no permission, wrong isolation
+		return true
+	}
+	switch pe.Code[:min(2, len(pe.Code))] {
+	case "28", "3D", "3F", "42", "54", "22", "0A": // login, no database, no schema, no table or function, too large, unfit values
+		return true
+	}
+	return false
+}
+
+// wrap makes the one line that people read.
+func (s *Store) wrap(ctx context.Context, verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	at := "postgres " + s.hosts + ": " + verb
+	var pe *pgconn.PgError
+	switch {
+	case errors.Is(err, driver.ErrRefused):
+		return fmt.Errorf("%s: %w", at, err)
+	case errors.As(err, &pe) && pe.Code == "PR002":
+		return fmt.Errorf("%s: %w", at, errBusy)
+	case errors.As(err, &pe) && final(pe):
+		return fmt.Errorf("%s: %w: %s", at, driver.ErrRefused, line(pe.Message))
+	case errors.As(err, &pe):
+		return fmt.Errorf("%s: %s (SQLSTATE %s)", at, line(pe.Message), pe.Code)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", at, ctx.Err())
+	case s.ctx != nil && s.ctx.Err() != nil:
+		return errClosed
+	}
+	if timeout(err) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: no answer in time", at)
+	}
+	return fmt.Errorf("%s: %s", at, line(err.Error()))
+}
+
+// line makes one line of a text that may have several.
+func line(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// hostsOf names where a configuration leads to.
+func hostsOf(c *pgconn.Config) string {
+	all := []string{address(c.Host, c.Port)}
+	for _, f := range c.Fallbacks {
+		if a := address(f.Host, f.Port); a != all[len(all)-1] { // with and without TLS it is there twice
+			all = append(all, a)
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+func address(host string, port uint16) string {
+	if strings.HasPrefix(host, "/") {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+func timeout(err error) bool {
+	var netErr net.Error
+	return errors.As(err, &netErr) && netErr.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}

@@ -1,0 +1,154 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+var _ driver.Examiner = (*Store)(nil)
+
+// state is what a server says about itself.
+type state struct {
+	fsync, pages, commit, isolation, standbys string
+	followers, sync                           int
+	timeline                                  string
+}
+
+// stateOf asks a server how it is set up. What an ordinary role may not see of its standbys is still counted.
+func (s *Store) stateOf(ctx context.Context, conn *pgx.Conn) (st state, err error) {
+	err = conn.QueryRow(ctx, s.schema.fill.Replace(`SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+		current_setting('default_transaction_isolation'), coalesce(current_setting('synchronous_standby_names', true), ''),
+		(SELECT count(*) FROM pg_stat_replication), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), {S}.timeline()`),
+		pgx.QueryExecModeExec).Scan(&st.fsync, &st.pages, &st.commit, &st.isolation, &st.standbys, &st.followers, &st.sync, &st.timeline)
+	return st, err
+}
+
+// faults returns what cannot be promised as the server is set up, with what to do.
+func (st state) faults() (all [][2]string) {
+	if st.fsync == "off" || st.pages == "off" {
+		all = append(all, [2]string{"the server's fsync or full_page_writes is off: a crash of its machine may lose claims and give tokens out twice", "set both to on"})
+	}
+	if st.followers > 0 && st.standbys == "" {
+		all = append(all, [2]string{"standbys follow the server and none is synchronous: a failover may lose claims, have two lead for a while and give tokens out twice",
+			"set synchronous_standby_names"})
+	}
+	if st.commit == "off" || st.commit == "local" || st.commit == "remote_write" {
+		all = append(all, [2]string{"synchronous_commit is " + st.commit + ": this store's own writes are synchronous all the same, those of your transactions are not",
+			"set synchronous_commit to on where you fence"})
+	}
+	if st.timeline == "" {
+		all = append(all, [2]string{"the server does not tell its timeline: after a failover the clocks of the two servers must agree", "keep them in step by NTP"})
+	}
+	return all
+}
+
+// warnings is what Caps tells of it.
+func (s *Store) warnings(ctx context.Context, conn *pgx.Conn) (all []string) {
+	st, err := s.stateOf(ctx, conn)
+	if err != nil {
+		return []string{"how the server keeps its data could not be found out: " + s.wrap(ctx, "settings", err).Error()}
+	}
+	for _, f := range st.faults() {
+		all = append(all, f[0]+": "+f[1])
+	}
+	return all
+}
+
+// Examine implements [driver.Examiner].
+func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
+	ctx, cancel := context.WithTimeout(ctx, 2*callLimit)
+	defer cancel()
+	out := []driver.Finding{s.reach(ctx)}
+	if out[0].Level == driver.Failed {
+		return out
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return append(out, failed("server", s.wrap(ctx, "examine", err)))
+	}
+	defer conn.Release()
+	st, err := s.stateOf(ctx, conn.Conn())
+	if err != nil {
+		return append(out, failed("settings", s.wrap(ctx, "settings", err)))
+	}
+	durable := driver.Finding{Topic: "durability", Level: driver.Fine, Found: "acknowledged writes last"}
+	if st.sync > 0 {
+		durable.Found += fmt.Sprintf(", on %d synchronous standbys too", st.sync)
+	} else if st.standbys != "" {
+		durable.Level, durable.Found = driver.Warning, "synchronous_standby_names is set and no such standby follows: writes hang"
+		durable.Advice = "start the standby, or take it out of synchronous_standby_names"
+	}
+	out = append(out, durable)
+	for _, f := range st.faults() {
+		out = append(out, driver.Finding{Topic: "durability", Level: driver.Warning, Found: f[0], Advice: f[1]})
+	}
+	return append(out, s.push(), s.permission(ctx, name))
+}
+
+// reach says how fast the primary answers.
+func (s *Store) reach(ctx context.Context) driver.Finding {
+	begun := time.Now()
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return failed("server "+s.hosts, s.wrap(ctx, "connect", err))
+	}
+	defer discard(conn)
+	took := time.Since(begun)
+	begun = time.Now()
+	if err := conn.Ping(ctx); err != nil {
+		return failed("server "+s.hosts, s.wrap(ctx, "ping", err))
+	}
+	at := conn.PgConn().Conn().RemoteAddr().String()
+	if _, _, err := net.SplitHostPort(at); err != nil {
+		at = s.hosts
+	}
+	found := fmt.Sprintf("PostgreSQL %s, primary, connects in %v, answers in %v", conn.PgConn().ParameterStatus("server_version"),
+		took.Round(100*time.Microsecond), time.Since(begun).Round(10*time.Microsecond))
+	return driver.Finding{Topic: "server " + at, Level: driver.Fine, Found: found}
+}
+
+// push says whether notifications come.
+func (s *Store) push() driver.Finding {
+	if s.ear.works() {
+		return driver.Finding{Topic: "notifications", Level: driver.Fine, Found: "come: hand-overs are pushed"}
+	}
+	return driver.Finding{Topic: "notifications", Level: driver.Warning, Found: "do not come, or a pooler stands before the server: waiters ask every " + fastPoll.String(),
+		Advice: "connect directly, not through pgbouncer"}
+}
+
+// permission says whether this role may do all that a session needs: it looks at rights only.
+func (s *Store) permission(ctx context.Context, name string) driver.Finding {
+	f := driver.Finding{Topic: "permission", Level: driver.Fine, Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
+	var missing []string
+	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records']) t
+		WHERE NOT has_table_privilege(format('%I.%I', $1::text, t), 'SELECT, INSERT, UPDATE, DELETE')
+		OR NOT (has_table_privilege(format('%I.%I', $1::text, t), 'INSERT') AND has_table_privilege(format('%I.%I', $1::text, t), 'UPDATE')
+			AND has_table_privilege(format('%I.%I', $1::text, t), 'DELETE'))`, []any{s.schema.name}, func(rows pgx.Rows) error {
+		missing = append(missing, "")
+		return rows.Scan(&missing[len(missing)-1])
+	})
+	if err == nil {
+		_, err = s.Line(ctx, name)
+	}
+	switch {
+	case err != nil && errors.Is(err, driver.ErrRefused):
+		return driver.Finding{Topic: "permission", Level: driver.Failed, Found: err.Error(), Advice: "grant the role the rights of pgstore.Grants"}
+	case err != nil:
+		return failed("permission", err)
+	case len(missing) > 0:
+		f.Level, f.Found = driver.Failed, fmt.Sprintf("may not write to %v of the schema %q", missing, s.schema.name)
+		f.Advice = "grant the role the rights of pgstore.Grants"
+	}
+	return f
+}
+
+func failed(topic string, err error) driver.Finding {
+	return driver.Finding{Topic: topic, Level: driver.Failed, Found: line(err.Error())}
+}

@@ -1,0 +1,66 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+var _ driver.Journal = (*Store)(nil)
+
+// Append implements [driver.Journal].
+func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+	err = driver.CheckRecord(name, r)
+	if err == nil && keep < 1 {
+		err = fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
+	}
+	if err != nil {
+		return driver.Record{}, false, err
+	}
+	value := append([]byte{}, r.Value...)
+	there = driver.Record{Key: r.Key}
+	err = s.do(ctx, "append", "SELECT * FROM {S}.append($1::bytea, $2::text, $3::bytea, $4::bigint)", []any{[]byte(name), r.Key, value, int64(keep)},
+		func(rows pgx.Rows) error { return rows.Scan(&added, &there.Value) })
+	if err == nil && !added && there.Value == nil {
+		err = fmt.Errorf("postgres %s: append: the record %q was removed meanwhile", s.hosts, r.Key)
+	}
+	if err != nil {
+		return driver.Record{}, false, err
+	}
+	return there, added, nil
+}
+
+// Records implements [driver.Journal].
+func (s *Store) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
+	if err := fit(before); err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, "records", `SELECT key, value FROM {S}.records WHERE journal = $1::bytea AND ($2::text = '' OR key < $2::text COLLATE "C") ORDER BY key DESC LIMIT $3::bigint`,
+		[]any{[]byte(name), before, int64(min(max(limit, 0), math.MaxInt32))}, func(rows pgx.Rows) error {
+			var r driver.Record
+			err := rows.Scan(&r.Key, &r.Value)
+			all = append(all, r)
+			return err
+		})
+	return all, err
+}
+
+// Journals implements [driver.Journal].
+func (s *Store) Journals(ctx context.Context, prefix string) ([]string, error) {
+	return s.texts(ctx, "journals", "SELECT DISTINCT journal FROM {S}.records WHERE substr(journal, 1, length($1::bytea)) = $1::bytea ORDER BY journal", []byte(prefix))
+}
+
+// texts runs a query with one argument and one column.
+func (s *Store) texts(ctx context.Context, verb, sql string, arg any) (all []string, err error) {
+	err = s.do(ctx, verb, sql, []any{arg}, func(rows pgx.Rows) error {
+		var text []byte
+		err := rows.Scan(&text)
+		all = append(all, string(text))
+		return err
+	})
+	return all, err
+}
