@@ -1,0 +1,222 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// reply is a script's answer.
+type reply []any
+
+// str, num and list return an element of the answer, the zero value where it has none.
+func (r reply) str(i int) string {
+	if i >= len(r) {
+		return ""
+	}
+	switch v := r[i].(type) {
+	case string:
+		return v
+	case int64:
+		return strconv.FormatInt(v, 10)
+	}
+	return ""
+}
+
+func (r reply) num(i int) int64 {
+	if i >= len(r) {
+		return 0
+	}
+	switch v := r[i].(type) {
+	case int64:
+		return v
+	case string:
+		n, _ := strconv.ParseInt(v, 10, 64)
+		return n
+	}
+	return 0
+}
+
+func (r reply) list(i int) reply {
+	if i >= len(r) {
+		return nil
+	}
+	v, _ := r[i].([]any)
+	return v
+}
+
+// ms returns a number of milliseconds as a duration.
+func (r reply) ms(i int) time.Duration { return time.Duration(r.num(i)) * time.Millisecond }
+
+// run runs a script on the server and returns its answer. Durable ones count only when the replicas have them too (Options.Replicas).
+// It obeys ctx at once: what it gave up may still happen.
+func (s *Store) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
+	if s.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	var last error
+	for range 2 {
+		got, err := s.once(ctx, via, sc, durable, args)
+		if err == nil {
+			return got, nil
+		}
+		last = err
+		// A connection that a restarted server closed is found out by its first use: that is worth another try.
+		if sc.once || ctx.Err() != nil || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+	}
+	return nil, s.wrap(ctx, sc.name, last)
+}
+
+// once is one try of run.
+func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, args []any) (reply, error) {
+	type result struct {
+		got reply
+		err error
+	}
+	args = append([]any{s.publish}, args...)
+	client, begun := via.get(), time.Now()
+	if ctx.Done() == nil {
+		return s.eval(ctx, client, sc, durable, args)
+	}
+	done := make(chan result, 1)
+	go func() {
+		got, err := s.eval(ctx, client, sc, durable, args)
+		done <- result{got, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-ctx.Done():
+		r.err = ctx.Err()
+	case <-s.ctx.Done():
+		return nil, errClosed
+	}
+	var slow net.Error
+	if r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout()) && time.Since(begun) > tooSoon || readOnly(r.err) {
+		via.leave(client)
+	}
+	return r.got, r.err
+}
+
+// readOnly reports whether the server is no primary any more: the next connection may find the new one.
+func readOnly(err error) bool {
+	return err != nil && (strings.HasPrefix(err.Error(), "READONLY") || strings.Contains(err.Error(), "-READONLY"))
+}
+
+// eval sends a script, by its hash or, to a server that does not know it yet, as it is.
+func (s *Store) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
+	keys := []string{s.base + "server"}
+	if durable && s.replicas > 0 {
+		return s.evalWait(ctx, client, sc, keys, args)
+	}
+	got, err := client.EvalSha(ctx, sc.sha, keys, args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		got, err = client.Eval(ctx, sc.text, keys, args...).Result()
+	}
+	return parsed(got, err)
+}
+
+// evalWait is eval for what the replicas must have too. WAIT counts what its own connection wrote.
+func (s *Store) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
+	client, err := node(ctx, client, keys[0])
+	if err != nil {
+		return nil, err
+	}
+	limit := callLimit / 2
+	if end, ok := ctx.Deadline(); ok {
+		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
+	}
+	for _, full := range []bool{false, true} {
+		pipe := client.Pipeline()
+		var eval *redis.Cmd
+		if full {
+			eval = pipe.Eval(ctx, sc.text, keys, args...)
+		} else {
+			eval = pipe.EvalSha(ctx, sc.sha, keys, args...)
+		}
+		acks := pipe.Do(ctx, "WAIT", s.replicas, limit.Milliseconds()+1)
+		_, err = pipe.Exec(ctx)
+		if !full && redis.HasErrorPrefix(eval.Err(), "NOSCRIPT") {
+			continue
+		}
+		got, err := parsed(eval.Result())
+		if err != nil || got.str(0) != "OK" {
+			return got, err
+		}
+		n, err := acks.Int64()
+		if err != nil {
+			return nil, err
+		}
+		if n < int64(s.replicas) {
+			return nil, fmt.Errorf("%d of %d replicas have acknowledged it: it does not count", n, s.replicas)
+		}
+		return got, nil
+	}
+	return nil, err
+}
+
+func parsed(got any, err error) (reply, error) {
+	if err != nil {
+		return nil, err
+	}
+	all, ok := got.([]any)
+	if !ok {
+		return nil, fmt.Errorf("an answer that no script of ours gives: %T", got)
+	}
+	return all, nil
+}
+
+// final says what an error of Redis means: [driver.ErrRefused] where asking again is of no use, nil where the outcome is unknown.
+func final(err error) error {
+	text := err.Error()
+	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "invalid username-password", "AUTH <password> called without",
+		"cluster support disabled", "DB index is out of range"} {
+		if strings.Contains(text, mark) {
+			return driver.ErrRefused
+		}
+	}
+	return nil
+}
+
+// wrap makes the one line that people read: which servers, which verb, what is wrong. Only the caller's own context is told as a context
+// error, or he would take the limit of one try for his own.
+func (s *Store) wrap(ctx context.Context, verb string, err error) error {
+	if errors.Is(err, errClosed) {
+		return err
+	}
+	if f := final(err); f != nil {
+		return fmt.Errorf("redis %s: %s: %w: %s", s.names, verb, f, clean(err))
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("redis %s: %s: %w", s.names, verb, ctx.Err())
+	}
+	var slow net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
+		return fmt.Errorf("redis %s: %s: no answer in time", s.names, verb)
+	}
+	return fmt.Errorf("redis %s: %s: %s", s.names, verb, clean(err))
+}
+
+// clean returns an error's words in one line.
+func clean(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// certificate reports whether err is about certificates: then no further try will do better.
+func certificate(err error) bool {
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var host x509.HostnameError
+	return errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &host) || strings.Contains(err.Error(), "tls: ")
+}

@@ -1,0 +1,302 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// check refuses what the layout cannot keep: a seat is a word between others.
+func check(claims ...driver.Claim) error {
+	if err := driver.CheckClaims(claims...); err != nil {
+		return err
+	}
+	for _, c := range claims {
+		odd := strings.IndexFunc(c.Seat, func(r rune) bool { return r > 'z' || !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a') })
+		if odd >= 0 || len(c.Seat) > 16 {
+			return fmt.Errorf("the seat %q of a claim on %q is not at most 16 letters and digits: %w", c.Seat, c.Name, driver.ErrRefused)
+		}
+	}
+	return nil
+}
+
+// Claim enters all claims or, with an error, none.
+func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if err := check(claims...); err != nil || len(claims) == 0 {
+		return nil, err
+	}
+	mine, err := l.begin(claims)
+	if err != nil {
+		return nil, err
+	}
+	got, err := l.ask(ctx, l.s.calls, claimScript, true, func() []any {
+		args := make([]any, 0, 1+7*len(claims))
+		args = append(args, len(claims))
+		for i, c := range claims {
+			args = append(args, c.Name, c.Seat, c.Slots, mine[i].n, c.ID, c.Value, c.Try)
+		}
+		return args
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.ended(mine, true)
+		return nil, err
+	}
+	switch got.str(0) {
+	case "OK":
+		return l.entered(mine, got), nil
+	case "TAKEN":
+		l.ended(mine, false)
+		if ms := got.num(2); ms > 0 {
+			return nil, fmt.Errorf("redis: the server started or took over: nobody is granted a place for another %v: %w", got.ms(2), driver.ErrTaken)
+		}
+		return nil, driver.ErrTaken
+	case "MISFIT":
+		l.ended(mine, false)
+		c := claims[got.num(2)-1]
+		return nil, driver.Misfit(c.Name, int(got.num(3)), c.Slots)
+	case "GONE":
+		l.ended(mine, false)
+		return nil, fmt.Errorf("a claim of the call was given up: %w", driver.ErrGone)
+	}
+	l.ended(mine, true)
+	return nil, l.s.odd("claim", got)
+}
+
+// begin notes that claims are on their way.
+func (l *lease) begin(claims []driver.Claim) ([]*claim, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone {
+		return nil, driver.ErrGone
+	}
+	for _, want := range claims {
+		if l.spent.has(want.ID) {
+			return nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
+		}
+	}
+	l.inflight++
+	mine := make([]*claim, len(claims))
+	for i, want := range claims {
+		c := l.claims[want.ID]
+		if c == nil {
+			c = &claim{name: want.Name, seat: want.Seat, slots: want.Slots, id: want.ID, n: l.numbers.next(), moved: make(chan struct{})}
+			l.claims[want.ID] = c
+		}
+		c.busy++
+		mine[i] = c
+	}
+	return mine, nil
+}
+
+// ended notes that a call entered nothing, or that nobody knows.
+func (l *lease) ended(mine []*claim, unknown bool) {
+	defer l.landed()
+	for _, c := range mine {
+		c.busy--
+		c.doubt = c.doubt || unknown
+		if !c.doubt && !c.entered && c.busy == 0 && l.claims[c.id] == c {
+			delete(l.claims, c.id)
+			l.numbers.settle(c.n)
+		}
+	}
+}
+
+// landed notes that a call of Claim is over.
+func (l *lease) landed() {
+	if l.inflight--; l.inflight == 0 {
+		clear(l.early)
+	}
+}
+
+// entered notes the places that a call found, and returns them.
+func (l *lease) entered(mine []*claim, got reply) []driver.Place {
+	defer l.landed()
+	var places []driver.Place
+	for i, c := range mine {
+		c.busy--
+		p := driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: uint64(got.num(3 + 3*i)), Held: got.num(4+3*i) == 1}
+		p.Held = p.Held || l.early[p.Token] == "h"+l.epoch
+		places = append(places, p)
+		if l.claims[c.id] != c { // released meanwhile
+			continue
+		}
+		l.numbers.settle(c.n)
+		c.doubt, c.entered, c.token = false, true, p.Token
+		l.tokens[c.token] = c
+		l.seen(c, p.Held, got.ms(5+3*i))
+	}
+	l.displaced(mine)
+	if got.str(2) != l.changes {
+		l.later()
+	}
+	return places
+}
+
+// displaced forgets claims on the seats of those that entered: what a lease has there under another ID goes.
+func (l *lease) displaced(mine []*claim) {
+	if len(l.claims) == len(mine) {
+		return
+	}
+	type seat struct{ name, seat string }
+	at := make(map[seat]*claim, len(mine))
+	for _, c := range mine {
+		at[seat{c.name, c.seat}] = c
+	}
+	for _, c := range l.claims {
+		if o := at[seat{c.name, c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
+			l.forget(c)
+		}
+	}
+}
+
+// seen notes how a claim stands: whether it holds, and if not, when it is worth to look again.
+func (l *lease) seen(c *claim, held bool, again time.Duration) {
+	if held && !c.held {
+		c.held = true
+		c.stir()
+		if c.follows {
+			c.follows = false
+			l.tell(driver.News{Place: c.place(), Held: true})
+		}
+	}
+	if !held {
+		c.at = time.Now().Add(min(max(again, 0)+2*time.Millisecond, l.ttl+time.Millisecond, poll))
+	}
+}
+
+// Update replaces the value that observers see.
+func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	got, err := l.ask(ctx, l.s.calls, updateScript, false, func() []any {
+		return []any{p.Name, p.Seat, p.Token, p.ID, value}
+	})
+	if err == nil && got.str(0) == "GONE" {
+		return driver.ErrGone
+	}
+	return err
+}
+
+// Release gives places up, each with the record it carries.
+func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
+	if len(places) == 0 {
+		return nil
+	}
+	n := l.leaving(places)
+	_, err := l.ask(ctx, l.s.calls, releaseScript, false, func() []any {
+		args := make([]any, 0, 1+8*len(places))
+		args = append(args, len(places))
+		for i, p := range places {
+			args = append(args, dropped(p, n[i])...)
+		}
+		return args
+	})
+	if err == driver.ErrGone {
+		return nil // and no Claim can enter any more
+	}
+	if err == nil {
+		l.released(places)
+	}
+	return err
+}
+
+// dropped is how a script is told of a place to be given up.
+func dropped(p driver.Place, n uint64) []any {
+	journal, key, value := "", "", []byte(nil)
+	if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
+		journal, key, value = p.Journal, p.Record.Key, p.Record.Value
+	}
+	return []any{p.Name, p.Seat, strconv.FormatUint(p.Token, 10), n, p.ID, journal, key, value}
+}
+
+// leaving returns the numbers of places that are being given up. They count as settled from now on: what still enters comes too late.
+func (l *lease) leaving(places []driver.Place) []uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]uint64, len(places))
+	for i, p := range places {
+		if c := l.claims[p.ID]; c != nil {
+			all[i] = c.n
+		} else {
+			all[i] = l.numbers.next()
+		}
+		l.numbers.settle(all[i])
+	}
+	return all
+}
+
+// released forgets places that were given up.
+func (l *lease) released(places []driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		if c := l.claims[p.ID]; c == nil {
+			l.spent.add(p.ID)
+		} else if p.Token == 0 || c.token == 0 || c.token == p.Token {
+			l.forget(c)
+		}
+	}
+}
+
+// Exchange gives p up and enters want, in one step.
+func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (driver.Place, error) {
+	if err := driver.CheckExchange(p, want); err != nil {
+		return driver.Place{}, err
+	}
+	if err := check(want); err != nil {
+		return driver.Place{}, err
+	}
+	mine, err := l.begin([]driver.Claim{want})
+	if err != nil {
+		return driver.Place{}, err
+	}
+	n := l.leaving([]driver.Place{p})
+	got, err := l.ask(ctx, l.s.calls, exchangeScript, true, func() []any {
+		return append(dropped(p, n[0]), want.Name, want.Seat, mine[0].n, want.ID, want.Value)
+	})
+	if err == nil && got.str(0) == "OK" {
+		l.released([]driver.Place{p})
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.entered(mine, got)[0], nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended(mine, err != nil)
+	switch {
+	case err != nil:
+		return driver.Place{}, err
+	case got.str(0) == "GONE":
+		return driver.Place{}, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
+	}
+	return driver.Place{}, l.s.odd("exchange", got)
+}
+
+// Transfer hands the name of p to the claim with the token heir, in one step.
+func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	n := l.leaving([]driver.Place{p})
+	got, err := l.ask(ctx, l.s.calls, transferScript, false, func() []any {
+		return append(dropped(p, n[0]), strconv.FormatUint(heir, 10))
+	})
+	if err != nil {
+		return err
+	}
+	switch got.str(0) {
+	case "OK":
+		l.released([]driver.Place{p})
+		return nil
+	case "GONE":
+		return driver.ErrGone
+	case "NOHEIR":
+		return driver.ErrNoHeir
+	case "REFUSED":
+		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
+	case "SAME":
+		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+	}
+	return l.s.odd("transfer", got)
+}

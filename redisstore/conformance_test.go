@@ -1,0 +1,60 @@
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redisstore"
+)
+
+// openAt opens a store, closed by whoever asked.
+func openAt(t testing.TB, c redisstore.Config) *redisstore.Store {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s, err := redisstore.Open(ctx, c)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return s
+}
+
+// harness tells the suite about a server.
+func harness(t *testing.T, srv *redistest.Server, c redisstore.Config) drivertest.Harness {
+	t.Helper()
+	c.Addrs = []string{srv.Addr()}
+	hand := openAt(t, c)
+	t.Cleanup(func() { hand.Close() })
+	return drivertest.Harness{
+		Open: func(t testing.TB) driver.Store { return openAt(t, c) },
+		TTL:  2 * time.Second,
+		Remove: func(t testing.TB, name string, token uint64) {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := hand.RemoveClaim(ctx, name, token); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Cut: func(t testing.TB) (driver.Store, func(bool)) {
+			p := drivertest.NewProxy(t, srv.Addr())
+			far := c
+			far.Addrs = []string{p.Addr}
+			return openAt(t, far), p.Cut
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{Persist: "always"})
+	h := harness(t, srv, redisstore.Config{})
+	h.Restart = func(testing.TB) {
+		srv.Restart()
+		srv.Age("primacy") // nothing was lost, and the largest ttl is longer than the suite's patience
+	}
+	drivertest.Run(t, h)
+}

@@ -1,0 +1,77 @@
+package redisstore
+
+// Redis acknowledges a write before it is on disk, and before a replica has it. So a server that was restarted, or a replica that was
+// promoted, may have forgotten renewals, claims, releases and whole leases that were acknowledged, and has no way to know which.
+//
+// What it does know is that it goes on with another history: a primary draws a new replication ID when it starts and when it is promoted
+// (master_replid; Redis itself tells by it whether data is the same). The hash {p}:server keeps the ID under which the store's data was
+// written. Each script that grants, claims, moves or renews asks the server for its ID (2 µs) and compares. Where they differ, the script writes
+// the new ID, a new epoch, and until when it must be calm: now + the largest ttl ever granted. Until then nobody is newly granted a place.
+//
+// Why that makes no two leaders. Let X believe that it leads, by an answer of an earlier history that is lost here, and let a grant be made
+// here at g. X's deadline comes from a renewal that was accepted. Leases know the epoch of their last answer:
+//
+//   - A renewal answered by an earlier server was sent before this server took over, so before `since`: its deadline is at most since + X's ttl.
+//   - A renewal answered here under X's old epoch ran before the script that noticed, so again before `since`. It does not count on the
+//     answer being right about X's claims, only on the clock.
+//   - From then on every script refuses a lease that comes with another epoch, before it does anything. The lease asks what is left of it
+//     (sync.go): where a place that it holds is missing, waits here, or has another token, the lease ends and Renew says ErrGone. So X is not
+//     renewed past since + ttl.
+//
+// And g ≥ since + max(the largest ttl known here, the ttl of the lease that is granted a place). All of it is on this server's clock and the
+// clients' rates, within the drift the library allows. Two clients that notice at once: scripts run one after the other, the second finds the
+// new ID. A lease granted while it is calm is of this history, and its ttl does not make the calm longer. A failover during the calm is
+// noticed like the first, and begins it afresh. A replica that is promoted in place keeps its connections, scripts and run ID, but draws a new
+// replication ID; so does a primary that is demoted, takes over another's data, and is promoted again.
+//
+// A release that was lost leaves a claim whose session lives on and does not know it: a ghost. The same question finds it, and the lease
+// releases it again. Counters may have gone back, but a token is at least the time in 1/64 ms.
+//
+// No marker at all: first use, or all data lost. Then it is calm until the server has run for the ttl of the lease that claims, and
+// where it was ever promoted (master_replid2), for that ttl from now.
+//
+// A replication ID also changes when a primary gets its first replica, or has had none for an hour. That loses nothing: the process is the
+// same (run_id) and was never a replica (no master_replid2).
+//
+// What is left, and told by Caps and the docs:
+//
+//   - A former primary that lives on in its own part of a network and keeps its clients. Options.Replicas ends their sessions.
+//   - A lost lease with a larger ttl than any that the server still knows of, and than that of the lease that is granted the place.
+//   - FLUSHALL, keys removed by hand, eviction, a clock that is set forward: the server then ends leases early, and says nothing.
+const guardLua = `
+local rep=call('INFO','replication')
+local id=string.match(rep,'master_replid:(%x+)')
+if not id then return {'NOID'} end
+local calm,since=tonumber(V[4]) or 0,tonumber(V[5]) or 0
+if id~=V[2] then
+  local info=call('INFO','server')
+  local run=string.match(info,'run_id:(%x+)')
+  local never=string.match(rep,'master_replid2:0+%f[%X]')
+  local same=run and run==V[6] and never
+  if not V[2] then
+    since=now
+    if never then
+      since=(math.floor(now/1000)-tonumber(string.match(info,'uptime_in_seconds:(%d+)'))+1)*1000
+      if since>now then since=now end
+    end
+    calm=since
+  elseif not same then
+    since=now
+    calm=now+(tonumber(V[7]) or 0)
+  end
+  if not same then epoch=string.sub(id,1,16) end
+  call('HSET',S,'id',id,'run',run or '','epoch',epoch,'since',since,'calm',calm)
+elseif since>now then
+  since=now
+  calm=now+(tonumber(V[7]) or 0)
+  call('HSET',S,'since',since,'calm',calm)
+end
+local hush=nil
+local function may(ttl)
+  local t=since+ttl
+  if calm>t then t=calm end
+  if t<=now then return true end
+  if not hush or t-now<hush then hush=t-now end
+  return false
+end
+`

@@ -1,0 +1,230 @@
+package redisstore
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"strings"
+)
+
+// script is one verb: one step of the store, as each method of memstore is one under its mutex. All reads that can fail a verb come before its
+// first write, for Redis does not undo what a script did before an error.
+type script struct {
+	name, text, sha string
+	once            bool // an unknown outcome is the caller's to repeat
+}
+
+func newScript(name string, parts ...string) *script {
+	text := strings.Join(parts, "")
+	sum := sha1.Sum([]byte(text))
+	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// caller marks a script whose unknown outcome only the caller may repeat: the store's own repeat would hide that there was one.
+func caller(s *script) *script {
+	s.once = true
+	return s
+}
+
+// Lua has one kind of number, exact to 2^53; tokens are below 2^48. It writes large ones as 1e+14 when it joins them to a string: hence F.
+// Where a script gives Redis a number as an argument it is written out.
+const baseLua = `
+local S=KEYS[1]
+local B=string.sub(S,1,-7)
+local call=redis.call
+local T=call('TIME')
+local now=T[1]*1000+math.floor(T[2]/1000)
+local V=call('HMGET',S,'n','id','epoch','calm','since','run','max')
+local count,drew=tonumber(V[1]) or 0,false
+local epoch=V[3] or ''
+local function F(n) return string.format('%.0f',n) end
+local function draw(odd)
+  local c=now*64
+  if c<=count then c=count+1 end
+  if c%2~=odd then c=c+1 end
+  count,drew=c,true
+  return c
+end
+local function save() if drew then call('HSET',S,'n',count) end end
+`
+
+// leaseLua knows leases. One whose expiry is further away than its ttl was renewed by a clock that has been set back since, or by
+// another server's: it counts as renewed now.
+const leaseLua = `
+local L={}
+local function known(id,x,t,c)
+  local l={x=tonumber(x) or 0,t=tonumber(t) or 0,c=c or ''}
+  if l.x>now+l.t+1 then
+    l.x=now+l.t+1
+    call('HSET',B..'lease:'..id,'x',l.x)
+  end
+  l.live=l.x>now
+  L[id]=l
+  return l
+end
+local function lease(id)
+  if L[id] then return L[id] end
+  local v=call('HMGET',B..'lease:'..id,'x','t','c')
+  return known(id,v[1],v[2],v[3])
+end
+local function forget(id)
+  call('DEL',B..'lease:'..id,B..'spent:'..id,B..'asks:'..id)
+  if L[id] then L[id].live=false end
+end
+local function tell(id,what)
+  local l=lease(id)
+  if l.c~='' then call(ARGV[1],B..'to:'..l.c,what..' '..id) end
+end
+`
+
+// lineLua knows lines. M caches what was read of each, finish writes it back. The claims that hold are those up to token h, always the
+// first of the line; so to grant a place is to raise h. The channel of a line tells who observes it that it has changed.
+const lineLua = `
+local M,order={},{}
+local function open(name)
+  local m=M[name]
+  if m then return m end
+  m={name=name,line=B..'line:'..name,key=B..'meta:'..name}
+  local v=call('HMGET',m.key,'r','h','k','kn','f')
+  m.r,m.h,m.k,m.kn,m.f=tonumber(v[1]) or 0,tonumber(v[2]) or 0,v[3],tonumber(v[4]) or 0,tonumber(v[5]) or 0
+  m.new=not v[1]
+  M[name]=m
+  order[#order+1]=m
+  return m
+end
+local function remove(m,mem,tok,slots)
+  call('ZREM',m.line,mem)
+  local t=F(tok)
+  call('HDEL',m.key,'v'..t)
+  if m.f>0 then m.f=m.f-call('HDEL',m.key,'f'..t) end
+  if slots~='0' then m.kn=m.kn-1 end
+  m.changed=true
+end
+local function grant(m,tok,id)
+  m.h,m.changed=tok,true
+  if m.own~=tok then tell(id,'h '..F(tok)..' '..epoch) end
+end
+local function soonest(m,t) if not m.left or t<m.left then m.left=t end end
+local advance
+local function shares(m,deep)
+  local i=0
+  if not deep and m.h>0 then i=call('ZCOUNT',m.line,'-inf',m.h) end
+  while true do
+    local page=call('ZRANGE',m.line,i,i+63,'WITHSCORES')
+    if not page[1] then return end
+    for j=1,#page,2 do
+      local id,slots=string.match(page[j],'^(%S+) (%-?%d+)')
+      local tok,n,l=tonumber(page[j+1]),tonumber(slots),lease(id)
+      if not l.live then
+        remove(m,page[j],tok,slots)
+        forget(id)
+      elseif n==0 then
+        if i==0 then return advance(m,deep) end
+        return
+      else
+        if n>0 and i>=n then return end
+        if tok>m.h then
+          if not may(l.t) then return end
+          grant(m,tok,id)
+        end
+        soonest(m,l.x-now)
+        i=i+1
+      end
+    end
+  end
+end
+advance=function(m,deep)
+  m.left=nil
+  while true do
+    local first=call('ZRANGE',m.line,0,0,'WITHSCORES')
+    if not first[1] then return end
+    local id,slots=string.match(first[1],'^(%S+) (%-?%d+)')
+    local tok,l=tonumber(first[2]),lease(id)
+    if l.live then
+      if slots~='0' then
+        soonest(m,l.x-now)
+        return shares(m,deep)
+      end
+      if tok>m.h and may(l.t) then grant(m,tok,id) end
+      if tok<=m.h then soonest(m,l.x-now) end
+      return
+    end
+    remove(m,first[1],tok,slots)
+    forget(id)
+  end
+end
+local keep=259200000
+local function finish()
+  for i=1,#order do
+    local m=order[i]
+    if m.changed then
+      local r
+      if call('EXISTS',m.line)==0 then
+        call('DEL',m.key)
+        call('ZREM',B..'names',m.name)
+        r=draw(0)
+      else
+        r=draw(1)
+        if m.kn>0 or m.f>0 or m.k then
+          call('HSET',m.key,'r',r,'h',m.h,'k',m.k or '0','kn',m.kn,'f',m.f)
+        else
+          call('HSET',m.key,'r',r,'h',m.h)
+        end
+        if m.new then
+          call('PEXPIRE',m.line,keep)
+          call('PEXPIRE',m.key,keep)
+          call('ZADD',B..'names',0,m.name)
+        end
+      end
+      call(ARGV[1],B..'on:'..m.name,'c')
+    end
+  end
+  save()
+end
+local function unpacked(p)
+  local tok,slots,n,id=string.match(p,'^(%d+) (%-?%d+) (%d+) (.*)$')
+  return tonumber(tok),slots,tonumber(n),id
+end
+local function left(m)
+  if m.left and hush and hush<m.left then return hush end
+  return m.left or hush or 1000
+end
+`
+
+// strikeLua removes a claim for good: its ID may not enter again.
+const strikeLua = `
+local function spend(id,w,n)
+  if n<=w then return end
+  call('ZADD',B..'spent:'..id,n,F(n))
+  call('HSET',B..'lease:'..id,'p','1')
+  call('PEXPIRE',B..'spent:'..id,call('PTTL',B..'lease:'..id))
+end
+local function strike(lid,seat,name,p,w)
+  local tok,slots,n,id=unpacked(p)
+  local m=open(name)
+  if call('HDEL',B..'lease:'..lid,'s'..seat..':'..name)==1 then
+    remove(m,lid..' '..slots..' '..seat..' '..id,tok,slots)
+    spend(lid,w,n)
+  end
+  return m
+end
+local function struck(lid,seat,name,p)
+  local w=tonumber(call('HGET',B..'lease:'..lid,'w')) or 0
+  local m=strike(lid,seat,name,p,w)
+  call('HINCRBY',B..'lease:'..lid,'g',1)
+  tell(lid,'s')
+  return m
+end
+`
+
+// journalLua keeps a record in place of one with its key.
+const journalLua = `
+local year=34560000000
+local function record(name,key,value)
+  call('HSET',B..'j:'..name,key,value)
+  call('ZADD',B..'jk:'..name,0,key)
+  call('ZADD',B..'journals',0,name)
+  call('PEXPIRE',B..'j:'..name,year)
+  call('PEXPIRE',B..'jk:'..name,year)
+  call('PEXPIRE',B..'journals',year)
+end
+`

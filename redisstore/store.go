@@ -1,0 +1,184 @@
+// Package redisstore keeps leases and claims in Redis: one server, a primary with replicas, or one slot of a cluster.
+//
+// All keys of a store have one hash tag, "{primacy}:", so they are in one slot, each verb is one script and one step, and one renewal covers
+// all claims of a session. Several prefixes divide the load of a cluster.
+//
+//	{p}:server      hash  the counter of tokens and revisions, and the history this server goes on with (see guard.go)
+//	{p}:lease:<id>  hash  owner, ttl, expiry in the server's milliseconds, channel; and for each seat the claim that stands there
+//	{p}:line:<name> zset  the claims of a name by token: "<lease> <slots> <seat> <claim ID>"
+//	{p}:meta:<name> hash  the line's revision, up to which token claims hold, and the values
+//	{p}:names       zset  names in whose line somebody stands
+//	{p}:spent:<id>, {p}:asks:<id>                    zset  of a lease: claim IDs that may not enter any more, requests
+//	{p}:jk:<name>, {p}:j:<name>, {p}:journals        the records of journals
+//
+// A lease lives as long as the server's TIME, read inside each script, is before its expiry; a key's own time to live only cleans up. A
+// line whose claims are all gone has no key, and what nobody meets any more vanishes by itself after three days.
+//
+// What Redis loses is lost: a restart or a failover may forget acknowledged writes. guard.go says how that is noticed, and why it makes no
+// two leaders; what remains is told by Caps and in docs/redis.md.
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// The store's limits. Redis forgets who it was a replica of after repl-backlog-ttl, an hour, and the guard needs to know that for a ttl.
+const (
+	minTTL = 100 * time.Millisecond
+	maxTTL = 30 * time.Minute
+)
+
+// Config is how Open reaches Redis. Addrs are required.
+type Config struct {
+	Addrs    []string    // host:port of the server; of some nodes of a cluster; of the sentinels
+	Username string      // empty: the default user
+	Password string      //
+	DB       int         // database number; 0 on a cluster
+	TLS      *tls.Config // nil: plain TCP
+	Prefix   string      // "primacy" if empty; all keys begin with "{prefix}:"
+	Cluster  bool        // the servers are a cluster
+	Sentinel string      // the name of the primary, as the sentinels at Addrs know it; empty: no sentinels
+	Replicas int         // see Options
+}
+
+// Options is how a Store uses a client. The zero value works.
+type Options struct {
+	Prefix string // as in Config
+	// Replicas, if not 0, is the number of replicas: a lease, a renewal and a claim count only once so many have acknowledged them (WAIT).
+	// Without it a primary that lives on in its own part of a network, beside the replica promoted in another, keeps its sessions alive
+	// there, and there are two leaders. With it the sessions of such a primary end, and so they do while a replica is away.
+	Replicas int
+}
+
+// Store is a [driver.Store] on Redis, with every optional port.
+type Store struct {
+	base     string // "{prefix}:"
+	replicas int
+	names    string // the servers, for errors
+	calls    *link  // all that is not a renewal
+	beats    *link  // renewals, which nothing may hold up
+	hub      *hub
+	caps     driver.Caps
+	publish  string // the command that pushes: SPUBLISH where channels belong to slots
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup
+}
+
+var (
+	_ driver.Store    = (*Store)(nil)
+	_ driver.Lister   = (*Store)(nil)
+	_ driver.Asker    = (*Store)(nil)
+	_ driver.Revoker  = (*Store)(nil)
+	_ driver.Journal  = (*Store)(nil)
+	_ driver.Overseer = (*Store)(nil)
+	_ driver.Operator = (*Store)(nil)
+	_ driver.Examiner = (*Store)(nil)
+)
+
+// errClosed answers calls on a Store that was closed.
+var errClosed = errors.New("redis: the store was closed")
+
+// Open connects to Redis and returns a store. A server that does not answer is waited for until ctx ends; one that refuses connections is an
+// error at once. An error names the servers and never a password; [driver.ErrRefused] for a refused login, a server that is too old, is
+// a replica, or is not what Config says.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	if len(c.Addrs) == 0 {
+		return nil, fmt.Errorf("redis: no addresses: %w", driver.ErrRefused)
+	}
+	if c.Cluster && (c.Sentinel != "" || c.DB != 0) {
+		return nil, fmt.Errorf("redis: a cluster has no sentinels and no database but 0: %w", driver.ErrRefused)
+	}
+	if !c.Cluster && c.Sentinel == "" && len(c.Addrs) > 1 {
+		return nil, fmt.Errorf("redis: %d addresses: several are a cluster or sentinels: %w", len(c.Addrs), driver.ErrRefused)
+	}
+	return open(ctx, strings.Join(c.Addrs, ", "), c.client, Options{Prefix: c.Prefix, Replicas: c.Replicas})
+}
+
+// New returns a store beside a client, which stays the caller's: only its options are used, for connections of the store's own. It takes a
+// *redis.Client, one made for sentinels too, and a *redis.ClusterClient. It returns what Open returns.
+func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
+	dial, names, err := like(client)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, names, dial, o)
+}
+
+// open puts a Store together and asks the server what it is.
+func open(ctx context.Context, names string, dial func(pool int) redis.UniversalClient, o Options) (*Store, error) {
+	if o.Prefix == "" {
+		o.Prefix = "primacy"
+	}
+	if strings.ContainsAny(o.Prefix, "{}") {
+		return nil, fmt.Errorf("redis: the prefix %q must not have braces, which mark the slot: %w", o.Prefix, driver.ErrRefused)
+	}
+	if o.Replicas < 0 {
+		return nil, fmt.Errorf("redis: %d replicas: %w", o.Replicas, driver.ErrRefused)
+	}
+	s := &Store{base: "{" + o.Prefix + "}:", replicas: o.Replicas, names: names}
+	s.calls, s.beats = newLink(dial, 0), newLink(dial, 3)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.hub = newHub(s)
+	if err := s.meet(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Caps implements [driver.Store].
+func (s *Store) Caps() driver.Caps { return s.caps }
+
+// Close ends the store's connections. Leases stay until they end.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.calls.close()
+	s.beats.close()
+	s.work.Wait()
+	return nil
+}
+
+// spawn runs do in a goroutine that Close waits for, unless the store is closed already.
+func (s *Store) spawn(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Go(do)
+	}
+}
+
+// Grant implements [driver.Store].
+func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if ttl <= 0 || ttl > maxTTL {
+		return nil, fmt.Errorf("redis: ttl %v is not between 0 and %v: %w", ttl, maxTTL, driver.ErrRefused)
+	}
+	ttl = max((ttl+time.Millisecond-1)/time.Millisecond*time.Millisecond, minTTL)
+	l := newLease(s, ttl)
+	got, err := s.run(ctx, s.calls, grantScript, true, l.id, owner, ttl.Milliseconds(), s.hub.channel)
+	if err == nil && got.str(0) != "OK" {
+		err = s.odd("grant", got)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.epoch = got.str(1)
+	s.hub.add(l)
+	return l, nil
+}
