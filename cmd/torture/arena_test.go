@@ -177,7 +177,7 @@ func (a *arena) victim(leader string, token uint64) *victim {
 			return nil
 		}
 		v := &victim{node: n, token: token, supervisor: find(a, pid, "supervisor"), guardian: find(a, guardian, "guardian"),
-			members: a.members(r.Token), watch: n.watchRight(pid)}
+			members: a.members(token), watch: n.watchRight(pid)}
 		a.seen = append(append(a.seen, v.supervisor, v.guardian), v.members...)
 		return v
 	}
