@@ -87,7 +87,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 
 // await waits until a majority of the servers has answered, and a moment for the others.
 func (s *Store) await(ctx context.Context) error {
-	moment := time.After(50 * time.Millisecond)
+	moment := time.After(250 * time.Millisecond)
 	for rest := false; ; {
 		up, refused := 0, 0
 		var last error
@@ -100,11 +100,13 @@ func (s *Store) await(ctx context.Context) error {
 				up++
 			case errors.Is(err, driver.ErrRefused):
 				return err
+			case errors.Is(err, errNotReached) || isTimeout(err):
+				if refused == 0 {
+					last = err
+				}
 			default:
 				last = err
-				if !errors.Is(err, errNotReached) && !isTimeout(err) {
-					refused++
-				}
+				refused++
 			}
 		}
 		if up == len(s.servers) || up >= s.quorum && rest {

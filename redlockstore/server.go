@@ -3,7 +3,6 @@ package redlockstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -40,7 +39,8 @@ type server struct {
 var errNotReached = errors.New("has not answered yet")
 
 func newServer(s *Store, at int) *server {
-	v := &server{s: s, at: at, addr: s.cfg.Addrs[at], down: errNotReached}
+	v := &server{s: s, at: at, addr: s.cfg.Addrs[at]}
+	v.down = &serverError{v.addr, errNotReached.Error(), errNotReached}
 	o := v.options()
 	o.OnConnect = v.met
 	v.rdb = redis.NewClient(o)
@@ -81,10 +81,10 @@ func (v *server) met(ctx context.Context, c *redis.Conn) error {
 	f := fields(info)
 	uptime, err := strconv.Atoi(f["uptime_in_seconds"])
 	if f["run_id"] == "" || err != nil {
-		return fmt.Errorf("it does not tell in INFO since when it runs (run_id, uptime_in_seconds): %w", driver.ErrRefused)
+		return refusal("it does not tell in INFO since when it runs (run_id, uptime_in_seconds)")
 	}
 	if old := v.s.twin(v, f["run_id"]); old != "" {
-		return fmt.Errorf("it is the same server as %s, and would vote twice: %w", old, driver.ErrRefused)
+		return refusal("it is the same server as " + old + ", and would vote twice")
 	}
 	v.know(f["run_id"], f["redis_version"], time.Duration(uptime)*time.Second, boottime.Now())
 	return nil
@@ -234,6 +234,13 @@ func (v *server) wrap(err error) error {
 	}
 	return &serverError{v.addr, err.Error(), err}
 }
+
+// refusal is a driver.ErrRefused that wraps nothing: go-redis unwraps what a new connection meets with.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+func (r refusal) Is(target error) bool { return target == driver.ErrRefused }
 
 // serverError is what one server said.
 type serverError struct {

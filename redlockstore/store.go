@@ -22,7 +22,8 @@ type Store struct {
 	back    sync.WaitGroup // what runs in the background
 
 	mu      sync.Mutex
-	changed chan struct{} // closed when a server was probed
+	changed chan struct{}      // closed when a server was probed
+	runs    map[string]*server // by the ID of the process
 	views   views
 	hub     hub
 }
@@ -37,13 +38,14 @@ var (
 // maxLimit is the longest time that one call on one server may take.
 const maxLimit = time.Second
 
-// limitOf is how long one server may take for one call under a lease with that ttl. It leaves room for a second one within the library's limit of a call.
+// limitOf is how long one server may take for one call under a lease with that ttl, a new connection included: less than the library gives a call, so that
+// the first one that meets with a silent server is answered by the others.
 func limitOf(ttl time.Duration) time.Duration {
-	return min(max(ttl/20, 100*time.Millisecond), maxLimit)
+	return min(max(ttl*8/100, 200*time.Millisecond), maxLimit)
 }
 
 func newStore(c Config) *Store {
-	s := &Store{cfg: c, quorum: len(c.Addrs)/2 + 1, changed: make(chan struct{})}
+	s := &Store{cfg: c, quorum: len(c.Addrs)/2 + 1, changed: make(chan struct{}), runs: map[string]*server{}}
 	s.views.all = map[string]*view{}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	for i := range c.Addrs {
@@ -63,19 +65,19 @@ func (s *Store) wake() {
 	s.changed = make(chan struct{})
 }
 
-// twin returns the address of another server that is the same process, or "".
+// twin returns the address of another server that is the same process, or "". The first to say so is taken for the one.
 func (s *Store) twin(v *server, runID string) string {
-	for _, o := range s.servers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.runs[runID]; o != nil && o != v {
+		return o.addr
+	}
+	for old, o := range s.runs {
 		if o == v {
-			break // the later one of two is the twin
-		}
-		o.mu.Lock()
-		same := o.runID == runID
-		o.mu.Unlock()
-		if same {
-			return o.addr
+			delete(s.runs, old) // its former life
 		}
 	}
+	s.runs[runID] = v
 	return ""
 }
 

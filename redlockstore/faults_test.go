@@ -1,0 +1,301 @@
+package redlockstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redlockstore"
+)
+
+const ttl = 2 * time.Second
+
+func grant(t *testing.T, s driver.Store, who string, ttl time.Duration) driver.Lease {
+	t.Helper()
+	l, err := s.Grant(limited(t, 5*time.Second), who, ttl)
+	if err != nil {
+		t.Fatalf("Grant: %v", err)
+	}
+	return l
+}
+
+func limited(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func claim(t *testing.T, l driver.Lease, name string) driver.Place {
+	t.Helper()
+	all, err := l.Claim(limited(t, 5*time.Second), driver.Claim{Name: name, ID: name + l.ID() + time.Now().String()})
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	return all[0]
+}
+
+func wait(t *testing.T, l driver.Lease, p driver.Place, d time.Duration) (driver.Place, error) {
+	t.Helper()
+	ctx := limited(t, d)
+	for {
+		got, err := l.Wait(ctx, p)
+		if err == nil || errors.Is(err, driver.ErrGone) || ctx.Err() != nil {
+			return got, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// keys says on which servers name is held by anybody.
+func keys(all []*redistest.Server, name string) (on []int) {
+	for i, s := range all {
+		if s.Do("EXISTS", "primacy:lock:"+name) == int64(1) {
+			on = append(on, i)
+		}
+	}
+	return on
+}
+
+// Two of five are killed, or frozen. Leases are renewed, claims made and handed on, and only the first call pays for the silence.
+func TestAMinorityMayFail(t *testing.T) {
+	for what, fail := range map[string]func(*redistest.Server){"killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop} {
+		t.Run(what, func(t *testing.T) {
+			servers, c := fleet(t, 5)
+			a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+			p := claim(t, a, "x")
+			for _, s := range servers[:2] {
+				fail(s)
+			}
+			q := claim(t, b, "x")
+			if q.Held {
+				t.Fatal("two hold")
+			}
+			for range 6 {
+				if err := a.Renew(limited(t, time.Second)); err != nil {
+					t.Fatalf("Renew: %v", err)
+				}
+				time.Sleep(ttl / 5)
+			}
+			begun := time.Now()
+			if err := a.Release(limited(t, time.Second), p); err != nil {
+				t.Fatalf("Release: %v", err)
+			}
+			if _, err := wait(t, b, q, 5*time.Second); err != nil {
+				t.Fatalf("Wait: %v", err)
+			}
+			t.Logf("handed over in %v", time.Since(begun))
+			begun = time.Now()
+			const n = 50
+			for i := range n {
+				name := fmt.Sprint("y", i)
+				if err := b.Release(limited(t, time.Second), claim(t, b, name)); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Renew(limited(t, time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if took := time.Since(begun) / n; took > 30*time.Millisecond {
+				t.Errorf("claim, release and renewal took %v beside a silent minority", took)
+			}
+		})
+	}
+}
+
+// Without a majority nobody is granted anything, nothing is renewed, and the error names who is missing. When it is back all goes on.
+func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
+	servers, c := fleet(t, 3)
+	s := open(t, c)
+	a, b := grant(t, s, "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	claim(t, a, "x")
+	renewed := time.Now()
+	if err := a.Renew(limited(t, time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	servers[0].Stop()
+	servers[1].Kill()
+	err := a.Renew(limited(t, time.Second))
+	if err == nil || errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew without a majority = %v, want an unknown outcome", err)
+	}
+	for _, dead := range servers[:2] {
+		if err != nil && !strings.Contains(err.Error(), dead.Addr()) {
+			t.Errorf("Renew = %q, want it to name %s", err, dead.Addr())
+		}
+	}
+	if _, err := b.Claim(limited(t, time.Second), driver.Claim{Name: "free", ID: "1", Try: true}); err == nil || errors.Is(err, driver.ErrTaken) {
+		t.Errorf("Claim without a majority = %v, want an unknown outcome", err)
+	}
+	if _, err := s.Grant(limited(t, time.Second), "c", ttl); err == nil {
+		t.Error("Grant without a majority = nil")
+	}
+	time.Sleep(time.Until(renewed.Add(ttl + ttl/10)))
+	if err := a.Renew(limited(t, time.Second)); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew after the ttl = %v, want ErrGone", err)
+	}
+	servers[0].Cont()
+	servers[1].Restart()
+	if err := retry(limited(t, 5*time.Second), func() error { return b.Renew(limited(t, time.Second)) }); err != nil {
+		t.Errorf("Renew when the majority is back: %v", err)
+	}
+	if p := claim(t, b, "x"); !p.Held {
+		t.Error("Claim after the former holder's end: not held")
+	}
+}
+
+func retry(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// A claim stands on two of three; one of these restarts without its keys. It must not give its voice to another while the first may rely on it.
+func TestARestartedServerStaysOut(t *testing.T) {
+	servers, c := fleet(t, 3)
+	c.MaxTTL, c.Guard = ttl, 0
+	s := open(t, c)
+	if _, err := s.Grant(limited(t, time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
+		t.Errorf("Grant on young servers = %v, want to be told so", err)
+	}
+	var a driver.Lease
+	if err := retry(limited(t, 10*time.Second), func() (err error) { a, err = s.Grant(limited(t, time.Second), "a", ttl); return err }); err != nil {
+		t.Fatal(err)
+	}
+	other := open(t, c)
+	var b driver.Lease
+	again := func() (err error) { b, err = other.Grant(limited(t, time.Second), "b", ttl); return err }
+	if err := retry(limited(t, 10*time.Second), again); err != nil {
+		t.Fatal(err)
+	}
+	if err := retry(limited(t, 10*time.Second), func() (err error) { a, err = s.Grant(limited(t, time.Second), "a", ttl); return err }); err != nil {
+		t.Fatal(err)
+	}
+	servers[2].Stop()
+	if p := claim(t, a, "x"); !p.Held {
+		t.Fatal("not held on two of three")
+	}
+	held := time.Now()
+	servers[2].Cont()
+	servers[0].Restart()
+	stop := time.Now().Add(10 * time.Second)
+	for n := 0; time.Now().Before(stop); n++ {
+		if err := b.Renew(limited(t, time.Second)); errors.Is(err, driver.ErrGone) && again() != nil {
+			continue
+		}
+		places, err := b.Claim(limited(t, time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(n), Try: true})
+		if err == nil && places[0].Held {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if took := time.Since(held); took < ttl*9/10 {
+		t.Errorf("another holds %v after the first, whose lease lasts %v: the server without memory gave its voice again", took, ttl)
+	} else {
+		t.Logf("another holds after %v", took)
+	}
+}
+
+// What a server said in its first life does not count in its second: the holder loses what he has there, and hears of it when that was his majority.
+func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
+	servers, c := fleet(t, 3)
+	s := open(t, c)
+	a := grant(t, s, "a", 10*time.Second)
+	p := claim(t, a, "x")
+	for _, s := range servers[:2] {
+		s.Restart()
+	}
+	err := retry(limited(t, 5*time.Second), func() error {
+		if err := a.Renew(limited(t, time.Second)); err != nil && strings.Contains(err.Error(), "lost its majority") {
+			return nil
+		}
+		return errors.New("no")
+	})
+	if err != nil {
+		t.Error("Renew never said that the claim is lost")
+	}
+	if err := a.Renew(limited(t, time.Second)); err == nil {
+		t.Error("Renew before its owner heard of the loss = nil: his deadline moved")
+	}
+	news, err := a.News(limited(t, time.Second))
+	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.ID != p.ID {
+		t.Errorf("News = %+v, %v, want that the claim is gone", news, err)
+	}
+	if err := a.Renew(limited(t, time.Second)); err != nil {
+		t.Errorf("Renew once it is known: %v", err)
+	}
+	if p := claim(t, grant(t, open(t, c), "b", ttl), "x"); !p.Held {
+		t.Error("what is left of a lost claim blocks the next")
+	}
+}
+
+func TestOpen(t *testing.T) {
+	servers, c := fleet(t, 3)
+	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	long := func() context.Context { return limited(t, 10*time.Second) }
+	for what, tc := range map[string]struct {
+		change func(c *redlockstore.Config)
+		want   string
+	}{
+		"nobody":       {func(c *redlockstore.Config) { c.Addrs = nil }, "no server is named"},
+		"no port":      {func(c *redlockstore.Config) { c.Addrs = []string{"localhost"} }, "host:port"},
+		"twice":        {func(c *redlockstore.Config) { c.Addrs = []string{c.Addrs[0], c.Addrs[0], c.Addrs[1]} }, "named twice"},
+		"short guard":  {func(c *redlockstore.Config) { c.Guard = time.Second }, "guard"},
+		"long ttl":     {func(c *redlockstore.Config) { c.MaxTTL = 2 * time.Hour }, "largest ttl"},
+		"login":        {func(c *redlockstore.Config) { c.Addrs[0], c.Password = secret.Addr(), "sesame" }, "WRONGPASS"},
+		"no login":     {func(c *redlockstore.Config) { c.Addrs[0] = secret.Addr() }, "NOAUTH"},
+		"no such user": {func(c *redlockstore.Config) { c.Username, c.Password = "ghost", "sesame" }, "WRONGPASS"},
+	} {
+		d := c
+		d.Addrs = append([]string(nil), c.Addrs...)
+		tc.change(&d)
+		s, err := redlockstore.Open(long(), d)
+		if err == nil {
+			s.Close()
+		}
+		if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "sesame") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: Open = %v, want it refused for %q in one line without the password", what, err, tc.want)
+		}
+	}
+	for _, s := range servers[:2] {
+		s.Kill()
+	}
+	begun := time.Now()
+	if _, err := redlockstore.Open(long(), c); err == nil || !strings.Contains(err.Error(), "refused") || time.Since(begun) > 2*time.Second {
+		t.Errorf("Open of dead servers = %v after %v, want that they refuse connections, at once", err, time.Since(begun))
+	}
+}
+
+// A server that is silent is waited for; a majority that answers is enough.
+func TestOpenWaits(t *testing.T) {
+	servers, c := fleet(t, 3)
+	servers[0].Stop()
+	open(t, c)
+	servers[1].Stop()
+	if _, err := redlockstore.Open(limited(t, 300*time.Millisecond), c); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 3") {
+		t.Errorf("Open without a majority = %v, want the context's end and how many answered", err)
+	}
+	go func() {
+		time.Sleep(500 * time.Millisecond)
+		servers[1].Cont()
+	}()
+	open(t, c)
+}
+
+func TestOneServerByTwoNames(t *testing.T) {
+	_, c := fleet(t, 2)
+	_, port, _ := strings.Cut(c.Addrs[0], ":")
+	c.Addrs = append(c.Addrs, "localhost:"+port)
+	s, err := redlockstore.Open(limited(t, 5*time.Second), c)
+	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "same server") {
+		t.Errorf("Open = %v, %v, want it refused: one server would vote twice", s, err)
+	}
+}

@@ -1,0 +1,247 @@
+package redlockstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/proxy"
+)
+
+// What goes wrong in libraries of today, by their own issues, and must not here.
+
+// redsync #186: a lock that was won on exactly a majority dies with one more server, for what was missing is never acquired again.
+func TestAMissingServerIsAcquiredAgain(t *testing.T) {
+	servers, c := fleet(t, 3)
+	a := grant(t, open(t, c), "a", 10*time.Second)
+	servers[2].Kill()
+	claim(t, a, "x")
+	servers[2].Restart()
+	err := retry(limited(t, 5*time.Second), func() error {
+		if err := a.Renew(limited(t, time.Second)); err != nil {
+			t.Fatalf("Renew: %v", err)
+		}
+		if on := keys(servers, "x"); len(on) != 3 {
+			return fmt.Errorf("it stands on the servers %v", on)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers[0].Kill() // without the third the majority would be gone
+	for range 10 {
+		if err = a.Renew(limited(t, time.Second)); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("Renew after one of the first two is dead: %v", err)
+	}
+}
+
+// redsync WithSetNXOnExtend (#147, #149): A loses the lock, B locks, works and unlocks, then A extends it as if nothing had been.
+func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
+	servers, c := fleet(t, 3)
+	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
+	claim(t, a, "x")
+	for _, s := range servers {
+		s.Do("DEL", "primacy:lock:x")
+	}
+	p := claim(t, b, "x")
+	if !p.Held {
+		t.Fatal("not held")
+	}
+	if err := b.Release(limited(t, time.Second), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Renew(limited(t, time.Second)); err == nil {
+		t.Error("Renew of what another has had meanwhile = nil")
+	}
+	if on := keys(servers, "x"); len(on) != 0 {
+		t.Errorf("the renewal has set it again on %v", on)
+	}
+}
+
+// The same where a minority was lost to another: it is left to him.
+func TestAMinorityThatAnotherHasIsLeftToHim(t *testing.T) {
+	servers, c := fleet(t, 3)
+	a := grant(t, open(t, c), "a", 10*time.Second)
+	claim(t, a, "x")
+	servers[1].Do("SET", "primacy:lock:x", "somebody", "PX", 60000)
+	for range 3 {
+		if err := a.Renew(limited(t, time.Second)); err != nil {
+			t.Fatalf("Renew: %v", err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	if got := servers[1].Do("GET", "primacy:lock:x"); got != "somebody" {
+		t.Errorf("the renewal has overwritten %v", got)
+	}
+}
+
+// redsync Extend has no time limit of its own: 10 s on a silent link for a lease of 1 s.
+func TestARenewalHasALimit(t *testing.T) {
+	_, c := fleet(t, 3)
+	s, cut := behindProxies(t, c)
+	defer s.Close()
+	a := grant(t, s, "a", ttl)
+	claim(t, a, "x")
+	cut(true)
+	defer cut(false)
+	begun := time.Now()
+	if err := a.Renew(context.Background()); err == nil || errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew over a silent link = %v, want an unknown outcome", err)
+	}
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("Renew over a silent link returned after %v", took)
+	}
+}
+
+// redsync with FailFast cancels what is in flight, and its keys stay on a minority until their ttl.
+func TestATryThatFailsLeavesNoKey(t *testing.T) {
+	servers, c := fleet(t, 5)
+	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
+	for i := range 20 {
+		name := fmt.Sprint("x", i)
+		for _, s := range servers[:3] {
+			s.Do("SET", "primacy:lock:"+name, "somebody", "PX", 60000)
+		}
+		if _, err := b.Claim(limited(t, time.Second), driver.Claim{Name: name, ID: name, Try: true}); !errors.Is(err, driver.ErrTaken) {
+			t.Fatalf("Try = %v, want ErrTaken", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*50*time.Microsecond)
+		p := driver.Place{Name: "y" + name, ID: name}
+		_, _ = a.Claim(ctx, driver.Claim{Name: p.Name, ID: p.ID})
+		cancel()
+		if err := a.Release(limited(t, time.Second), p); err != nil {
+			t.Fatal(err)
+		}
+		err := retry(limited(t, time.Second), func() error {
+			if on, more := keys(servers, name), keys(servers, p.Name); !slices.Equal(on, []int{0, 1, 2}) || len(more) > 0 {
+				return fmt.Errorf("a try that failed stands on %v, one that was given up on %v", on, more)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// redsync: a SET that was given up arrives after the release, on another connection, and blocks everybody for a ttl. Here a frozen server has it in
+// its buffers, and who could delete the key is gone.
+func TestALateSetDoesNothing(t *testing.T) {
+	servers, c := fleet(t, 3)
+	s := bare(t, c)
+	a := grant(t, s, "a", 10*time.Second)
+	claim(t, a, "warm")
+	servers[2].Stop()
+	p := claim(t, a, "x")
+	if err := a.Release(limited(t, time.Second), p); err != nil {
+		t.Fatalf("Release beside a frozen server: %v", err)
+	}
+	s.Close()
+	time.Sleep(2500 * time.Millisecond) // longer than such a call may still do anything
+	servers[2].Cont()
+	time.Sleep(200 * time.Millisecond)
+	if on := keys(servers, "x"); len(on) != 0 {
+		t.Errorf("a key that was released stands on %v", on)
+	}
+}
+
+// The same while he who released it lives: the server gets his call too, in whatever order.
+func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
+	servers, c := fleet(t, 3)
+	a := grant(t, open(t, c), "a", 10*time.Second)
+	for i := range 5 {
+		name := fmt.Sprint("x", i)
+		servers[2].Stop()
+		p := claim(t, a, name)
+		if err := a.Release(limited(t, time.Second), p); err != nil {
+			t.Fatalf("Release beside a frozen server: %v", err)
+		}
+		servers[2].Cont()
+		if err := retry(limited(t, 3*time.Second), func() error {
+			if on := keys(servers, name); len(on) != 0 {
+				return fmt.Errorf("a key that was released stands on %v", on)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := claim(t, a, "x"); !p.Held {
+		t.Error("not held")
+	}
+}
+
+// Release says nil only when the claim can stand on no majority.
+func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
+	servers, c := fleet(t, 3)
+	a := grant(t, open(t, c), "a", 10*time.Second)
+	p := claim(t, a, "x")
+	servers[0].Stop()
+	servers[1].Stop()
+	if err := a.Release(limited(t, 500*time.Millisecond), p); err == nil {
+		t.Error("Release that reached one of three = nil: another may find it held")
+	}
+	servers[0].Cont()
+	if err := a.Release(limited(t, 5*time.Second), p); err != nil {
+		t.Errorf("Release when a majority is back: %v", err)
+	}
+}
+
+// The deadline counts from the last renewal: keys that were set by a Claim that was under way meanwhile must live as long.
+func TestAClaimLivesAsLongAsTheRenewalBesideItSays(t *testing.T) {
+	servers, c := fleet(t, 3)
+	slow := c
+	slow.Addrs = nil
+	for _, a := range c.Addrs {
+		p := newDelay(t, a, 15*time.Millisecond)
+		slow.Addrs = append(slow.Addrs, p)
+	}
+	a := grant(t, open(t, slow), "a", ttl)
+	for i := range 10 {
+		name := fmt.Sprint("x", i)
+		renewed := make(chan time.Time)
+		go func() {
+			time.Sleep(time.Duration(i) * 4 * time.Millisecond)
+			at := time.Now()
+			if err := a.Renew(limited(t, time.Second)); err != nil {
+				at = time.Time{}
+			}
+			renewed <- at
+		}()
+		p := claim(t, a, name)
+		at := <-renewed
+		if !p.Held || at.IsZero() {
+			t.Fatalf("held %v, renewed %v", p.Held, at)
+		}
+		live := 0
+		for _, s := range servers {
+			left := time.Duration(s.Do("PTTL", "primacy:lock:"+name).(int64)) * time.Millisecond
+			if time.Now().Add(left).After(at.Add(ttl - 3*time.Millisecond)) {
+				live++
+			}
+		}
+		if live < 2 {
+			t.Errorf("%s: only %d keys live as long as the renewal says", name, live)
+		}
+	}
+}
+
+// newDelay returns the address of a way to target that takes so long in each direction.
+func newDelay(t *testing.T, target string, d time.Duration) string {
+	p, err := proxy.Listen(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	p.Delay(d)
+	return p.Addr()
+}
