@@ -91,7 +91,7 @@ func (t *Term) catchUp(m *contexts) {
 // Name returns the name led.
 func (t *Term) Name() string { return t.c.name }
 
-// Token returns the fencing token.
+// Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses that one.
 func (t *Term) Token() Token { return t.token }
 
 // Context returns a context with the values of the campaign's. It ends when the work has to stop: when the term is resigned,

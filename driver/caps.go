@@ -50,6 +50,7 @@ type Caps struct {
 	Shared        bool          // claims with Slots can be made
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
 	Linearizable  bool          // Line never shows a state older than its call
+	BestEffort    string        // what can make two leaders though all clocks keep the bound: "a failover that loses writes"; empty: nothing
 	MinTTL        time.Duration // the least and the largest ttl it can keep
 	MaxTTL        time.Duration
 	Warnings      []string // what it cannot promise as it is set up, for people

@@ -90,7 +90,7 @@ func (s Stamp) Valid() error {
 		return err
 	}
 	if s.Token == 0 {
-		return invalid("the token of %q is 0, which no term has: use the token of a term that was won", s.Name)
+		return invalid("the token of %q is 0: use that of a term that was won, on a store that has tokens (a quorum of Redis servers has none)", s.Name)
 	}
 	if len(s.Origin) > primacy.MaxName || strings.ContainsFunc(s.Origin, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return invalid("the origin %q of the token of %q: use up to %d letters, digits and signs", s.Origin, s.Name, primacy.MaxName)

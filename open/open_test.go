@@ -12,10 +12,13 @@ import (
 	"time"
 )
 
-// parse is Open without the network.
-func parse(rawURL string) (endpoints []string, user, password, prefix string, err error) {
-	scheme, rest, _ := strings.Cut(rawURL, "://")
-	c, err := etcdConfig(scheme == "etcds", rest)
+// etcdParts is Open without the network.
+func etcdParts(rawURL string) (endpoints []string, user, password, prefix string, err error) {
+	a, err := parse(rawURL)
+	if err != nil {
+		return nil, "", "", "", err
+	}
+	c, err := etcdConfig(a)
 	return c.Endpoints, c.Username, c.Password, c.Prefix, err
 }
 
@@ -37,7 +40,7 @@ func TestURLs(t *testing.T) {
 		{"etcd://[fe80::1]:9,h", "http://[fe80::1]:9 http://h:2379", "", "", ""},
 		{"etcds://h?server-name=etcd.example", "https://h:2379", "", "", ""},
 	} {
-		endpoints, user, password, prefix, err := parse(c.url)
+		endpoints, user, password, prefix, err := etcdParts(c.url)
 		got := []string{strings.Join(endpoints, " "), user, password, prefix}
 		if want := []string{c.endpoints, c.user, c.password, c.prefix}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, %v; want %q", c.url, got, err, want)
@@ -47,7 +50,11 @@ func TestURLs(t *testing.T) {
 
 func TestHeartbeatInURL(t *testing.T) {
 	for rest, want := range map[string]bool{"h": false, "h?heartbeat=true": true, "h?heartbeat=1": true, "h?heartbeat=false": false} {
-		c, err := etcdConfig(false, rest)
+		a, err := parse("etcd://" + rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := etcdConfig(a)
 		if err != nil || c.Heartbeat != want {
 			t.Errorf("%s: Heartbeat = %v, %v; want %v", rest, c.Heartbeat, err, want)
 		}
@@ -66,7 +73,7 @@ func TestURLsThatCannotWorkSayWhy(t *testing.T) {
 		{"h:2379", "no scheme"},
 		{"u:CANARY@h:2379", "no scheme"},
 		{"u:CANARY://x@h:2379", "no scheme"},
-		{"redis://h", `unknown scheme "redis": use etcd://`},
+		{"mysql://h", `unknown scheme "mysql": use etcd://`},
 		{"etcd://", "names no host"},
 		{"etcd:///prefix", "names no host"},
 		{"etcd://h,,h", "names no host"},
@@ -123,7 +130,7 @@ func TestThePasswordMayComeFromAFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("s/e?c@r:e t\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, user, password, _, err := parse("etcd://root@h?password-file=" + url.QueryEscape(file))
+	_, user, password, _, err := etcdParts("etcd://root@h?password-file=" + url.QueryEscape(file))
 	if err != nil || user != "root" || password != "s/e?c@r:e t" {
 		t.Errorf("got %q, %q, %v", user, password, err)
 	}
@@ -151,7 +158,7 @@ func FuzzURL(f *testing.F) {
 				}
 				continue
 			}
-			endpoints, user, password, prefix, err := parse(raw)
+			endpoints, user, password, prefix, err := etcdParts(raw)
 			if err != nil {
 				if strings.Contains(err.Error(), mark) || !errors.Is(err, ErrURL) {
 					t.Errorf("%q: got %v", raw, err)

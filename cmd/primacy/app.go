@@ -120,7 +120,7 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 		},
 	}
 	f := root.PersistentFlags()
-	f.StringVarP(&a.store, "store", "S", "", "where leases live: etcd://host:2379[,host…][/prefix] or embedded:DIR (default: embedded, in your state folder)")
+	f.StringVarP(&a.store, "store", "S", "", "where leases live: a URL, see primacy help stores, or embedded:DIR (default: embedded, in your state folder)")
 	f.StringVar(&a.id, "id", "", "this candidate's identity (default HOSTNAME-PID-XXXX)")
 	f.DurationVar(&a.ttl, "ttl", primacy.DefaultTTL, "time to live of the lease")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long a store that does not answer is waited for at first")
@@ -129,6 +129,7 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
 	f.StringVar(&a.configPath, "config", "", "a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
 	root.AddCommand(a.runCommand(), a.lockCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.transferCommand(), a.drainCommand(), a.statusCommand(), a.historyCommand(), a.topCommand(), a.versionCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand(), a.serveCommand(), a.cronCommand())
+	root.AddCommand(storesTopic())
 	a.addCompletions(root)
 	return root
 }

@@ -54,7 +54,7 @@ func (a *app) addCompletions(root *cobra.Command) {
 		a.addFlagCompletions(c)
 	}
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values["output"], cobra.ShellCompDirectiveNoFileComp))
-	_ = root.RegisterFlagCompletionFunc("store", cobra.FixedCompletions([]string{"etcd://", "etcds://", embeddedScheme}, cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("store", cobra.FixedCompletions(schemes(), cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
 	for _, name := range []string{"id", "ttl", "timeout"} {
 		_ = root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}

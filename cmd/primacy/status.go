@@ -87,7 +87,7 @@ func (a *app) statusAll(ctx context.Context, st driver.Store, s *primacy.Session
 	for i, st := range states {
 		token, value := "-", "-"
 		if st.Leader != nil {
-			token, value = st.Leader.Token.String(), orDash(string(st.Leader.Value))
+			token, value = tokenText(st.Leader.Token), orDash(string(st.Leader.Value))
 		}
 		rows = append(rows, []string{clean(st.Name), whoAll(st), clock(led[i]), token, fmt.Sprint(waiting(st)), value})
 	}
@@ -123,6 +123,14 @@ func (a *app) writeStates(states []primacy.State, led []time.Time) error {
 	return nil
 }
 
+// tokenText is a token for people: some stores have none.
+func tokenText(t primacy.Token) string {
+	if t == 0 {
+		return "-"
+	}
+	return t.String()
+}
+
 // lastTerms is how many terms the status of one name tells.
 const lastTerms = 5
 
@@ -130,7 +138,7 @@ const lastTerms = 5
 func (a *app) printLine(st primacy.State, past []primacy.Reign, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
 	row := func(place string, s primacy.Standing) {
-		rows = append(rows, []string{place, who(&s), s.Token.String(), orDash(s.Lease), orDash(string(s.Value)), cmp.Or(printable(s.Note), "-")})
+		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(string(s.Value)), cmp.Or(printable(s.Note), "-")})
 	}
 	if st.Leader == nil {
 		fmt.Fprintf(a.stdout, "nobody leads %s\n", clean(st.Name))

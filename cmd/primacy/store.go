@@ -26,7 +26,7 @@ func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	}
 	st, err := open.Open(ctx, a.store)
 	switch {
-	case errors.Is(err, open.ErrURL) && !strings.HasPrefix(a.store, "etcd"):
+	case errors.Is(err, open.ErrURL) && !knownScheme(a.store):
 		return nil, nil, fmt.Errorf("--store: %w, or embedded:DIR", err)
 	case errors.Is(err, open.ErrURL):
 		return nil, nil, fmt.Errorf("--store: %w", err)
@@ -35,6 +35,12 @@ func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	}
 	a.warn(st)
 	return st, func() { _ = st.Close() }, nil
+}
+
+// knownScheme reports whether a store URL has one of open's schemes.
+func knownScheme(url string) bool {
+	scheme, _, _ := strings.Cut(url, "://")
+	return open.DefaultPort(scheme) != ""
 }
 
 // embeddedDir is the directory of the embedded store that --store names.

@@ -189,6 +189,9 @@ func (r *runner) env(set map[string]string) []string {
 	if r.store != "" && !hasPassword(r.store) {
 		set["PRIMACY_STORE"] = r.store
 	}
+	if set[tokenEnv] == "0" { // the store has none, and a resource would take 0 for the smallest
+		delete(set, tokenEnv)
+	}
 	never := []string{"PRIMACY_STORE", tokenEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv}
 	// Not what was meant for this process alone, and each name once: the first of two would win in some programs.
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {

@@ -328,7 +328,7 @@ type connected struct {
 func (a *arena) connect(ctx context.Context) (c connected, err error) {
 	u, conf, err := a.reach(ctx)
 	switch {
-	case errors.Is(err, errNoNetwork), errors.Is(err, errNames):
+	case errors.Is(err, errNoNetwork), errors.Is(err, errNames), errors.Is(err, errElsewhere):
 		c.why = err.Error()
 	case err != nil:
 		return c, err

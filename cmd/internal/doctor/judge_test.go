@@ -115,22 +115,35 @@ func TestTooLittleProvesNothing(t *testing.T) {
 
 func TestTransport(t *testing.T) {
 	for url, want := range map[string]driver.Level{
-		"etcd://127.0.0.1:2379":                          driver.Fine,
-		"etcd://localhost,[::1]:2379/p":                  driver.Fine,
-		"etcd://10.0.0.1:2379":                           driver.Warning,
-		"etcd://127.0.0.1,10.0.0.1":                      driver.Warning,
-		"etcd://u:p@db.example.com":                      driver.Warning,
-		"etcds://db.example.com":                         driver.Warning,
-		"etcds://u:SWORDFISH@db.example.com":             driver.Fine,
-		"etcds://db.example.com/x?cert=a&key=b&ca=c.pem": driver.Fine,
+		"etcd://127.0.0.1:2379":                           driver.Fine,
+		"etcd://localhost,[::1]:2379/p":                   driver.Fine,
+		"etcd://10.0.0.1:2379":                            driver.Warning,
+		"etcd://127.0.0.1,10.0.0.1":                       driver.Warning,
+		"etcd://u:p@db.example.com":                       driver.Warning,
+		"etcds://db.example.com":                          driver.Warning,
+		"etcds://u:SWORDFISH@db.example.com":              driver.Fine,
+		"etcds://db.example.com/x?cert=a&key=b&ca=c.pem":  driver.Fine,
+		"postgres://u:p@db.example.com/x":                 driver.Warning,
+		"postgres://u:p@db.example.com/x?sslmode=require": driver.Fine,
+		"redis://db.example.com":                          driver.Warning,
+		"redis+quorum://a,b,c":                            driver.Warning,
+		"rediss+quorum://u:SWORDFISH@a,b,c":               driver.Fine,
+		"zk://127.0.0.1":                                  driver.Fine,
 	} {
 		c, ok := Transport(url)
 		if !ok || c.Level != want || strings.Contains(c.Found+c.Advice, "SWORDFISH") || (c.Level == driver.Fine) != (c.Advice == "") {
 			t.Errorf("%s: %+v, %v, want %s", url, c, ok, want)
 		}
 	}
-	if _, ok := Transport("embedded:/x"); ok {
-		t.Error("the embedded store is reached over a network")
+	for _, url := range []string{"embedded:/x", "postgres:///db?host=/run/postgresql"} {
+		if _, ok := Transport(url); ok {
+			t.Errorf("%s is reached over a network", url)
+		}
+	}
+	for url, want := range map[string]string{"redis+quorum://a": "rediss+quorum://", "zk://a": "zks://", "postgresql://a/b": "sslmode=verify-full"} {
+		if c, _ := Transport(url); !strings.Contains(c.Advice, want) {
+			t.Errorf("%s: %+v, want %q", url, c, want)
+		}
 	}
 }
 

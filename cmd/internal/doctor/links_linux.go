@@ -14,20 +14,28 @@ import (
 // errNames says that TLS keeps our proxies out.
 var errNames = errors.New("its servers' certificates have different names, and none that all of them have: give one by server-name=")
 
+// errElsewhere says that clients go to addresses which the store tells them, past our proxies.
+var errElsewhere = errors.New("its servers tell clients other addresses to go to")
+
 // reach returns the store's URL as candidates use it, and their configuration but for the identity. With TLS a proxy is at another address than
 // the certificate says, so a name is sought that every server's certificate has.
 func (a *arena) reach(ctx context.Context) (storeURL, Conf, error) {
 	conf := Conf{Store: a.o.URL, Endpoint: a.o.Endpoint, Name: a.name, TTL: a.o.TTL}
 	u, ok := splitURL(a.o.URL)
-	if a.o.Endpoint != "" || !ok || u.scheme != "etcd" && u.scheme != "etcds" {
+	if a.o.Endpoint != "" || !ok || open.DefaultPort(u.scheme) == "" || u.hosts[0] == "" {
 		return u, conf, errNoNetwork
 	}
-	if u.scheme == "etcd" {
-		return u, conf, nil
-	}
 	query, err := url.ParseQuery(u.query)
-	if err != nil || query.Get("server-name") != "" {
+	if err != nil {
 		return u, conf, err
+	}
+	switch {
+	case query.Get("cluster") != "" || query.Has("sentinel"):
+		return u, conf, errElsewhere
+	case query.Get("sslmode") == "verify-full":
+		return u, conf, errNames
+	case !open.Secure(u.scheme) || query.Get("server-name") != "":
+		return u, conf, nil
 	}
 	for _, name := range names(u) {
 		query.Set("server-name", name)

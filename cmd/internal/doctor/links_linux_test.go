@@ -27,7 +27,8 @@ func TestWhereNoNameFitsAllServersTheLinksAreLeftOut(t *testing.T) {
 	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	for url, want := range map[string]error{"embedded:/x": errNoNetwork, "etcd://a,b": nil, "etcds://a,b?server-name=c": nil} {
+	for url, want := range map[string]error{"embedded:/x": errNoNetwork, "etcd://a,b": nil, "etcds://a,b?server-name=c": nil,
+		"postgres:///x?host=/run": errNoNetwork, "postgres://a/b": nil, "postgres://a/b?sslmode=verify-full": errNames, "redis://a,b?cluster=true": errElsewhere, "zk://a,b,c": nil} {
 		a.o.URL = url
 		if u, conf, err := a.reach(t.Context()); !errors.Is(err, want) || conf.Name != "n" || err == nil && u.String() != url {
 			t.Errorf("%s: %q, %+v, %v", url, u.String(), conf, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/open"
 )
 
 // storeURL is a store URL in parts, as package open reads them: scheme://[user@]host,host[/prefix][?query].
@@ -57,7 +58,7 @@ func (u storeURL) addr(i int) string {
 	if _, _, err := net.SplitHostPort(u.hosts[i]); err == nil {
 		return u.hosts[i]
 	}
-	return net.JoinHostPort(u.name(i), "2379")
+	return net.JoinHostPort(u.name(i), open.DefaultPort(u.scheme))
 }
 
 // loopback reports whether all hosts are this machine.
@@ -71,31 +72,50 @@ func (u storeURL) loopback() bool {
 	return true
 }
 
+// secure reports whether nobody on the way can read or forge: the scheme's name says so, or PostgreSQL's option.
+func (u storeURL) secure(query url.Values) bool {
+	mode := query.Get("sslmode")
+	return open.Secure(u.scheme) || mode == "require" || mode == "verify-ca" || mode == "verify-full"
+}
+
+// secured is how the same store is asked for with TLS.
+func (u storeURL) secured() string {
+	switch kind, form, _ := strings.Cut(u.scheme, "+"); {
+	case strings.HasPrefix(kind, "postgres"):
+		return "sslmode=verify-full"
+	case form != "":
+		return kind + "s+" + form + "://"
+	default:
+		return kind + "s://"
+	}
+}
+
 // Transport says what protects the way to the store that rawURL names. It returns false for a store that is not reached over a network.
 func Transport(rawURL string) (Check, bool) {
 	c := Check{Topic: "transport", Level: driver.Fine}
 	u, ok := splitURL(rawURL)
-	if !ok || u.scheme != "etcd" && u.scheme != "etcds" {
+	if !ok || open.DefaultPort(u.scheme) == "" || u.hosts[0] == "" {
 		return c, false
 	}
 	query, _ := url.ParseQuery(u.query)
+	cert := query.Has("cert") || query.Has("sslcert")
 	who := "no user"
 	if u.user != "" {
 		who = "a password"
 	}
 	switch {
-	case u.scheme == "etcds" && query.Has("cert"):
+	case u.secure(query) && cert:
 		c.Found = fmt.Sprintf("TLS, with a certificate of our own and %s", who)
-	case u.scheme == "etcds":
+	case u.secure(query):
 		c.Found = fmt.Sprintf("TLS, with %s", who)
 		if u.user == "" {
-			c.Level, c.Advice = driver.Warning, "whoever reaches the port may write: ask for client certificates (cert=, key=) or for a user"
+			c.Level, c.Advice = driver.Warning, "whoever reaches the port may write: ask for client certificates or for a user"
 			c.Found += " and no certificate of our own"
 		}
 	case u.loopback():
 		c.Found = "plain text on loopback, with " + who
 	default:
-		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who, "use etcds://: whoever is on the way can read and forge renewals, and passwords"
+		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who, "use "+u.secured()+": whoever is on the way can read and forge renewals, and passwords"
 	}
 	return c, true
 }

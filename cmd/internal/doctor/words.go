@@ -8,11 +8,14 @@ import (
 
 // promises says in plain words what a store with these capabilities can promise, and what it cannot.
 func promises(c driver.Caps, o Options) (can, cannot []string) {
-	if c.Linearizable {
+	if c.BestEffort == "" {
 		can = append(can, fmt.Sprintf("one leader: at any instant at most one process's Check says yes, whatever messages and processes do, "+
 			"while clock rates differ by less than %g %% of the ttl", 100*o.Drift))
 	} else {
-		cannot = append(cannot, "one leader at every instant: it can show an old state, so two may lead for a moment")
+		cannot = append(cannot, "one leader at every instant: there may be two after "+c.BestEffort)
+	}
+	if !c.Linearizable {
+		cannot = append(cannot, "that a reader sees the present line: it can show an old one for a moment")
 	}
 	switch c.Token {
 	case driver.TokenDurable:

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/primacy-go/primacy/open"
+)
+
+// storesTopic is what `primacy help stores` shows: no verb, but what --store may say.
+func storesTopic() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stores",
+		Short: "what --store may say",
+		Long: `What --store (or PRIMACY_STORE) may say:
+
+  embedded:[DIR]                                        etcd in this program, for one machine; the default
+  etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]   etcds:// with TLS
+  postgres://[USER[:PASSWORD]@]HOST[:5432]/DATABASE     TLS by sslmode=, and whatever else libpq knows; schema=NAME
+  redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N, prefix=NAME
+  redis+quorum://HOST,HOST,HOST[/DB]                    independent servers, a majority decides; no tokens, no order
+  redis+plain://HOST[/DB]                               the same over keys that redsync and redislock understand
+  zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS
+
+Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME (PostgreSQL has libpq's own).
+Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is %25.
+
+What each can promise, and what not: primacy doctor --store URL.`,
+	}
+}
+
+// schemes are the beginnings of store URLs that a shell offers.
+func schemes() []string {
+	var all []string
+	for _, s := range open.Schemes {
+		all = append(all, s+"://")
+	}
+	return append(all, "etcds://", "rediss://", "zks://", embeddedScheme)
+}

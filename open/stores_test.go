@@ -1,0 +1,119 @@
+package open
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+func TestPostgresURLs(t *testing.T) {
+	for url, want := range map[string]string{
+		"postgres://h":                       "postgres://h:5432/",
+		"postgresql://u:p@h/db":              "postgres://u@h:5432/db",
+		"postgres://u:p%2F%40@h1,h2:1/d%2Fb": "postgres://u@h1:5432,h2:1/d/b",
+		"postgres://u@h/db?sslmode=require&schema=x&target_session_attrs=any": "postgres://u@h:5432/db?sslmode=require&target_session_attrs=any",
+		"postgres:///db?host=%2Frun%2Fpostgresql":                             "postgres:///db?host=%2Frun%2Fpostgresql",
+	} {
+		a, err := parse(url)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		c, err := postgresConfig(a)
+		if err != nil || c.DSN != want || a.password != c.Password || strings.Contains(url, "schema=x") != (c.Prefix == "x") {
+			t.Errorf("%s: %+v, %v, want %s", url, c, err, want)
+		}
+	}
+}
+
+func TestRedisURLs(t *testing.T) {
+	a, err := parse("rediss://:p@h/3?prefix=x&replicas=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := redisConfig(a)
+	if err != nil || c.Addrs[0] != "h:6379" || c.Password != "p" || c.Username != "" || c.DB != 3 || c.Prefix != "x" || c.Replicas != 2 || c.TLS == nil {
+		t.Errorf("%+v, %v", c, err)
+	}
+	a, err = parse("redis+quorum://u:p@a,b:1,c?guard=off&max-ttl=10s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := redlockConfig(a)
+	if err != nil || strings.Join(q.Addrs, " ") != "a:6379 b:1 c:6379" || q.Guard >= 0 || q.MaxTTL != 10*time.Second || q.Plain || q.TLS != nil {
+		t.Errorf("%+v, %v", q, err)
+	}
+	if a, err = parse("rediss+plain://a?guard=2s"); err != nil {
+		t.Fatal(err)
+	}
+	if q, err = redlockConfig(a); err != nil || !q.Plain || q.TLS == nil || q.Guard != 2*time.Second {
+		t.Errorf("%+v, %v", q, err)
+	}
+}
+
+// TestEachStoreSaysWhatIsWrongWithItsURL goes through Open, which must not get as far as the network.
+func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
+	for url, want := range map[string]string{
+		"postgres://u:CANARY@h/db?password=CANARY": "write it before the host",
+		"postgres://u:CANARY@h/db?migrate=often":   "use true or false",
+		"postgres://u:CANARY@h/db?sslmode=often":   "connection string",
+		"redis://h/x":                              "not the number of a database",
+		"redis://h/-1":                             "not the number of a database",
+		"redis://a,b":                              "several hosts",
+		"redis://a/1?cluster=true":                 "only database 0",
+		"redis://a?cluster=true&sentinel=m":        "do not go together",
+		"redis://a?replicas=many":                  "use a number from 0 to 100",
+		"redis://h?ca=/x":                          "use rediss://",
+		"redis://h?foo=CANARY":                     `unknown option "foo"`,
+		"redis+quorum://a,b,c?ca=/x":               "use rediss+quorum://",
+		"redis+quorum://a,b,c?guard=often":         "use a duration",
+		"redis+quorum://a,a,b":                     "twice",
+		"redis+plain://a?prefix=x":                 `unknown option "prefix"`,
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		st, err := Open(ctx, url)
+		cancel()
+		if err == nil {
+			st.Close()
+		}
+		if !errors.Is(err, ErrURL) && !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: got %v, want one line with %q", url, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%q: a password is in the error: %v", url, err)
+		}
+	}
+}
+
+// FuzzStoreURL holds every scheme to: no panic, and no part of a password in an error.
+func FuzzStoreURL(f *testing.F) {
+	for _, s := range []string{"", "p", "/", "?", "#", "@", ":", "%", "%2F", "a/b", "a?b=c", "@/@", ",x@y,", "[::1]", "\n", "\x00", "\xff", "?password=", "?sslmode="} {
+		f.Add(s, "h:1/1?prefix=x")
+	}
+	f.Fuzz(func(t *testing.T, pw, rest string) {
+		const mark = "SWORDFISH"
+		if strings.Contains(rest, mark) || strings.Contains(pw, mark) {
+			t.Skip()
+		}
+		for scheme := range kinds {
+			a, err := parse(scheme + "://user:" + mark + pw + mark + "@" + rest)
+			if err == nil {
+				switch {
+				case strings.HasPrefix(scheme, "postgres"):
+					_, err = postgresConfig(a)
+				case strings.Contains(scheme, "+"):
+					_, err = redlockConfig(a)
+				case strings.HasPrefix(scheme, "redis"):
+					_, err = redisConfig(a)
+				}
+			}
+			if err != nil && (strings.Contains(err.Error(), mark) || !errors.Is(err, ErrURL)) {
+				t.Errorf("%s: got %v", scheme, err)
+			}
+		}
+	})
+}
