@@ -1,0 +1,306 @@
+package zkstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// link is one ZooKeeper session, whatever connections it comes by. A session that ended never comes back: go-zookeeper would begin another one on the same
+// value, in which requests that still wait would be done, so its dialer is closed first.
+type link struct {
+	store   *Store
+	conn    *zk.Conn
+	servers *servers
+
+	mu      sync.Mutex
+	sid     int64         // 0: no session yet
+	timeout time.Duration // as the present connection negotiated it
+	gen     uint64        // connections begun
+	began   time.Duration // when the present connection asked for the session
+	up      chan struct{} // closed while connected
+	isUp    bool
+	has     bool // it has its session on the present connection
+	authed  bool // user and password were taken
+	mute    bool // nothing is sent any more
+	present *wire
+	watches map[string]*watch
+
+	dead chan struct{} // closed once the session is over for us
+	why  error         // why, set before dead is closed
+	idle chan struct{} // closed when nothing of it runs any more
+}
+
+// newLink opens a session with that timeout. It does not wait for it.
+func newLink(s *Store, timeout time.Duration) (*link, error) {
+	l := &link{store: s, up: make(chan struct{}), dead: make(chan struct{}), idle: make(chan struct{}), watches: map[string]*watch{}}
+	l.servers = newServers(s.config.Servers, l.dead)
+	built := make(chan struct{})
+	conn, events, err := zk.Connect(s.config.Servers, (timeout + time.Millisecond - 1).Truncate(time.Millisecond),
+		zk.WithDialer(func(_, addr string, _ time.Duration) (net.Conn, error) {
+			<-built
+			return l.dial(addr)
+		}),
+		zk.WithHostProvider(l.servers), zk.WithLogger(silent{}), zk.WithLogInfo(false), zk.WithEventCallback(l.hear), zk.WithMaxConnBufferSize(sendBuffer))
+	if err != nil {
+		return nil, fmt.Errorf("ZooKeeper at %s: %w", s.where(), err)
+	}
+	l.conn = conn
+	close(built)
+	go func() {
+		for range events { // all of it was heard by hear; the channel ends when the connection's goroutine does
+		}
+		close(l.idle)
+	}()
+	return l, nil
+}
+
+// silent is what go-zookeeper logs to.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// sendBuffer is how large a request may be, with some room for what is around values; ZooKeeper's own limit is 1 MiB.
+const sendBuffer = 1 << 20
+
+// hear is told all events, in their order, by the goroutine that reads the connection: it must not block.
+func (l *link) hear(ev zk.Event) {
+	if ev.Type == zk.EventSession {
+		l.hearSession(ev.State)
+		return
+	}
+	l.mu.Lock()
+	fired := l.fire(ev)
+	l.mu.Unlock()
+	for _, w := range fired {
+		w.tell(ev.Type == zk.EventNodeDeleted)
+	}
+}
+
+func (l *link) hearSession(state zk.State) {
+	switch state {
+	case zk.StateHasSession:
+		l.connected()
+	case zk.StateExpired:
+		l.end(driver.ErrGone, false)
+	case zk.StateDisconnected, zk.StateConnecting:
+		l.mu.Lock()
+		l.has = false
+		if l.isUp {
+			l.isUp, l.up = false, make(chan struct{})
+		}
+		l.mu.Unlock()
+	}
+}
+
+// connected notes that the connection has its session. Another session than before is not ours: nothing of the old one lives in it.
+func (l *link) connected() {
+	l.mu.Lock()
+	sid, timeout := l.present.session()
+	if l.sid != 0 && l.sid != sid {
+		l.mu.Unlock()
+		l.end(driver.ErrGone, false)
+		return
+	}
+	l.sid, l.timeout, l.began, l.has = sid, timeout, l.present.asked, true
+	if l.authed || l.store.config.Username == "" {
+		l.raise()
+	} else {
+		go l.login(l.gen)
+	}
+	// go-zookeeper sets its watches again on the new server. We do not rest on it: all who watch look again.
+	var all []*watch
+	for key, w := range l.watches {
+		all = append(all, w)
+		delete(l.watches, key)
+	}
+	l.mu.Unlock()
+	for _, w := range all {
+		w.tell(false)
+	}
+	l.servers.found()
+}
+
+// raise lets calls through. The caller has the mutex.
+func (l *link) raise() {
+	if !l.isUp && !l.mute {
+		l.isUp = true
+		close(l.up)
+	}
+}
+
+// login sends our user and password on the first connection; go-zookeeper does so on later ones, before anything else.
+func (l *link) login(gen uint64) {
+	c := l.store.config
+	if l.conn.AddAuth("digest", []byte(c.Username+":"+c.Password)) != nil {
+		return // the connection was lost: the next one begins anew
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.authed = true
+	if l.gen == gen && l.has {
+		l.raise()
+	}
+}
+
+// over says whether the session is over for us.
+func (l *link) over() bool {
+	select {
+	case <-l.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// ready waits until the link has its session and a connection, and its credentials were sent.
+func (l *link) ready(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		up, ok := l.up, l.isUp
+		l.mu.Unlock()
+		if ok && !l.over() {
+			return ctx.Err()
+		}
+		select {
+		case <-up:
+		case <-l.dead:
+			return l.why
+		case <-ctx.Done():
+			return l.servers.explain(ctx.Err())
+		}
+	}
+}
+
+// generation returns the number of the present connection, and what is known of it.
+func (l *link) generation() (gen uint64, began, timeout time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gen, l.began, l.timeout
+}
+
+// id returns the session as names of nodes show it.
+func (l *link) id() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Sprintf("%016x", uint64(l.sid))
+}
+
+// end makes the link useless at once, for that reason. With close the servers are told to end the session, if they can be reached; otherwise
+// they end it when they have heard nothing for its timeout.
+func (l *link) end(why error, closing bool) {
+	l.mu.Lock()
+	if l.over() {
+		l.mu.Unlock()
+		return
+	}
+	l.why = why
+	close(l.dead)
+	present := l.present
+	if !closing {
+		l.mute = true
+	}
+	var all []*watch
+	for _, w := range l.watches {
+		all = append(all, w)
+	}
+	l.watches = map[string]*watch{}
+	l.mu.Unlock()
+	for _, w := range all {
+		w.tell(false)
+	}
+	if !closing && present != nil {
+		_ = present.Close()
+	}
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	delete(l.store.links, l)
+	l.store.work.Go(func() {
+		l.conn.Close() // waits a second at most for the servers' answer
+		l.mu.Lock()
+		l.mute = true
+		present := l.present
+		l.mu.Unlock()
+		if present != nil {
+			_ = present.Close()
+		}
+		<-l.idle
+	})
+}
+
+// call does one request. go-zookeeper's calls know no context: one that is given up may still be done, as the port allows, unless f makes something. The
+// caller makes things only in calls that it never gives up (see (*lease).enter).
+func call[T any](ctx context.Context, l *link, f func(c *zk.Conn) (T, error)) (got T, err error) {
+	if err := l.ready(ctx); err != nil {
+		return got, err
+	}
+	type answer struct {
+		got T
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		got, err := f(l.conn)
+		done <- answer{got, err}
+	}()
+	select {
+	case a := <-done:
+		return a.got, l.translate(a.err)
+	case <-ctx.Done():
+		return got, ctx.Err()
+	case <-l.dead:
+		return got, l.why
+	}
+}
+
+// translate turns what is final into the port's errors, and leaves the rest: it is unknown.
+func (l *link) translate(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, zk.ErrSessionExpired):
+		l.end(driver.ErrGone, false)
+		return driver.ErrGone
+	case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrAuthFailed), errors.Is(err, zk.ErrInvalidACL):
+		return fmt.Errorf("no permission (%w): check user, password and the ACLs below %s: %w", err, l.store.root, driver.ErrRefused)
+	case errors.Is(err, zk.ErrShortBuffer):
+		return fmt.Errorf("too large for one request: %w", driver.ErrRefused)
+	}
+	return err
+}
+
+// multi does all of ops or none.
+func multi(ctx context.Context, l *link, ops ...any) ([]zk.MultiResponse, error) {
+	return call(ctx, l, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
+}
+
+// failed returns which of the ops of a multi was the reason that none was done, or -1.
+func failed(answers []zk.MultiResponse) int {
+	for i, a := range answers {
+		if a.Error != nil {
+			return i
+		}
+	}
+	return -1
+}
+
+// pause waits a little between two tries of what must be done, and says whether to go on.
+func (l *link) pause(try int) bool {
+	select {
+	case <-time.After(min(time.Duration(try)*20*time.Millisecond, time.Second)):
+		return true
+	case <-l.dead:
+		return false
+	}
+}
+
+// now is the clock by which calls are timed: it counts suspended time.
+func now() time.Duration { return boottime.Now() }

@@ -1,0 +1,174 @@
+package zkstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// write is a write of the session that was answered, all of it on one connection.
+type write struct {
+	gen            uint64
+	sent, answered time.Duration
+}
+
+// Renew proves that the lease lives for its ttl from the call.
+//
+// A read proves nothing: a follower that is cut off from its leader answers reads for seconds, and a leader that was frozen does when it wakes, while the others have ended
+// the session. A write goes through the log of a leader that has a quorum and there finds the session, so its answer proves that the session had not ended. But it
+// does not restart the timeout either: only the leader times sessions, and of one that comes through a follower it hears in the follower's answers to its pings, two of which it sends in a
+// tick (Leader.lead, Learner.ping, LearnerHandler.run). So:
+//
+//   - Let A, B and C be writes of the session on one connection, so on one server and under one leader: a server that changes its leader closes its clients' connections. B is sent a tick
+//     after the answer of A, C after that of B.
+//   - Since the follower had A, its next answer to a ping carries the session (unless one did already, after A).
+//   - Between the answer of A and B's commit at the leader a tick has passed, so the leader has queued a ping for the follower, on the same queue as that commit and before it. So the follower
+//     had the ping, and answered it, before we had the answer of B, so before it passed C on, on the same connection to the leader.
+//   - So when the leader took C into its log it had been touched by the session after A was SENT, and ends it at (sending of A) + timeout or later: it rounds up to its tick.
+//   - C was committed by a quorum, so up to then no later leader had begun; a later one gives every session its full timeout anew.
+//
+// So after C the lease lives until (sending of A) + timeout, and the timeout is chosen so much longer than the ttl that A may be as old as two renewals. Asking for a session, by a new connection,
+// is such an A without the ping: the leader itself touches the session before it answers (Leader.revalidateSession, PrepRequestProcessor for a new one). A leader that we are connected to, or a server that is alone,
+// is touched by each write.
+//
+// What it rests on: a leader that answers writes sends at least one of the two pings of a tick. A leader that is stopped as a whole does not answer; one whose pinging thread alone gets no processor for a tick,
+// while the threads that serve writes do, breaks it. An observer that follows a follower (observerMasterPort) hears pings one hop later and is not covered: connect to voting members.
+//
+// Where no A is young enough, Renew makes A, B and C itself, which takes it a tick.
+func (l *lease) Renew(ctx context.Context) error {
+	called := now()
+	if err := l.check(ctx); err != nil {
+		return err
+	}
+	select {
+	case l.renewing <- struct{}{}:
+		defer func() { <-l.renewing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	l.timer.Reset(l.patience())
+	for {
+		w, err := l.strike(ctx)
+		if err != nil {
+			return err
+		}
+		gen, began, timeout := l.link.generation()
+		if w.gen == 0 || w.gen != gen {
+			l.writes = nil
+			continue // the connection changed under it: it is no part of a chain, but the new connection is one's begin
+		}
+		l.writes = append(trim(l.writes, w, timeout), w)
+		if called-l.proved(w, began) <= timeout-l.ttl {
+			return nil
+		}
+		if err := l.await(ctx, l.untilB(called, timeout)); err != nil {
+			return err
+		}
+	}
+}
+
+// strike writes to the lease's beat node.
+func (l *lease) strike(ctx context.Context) (write, error) {
+	before, _, _ := l.link.generation()
+	if err := l.link.ready(ctx); err != nil {
+		return write{}, err
+	}
+	sent := now()
+	_, err := call(ctx, l.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(l.beat, nil, -1) })
+	if errors.Is(err, zk.ErrNoNode) { // whoever ends a lease deletes it, with the others
+		l.link.end(driver.ErrGone, true)
+		return write{}, driver.ErrGone
+	}
+	if err != nil {
+		return write{}, err
+	}
+	w := write{sent: sent, answered: now()}
+	if after, _, _ := l.link.generation(); after == before {
+		w.gen = after
+	}
+	return w, nil
+}
+
+// trim drops what is of another connection or too old to be of use.
+func trim(chain []write, last write, timeout time.Duration) []write {
+	var kept []write
+	for _, w := range chain {
+		if w.gen == last.gen && last.sent-w.sent < timeout {
+			kept = append(kept, w)
+		}
+	}
+	return kept[max(0, len(kept)-64):]
+}
+
+// proved returns when that was sent of which the answer of c proves that the session's timeout began after it.
+func (l *lease) proved(c write, began time.Duration) time.Duration {
+	sent := began
+	for _, b := range l.writes {
+		if b.answered > c.sent {
+			continue
+		}
+		for _, a := range l.writes {
+			if b.sent-a.answered >= l.gap() {
+				sent = max(sent, a.sent)
+			}
+		}
+	}
+	return sent
+}
+
+// gap is how long after A the write B is sent: two pings.
+func (l *lease) gap() time.Duration { return l.store.tick }
+
+// untilB returns how long to wait before the next write, for the sooner proof.
+func (l *lease) untilB(called, timeout time.Duration) time.Duration {
+	last := l.writes[len(l.writes)-1]
+	wait := l.gap()
+	for _, a := range l.writes {
+		if called-a.sent > timeout-l.ttl {
+			continue // too old to be A
+		}
+		if last.sent-a.answered >= l.gap() {
+			return 0 // the last one is B already
+		}
+		wait = min(wait, a.answered+l.gap()-last.answered)
+	}
+	return max(wait, 0)
+}
+
+func (l *lease) await(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("not enough time to prove that the session lives: %w", ctx.Err())
+	case <-l.link.dead:
+		return l.link.why
+	}
+}
+
+// sessionFor returns the session timeout that a ttl needs: renewals come every fifth of a ttl, so the A of a proof is up to half a ttl old, and a tick more where
+// a fifth is less than that.
+func sessionFor(ttl, tick time.Duration) time.Duration {
+	if ttl >= 5*tick {
+		return (ttl*3 + 1) / 2
+	}
+	return (ttl*3+1)/2 + tick
+}
+
+// ttlWithin undoes sessionFor: the largest ttl that a timeout carries.
+func ttlWithin(timeout, tick time.Duration) time.Duration {
+	if ttl := timeout * 2 / 3; ttl >= 5*tick {
+		return ttl
+	}
+	return (timeout - tick) * 2 / 3
+}

@@ -1,0 +1,218 @@
+// Package zkstore keeps leases and claims in ZooKeeper (3.5 or newer).
+//
+// A lease is one ZooKeeper session, with a connection of its own. A claim is an ephemeral sequential node of that session:
+//
+//	/primacy/db%2Fprimary/p1-<session>-<hash of the claim ID>-<slots>-<seat>-<sequence>   a claim in the line of "db/primary"
+//	/primacy/@leases/<session>   says that the lease lives, and for whom; whoever deletes it has ended the lease for good
+//	/primacy/@beats/<session>    what a renewal writes to
+//	/primacy/@mail/<session>     requests to the holder
+//	/primacy/@journal/<journal>/<key>
+//
+// The token is the node's czxid. Nodes of names are kept when nobody stands in them any more; one may be deleted by hand while nobody uses the name.
+//
+// What a renewal proves, and what it rests on, is told at (*lease).Renew.
+package zkstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Config is how Open reaches ZooKeeper. Servers are required.
+type Config struct {
+	Servers  []string    // "host:port", or "host" for port 2181
+	Username string      // with Password: digest authentication, and nobody else may read or change what is made
+	Password string      //
+	TLS      *tls.Config // nil: plain
+	Root     string      // below which all nodes lie; "/primacy" if empty
+
+	// Tick is the servers' tickTime, if the store cannot find it out: it asks them (the command conf, if they allow it), or takes the larger of half their
+	// least session timeout and a twentieth of their largest. Set it where both were configured below the defaults.
+	Tick time.Duration
+
+	Logger *slog.Logger // told of connections lost and found; nil: nobody is
+}
+
+// Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner] and [driver.Operator] too.
+type Store struct {
+	config  Config
+	root    string
+	acl     []zk.ACL
+	caps    driver.Caps
+	tick    time.Duration
+	longest time.Duration // the largest session timeout
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool
+	own    *link          // the session of calls that belong to no lease; nil: none yet, or it ended
+	links  map[*link]bool // all that are open
+	work   sync.WaitGroup
+}
+
+// Open returns a store on the servers of c. It waits for one that does not answer until ctx ends; if all of them refuse the connection it fails at once. An error
+// names the servers; [driver.ErrRefused] if they are older than 3.5, or do not let us in.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	s, err := build(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.explore(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	if err := s.prepare(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("ZooKeeper at %s: %w", s.where(), err)
+	}
+	return s, nil
+}
+
+// build puts a Store together. Nothing runs yet.
+func build(c Config) (*Store, error) {
+	if len(c.Servers) == 0 {
+		return nil, fmt.Errorf("ZooKeeper: no servers: %w", driver.ErrRefused)
+	}
+	root := "/" + strings.Trim(c.Root, "/")
+	if c.Root == "" {
+		root = "/primacy"
+	}
+	for _, part := range strings.Split(root[1:], "/") {
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, fmt.Errorf("ZooKeeper: %q is not a path for the root of all nodes: %w", c.Root, driver.ErrRefused)
+		}
+	}
+	if (c.Username == "") != (c.Password == "") || strings.Contains(c.Username, ":") {
+		return nil, fmt.Errorf("ZooKeeper: a user name (without a colon) and a password come together: %w", driver.ErrRefused)
+	}
+	s := &Store{config: c, root: root, acl: zk.WorldACL(zk.PermAll), links: map[*link]bool{}}
+	s.config.Servers = nil
+	for _, server := range c.Servers {
+		s.config.Servers = append(s.config.Servers, withPort(server))
+	}
+	if c.Username != "" {
+		s.acl = zk.DigestACL(zk.PermAll, c.Username, c.Password)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// prepare makes the nodes that every call needs, and so finds out whether we may.
+func (s *Store) prepare(ctx context.Context) error {
+	l, err := s.main(ctx)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{s.at("@leases"), s.at("@beats"), s.at("@mail"), s.at("@journal"), s.at("@sync")} {
+		if err := s.ensure(ctx, l, dir); err != nil {
+			return err
+		}
+	}
+	return s.barrier(ctx, l)
+}
+
+// where names the servers, for people.
+func (s *Store) where() string { return strings.Join(s.config.Servers, ",") }
+
+// at returns the path of a node below the root.
+func (s *Store) at(parts ...string) string { return s.root + "/" + strings.Join(parts, "/") }
+
+// Caps tells what the store does.
+func (s *Store) Caps() driver.Caps { return s.caps }
+
+// main returns the session of calls that belong to no lease, when it is connected.
+func (s *Store) main(ctx context.Context) (*link, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.own != nil && s.own.over() {
+		s.own = nil
+	}
+	if s.own == nil {
+		own, err := s.dial(min(10*time.Second, s.longest))
+		if err != nil {
+			s.mu.Unlock()
+			return nil, err
+		}
+		s.own = own
+	}
+	l := s.own
+	s.mu.Unlock()
+	return l, l.ready(ctx)
+}
+
+// dial opens a session. The caller has the mutex.
+func (s *Store) dial(timeout time.Duration) (*link, error) {
+	if s.closed {
+		return nil, errClosed
+	}
+	l, err := newLink(s, timeout)
+	if err != nil {
+		return nil, err
+	}
+	s.links[l] = true
+	return l, nil
+}
+
+// ensure makes a persistent node and those above it.
+func (s *Store) ensure(ctx context.Context, l *link, path string) error {
+	_, err := call(ctx, l, func(c *zk.Conn) (string, error) { return c.Create(path, nil, 0, s.acl) })
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
+	}
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	above := path[:strings.LastIndexByte(path, '/')]
+	if above == "" {
+		return err
+	}
+	if err := s.ensure(ctx, l, above); err != nil {
+		return err
+	}
+	return s.ensure(ctx, l, path)
+}
+
+// barrier returns when the server of l has applied all that a quorum had before the call: by a write, for ZooKeeper's own sync is answered by a leader that was
+// deposed and does not know.
+func (s *Store) barrier(ctx context.Context, l *link) error {
+	path := s.at("@sync")
+	_, err := call(ctx, l, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, nil, -1) })
+	if errors.Is(err, zk.ErrNoNode) { // somebody has tidied up
+		return s.ensure(ctx, l, path)
+	}
+	return err
+}
+
+var errClosed = errors.New("the store was closed")
+
+// Close frees what the store opened. Leases are not ended: ZooKeeper ends them when it has heard nothing for their timeout.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.cancel()
+	own := s.own
+	var all []*link
+	for l := range s.links {
+		all = append(all, l)
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		l.end(errClosed, l == own)
+	}
+	s.work.Wait()
+	return nil
+}

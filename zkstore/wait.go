@@ -1,0 +1,282 @@
+package zkstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Wait blocks until the place is held. It watches the claims in front that block it, no others, and its own node.
+func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	c, err := l.standingAt(ctx, p)
+	if err != nil {
+		return driver.Place{}, err
+	}
+	if err := l.held(ctx, c); err != nil {
+		return driver.Place{}, err
+	}
+	return l.place(c, true), nil
+}
+
+// held returns nil when a claim has come to hold.
+func (l *lease) held(ctx context.Context, c *claim) error {
+	for {
+		turn, err := l.await1(ctx, c)
+		if err != nil || turn {
+			return err
+		}
+	}
+}
+
+// await1 looks once, and if the claim does not hold waits until it is worth looking again. True: it holds.
+//
+// Where one claim alone blocks it, the end of that one is enough, without another look: the servers tell a connection of changes in the order in which they happened. So if the watch
+// on our own node was set before we looked, is so still, and the connection is the same, our node stood when the other one went.
+func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
+	gen, _, _ := l.link.generation()
+	arm := l.armOf(c)
+	nodes, at, err := l.position(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	front := blockers(nodes, at)
+	if len(front) == 0 {
+		return true, nil
+	}
+	woken := make(chan bool, 1) // true: a claim in front was deleted that alone was in the way
+	for i, n := range front {
+		got, w, err := l.link.look(ctx, ofNode, n.path, true)
+		if err != nil {
+			return false, err
+		}
+		if !got.exists {
+			return false, nil
+		}
+		before := slotsOf(nodes[:at])
+		index := slices.IndexFunc(nodes, func(o node) bool { return o.path == front[i].path })
+		alone := driver.Free(c.want.Slots, slices.Delete(before, index, index+1)...)
+		w.on(func(deleted bool) {
+			select {
+			case woken <- deleted && alone:
+			default:
+			}
+		})
+	}
+	late := time.NewTimer(slowly)
+	defer late.Stop()
+	select {
+	case turn := <-woken:
+		now, _, _ := l.link.generation()
+		return turn && arm != 0 && now == gen && l.armOf(c) == arm && !l.link.over(), nil
+	case <-c.left:
+		return false, driver.ErrGone
+	case <-late.C:
+		return false, nil
+	case <-l.link.dead:
+		return false, l.link.why
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// armOf returns which watch is set on a claim's own node, 0 if none is or it has gone.
+func (l *lease) armOf(c *claim) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.isGone {
+		return 0
+	}
+	return c.arm
+}
+
+// guardNode sets a watch on a claim's own node, so that we hear when somebody removes it.
+func (l *lease) guardNode(c *claim) {
+	for try := 1; ; try++ {
+		got, w, err := l.link.look(context.Background(), ofNode, c.path, true)
+		l.mu.Lock()
+		done := c.isGone
+		l.mu.Unlock()
+		switch {
+		case done || l.link.over():
+			return
+		case err != nil:
+			l.link.pause(try)
+			continue
+		case !got.exists:
+			l.removed(c)
+			return
+		}
+		l.mu.Lock()
+		l.arms++
+		arm := l.arms
+		c.arm = arm
+		l.mu.Unlock()
+		w.on(func(deleted bool) {
+			l.mu.Lock()
+			if c.arm == arm {
+				c.arm = 0
+			}
+			l.mu.Unlock()
+			if deleted {
+				l.removed(c)
+			} else {
+				go l.guardNode(c)
+			}
+		})
+		return
+	}
+}
+
+// patrol looks at all claims now and then, should a watch have been lost.
+func (l *lease) patrol() {
+	for {
+		select {
+		case <-time.After(12 * slowly):
+		case <-l.link.dead:
+			return
+		}
+		l.mu.Lock()
+		var all []*claim
+		for _, c := range l.claims {
+			if c.path != "" && !c.isGone {
+				all = append(all, c)
+			}
+		}
+		l.mu.Unlock()
+		_ = each(len(all), func(i int) error {
+			got, _, err := l.link.look(context.Background(), ofNode, all[i].path, false)
+			if err == nil && !got.exists {
+				l.removed(all[i])
+			}
+			return err
+		})
+	}
+}
+
+// removed notes that a claim's node has gone, and tells its owner unless that was his doing.
+func (l *lease) removed(c *claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.isGone {
+		return
+	}
+	l.hasLeft(c)
+	l.forget(c)
+	if at := (seat{c.want.Name, c.want.Seat}); l.claims[at] == c {
+		delete(l.claims, at)
+	}
+	if !c.spent {
+		l.spent[c.want.ID] = true
+		if !c.quiet {
+			l.tell(driver.News{Place: l.place(c, false), Gone: true})
+		}
+	}
+}
+
+// Follow has News tell what becomes of places.
+func (l *lease) Follow(places ...driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		c := l.find(p)
+		switch {
+		case c == nil: // News has told, or its owner released it
+		case p.Held:
+			go l.follow(c, l.wanted, driver.News{Wanted: true})
+		default:
+			go l.follow(c, l.held, driver.News{Held: true})
+		}
+	}
+}
+
+// follow tells a piece of news when it has come to be.
+func (l *lease) follow(c *claim, until func(context.Context, *claim) error, n driver.News) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-c.left:
+			cancel()
+		case <-l.link.dead:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for try := 1; ; try++ {
+		err := until(ctx, c)
+		l.mu.Lock()
+		switch {
+		case c.isGone || c.spent || l.closing || l.link.over():
+			l.mu.Unlock()
+			return
+		case err == nil:
+			n.Place = l.place(c, true)
+			l.tell(n)
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		if final(err) || !l.link.pause(try) {
+			return
+		}
+	}
+}
+
+// wanted returns nil when a claim of another lease waits behind c.
+func (l *lease) wanted(ctx context.Context, c *claim) error {
+	for {
+		nodes, _, _, w, err := l.store.children(ctx, l.link, c.want.Name, true)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(nodes, func(n node) bool { return n.path == c.path })
+		if at < 0 {
+			l.removed(c)
+			return driver.ErrGone
+		}
+		for i := at + 1; i < len(nodes); i++ {
+			if nodes[i].lease != l.id && !free(nodes, i) {
+				return nil
+			}
+		}
+		if err := anyOf(ctx, l.store.ctx, []*watch{w}); err != nil {
+			return err
+		}
+	}
+}
+
+// tell keeps a piece of news for News and wakes it. The caller has the mutex.
+func (l *lease) tell(n driver.News) {
+	l.news = append(l.news, n)
+	close(l.told)
+	l.told = make(chan struct{})
+}
+
+// News returns what others did to the lease's places since the last call, or blocks until there is something.
+func (l *lease) News(ctx context.Context) ([]driver.News, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		l.mu.Lock()
+		news, told, closing := l.news, l.told, l.closing
+		l.news = nil
+		l.mu.Unlock()
+		switch {
+		case closing || l.link.over() && errors.Is(l.link.why, driver.ErrGone):
+			return nil, driver.ErrGone
+		case len(news) > 0:
+			return news, nil
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-l.link.dead:
+			return nil, l.link.why
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package zkstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// watch is a watch on one node, which all who look at the node share: go-zookeeper keeps one for each call until the node changes, so that somebody who looks
+// again and again would fill its memory.
+type watch struct {
+	fired chan struct{} // closed when the node has changed, or may have
+	armed bool          // the server has it. Guarded by the link's mutex
+
+	mu      sync.Mutex
+	done    bool
+	deleted bool                 // it fired because the node was deleted
+	also    []func(deleted bool) // called when it fires, in the order of the servers' events
+}
+
+// tell wakes all who share the watch.
+func (w *watch) tell(deleted bool) {
+	w.mu.Lock()
+	if w.done {
+		w.mu.Unlock()
+		return
+	}
+	w.done, w.deleted = true, deleted
+	also := w.also
+	w.mu.Unlock()
+	for _, f := range also {
+		f(deleted)
+	}
+	close(w.fired)
+}
+
+// on calls f when the watch fires, at once if it has.
+func (w *watch) on(f func(deleted bool)) {
+	w.mu.Lock()
+	if !w.done {
+		w.also = append(w.also, f)
+		w.mu.Unlock()
+		return
+	}
+	deleted := w.deleted
+	w.mu.Unlock()
+	f(deleted)
+}
+
+// Kinds of watches: of a node's data and existence, and of its children.
+const (
+	ofNode     = "n"
+	ofChildren = "c"
+)
+
+// fire takes out the watches that an event is about. The caller has the mutex.
+func (l *link) fire(ev zk.Event) (fired []*watch) {
+	kinds := []string{ofNode, ofChildren}
+	switch ev.Type {
+	case zk.EventNodeCreated, zk.EventNodeDataChanged:
+		kinds = kinds[:1]
+	case zk.EventNodeChildrenChanged:
+		kinds = kinds[1:]
+	}
+	for _, kind := range kinds {
+		if w := l.watches[kind+ev.Path]; w != nil {
+			fired = append(fired, w)
+			delete(l.watches, kind+ev.Path)
+		}
+	}
+	return fired
+}
+
+// looked is what was found at a node.
+type looked struct {
+	data     []byte
+	children []string
+	stat     *zk.Stat
+	exists   bool
+}
+
+// look reads a node, or its children. With watched it returns a watch that fires on the first change after the reading.
+func (l *link) look(ctx context.Context, kind, path string, watched bool) (looked, *watch, error) {
+	if err := l.ready(ctx); err != nil {
+		return looked{}, nil, err
+	}
+	var w *watch
+	armed := false
+	if watched {
+		l.mu.Lock()
+		if w = l.watches[kind+path]; w == nil || !w.armed {
+			w = &watch{fired: make(chan struct{})}
+			if old := l.watches[kind+path]; old != nil { // its call is under way: both fire, this one takes its place
+				w.also = append(w.also, old.tell)
+			}
+			l.watches[kind+path] = w // before the call: the event may overtake the answer
+		} else {
+			armed = true
+		}
+		l.mu.Unlock()
+	}
+	got, err := call(ctx, l, func(c *zk.Conn) (looked, error) { return read(c, kind, path, watched && !armed) })
+	if w == nil || armed {
+		return got, w, err
+	}
+	l.mu.Lock()
+	if err == nil && (got.exists || kind == ofNode) {
+		w.armed = true
+		l.mu.Unlock()
+		return got, w, nil
+	}
+	if l.watches[kind+path] == w {
+		delete(l.watches, kind+path)
+	}
+	l.mu.Unlock()
+	w.tell(false)
+	return got, w, err
+}
+
+func read(c *zk.Conn, kind, path string, watched bool) (got looked, err error) {
+	switch {
+	case kind == ofChildren && watched:
+		got.children, got.stat, _, err = c.ChildrenW(path)
+	case kind == ofChildren:
+		got.children, got.stat, err = c.Children(path)
+	case watched:
+		got.data, got.stat, _, err = c.GetW(path)
+		if errors.Is(err, zk.ErrNoNode) { // GetW leaves no watch for a node to come
+			got.exists, got.stat, _, err = c.ExistsW(path)
+			if err == nil && got.exists {
+				return read(c, kind, path, watched)
+			}
+			return got, err
+		}
+	default:
+		got.data, got.stat, err = c.Get(path)
+	}
+	if errors.Is(err, zk.ErrNoNode) {
+		return got, nil
+	}
+	got.exists = err == nil
+	return got, err
+}

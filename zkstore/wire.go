@@ -1,0 +1,207 @@
+package zkstore
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// wire is one connection of a link. It reads along what go-zookeeper does not tell: when the session was asked for, which it is and for how long the servers keep it.
+type wire struct {
+	net.Conn
+	asked time.Duration // when its first bytes were sent
+	sent  bool
+
+	mu      sync.Mutex
+	head    []byte // the answer to the first request, until it is whole
+	whole   bool
+	sid     int64
+	timeout time.Duration
+	muted   func() bool
+}
+
+// handshakes is for how long a server may leave us without an answer to the first request. go-zookeeper itself would wait for many times the session's timeout
+// for a server that is frozen, and lose the session.
+const handshakes = 2 * time.Second
+
+// dial opens a connection to one server, for go-zookeeper.
+func (l *link) dial(addr string) (net.Conn, error) {
+	l.mu.Lock()
+	l.gen++
+	if l.mute || l.over() {
+		l.mu.Unlock()
+		return nil, errClosed
+	}
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), handshakes)
+	defer cancel()
+	c, err := l.store.connect(ctx, addr)
+	if err != nil {
+		l.servers.failed(addr, err)
+		return nil, err
+	}
+	w := &wire{Conn: c}
+	w.muted = func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.mute
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mute {
+		c.Close()
+		return nil, errClosed
+	}
+	l.present = w
+	return w, nil
+}
+
+// connect opens a plain or TLS connection.
+func (s *Store) connect(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil || s.config.TLS == nil {
+		return c, err
+	}
+	config := s.config.TLS.Clone()
+	if config.ServerName == "" {
+		config.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	t := tls.Client(c, config)
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (w *wire) Write(b []byte) (int, error) {
+	if w.muted() {
+		return 0, errClosed
+	}
+	if !w.sent { // by one goroutine, before all others
+		w.sent, w.asked = true, now()
+	}
+	return w.Conn.Write(b)
+}
+
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.whole && n > 0 {
+		w.head = append(w.head, b[:n]...)
+		w.sid, w.timeout, w.whole = answered(w.head)
+	}
+	return n, err
+}
+
+// SetReadDeadline sets the deadline of reads, sooner while the first answer is awaited.
+func (w *wire) SetReadDeadline(t time.Time) error {
+	w.mu.Lock()
+	whole := w.whole
+	w.mu.Unlock()
+	if soon := time.Now().Add(handshakes); !whole && (t.IsZero() || t.After(soon)) {
+		t = soon
+	}
+	return w.Conn.SetReadDeadline(t)
+}
+
+func (w *wire) session() (int64, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sid, w.timeout
+}
+
+// answered reads the answer to a request for a session: its length, a version, the timeout in ms, the session.
+func answered(head []byte) (sid int64, timeout time.Duration, whole bool) {
+	if len(head) < 20 {
+		return 0, 0, false
+	}
+	return int64(binary.BigEndian.Uint64(head[12:])), time.Duration(binary.BigEndian.Uint32(head[8:])) * time.Millisecond, true
+}
+
+// servers tells go-zookeeper where to connect next: in turn, without the second it would itself wait after each round.
+type servers struct {
+	all  []string
+	stop <-chan struct{}
+
+	mu    sync.Mutex
+	next  int
+	tries int              // since the last connection
+	last  map[string]error // of each server, since the last connection
+	lost  chan struct{}    // closed when all have refused
+}
+
+func newServers(all []string, stop <-chan struct{}) *servers {
+	return &servers{all: all, stop: stop, next: rand.IntN(len(all)), last: map[string]error{}, lost: make(chan struct{})}
+}
+
+func (s *servers) Init([]string) error { return nil }
+func (s *servers) Len() int            { return len(s.all) }
+func (s *servers) Connected()          {}
+
+// Next returns the next server, after a pause if all were tried.
+func (s *servers) Next() (server string, retryStart bool) {
+	s.mu.Lock()
+	server = s.all[s.next%len(s.all)]
+	s.next++
+	rounds := s.tries / len(s.all)
+	s.tries++
+	s.mu.Unlock()
+	if rounds > 0 {
+		select {
+		case <-time.After(min(time.Duration(rounds)*50*time.Millisecond, 500*time.Millisecond)):
+		case <-s.stop:
+		}
+	}
+	select {
+	case <-s.stop:
+		return server, true // has go-zookeeper see that it is closed
+	default:
+		return server, false
+	}
+}
+
+func (s *servers) found() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tries, s.last = 0, map[string]error{}
+}
+
+func (s *servers) failed(addr string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last[addr] = err
+}
+
+// explain adds to err why no server could be reached.
+func (s *servers) explain(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for addr, last := range s.last {
+		return fmt.Errorf("no connection to ZooKeeper (%s: %v): %w", addr, last, err)
+	}
+	return err
+}
+
+// refuses says that a server will not be there the next moment either: nothing listens, or nobody knows its name.
+func refuses(err error) bool {
+	var dns *net.DNSError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) && dns.IsNotFound
+}
+
+// withPort adds ZooKeeper's own port where there is none.
+func withPort(server string) string {
+	if _, _, err := net.SplitHostPort(server); err == nil {
+		return server
+	}
+	return net.JoinHostPort(strings.Trim(server, "[]"), "2181")
+}
