@@ -35,6 +35,7 @@ type arena struct {
 	own      string // folder with a file for each process that acts
 	thaws    []late
 	seen     []proc // everything that must be gone at the end
+	ended    bool
 }
 
 func newArena(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *arena {
@@ -83,8 +84,12 @@ func (a *arena) up(n *node) {
 	n.up(a, electionName, a.ttl, env...)
 }
 
-// down ends everything, thawed if it was frozen, and looks that nothing is left.
+// down ends everything, thawed if it was frozen, and looks that nothing is left. The servers must still run.
 func (a *arena) down() {
+	if a.ended {
+		return
+	}
+	a.ended = true
 	for _, n := range a.nodes {
 		n.heal()
 		n.down()
@@ -97,7 +102,9 @@ func (a *arena) down() {
 			a.Errorf("%v was left behind", p)
 		}
 	}
-	a.ghosts()
+	if !a.Failed() {
+		a.ghosts()
+	}
 }
 
 // settled waits until all candidates stand in the line and the first of them acts, and returns that one.

@@ -68,6 +68,7 @@ func TestRunOnStores(t *testing.T) {
 					fmt.Fprintln(os.Stderr, "torture:", text)
 				}
 				a.positiveControl()
+				a.down()
 			})
 		})
 	}
