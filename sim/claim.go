@@ -36,6 +36,7 @@ type term struct {
 	began   int64 // true time
 	excused bool  // an operator removed its claim or lease: nobody can promise that no other leads before it hears of it
 	removed int64 // when, if it is excused
+	undone  bool  // and the store has forgotten that
 	beside  bool  // it began beside another, and that was counted
 	counted bool  // Check has said yes, or would have
 	late    bool  // its work does not stop in time, on purpose

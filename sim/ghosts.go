@@ -50,7 +50,7 @@ func (j *judge) leaderless() {
 func (j *judge) noticed() {
 	for name, all := range j.terms {
 		for _, tm := range all {
-			if tm.excused && tm.yes() && tm.n.rough+8*sec < j.w.now { // a wait relies on a push for six seconds at most
+			if tm.excused && !tm.undone && tm.yes() && tm.n.rough+8*sec < j.w.now { // a wait relies on a push for six seconds at most
 				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name), tm.n.name, tm.token)
 			}
 		}
@@ -64,7 +64,7 @@ const hearsWithin = 8 * sec
 // when its owner must have heard, until the calm.
 func (j *judge) overdue(tm *term) {
 	w, n := j.w, tm.n
-	if !w.calm && w.plan.Net.Loss+w.plan.Net.Late != 0 || !n.running() {
+	if tm.undone || !w.calm && w.plan.Net.Loss+w.plan.Net.Late != 0 || !n.running() {
 		return
 	}
 	for ; j.nextFault < len(w.plan.Faults) && w.plan.Faults[j.nextFault].At <= w.now; j.nextFault++ {

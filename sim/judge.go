@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/primacy-go/primacy/internal/core"
 )
@@ -214,6 +215,20 @@ func (j *judge) enters(ln *line, e *entry) {
 	j.entered[ln.name] = max(j.entered[ln.name], e.token)
 	if j.w.tr != nil {
 		j.w.say(nil, detail, "store: %s enters the line of %s with token %d, place %d", e.owner.name, nameOf(ln.name), e.token, len(ln.entries)+1)
+	}
+}
+
+// forgets is told that a store has lost what it knew last: of the tokens that went with it those count under which somebody has led.
+func (j *judge) forgets(ln *line) {
+	j.entered[ln.name] = j.top[ln.name]
+	for _, e := range ln.entries {
+		j.entered[ln.name] = max(j.entered[ln.name], e.token)
+		j.byHand = slices.DeleteFunc(j.byHand, func(x taken) bool { return x.name == ln.name && x.token == e.token })
+		for _, tm := range j.past {
+			if tm.c.name == ln.name && tm.token == e.token && tm.excused {
+				tm.undone = true
+			}
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ type reply struct {
 	err    error
 	ok     bool
 	term   uint64 // raft term
+	epoch  uint64 // history of a server
 	id     uint64
 	rev    uint64
 	mod    uint64
@@ -21,7 +22,8 @@ type reply struct {
 	ttl    int64
 	held   bool
 	stands bool
-	mask   uint8 // a bit for each name
+	claims [2]uint64 // claim IDs, by name
+	mask   uint8     // a bit for each name
 }
 
 // backend is a simulated store: servers that candidates' machines send messages to.

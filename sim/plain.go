@@ -2,12 +2,13 @@ package sim
 
 // plain is a store with one clock that keeps every clause of the port: what memstore, a Redis or a PostgreSQL server is.
 type plain struct {
-	w    *World
-	host host // its clock; frozen while it restarts
-	ln   []*line
-	all  []*plainLease
-	rev  uint64
-	gone func(id uint64) // nil, or told of each lease that ends
+	w     *World
+	host  host // its clock; frozen while it restarts
+	ln    []*line
+	all   []*plainLease
+	rev   uint64
+	holds func(e *entry) bool // nil, or says whether the first in a line holds it
+	gone  func(id uint64)     // nil, or told of each lease that ends
 }
 
 type plainLease struct {
@@ -23,6 +24,7 @@ type plainLease struct {
 	spent  []uint64 // claim IDs that may not enter any more
 	bell   *bell    // the owner waits for news
 	server int      // that will push it
+	era    uint64   // under which it was last renewed
 }
 
 func newPlain(w *World) *plain {
@@ -149,7 +151,7 @@ func (l *plainLease) claim(name int, id uint64) reply {
 		e = &entry{owner: l.owner, inc: l.inc, sess: l.id, claim: id, token: l.p.rev, lease: l.id}
 		ln.enter(e)
 	}
-	return reply{rev: e.token, held: ln.entries[0] == e}
+	return reply{rev: e.token, held: l.p.holdsNow(e)}
 }
 
 // look says where a place stands.
@@ -158,7 +160,12 @@ func (p *plain) look(sess uint64, pl place) (e *entry, r reply) {
 	if e == nil || e.claim != pl.id || pl.token != 0 && e.token != pl.token {
 		return nil, reply{}
 	}
-	return e, reply{stands: true, rev: e.token, held: p.ln[pl.name].entries[0] == e}
+	return e, reply{stands: true, rev: e.token, held: p.holdsNow(e)}
+}
+
+// holdsNow says that a claim holds its name.
+func (p *plain) holdsNow(e *entry) bool {
+	return e.line.entries[0] == e && (p.holds == nil || p.holds(e))
 }
 
 func (l *plainLease) release(pl place) {

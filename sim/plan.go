@@ -27,6 +27,7 @@ type Plan struct {
 	StoreRates []int64 // of the store's one clock, or of each member's
 	Net        Net
 	ZK         Ensemble
+	Mirror     Mirror
 	Faults     []Fault
 	Overlaps   bool // two leaders at once are counted, not a violation: for clocks beyond the bound
 	Broken     Broken
@@ -48,17 +49,21 @@ type Net struct {
 
 // Broken breaks the world on purpose, to show that the judge sees it.
 type Broken struct {
-	NoFence    bool // the register takes every token
-	Unverified bool // the etcd client trusts an acknowledged keepalive
-	NoMove     bool // and a lease of an earlier raft term
-	Herd       bool // the store wakes every waiter
-	Blind      bool // who waits ends a session whatever its heartbeat has become
-	Hasty      bool // who waits counts from when it asked
-	Unproven   bool // a heartbeat counts whatever has become of the lease below
-	ReadProof  bool // a read shows that a ZooKeeper session lives
-	OneWrite   bool // or one write that it was renewed
-	Short      bool // or the write before the last
-	Hurry      bool // the last of three writes follows at once
+	NoFence     bool // the register takes every token
+	Unverified  bool // the etcd client trusts an acknowledged keepalive
+	NoMove      bool // and a lease of an earlier raft term
+	Herd        bool // the store wakes every waiter
+	Blind       bool // who waits ends a session whatever its heartbeat has become
+	Hasty       bool // who waits counts from when it asked
+	Unproven    bool // a heartbeat counts whatever has become of the lease below
+	ReadProof   bool // a read shows that a ZooKeeper session lives
+	OneWrite    bool // or one write that it was renewed
+	NoCalm      bool // a Redis that forgot something grants at once
+	HalfCalm    bool // or after half the ttl
+	EarlyTicket bool // and draws tokens by the time, before it grants again
+	NoWait      bool // and a former primary acknowledges what no replica has
+	Short       bool // or the write before the last
+	Hurry       bool // the last of three writes follows at once
 }
 
 // FaultKind is a kind of fault.

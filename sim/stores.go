@@ -12,6 +12,7 @@ var models = []model{
 	{"plain", 4, planPlain, func(w *World) backend { return newPlain(w) }},
 	{"etcd", 6, nil, func(w *World) backend { return newCluster(w) }},
 	{"beat", 0, planBeat, func(w *World) backend { return newPlain(w) }},
+	{"redis", 2, planRedis, func(w *World) backend { return newRedis(w) }},
 	{"zk", 2, planEnsemble, func(w *World) backend { return newEnsemble(w) }},
 }
 

@@ -56,6 +56,8 @@ func (p *Plan) misfit() {
 		p.timeout()
 	case p.Broken.Hurry:
 		p.ZK.Session += 2 * p.ZK.Pace
+	case p.Broken.NoWait:
+		p.Mirror.Wait = false
 	case p.Broken.OneWrite:
 		p.ZK.Session = p.TTL
 	}
