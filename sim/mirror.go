@@ -12,8 +12,8 @@ type mirror struct {
 	aside  int64  // true time until which a former primary lives on beside it
 	side   int    // and keeps every other machine
 	nextID uint64
+	line   uint64 // counts failovers: PostgreSQL's timeline
 	other  bool   // the second of the two machines serves
-	resume func() // what a server does that goes on with another history, after it has what is left
 }
 
 // Mirror is what a plan says of a server with a replica. All durations are in nanoseconds.
@@ -59,7 +59,6 @@ func newMirror(w *World) *mirror {
 	if w.plan.Mirror.Young {
 		s.since = 0
 	}
-	s.resume = func() {}
 	s.hist = append(s.hist, s.now())
 	return s
 }
@@ -188,6 +187,7 @@ func (s *mirror) fault(f Fault) {
 			skew = -skew
 		}
 		s.other = !s.other
+		s.line++
 		s.restart(c, w.rng.span(0, down+1), skew)
 	}
 }
@@ -202,7 +202,6 @@ func (s *mirror) restart(c content, down, skew int64) {
 	s.become(c)
 	s.since = s.host.clock() + down
 	s.hist = append(s.hist[:0], s.now())
-	s.resume()
 	for _, l := range s.all {
 		l.arm()
 	}

@@ -2,13 +2,14 @@ package sim
 
 // plain is a store with one clock that keeps every clause of the port: what memstore, a Redis or a PostgreSQL server is.
 type plain struct {
-	w     *World
-	host  host // its clock; frozen while it restarts
-	ln    []*line
-	all   []*plainLease
-	rev   uint64
-	holds func(e *entry) bool // nil, or says whether the first in a line holds it
-	gone  func(id uint64)     // nil, or told of each lease that ends
+	w      *World
+	host   host // its clock; frozen while it restarts
+	ln     []*line
+	all    []*plainLease
+	rev    uint64
+	spares func(l *plainLease) bool // nil, or gives a lease that has run out more time
+	holds  func(e *entry) bool      // nil, or says whether the first in a line holds it
+	gone   func(id uint64)          // nil, or told of each lease that ends
 }
 
 type plainLease struct {
@@ -77,7 +78,7 @@ func (l *plainLease) arm() {
 	left := max(0, l.p.host.real(l.ends-l.p.host.clock()), l.p.host.frozen-w.now)
 	w.after(left+w.rng.span(0, w.plan.Tick), nil, func() {
 		l.armed = false
-		if w.now < l.p.host.frozen || l.p.host.clock() < l.ends {
+		if w.now < l.p.host.frozen || l.p.host.clock() < l.ends || !l.over && l.p.spares != nil && l.p.spares(l) {
 			l.arm()
 			return
 		}

@@ -61,6 +61,8 @@ type Broken struct {
 	NoCalm      bool // a Redis that forgot something grants at once
 	HalfCalm    bool // or after half the ttl
 	EarlyTicket bool // and draws tokens by the time, before it grants again
+	Async       bool // a PostgreSQL whose standby lags
+	OneClock    bool // and that trusts the times of another server's clock
 	NoWait      bool // and a former primary acknowledges what no replica has
 	Short       bool // or the write before the last
 	Hurry       bool // the last of three writes follows at once

@@ -13,6 +13,7 @@ var models = []model{
 	{"etcd", 6, nil, func(w *World) backend { return newCluster(w) }},
 	{"beat", 0, planBeat, func(w *World) backend { return newPlain(w) }},
 	{"redis", 2, planRedis, func(w *World) backend { return newRedis(w) }},
+	{"postgres", 1, planPostgres, func(w *World) backend { return newPostgres(w) }},
 	{"zk", 2, planEnsemble, func(w *World) backend { return newEnsemble(w) }},
 }
 

@@ -58,6 +58,8 @@ func (p *Plan) misfit() {
 		p.ZK.Session += 2 * p.ZK.Pace
 	case p.Broken.NoWait:
 		p.Mirror.Wait = false
+	case p.Broken.Async:
+		p.Mirror.Lag = 2 * sec
 	case p.Broken.OneWrite:
 		p.ZK.Session = p.TTL
 	}
