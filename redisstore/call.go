@@ -92,10 +92,10 @@ func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, a
 		return s.eval(ctx, client, sc, durable, args)
 	}
 	done := make(chan result, 1)
-	go func() {
+	s.aside(func() {
 		got, err := s.eval(ctx, client, sc, durable, args)
 		done <- result{got, err}
-	}()
+	})
 	var r result
 	select {
 	case r = <-done:
@@ -109,6 +109,30 @@ func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, a
 		via.leave(client)
 	}
 	return r.got, r.err
+}
+
+// aside runs do in a goroutine, of one that has nothing to do if there is one: a new one grows its stack in each call, which takes a
+// tenth of it.
+func (s *Store) aside(do func()) {
+	select {
+	case s.jobs <- do:
+	default:
+		go func() {
+			timer := time.NewTimer(time.Second)
+			defer timer.Stop()
+			for {
+				do()
+				timer.Reset(time.Second)
+				select {
+				case do = <-s.jobs:
+				case <-timer.C:
+					return
+				case <-s.ctx.Done():
+					return
+				}
+			}
+		}()
+	}
 }
 
 // readOnly reports whether the server is no primary any more: the next connection may find the new one.

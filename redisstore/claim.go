@@ -130,6 +130,7 @@ func (l *lease) entered(mine []*claim, got reply) []driver.Place {
 		c.doubt, c.entered, c.token = false, true, p.Token
 		l.tokens[c.token] = c
 		l.seen(c, p.Held, got.ms(5+3*i))
+		c.fresh = c.fresh && !p.Held
 	}
 	l.displaced(mine)
 	if got.str(2) != l.changes {
@@ -158,7 +159,7 @@ func (l *lease) displaced(mine []*claim) {
 // seen notes how a claim stands: whether it holds, and if not, when it is worth to look again.
 func (l *lease) seen(c *claim, held bool, again time.Duration) {
 	if held && !c.held {
-		c.held = true
+		c.held, c.fresh = true, true
 		c.stir()
 		if c.follows {
 			c.follows = false

@@ -7,6 +7,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -57,4 +58,30 @@ func TestConformance(t *testing.T) {
 		srv.Age("primacy") // nothing was lost, and the largest ttl is longer than the suite's patience
 	}
 	drivertest.Run(t, h)
+}
+
+func TestConformanceOverABadNetwork(t *testing.T) {
+	t.Parallel()
+	h := harness(t, redistest.Start(t, redistest.Options{}), redisstore.Config{})
+	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}
+	drivertest.Run(t, h)
+}
+
+// One of two nodes has the slot, and pushes go through channels of the slot. There is no proxy before a cluster: its nodes say where they are.
+func TestConformanceOnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 2, redistest.Options{})
+	h := harness(t, nodes[0], redisstore.Config{Cluster: true})
+	h.Cut = nil
+	drivertest.Run(t, h)
+}
+
+// rights are what docs/redis.md asks for.
+const rights = "~{primacy}:* &{primacy}:* +@read +@write +@pubsub +@scripting +@connection +info +time -@dangerous +info"
+
+func TestConformanceWithTLSAndRights(t *testing.T) {
+	t.Parallel()
+	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
+	srv := redistest.Start(t, redistest.Options{TLS: cert, User: "alice", Password: "secret:w@rd", Rights: rights})
+	drivertest.Run(t, harness(t, srv, redisstore.Config{Username: "alice", Password: "secret:w@rd", TLS: cert.Client()}))
 }

@@ -56,6 +56,7 @@ type claim struct {
 	token          uint64
 	entered        bool // a Claim has found it in the line
 	held           bool
+	fresh          bool // it came to hold since the last Wait, and no Claim said so: the next Wait needs no read
 	busy           int  // calls of Claim under way
 	doubt          bool // and one whose outcome is unknown
 	moved          chan struct{}

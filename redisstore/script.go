@@ -91,9 +91,12 @@ local function open(name)
   order[#order+1]=m
   return m
 end
-local function remove(m,mem,tok,slots)
+local function parts(mem)
+  local id,slots,t=string.match(mem,'^(%S+) (%-?%d+) (%d+)')
+  return id,slots,tonumber(t),t
+end
+local function remove(m,mem,slots,t)
   call('ZREM',m.line,mem)
-  local t=F(tok)
   call('HDEL',m.key,'v'..t)
   if m.f>0 then m.f=m.f-call('HDEL',m.key,'f'..t) end
   if slots~='0' then m.kn=m.kn-1 end
@@ -109,13 +112,13 @@ local function shares(m,deep)
   local i=0
   if not deep and m.h>0 then i=call('ZCOUNT',m.line,'-inf',m.h) end
   while true do
-    local page=call('ZRANGE',m.line,i,i+63,'WITHSCORES')
+    local page=call('ZRANGE',m.line,i,i+63)
     if not page[1] then return end
-    for j=1,#page,2 do
-      local id,slots=string.match(page[j],'^(%S+) (%-?%d+)')
-      local tok,n,l=tonumber(page[j+1]),tonumber(slots),lease(id)
+    for j=1,#page do
+      local id,slots,tok,t=parts(page[j])
+      local n,l=tonumber(slots),lease(id)
       if not l.live then
-        remove(m,page[j],tok,slots)
+        remove(m,page[j],slots,t)
         forget(id)
       elseif n==0 then
         if i==0 then return advance(m,deep) end
@@ -135,10 +138,13 @@ end
 advance=function(m,deep)
   m.left=nil
   while true do
-    local first=call('ZRANGE',m.line,0,0,'WITHSCORES')
-    if not first[1] then return end
-    local id,slots=string.match(first[1],'^(%S+) (%-?%d+)')
-    local tok,l=tonumber(first[2]),lease(id)
+    local first=call('ZRANGE',m.line,0,0)
+    if not first[1] then
+      m.empty=true
+      return
+    end
+    local id,slots,tok,t=parts(first[1])
+    local l=lease(id)
     if l.live then
       if slots~='0' then
         soonest(m,l.x-now)
@@ -148,7 +154,7 @@ advance=function(m,deep)
       if tok<=m.h then soonest(m,l.x-now) end
       return
     end
-    remove(m,first[1],tok,slots)
+    remove(m,first[1],slots,t)
     forget(id)
   end
 end
@@ -158,7 +164,7 @@ local function finish()
     local m=order[i]
     if m.changed then
       local r
-      if call('EXISTS',m.line)==0 then
+      if m.empty or m.empty==nil and call('EXISTS',m.line)==0 then
         call('DEL',m.key)
         call('ZREM',B..'names',m.name)
         r=draw(0)
@@ -181,8 +187,8 @@ local function finish()
   save()
 end
 local function unpacked(p)
-  local tok,slots,n,id=string.match(p,'^(%d+) (%-?%d+) (%d+) (.*)$')
-  return tonumber(tok),slots,tonumber(n),id
+  local t,slots,n,id=string.match(p,'^(%d+) (%-?%d+) (%d+) (.*)$')
+  return tonumber(t),slots,tonumber(n),id,t
 end
 local function left(m)
   if m.left and hush and hush<m.left then return hush end
@@ -199,10 +205,10 @@ local function spend(id,w,n)
   call('PEXPIRE',B..'spent:'..id,call('PTTL',B..'lease:'..id))
 end
 local function strike(lid,seat,name,p,w)
-  local tok,slots,n,id=unpacked(p)
+  local tok,slots,n,id,t=unpacked(p)
   local m=open(name)
   if call('HDEL',B..'lease:'..lid,'s'..seat..':'..name)==1 then
-    remove(m,lid..' '..slots..' '..seat..' '..id,tok,slots)
+    remove(m,lid..' '..slots..' '..t..' '..seat..' '..id,slots,t)
     spend(lid,w,n)
   end
   return m

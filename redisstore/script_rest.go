@@ -123,14 +123,14 @@ local heir=tonumber(ARGV[13])
 if heir<=tok then return {'NOHEIR',epoch} end
 local is=call('ZRANGEBYSCORE',m.line,ARGV[13],ARGV[13])[1]
 if not is then return {'NOHEIR',epoch} end
-local hid,hslots=string.match(is,'^(%S+) (%-?%d+)')
+local hid,hslots=parts(is)
 if hslots~='0' or not lease(hid).live then return {'NOHEIR',epoch} end
 if hid==lid then return {'SAME',epoch} end
-local over=call('ZRANGEBYSCORE',m.line,'('..F(tok),'('..ARGV[13],'WITHSCORES')
-for i=1,#over,2 do
-  local oid,oslots,oseat=string.match(over[i],'^(%S+) (%-?%d+) (%S*) ')
-  local op=call('HGET',B..'lease:'..oid,'s'..oseat..':'..name)
-  if op then struck(oid,oseat,name,op) else remove(m,over[i],tonumber(over[i+1]),oslots) end
+local over=call('ZRANGEBYSCORE',m.line,'('..F(tok),'('..ARGV[13])
+for i=1,#over do
+  local oid,oslots,otok,seat=string.match(over[i],'^(%S+) (%-?%d+) (%d+) (%S*) ')
+  local op=call('HGET',B..'lease:'..oid,'s'..seat..':'..name)
+  if op then struck(oid,seat,name,op) else remove(m,over[i],oslots,otok) end
 end
 drop(me,5,p)
 settle(me)
@@ -149,9 +149,9 @@ L[lid]={x=0,t=0,c='',live=false}
 for i=1,#all,2 do
   local seat,name=string.match(all[i],'^s(%w*):(.*)$')
   if seat then
-    local tok,slots,n,id=unpacked(all[i+1])
+    local tok,slots,n,id,t=unpacked(all[i+1])
     local m=open(name)
-    remove(m,lid..' '..slots..' '..seat..' '..id,tok,slots)
+    remove(m,lid..' '..slots..' '..t..' '..seat..' '..id,slots,t)
   end
 end
 for i=1,#order do advance(order[i]) end
@@ -165,9 +165,9 @@ return {'OK',epoch}
 local m=open(ARGV[2])
 local mem=call('ZRANGEBYSCORE',m.line,ARGV[3],ARGV[3])[1]
 if not mem then return {'OK',epoch} end
-local id,slots,seat=string.match(mem,'^(%S+) (%-?%d+) (%S*) ')
+local id,slots,t,seat=string.match(mem,'^(%S+) (%-?%d+) (%d+) (%S*) ')
 local p=call('HGET',B..'lease:'..id,'s'..seat..':'..m.name)
-if p then struck(id,seat,m.name,p) else remove(m,mem,tonumber(ARGV[3]),slots) end
+if p then struck(id,seat,m.name,p) else remove(m,mem,slots,t) end
 advance(m,true)
 finish()
 return {'OK',epoch}
@@ -178,7 +178,7 @@ local m=open(ARGV[2])
 local tok=tonumber(ARGV[3])
 local mem=call('ZRANGEBYSCORE',m.line,ARGV[3],ARGV[3])[1]
 if not mem or tok>m.h then return {'GONE',epoch} end
-local id,slots=string.match(mem,'^(%S+) (%-?%d+)')
+local id,slots=parts(mem)
 if not lease(id).live then return {'GONE',epoch} end
 if slots~='0' then return {'REFUSED',epoch} end
 local key=B..'asks:'..id
@@ -197,30 +197,29 @@ local out={'OK',epoch}
 local owners={}
 for i=2,#ARGV do
   local m=open(ARGV[i])
-  local all=call('ZRANGE',m.line,0,-1,'WITHSCORES')
+  local all=call('ZRANGE',m.line,0,-1)
   local dead=false
-  for j=1,#all,2 do
-    local id,slots=string.match(all[j],'^(%S+) (%-?%d+)')
+  for j=1,#all do
+    local id,slots,tok,t=parts(all[j])
     if not lease(id).live then
-      remove(m,all[j],tonumber(all[j+1]),slots)
+      remove(m,all[j],slots,t)
       forget(id)
       dead=true
     end
   end
   advance(m)
-  if dead then all=call('ZRANGE',m.line,0,-1,'WITHSCORES') end
+  if dead then all=call('ZRANGE',m.line,0,-1) end
   local one={0,left(m)}
-  for j=1,#all,2 do
-    local id,slots=string.match(all[j],'^(%S+) (%-?%d+)')
-    local tok=tonumber(all[j+1])
+  for j=1,#all do
+    local id,slots,tok,t=parts(all[j])
     local o=owners[id] or call('HGET',B..'lease:'..id,'o') or ''
     owners[id]=o
     one[#one+1]=o
     one[#one+1]=id
     one[#one+1]=slots
     one[#one+1]=tok<=m.h and 1 or 0
-    one[#one+1]=F(tok)
-    one[#one+1]=call('HGET',m.key,'v'..F(tok)) or ''
+    one[#one+1]=t
+    one[#one+1]=call('HGET',m.key,'v'..t) or ''
   end
   out[#out+1]=one
 end

@@ -97,7 +97,6 @@ for i=1,n do
   if c[i].try and not held then return leave() end
   if not held then wanted(m) end
 end
-settle(me)
 finish()
 for i=1,n do
   local m=open(c[i].name)
@@ -153,11 +152,11 @@ local function spent(me,c)
   return me.p and call('ZSCORE',B..'spent:'..lid,F(c.n))
 end
 local function sweep(m)
-  local all=call('ZRANGE',m.line,0,-1,'WITHSCORES')
-  for j=1,#all,2 do
-    local id,slots=string.match(all[j],'^(%S+) (%-?%d+)')
+  local all=call('ZRANGE',m.line,0,-1)
+  for j=1,#all do
+    local id,slots,tok,t=parts(all[j])
     if not lease(id).live then
-      remove(m,all[j],tonumber(all[j+1]),slots)
+      remove(m,all[j],slots,t)
       forget(id)
     end
   end
@@ -206,26 +205,25 @@ local function enter(me,c)
     return
   end
   local tok=draw(1)
-  c.tok=tok
-  call('ZADD',m.line,tok,lid..' '..c.slots..' '..c.seat..' '..c.id)
-  call('HSET',B..'lease:'..lid,'s'..c.seat..':'..c.name,F(tok)..' '..c.slots..' '..F(c.n)..' '..c.id)
-  if c.value~='' then call('HSET',m.key,'v'..F(tok),c.value) end
+  local t=F(tok)
+  c.tok,m.empty=tok,false
+  call('ZADD',m.line,t,lid..' '..c.slots..' '..t..' '..c.seat..' '..c.id)
+  call('HSET',B..'lease:'..lid,'s'..c.seat..':'..c.name,t..' '..c.slots..' '..F(c.n)..' '..c.id)
+  if c.value~='' then call('HSET',m.key,'v'..t,c.value) end
   if c.slots~='0' then
     m.k=c.slots
     m.kn=m.kn+1
   end
   m.changed,m.own=true,tok
-  advance(m)
+  if m.new and call('ZCARD',m.line)==1 and may(me.t) then m.h=tok else advance(m) end
 end
 local function wanted(m)
   if m.f<=0 then return end
-  for j,mem in ipairs(call('ZRANGEBYSCORE',m.line,'-inf',m.h,'WITHSCORES')) do
-    if j%2==1 then m.at=mem else
-      local id=string.match(m.at,'^(%S+)')
-      if id~=lid and call('HDEL',m.key,'f'..F(tonumber(mem)))==1 then
-        m.f,m.changed=m.f-1,true
-        tell(id,'w '..F(tonumber(mem)))
-      end
+  for j,mem in ipairs(call('ZRANGEBYSCORE',m.line,'-inf',m.h)) do
+    local id,slots,tok,t=parts(mem)
+    if id~=lid and call('HDEL',m.key,'f'..t)==1 then
+      m.f,m.changed=m.f-1,true
+      tell(id,'w '..t)
     end
   end
 end

@@ -5,7 +5,7 @@
 //
 //	{p}:server      hash  the counter of tokens and revisions, and the history this server goes on with (see guard.go)
 //	{p}:lease:<id>  hash  owner, ttl, expiry in the server's milliseconds, channel; and for each seat the claim that stands there
-//	{p}:line:<name> zset  the claims of a name by token: "<lease> <slots> <seat> <claim ID>"
+//	{p}:line:<name> zset  the claims of a name by token: "<lease> <slots> <token> <seat> <claim ID>"
 //	{p}:meta:<name> hash  the line's revision, up to which token claims hold, and the values
 //	{p}:names       zset  names in whose line somebody stands
 //	{p}:spent:<id>, {p}:asks:<id>                    zset  of a lease: claim IDs that may not enter any more, requests
@@ -69,7 +69,8 @@ type Store struct {
 	beats    *link  // renewals, which nothing may hold up
 	hub      *hub
 	caps     driver.Caps
-	publish  string // the command that pushes: SPUBLISH where channels belong to slots
+	jobs     chan func() // calls for goroutines that have nothing to do
+	publish  string      // the command that pushes: SPUBLISH where channels belong to slots
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -129,7 +130,7 @@ func open(ctx context.Context, names string, dial func(pool int) redis.Universal
 	if o.Replicas < 0 {
 		return nil, fmt.Errorf("redis: %d replicas: %w", o.Replicas, driver.ErrRefused)
 	}
-	s := &Store{base: "{" + o.Prefix + "}:", replicas: o.Replicas, names: names}
+	s := &Store{base: "{" + o.Prefix + "}:", replicas: o.Replicas, names: names, jobs: make(chan func())}
 	s.calls, s.beats = newLink(dial, 0), newLink(dial, 3)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.hub = newHub(s)

@@ -24,10 +24,15 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			l.mu.Unlock()
 			return driver.Place{}, driver.ErrGone
 		}
-		if c.held {
+		if c.held && (c.fresh || !first) {
+			c.fresh = false
 			held := c.place()
 			l.mu.Unlock()
 			return held, nil
+		}
+		if c.held {
+			l.mu.Unlock()
+			return l.stillHeld(ctx, c)
 		}
 		if first {
 			first = false
@@ -49,6 +54,21 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			return driver.Place{}, errClosed
 		}
 	}
+}
+
+// stillHeld reads how a place stands that was known to hold before Wait was called.
+func (l *lease) stillHeld(ctx context.Context, c *claim) (driver.Place, error) {
+	got, err := l.about(ctx, lookScript, []*claim{c})
+	if err != nil {
+		return driver.Place{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if uint64(got.num(3)) != c.token || got.num(4) != 1 || l.claims[c.id] != c {
+		l.later()
+		return driver.Place{}, driver.ErrGone
+	}
+	return c.place(), nil
 }
 
 // Follow has News tell what becomes of places.
@@ -148,7 +168,7 @@ func (l *lease) look(claims []*claim) {
 	for len(claims) > 0 {
 		part := claims[:min(some, len(claims))]
 		claims = claims[len(part):]
-		got, err := l.about(lookScript, part)
+		got, err := l.soon(lookScript, part)
 		if err != nil {
 			l.again(part)
 			return
@@ -182,7 +202,7 @@ func (l *lease) want(claims []*claim) {
 	for len(claims) > 0 {
 		part := claims[:min(some, len(claims))]
 		claims = claims[len(part):]
-		got, err := l.about(followScript, part)
+		got, err := l.soon(followScript, part)
 		if err != nil {
 			l.again(part)
 			return
@@ -206,10 +226,15 @@ func (l *lease) wanted(c *claim) {
 	}
 }
 
-// about runs a script that takes name, seat and ID of claims.
-func (l *lease) about(sc *script, part []*claim) (reply, error) {
+// soon is about for what nobody waits for.
+func (l *lease) soon(sc *script, part []*claim) (reply, error) {
 	ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
 	defer cancel()
+	return l.about(ctx, sc, part)
+}
+
+// about runs a script that takes name, seat and ID of claims.
+func (l *lease) about(ctx context.Context, sc *script, part []*claim) (reply, error) {
 	return l.ask(ctx, l.s.calls, sc, false, func() []any {
 		args := []any{len(part)}
 		for _, c := range part {
