@@ -62,9 +62,15 @@ func (l *lease) take(ctx context.Context, verb string, claims []driver.Claim, p 
 	return l.entered(claims, p, rows, err, heard)
 }
 
+// maxText is how many bytes a name may have: it stands in an index, whose rows have at most 2,700.
+const maxText = 2000
+
 // fit refuses what PostgreSQL cannot keep as text.
 func fit(texts ...string) error {
 	for _, text := range texts {
+		if len(text) > maxText {
+			return fmt.Errorf("postgres: a name or ID of %d bytes, %.20q…: at most %d fit: %w", len(text), text, maxText, driver.ErrRefused)
+		}
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 			return fmt.Errorf("postgres: %q is not UTF-8 without zero bytes: %w", text, driver.ErrRefused)
 		}

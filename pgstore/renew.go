@@ -29,8 +29,8 @@ func (r *solo) close() {
 	r.conn = nil
 }
 
-// do runs a statement that may be repeated. An attempt without an answer within the limit gives the connection up and is made again: on the next host
-// where there are several.
+// do runs a statement that may be repeated, three times at most. An attempt without an answer within the limit gives the connection up and is made
+// again: on the next host where there are several.
 func (r *solo) do(ctx context.Context, limit time.Duration, sql string, args []any, scan func(pgx.Rows) error) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -38,17 +38,19 @@ func (r *solo) do(ctx context.Context, limit time.Duration, sql string, args []a
 		return ctx.Err()
 	}
 	defer func() { <-r.turn }()
-	for {
+	for n := 1; ; n++ {
 		attempt, cancel := context.WithTimeout(ctx, limit)
 		err := r.once(attempt, sql, args, scan)
 		late := attempt.Err() != nil
 		cancel()
 		var pe *pgconn.PgError
-		if err == nil || errors.Is(err, errLocal) || errors.As(err, &pe) && !readOnly(err) {
+		if err == nil || errors.Is(err, errLocal) || errors.As(err, &pe) && final(pe) || n == 3 {
 			return err
 		}
-		discard(r.conn)
-		r.conn = nil
+		if pe == nil || readOnly(err) || r.conn == nil || r.conn.IsClosed() {
+			discard(r.conn)
+			r.conn = nil
+		}
 		if late || readOnly(err) {
 			r.s.pool.Reset() // what is silent here is silent there
 		}

@@ -1,0 +1,84 @@
+package pgstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// soon is a context for a call that must not hang.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func granted(t testing.TB, s driver.Store, ttl time.Duration) driver.Lease {
+	t.Helper()
+	l, err := s.Grant(soon(t), "owner", ttl)
+	if err != nil {
+		t.Fatalf("Grant: %v", err)
+	}
+	return l
+}
+
+func entered(t testing.TB, l driver.Lease, name string) driver.Place {
+	t.Helper()
+	places, err := l.Claim(soon(t), driver.Claim{Name: name, ID: rand.Text()})
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	return places[0]
+}
+
+// outcome is what a Wait returned.
+type outcome struct {
+	place driver.Place
+	err   error
+	at    time.Time
+}
+
+// waiting waits for a place in the background, again where the outcome is unknown.
+func waiting(t testing.TB, l driver.Lease, p driver.Place) <-chan outcome {
+	done, ctx := make(chan outcome, 1), soon(t)
+	go func() {
+		for {
+			got, err := l.Wait(ctx, p)
+			if err == nil || errors.Is(err, driver.ErrGone) || ctx.Err() != nil {
+				done <- outcome{got, err, time.Now()}
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return done
+}
+
+// must fails the test unless the Wait was told that the place holds.
+func (o outcome) must(t testing.TB) outcome {
+	t.Helper()
+	if o.err != nil || !o.place.Held {
+		t.Fatalf("Wait = %+v, %v, want it held", o.place, o.err)
+	}
+	return o
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("did not come: %s", what)
+		}
+	}
+}
+
+func wantGone(t testing.TB, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, driver.ErrGone) {
+		t.Errorf("%s = %v, want ErrGone", what, err)
+	}
+}

@@ -1,0 +1,69 @@
+package pgstore_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/pgstore"
+)
+
+const rounds = 40
+
+// TestMeasure prints how long hand-overs and take-overs take, with PRIMACY_MEASURE=1.
+func TestMeasure(t *testing.T) {
+	if os.Getenv("PRIMACY_MEASURE") == "" {
+		t.Skip("set PRIMACY_MEASURE=1")
+	}
+	srv := pgtest.Start(t, pgtest.Options{NoFsync: os.Getenv("PRIMACY_MEASURE") == "nofsync"})
+	a, b := opened(t, pgstore.Config{DSN: srv.URL()}), opened(t, pgstore.Config{DSN: srv.URL()})
+	for _, w := range a.Caps().Warnings {
+		t.Log("warning: ", w)
+	}
+	quantiles := func(what string, all []time.Duration) {
+		slices.Sort(all)
+		t.Logf("%s: %d times, p50 %v, p90 %v, p99 %v, max %v", what, len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)*99/100], all[len(all)-1])
+	}
+	leases := []driver.Lease{granted(t, a, time.Minute), granted(t, b, time.Minute)}
+	const name = "measured"
+	var clean []time.Duration
+	p := entered(t, leases[0], name)
+	for i := range 10 * rounds {
+		next := leases[(i+1)%2]
+		q := entered(t, next, name)
+		done := make(chan time.Time, 1)
+		go func() {
+			held, err := next.Wait(t.Context(), q)
+			if err != nil || !held.Held {
+				t.Errorf("Wait = %+v, %v", held, err)
+			}
+			done <- time.Now()
+		}()
+		time.Sleep(2 * time.Millisecond)
+		begun := time.Now()
+		if err := leases[i%2].Release(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		clean = append(clean, (<-done).Sub(begun))
+		p = q
+	}
+	quantiles("clean hand-over", clean)
+	var crash []time.Duration
+	for range rounds {
+		n := "crash" + time.Now().String()
+		begun := time.Now()
+		l, err := a.Grant(t.Context(), "dies", 500*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entered(t, l, n)
+		if _, err := leases[1].Wait(t.Context(), entered(t, leases[1], n)); err != nil {
+			t.Fatal(err)
+		}
+		crash = append(crash, time.Since(begun)-500*time.Millisecond)
+	}
+	quantiles("take-over after a crash, beyond the TTL counted from before the Grant", crash)
+}

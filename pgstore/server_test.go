@@ -1,0 +1,440 @@
+package pgstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/pgstore"
+)
+
+// TestOnAServer is what one server can show, without harm to it.
+func TestOnAServer(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Start(t, pgtest.Options{Settings: []string{"max_connections=300"}})
+	for name, test := range map[string]func(*testing.T, *pgtest.Server){
+		"renewals go on while every connection of the pool is taken":    renewalsHaveTheirOwn,
+		"renewals go on while the server takes no connection":           renewalsInAFullServer,
+		"a claim that timed out leaks nothing":                          timeoutLeaksNothing,
+		"tables are logged":                                             tablesAreLogged,
+		"times are not those of the transaction's start":                timesAreTrue,
+		"a wait outlives its listening connection":                      listenerKilled,
+		"a role without rights is told what to do":                      plainRole,
+		"a role whose transactions are serializable is refused":         wrongIsolation,
+		"many processes create the schema at once":                      manyOpen,
+		"prefixes are quoted":                                           oddPrefixes,
+		"a lease of another server's clock is not judged by this one's": otherTimeline,
+		"a renewal under way is waited for":                             renewalUnderWay,
+		"more names than the server has locks for":                      manyNames,
+		"a claim removed with its triggers off is told by a renewal":    removedSilently,
+		"an empty or unfit name is refused":                             unfitNames,
+		"the doctor finds what is there":                                examined,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, srv)
+		})
+	}
+}
+
+// locked takes the line of name and returns what gives it back.
+func locked(t *testing.T, srv *pgtest.Server, name string) func() {
+	t.Helper()
+	c := connected(t, srv)
+	if _, err := c.Exec(soon(t), "SELECT pg_advisory_lock(primacy.key($1))", name); err != nil {
+		t.Fatal(err)
+	}
+	return func() { c.Close(context.Background()) }
+}
+
+func connected(t *testing.T, srv *pgtest.Server) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(soon(t), srv.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(context.Background()) })
+	return c
+}
+
+// River issues 695 and 1077: the lease shares the application's pool, and ends when that is exhausted.
+func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=2"})
+	l := granted(t, s, time.Second)
+	name := rand.Text()
+	unlock := locked(t, srv, name)
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() { _, _ = l.Claim(ctx, driver.Claim{Name: name, ID: rand.Text()}) })
+	}
+	for range 10 {
+		time.Sleep(150 * time.Millisecond)
+		if err := l.Renew(soon(t)); err != nil {
+			t.Errorf("Renew while the pool is exhausted: %v", err)
+		}
+	}
+	cancel()
+	unlock()
+	all.Wait()
+}
+
+func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
+	srv.Exec("CREATE ROLE full_up LOGIN SUPERUSER; ALTER ROLE full_up NOSUPERUSER CONNECTION LIMIT 6")
+	s0 := opened(t, pgstore.Config{DSN: srv.URL()})
+	_ = s0
+	srv.Exec(pgstore.Grants("", "full_up"))
+	url := strings.Replace(srv.URL(), pgtest.User+"@", "full_up@", 1)
+	s := opened(t, pgstore.Config{DSN: url + "&pool_max_conns=1"})
+	l := granted(t, s, time.Second)
+	full := false
+	for range 10 {
+		c, err := pgx.Connect(soon(t), url)
+		if full = err != nil; full {
+			break
+		}
+		defer c.Close(context.Background())
+	}
+	if !full {
+		t.Fatal("the server took every connection")
+	}
+	for range 5 {
+		time.Sleep(200 * time.Millisecond)
+		if err := l.Renew(soon(t)); err != nil {
+			t.Errorf("Renew while the server takes no connection: %v", err)
+		}
+	}
+	// Even when the renewals' own connection is killed and no other is to be had: one of the pool's is borrowed.
+	srv.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'full_up' AND query LIKE '%renew%'`)
+	c, err := pgx.Connect(soon(t), url)
+	if err == nil {
+		defer c.Close(context.Background())
+	}
+	if err := l.Renew(soon(t)); err != nil {
+		t.Errorf("Renew after its connection was killed: %v", err)
+	}
+}
+
+// GreptimeDB issue 7670: a client's time limit leaks the lock that the server grants later.
+func timeoutLeaksNothing(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l, other := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	name := rand.Text()
+	unlock := locked(t, srv, name)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	c := driver.Claim{Name: name, ID: rand.Text()}
+	if _, err := l.Claim(ctx, c); err == nil || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) {
+		t.Fatalf("Claim of a line that does not answer = %v, want an unknown outcome", err)
+	}
+	unlock()
+	if err := l.Release(soon(t), driver.Place{Name: name, ID: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // for a straggler
+	if p := entered(t, other, name); !p.Held {
+		t.Errorf("the next claim = %+v, want it held", p)
+	}
+	_, err := l.Claim(soon(t), c)
+	wantGone(t, "the claim that was given up", err)
+	if got := srv.Query("SELECT count(*) FROM primacy.claims WHERE name = '" + name + "'"); got != "1" {
+		t.Errorf("%s claims stand, want 1", got)
+	}
+}
+
+// River keeps its leader in an UNLOGGED table: empty after a crash, absent on a standby.
+func tablesAreLogged(t *testing.T, srv *pgtest.Server) {
+	opened(t, pgstore.Config{DSN: srv.URL()})
+	if got := srv.Query("SELECT count(*) FROM pg_class WHERE relnamespace = 'primacy'::regnamespace AND relkind IN ('r', 'S') AND relpersistence = 'p'"); got != "8" {
+		t.Errorf("%s logged tables and sequences, want 8", got)
+	}
+	if got := srv.Query("SELECT count(*) FROM pg_class WHERE relnamespace = 'primacy'::regnamespace AND relpersistence <> 'p'"); got != "0" {
+		t.Errorf("%s tables are not logged", got)
+	}
+}
+
+// now() is when the transaction began: a lease counted from there ends before its holder thinks.
+func timesAreTrue(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, 2*time.Second)
+	c := connected(t, srv)
+	tx, err := c.Begin(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(soon(t))
+	var left float64
+	sleep := "SELECT pg_sleep(0.7)"
+	if _, err := tx.Exec(soon(t), sleep); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(soon(t), "SELECT primacy.renew($1)", l.ID()); err != nil {
+		t.Fatal(err)
+	}
+	err = tx.QueryRow(soon(t), "SELECT extract(epoch FROM expires - clock_timestamp())::float8 FROM primacy.leases WHERE id = $1", l.ID()).Scan(&left)
+	if err != nil || left < 1.6 {
+		t.Errorf("%.3f s left after a renewal late in a transaction, %v, want nearly 2", left, err)
+	}
+}
+
+func listenerKilled(t *testing.T, srv *pgtest.Server) {
+	holds, waits := opened(t, pgstore.Config{DSN: srv.URL()}), opened(t, pgstore.Config{DSN: srv.URL() + "&application_name=listens"})
+	l, w := granted(t, holds, time.Minute), granted(t, waits, time.Minute)
+	name := rand.Text()
+	for i := range 4 {
+		p := entered(t, l, name)
+		done := waiting(t, w, entered(t, w, name))
+		time.Sleep(100 * time.Millisecond)
+		srv.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listens' AND (query LIKE 'LISTEN%' OR query LIKE '%pg_backend_pid%' OR query = 'SELECT 1')")
+		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+		begun := time.Now()
+		if err := l.Release(soon(t), p); err != nil {
+			t.Fatal(err)
+		}
+		got := (<-done).must(t)
+		if took := got.at.Sub(begun); took > 3*time.Second {
+			t.Errorf("the hand-over took %v after the listening connection was killed", took)
+		}
+		if err := w.Release(soon(t), got.place); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func plainRole(t *testing.T, srv *pgtest.Server) {
+	srv.Exec("CREATE ROLE plain LOGIN; REVOKE CREATE ON DATABASE postgres FROM plain")
+	c := pgstore.Config{DSN: strings.Replace(srv.URL(), pgtest.User+"@", "plain@", 1), Prefix: "theirs"}
+	_, err := pgstore.Open(soon(t), c)
+	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "pgstore.Schema") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Open without the right to create = %v, want ErrRefused and what to do, in one line", err)
+	}
+	c.NoMigrate = true
+	if _, err := pgstore.Open(soon(t), c); !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("Open with NoMigrate = %v, want ErrRefused", err)
+	}
+	srv.Exec("BEGIN;" + pgstore.Schema("theirs") + "COMMIT")
+	s, err := pgstore.Open(soon(t), c)
+	if err == nil {
+		_, err = s.Grant(soon(t), "a", time.Second)
+		s.Close()
+	}
+	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "permission") {
+		t.Errorf("without rights on the tables = %v, want ErrRefused", err)
+	}
+	srv.Exec(pgstore.Grants("theirs", "plain"))
+	s = opened(t, c)
+	l := granted(t, s, 10*time.Second)
+	p := entered(t, l, "n")
+	if err := l.Renew(soon(t)); err != nil || !p.Held {
+		t.Errorf("%+v, Renew: %v", p, err)
+	}
+	for _, f := range s.Examine(soon(t), "n") {
+		if f.Level == driver.Failed {
+			t.Errorf("Examine: %+v", f)
+		}
+	}
+}
+
+func wrongIsolation(t *testing.T, srv *pgtest.Server) {
+	opened(t, pgstore.Config{DSN: srv.URL()})
+	srv.Exec("CREATE ROLE strict LOGIN; ALTER ROLE strict SET default_transaction_isolation = 'serializable';" + pgstore.Grants("", "strict"))
+	s := opened(t, pgstore.Config{DSN: strings.Replace(srv.URL(), pgtest.User+"@", "strict@", 1)})
+	if _, err := s.Grant(soon(t), "a", time.Second); !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "read committed") {
+		t.Errorf("Grant = %v, want ErrRefused that names the isolation", err)
+	}
+}
+
+func manyOpen(t *testing.T, srv *pgtest.Server) {
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			s, err := pgstore.Open(soon(t), pgstore.Config{DSN: srv.URL() + "&pool_max_conns=1", Prefix: "crowd"})
+			if err != nil {
+				t.Errorf("Open: %v", err)
+				return
+			}
+			s.Close()
+		})
+	}
+	all.Wait()
+}
+
+func oddPrefixes(t *testing.T, srv *pgtest.Server) {
+	for _, prefix := range []string{`we"ird'na\me`, "$primacy$ {S} $$", "'); DROP TABLE x; --", "ümläut", strings.Repeat("x", 63), "{NAME}{Q}"} {
+		s := opened(t, pgstore.Config{DSN: srv.URL(), Prefix: prefix})
+		l := granted(t, s, time.Minute)
+		p := entered(t, l, "n")
+		if ln, err := s.Line(soon(t), "n"); err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
+			t.Errorf("line in schema %q = %+v, %v", prefix, ln, err)
+		}
+		tx, err := connected(t, srv).Begin(soon(t))
+		if err == nil {
+			err = pgstore.Fence(soon(t), tx, prefix, "n", p.Token)
+		}
+		if err != nil {
+			t.Errorf("Fence in schema %q: %v", prefix, err)
+		}
+		_ = tx.Rollback(soon(t))
+		again := opened(t, pgstore.Config{DSN: srv.URL(), Prefix: prefix, NoMigrate: true})
+		if lines, err := again.Lines(soon(t), ""); err != nil || len(lines) != 1 {
+			t.Errorf("lines in schema %q = %+v, %v, want one", prefix, lines, err)
+		}
+	}
+	for _, prefix := range []string{strings.Repeat("x", 64), "a\x00b", "\xff"} {
+		if _, err := pgstore.Open(soon(t), pgstore.Config{DSN: srv.URL(), Prefix: prefix}); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("Open with prefix %q = %v, want ErrRefused", prefix, err)
+		}
+	}
+}
+
+func otherTimeline(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, 1500*time.Millisecond)
+	name := rand.Text()
+	p := entered(t, l, name)
+	// As after a failover to a server whose clock is far ahead.
+	srv.Exec(fmt.Sprintf("UPDATE primacy.leases SET timeline = 'ffffffff', expires = expires - interval '1 hour' WHERE id = '%s'", l.ID()))
+	begun := time.Now()
+	if ln, err := s.Line(soon(t), name); err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
+		t.Errorf("line = %+v, %v, want the claim to stand", ln, err)
+	}
+	w := granted(t, s, time.Minute)
+	got := (<-waiting(t, w, entered(t, w, name))).must(t)
+	if took := got.at.Sub(begun); took < 1500*time.Millisecond {
+		t.Errorf("taken over after %v, want a whole ttl of this server's clock", took)
+	}
+	again := granted(t, s, 3*time.Second)
+	srv.Exec(fmt.Sprintf("UPDATE primacy.leases SET timeline = 'ffffffff', expires = expires - interval '1 hour' WHERE id = '%s'", again.ID()))
+	if err := again.Renew(soon(t)); err != nil {
+		t.Errorf("Renew on another server: %v", err)
+	}
+}
+
+// A take-over that judged from what was committed would end a lease whose renewal is on its way to the disk.
+func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l, w := granted(t, s, 800*time.Millisecond), granted(t, s, time.Minute)
+	name := rand.Text()
+	entered(t, l, name)
+	done := waiting(t, w, entered(t, w, name))
+	tx, err := connected(t, srv).Begin(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(soon(t), "UPDATE primacy.leases SET expires = clock_timestamp() + interval '4 seconds' WHERE id = $1", l.ID()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1200 * time.Millisecond)
+	if _, err := l.Claim(soon(t), driver.Claim{Name: rand.Text(), ID: rand.Text()}); errors.Is(err, driver.ErrGone) {
+		t.Errorf("Claim while a renewal is under way = %v, want no final answer", err)
+	}
+	if ln, err := s.Line(soon(t), name); err != nil || ln.Holder == nil || ln.Holder.Lease != l.ID() {
+		t.Errorf("line while a renewal is under way = %+v, %v, want it unchanged", ln, err)
+	}
+	select {
+	case got := <-done:
+		t.Fatalf("Wait = %+v while a renewal of the holder is under way", got)
+	default:
+	}
+	if err := tx.Commit(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Renew(soon(t)); err != nil {
+		t.Errorf("Renew: %v", err)
+	}
+	if err := l.Close(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	(<-done).must(t)
+}
+
+func manyNames(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, time.Minute)
+	var claims []driver.Claim
+	for range 3000 {
+		claims = append(claims, driver.Claim{Name: rand.Text(), ID: rand.Text()})
+	}
+	places, err := l.Claim(soon(t), claims...)
+	if err != nil {
+		t.Fatalf("Claim of %d names: %v", len(claims), err)
+	}
+	if err := l.Renew(soon(t)); err != nil {
+		t.Errorf("Renew: %v", err)
+	}
+	if err := l.Release(soon(t), places[:1500]...); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if err := l.Close(soon(t)); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if got := srv.Query("SELECT count(*) FROM primacy.claims WHERE lease = '" + l.ID() + "'"); got != "0" {
+		t.Errorf("%s claims stand after Close", got)
+	}
+}
+
+func removedSilently(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, time.Minute)
+	p, q := entered(t, l, rand.Text()), entered(t, l, rand.Text())
+	news := make(chan driver.News, 1)
+	go func() {
+		if all, err := l.News(soon(t)); err == nil {
+			news <- all[0]
+		}
+	}()
+	srv.Exec(fmt.Sprintf("SET session_replication_role = replica; DELETE FROM primacy.claims WHERE token = %d", p.Token))
+	if err := l.Renew(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case n := <-news:
+		if !n.Gone || n.Place.Token != p.Token {
+			t.Errorf("news = %+v, want that %+v is gone", n, p)
+		}
+	case <-time.After(3 * time.Second):
+		t.Error("no news after a renewal")
+	}
+	if err := l.Update(soon(t), q, []byte("x")); err != nil {
+		t.Errorf("Update of the other: %v", err)
+	}
+}
+
+func unfitNames(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, time.Minute)
+	for _, name := range []string{"", "a\x00b", "\xff\xfe", strings.Repeat(rand.Text(), 2000)} {
+		_, err := l.Claim(soon(t), driver.Claim{Name: name, ID: rand.Text()})
+		if !errors.Is(err, driver.ErrRefused) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("Claim of a name of %d bytes = %v, want ErrRefused in one line", len(name), err)
+		}
+	}
+}
+
+func examined(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	topics := ""
+	for _, f := range s.Examine(soon(t), "some name") {
+		topics += f.Topic + " "
+		if f.Level != driver.Fine {
+			t.Errorf("finding on a sound server: %+v", f)
+		}
+	}
+	for _, want := range []string{"server 127.0.0.1:", "durability", "notifications", "permission"} {
+		if !strings.Contains(topics, want) {
+			t.Errorf("topics %s, want %s too", topics, want)
+		}
+	}
+	if w := s.Caps().Warnings; len(w) > 0 {
+		t.Errorf("warnings on a sound server: %q", w)
+	}
+}
