@@ -205,7 +205,7 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 // takenBy looks whether those who stand in the way of a Try live: it reports true if one of them does not and was removed. Over the others vigil is kept for a while: nobody may wait
 // behind them, and who tries again and again finds them dead after hardly more than the ttl.
 func (l *lease) takenBy(ctx context.Context, name string, d *document) (over bool, err error) {
-	leases := leasesOf(watched(d.Claims))
+	leases := followed(d.Claims)
 	ended, err := l.s.endedOf(ctx, leases, map[string]bool{})
 	if err != nil {
 		return false, err
@@ -246,7 +246,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			return d.place(i), nil
 		}
 		// Its own lease too: nobody else may be waiting for the end of that.
-		a.guard(i-1, append(leasesOf(watched(d.Claims[:i])), l.id)...)
+		a.guard(i-1, append(watched(d.Claims[:i]), l.id)...)
 		d, err = a.next(ctx, d, l.gone)
 	}
 }

@@ -113,18 +113,26 @@ func (s *Store) offer(name string, d *document, version string) {
 	}
 }
 
-// Who waits behind many claims keeps vigil over the leases of the first and of the last before it. When one of them ends the line moves, and with it who they are.
 const (
-	firstWatched = 24
-	lastWatched  = 8
+	// near is how many leases stand before one who keeps vigil over them all. Who is further back keeps it over the last far of them, or a crowd of n would keep n² vigils: as
+	// those end he comes nearer. So a row of dead waiters costs one silence, and a longer row some more.
+	near = 16
+	far  = 2
 )
 
-// watched returns those of the claims whose leases are watched.
-func watched(before []claim) []claim {
-	if len(before) <= firstWatched+lastWatched {
-		return before
+// watched returns those of the leases of claims over which he keeps vigil who stands behind them.
+func watched(claims []claim) []string {
+	all := leasesOf(claims)
+	if len(all) <= near {
+		return all
 	}
-	return append(slices.Clone(before[:firstWatched]), before[len(before)-lastWatched:]...)
+	return lastOf(all, far)
+}
+
+// followed returns those over which he keeps vigil who follows the line: the first, and the last.
+func followed(claims []claim) []string {
+	all := leasesOf(claims)
+	return append(slices.Clone(all[:min(len(all), near)]), lastOf(all, min(far, max(0, len(all)-near)))...)
 }
 
 // attendance is one who waits for a line to move: by a push or a poll of the line, or by the end of a lease that stands in it.
@@ -229,7 +237,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if d.Rev > after {
 			return d.show(), nil
 		}
-		a.guard(maxRank, leasesOf(watched(d.Claims))...)
+		a.guard(maxRank, followed(d.Claims)...)
 		d, err = a.next(ctx, d, nil)
 	}
 }

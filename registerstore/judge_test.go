@@ -428,10 +428,10 @@ func seeds(t *testing.T, n int) (all []uint64) {
 }
 
 // TestNeverTwo lets six candidates, whose clocks' rates differ by up to 8 % from the true one, fight for two names over a bad network, with pauses, crashes and
-// transfers. REGISTER_SEEDS is how many seeds to run (default 12).
+// transfers. REGISTER_SEEDS is how many seeds to run (default 6).
 func TestNeverTwo(t *testing.T) {
 	sum := map[string]int{}
-	for _, seed := range seeds(t, 12) {
+	for _, seed := range seeds(t, 6) {
 		synctest.Test(t, func(t *testing.T) {
 			told, err := judge(t, seed, 0)
 			if err != nil {

@@ -177,7 +177,7 @@ func TestAVigilThatSleptStrikesInVain(t *testing.T) {
 
 func TestDeadWaitersInTheMiddleCostOneSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, r *hooked) {
-		for range 20 {
+		for range 10 {
 			claimed(t, granted(t, storeOver(t, r), "dead", 10*time.Second), "n")
 		}
 		w := granted(t, storeOver(t, r), "alive", time.Hour)
@@ -187,7 +187,7 @@ func TestDeadWaitersInTheMiddleCostOneSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(begun); took > 13*time.Second {
-			t.Errorf("behind 20 dead it took %v, want little more than 1.12 of their ttl of 10s", took)
+			t.Errorf("behind 10 dead it took %v, want little more than 1.12 of their ttl of 10s", took)
 		}
 	})
 }

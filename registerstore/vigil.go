@@ -205,7 +205,11 @@ func (v *vigil) changedLease(ctx context.Context, version string, silence time.D
 		return v.s.changed(ctx, key, version)
 	}
 	for {
-		if err := pause(ctx, jitter(silence/8)); err != nil {
+		often := silence / 8
+		if _, more := v.silence(silence); more > 0 {
+			often = silence / 3 // somebody else is nearer
+		}
+		if err := pause(ctx, jitter(often)); err != nil {
 			return nil, "", err
 		}
 		if value, next, err := v.s.get(ctx, key); err == nil && next != version {
