@@ -120,3 +120,35 @@ func (s *Server) until(what string, ok func() bool) {
 		}
 	}
 }
+
+// Keep copies what the server has on disk. Rewind kills the server, puts that copy back, and starts it again: all that was written since is
+// lost, as when the power fails before it reached the disk.
+func (s *Server) Keep() {
+	s.tb.Helper()
+	s.copy(filepath.Join(s.dir, "appendonlydir"), filepath.Join(s.dir, "kept"))
+}
+
+// Rewind brings the last Keep back.
+func (s *Server) Rewind() {
+	s.tb.Helper()
+	s.Kill()
+	s.copy(filepath.Join(s.dir, "kept"), filepath.Join(s.dir, "appendonlydir"))
+	s.Restart()
+}
+
+func (s *Server) copy(from, to string) {
+	s.tb.Helper()
+	err := os.RemoveAll(to)
+	if err == nil {
+		err = os.CopyFS(to, os.DirFS(from))
+	}
+	if err != nil {
+		s.tb.Fatalf("redistest: %v", err)
+	}
+}
+
+// Lag cuts a replica off from its primary: it keeps what it has.
+func (s *Server) Lag() {
+	s.tb.Helper()
+	s.Do("REPLICAOF", "127.0.0.1", "1") // nobody listens there
+}

@@ -1,0 +1,263 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redisstore"
+)
+
+// guardTTL is longer than the second that Redis's uptime is rounded to.
+const guardTTL = 1500 * time.Millisecond
+
+// A server without persistence forgets everything when it is restarted: leases that were renewed a moment ago, and its marker.
+func TestARestartThatLosesEverything(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	f := startFleet(t, redisstore.Config{Addrs: []string{srv.Addr()}}, 3, guardTTL)
+	for range 3 {
+		f.goesOn(5)
+		srv.Restart()
+	}
+	f.goesOn(5)
+	f.judge()
+}
+
+// The power fails, and with appendfsync everysec the last writes never reached the disk: claims, renewals, releases.
+func TestARestartThatLosesTheLastWrites(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{Persist: "everysec"})
+	f := startFleet(t, redisstore.Config{Addrs: []string{srv.Addr()}}, 3, guardTTL)
+	for range 3 {
+		f.goesOn(3)
+		srv.Keep()
+		f.goesOn(4)
+		srv.Rewind()
+	}
+	f.goesOn(5)
+	f.judge()
+}
+
+// A replica that misses the last writes is promoted. Then the former primary comes back as its replica, lags, and is promoted again.
+func TestAFailoverThatLosesTheLastWrites(t *testing.T) {
+	t.Parallel()
+	a := redistest.Start(t, redistest.Options{})
+	b := redistest.Start(t, redistest.Options{Replica: a})
+	at := newBoard(t, a.Addr())
+	f := startFleet(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}}, 3, guardTTL)
+	for range 3 {
+		f.goesOn(3)
+		b.Synced()
+		b.Lag()
+		f.goesOn(4)
+		a.Kill()
+		b.Promote()
+		at.point(b.Addr())
+		a.Restart()
+		a.Follow(b)
+		a, b = b, a
+	}
+	f.goesOn(5)
+	f.judge()
+}
+
+// The same with processes that live on: a replica is promoted in place, the former primary becomes its replica and loses what it alone had.
+func TestAFailoverInPlace(t *testing.T) {
+	t.Parallel()
+	a := redistest.Start(t, redistest.Options{})
+	b := redistest.Start(t, redistest.Options{Replica: a})
+	at := newBoard(t, a.Addr())
+	f := startFleet(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}}, 3, guardTTL)
+	for range 3 {
+		f.goesOn(3)
+		b.Synced()
+		b.Lag()
+		f.goesOn(4)
+		at.point("127.0.0.1:1")
+		b.Promote()
+		a.Follow(b)
+		a.Synced()
+		at.point(b.Addr())
+		a, b = b, a
+	}
+	f.goesOn(5)
+	f.judge()
+}
+
+// pair is a primary and a replica, behind one address.
+func pair(t *testing.T) (a, b *redistest.Server, at *board) {
+	t.Helper()
+	a = redistest.Start(t, redistest.Options{})
+	b = redistest.Start(t, redistest.Options{Replica: a})
+	b.Synced()
+	return a, b, newBoard(t, a.Addr())
+}
+
+func failover(a, b *redistest.Server, at *board) {
+	a.Kill()
+	b.Promote()
+	at.point(b.Addr())
+}
+
+// A claim that only the former primary knew: its session lives on at the promoted replica, and must not keep a leader alive.
+func TestALostClaimEndsItsSession(t *testing.T) {
+	t.Parallel()
+	a, b, at := pair(t)
+	s := openAt(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}})
+	t.Cleanup(func() { s.Close() })
+	l := grant(t, s, 5*time.Second)
+	b.Synced()
+	b.Lag()
+	p := enter(t, l, "n", "1")
+	failover(a, b, at)
+	asked := time.Now()
+	var err error
+	for err = l.Renew(t.Context()); err != nil && !errors.Is(err, driver.ErrGone) && time.Since(asked) < 4*time.Second; err = l.Renew(t.Context()) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !errors.Is(err, driver.ErrGone) {
+		t.Fatalf("Renew of a session whose leader's claim was lost = %v, want ErrGone", err)
+	}
+	other := grant(t, s, 5*time.Second)
+	q, err := other.Claim(t.Context(), driver.Claim{Name: "n", ID: "2"})
+	if err != nil || q[0].Held {
+		t.Fatalf("Claim right after the failover = %+v, %v, want it to wait: the former leader's deadline is not over", q, err)
+	}
+	if _, err := other.Claim(t.Context(), driver.Claim{Name: "other", ID: "3", Try: true}); !errors.Is(err, driver.ErrTaken) {
+		t.Errorf("a try meanwhile = %v, want ErrTaken", err)
+	}
+	go keepAlive(t.Context(), other)
+	held, err := other.Wait(t.Context(), q[0])
+	if took := time.Since(asked); err != nil || took < 4900*time.Millisecond {
+		t.Errorf("Wait = %v after %v, want it held once the largest ttl has passed", err, took)
+	}
+	if held.Token <= p.Token {
+		t.Errorf("token = %d, want more than %d", held.Token, p.Token)
+	}
+}
+
+// A release that only the former primary knew leaves a claim under a session that lives on: it would hold the name for nobody, for ever.
+func TestALostReleaseLeavesNoGhost(t *testing.T) {
+	t.Parallel()
+	a, b, at := pair(t)
+	s := openAt(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}})
+	t.Cleanup(func() { s.Close() })
+	l, other := grant(t, s, 2*time.Second), grant(t, s, 2*time.Second)
+	go keepAlive(t.Context(), l)
+	go keepAlive(t.Context(), other)
+	p := enter(t, l, "n", "1")
+	b.Synced()
+	b.Lag()
+	if err := l.Release(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	failover(a, b, at)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	var q []driver.Place
+	var err error
+	for q, err = other.Claim(ctx, driver.Claim{Name: "n", ID: "2"}); err != nil && ctx.Err() == nil; q, err = other.Claim(ctx, driver.Claim{Name: "n", ID: "2"}) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err == nil {
+		_, err = other.Wait(ctx, q[0])
+	}
+	if err != nil {
+		t.Fatalf("the claim behind one whose release was lost: %v, want it held", err)
+	}
+	if err := l.Renew(ctx); err != nil {
+		t.Errorf("Renew of the session that released = %v, want nil: it lost nothing", err)
+	}
+}
+
+// A fresh server may be one that lost everything: it waits for the ttl of who claims, and no longer.
+func TestAYoungServerWaitsForATTL(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{Young: true})
+	begun := time.Now()
+	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}})
+	t.Cleanup(func() { s.Close() })
+	l := grant(t, s, 3*time.Second)
+	go keepAlive(t.Context(), l)
+	p := enter(t, l, "n", "1")
+	if p.Held {
+		t.Error("a server that was just started grants a place at once, want it to wait: another may lead since before it was restarted")
+	}
+	if _, err := l.Wait(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took < 2500*time.Millisecond || took > 6*time.Second {
+		t.Errorf("granted %v after the start, want about the ttl of 3 s", took)
+	}
+	if q := enter(t, l, "m", "2"); !q.Held {
+		t.Error("the next claim waits too, want it held at once")
+	}
+}
+
+// A first replica makes the primary draw a new replication ID. Nothing is lost by that, and nobody has to wait.
+func TestAFirstReplicaIsNoFailover(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}})
+	t.Cleanup(func() { s.Close() })
+	l := grant(t, s, 20*time.Second)
+	enter(t, l, "n", "1")
+	redistest.Start(t, redistest.Options{Replica: srv}).Synced()
+	if p := enter(t, l, "m", "2"); !p.Held {
+		t.Error("after a replica came the next claim waits, want it held")
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew = %v", err)
+	}
+}
+
+// A primary that lives on beside the promoted replica: with Replicas its sessions end, since no renewal counts there any more.
+func TestReplicasMustAcknowledge(t *testing.T) {
+	t.Parallel()
+	a, b, at := pair(t)
+	s := openAt(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}, Replicas: 1})
+	t.Cleanup(func() { s.Close() })
+	l := grant(t, s, 3*time.Second)
+	enter(t, l, "n", "1")
+	if err := l.Renew(t.Context()); err != nil {
+		t.Fatalf("Renew with its replica = %v", err)
+	}
+	b.Promote() // a knows nothing of it
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := l.Renew(ctx); err == nil || errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew at a primary that has lost its replica = %v, want an error that leaves it unknown", err)
+	}
+	_ = a
+}
+
+func grant(t testing.TB, s driver.Store, ttl time.Duration) driver.Lease {
+	t.Helper()
+	l, err := s.Grant(t.Context(), "owner", ttl)
+	if err != nil {
+		t.Fatalf("Grant: %v", err)
+	}
+	return l
+}
+
+func enter(t testing.TB, l driver.Lease, name, id string) driver.Place {
+	t.Helper()
+	p, err := l.Claim(t.Context(), driver.Claim{Name: name, ID: l.ID() + id})
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	return p[0]
+}
+
+func keepAlive(ctx context.Context, l driver.Lease) {
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, l.TTL()/3)
+		_ = l.Renew(try)
+		cancel()
+		pauseFor(ctx, l.TTL()/6)
+	}
+}
