@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
 	"github.com/primacy-go/primacy/driver"
@@ -16,6 +18,13 @@ import (
 )
 
 const embeddedScheme = "embedded:"
+
+// noLog takes what go-redis would write to stderr by itself: each error comes back from its call too.
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
+
+func init() { redis.SetLogger(noLog{}) }
 
 // openStore opens the store that --store names and returns what closes it. It gives up after --timeout.
 func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {

@@ -1,0 +1,322 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/open"
+)
+
+// swordfish is the password in the URLs of this file: it may show up nowhere.
+const swordfish = "SWORDFISH"
+
+// whole are the stores on which each verb does all it does on etcd.
+var whole = map[string]func(t *testing.T) string{
+	"postgres": func(t *testing.T) string {
+		return withLogin(pgtest.Start(t, pgtest.Options{Password: swordfish}).URL())
+	},
+	"redis": func(t *testing.T) string {
+		return withLogin(redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).URL())
+	},
+}
+
+// withLogin checks that a URL has the password, which the servers of these tests ask for.
+func withLogin(url string) string {
+	if !strings.Contains(url, swordfish) {
+		panic("the test server's URL has no password: " + clip(url))
+	}
+	return url
+}
+
+func onStore(t *testing.T, url string) *world {
+	w := plainWorld(t)
+	w.store = url
+	w.env = append(w.env, "PRIMACY_STORE="+url, "PRIMACY_TTL=5s")
+	t.Cleanup(func() {
+		// Whatever went wrong, an engineer can read the store's page without a prompt for a password in it.
+		if left := w.namesLeft(); len(left) > 0 && !t.Failed() {
+			t.Errorf("left in the store: %v", left)
+		}
+	})
+	return w
+}
+
+// namesLeft returns the names in which somebody still stands.
+func (w *world) namesLeft() (names []string) {
+	for _, st := range w.states() {
+		names = append(names, st.Name)
+	}
+	return names
+}
+
+func (w *world) states() []stateJSON {
+	w.Helper()
+	var all []stateJSON
+	for _, line := range strings.Split(strings.TrimSpace(w.start("status", "-o", "ndjson").ends(0).out.String()), "\n") {
+		if line != "" {
+			all = append(all, decode[stateJSON](w, line))
+		}
+	}
+	return all
+}
+
+// awaitStand waits until so many stand for a name.
+func (w *world) awaitStand(name string, n int) {
+	w.Helper()
+	w.eventually(fmt.Sprintf("%d stand for %s", n, name), func() bool {
+		for _, st := range w.states() {
+			if st.Name == name {
+				return st.Leader != nil && 1+len(st.Waiting) == n
+			}
+		}
+		return n == 0
+	})
+}
+
+// TestVerbsOnEveryStore types each verb on each store that can do all of them.
+func TestVerbsOnEveryStore(t *testing.T) {
+	t.Parallel()
+	for name, start := range whole {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := onStore(t, start(t))
+			w.elections()
+			w.locks()
+			w.crons()
+			w.sidecar()
+			w.examined()
+		})
+	}
+}
+
+// elections stands two candidates up and moves the leadership about.
+func (w *world) elections() {
+	w.Helper()
+	c := map[string]*prog{"a": w.start("run", "--id", "a", "n", "sh", "-c", stops).prints("up")}
+	c["b"] = w.start("run", "--id", "b", "n", "sh", "-c", stops)
+	w.awaitStand("n", 2)
+	looks := w.start("observe", "n").prints("a")
+	w.start("leader", "n").ends(0).says("a\n")
+	w.start("leader", "n", "--is", "b").ends(exitNo)
+	st := decode[stateJSON](w, w.start("status", "n", "-o", "json").ends(0).out.String())
+	if st.Leader == nil || st.Leader.ID != "a" || len(st.Waiting) != 1 || st.Waiting[0].ID != "b" || st.Waiting[0].Token <= st.Leader.Token {
+		w.Fatalf("status: %+v, want a before b", st)
+	}
+	w.start("transfer", "n", "--to", "b").ends(0).says("b\n")
+	c["a"].ends(exitResigned).says("bye\n")
+	looks.prints("b")
+	c["c"] = w.start("run", "--id", "c", "n", "sh", "-c", stops)
+	w.awaitStand("n", 2)
+	w.start("resign", "n", "--reason", "tired").ends(0)
+	c["b"].ends(exitResigned)
+	c["c"].prints("up")
+	c["d"] = w.start("run", "--id", "d", "n", "sh", "-c", stops)
+	w.awaitStand("n", 2)
+	w.start("drain", "c").ends(0)
+	c["c"].ends(exitResigned)
+	c["d"].prints("up")
+	// A supervisor that is killed: its guardian ends the lease, so the next one does not wait for the ttl.
+	c["e"] = w.start("run", "--id", "e", "--ttl", "60s", "n", "sh", "-c", stops)
+	c["f"] = w.start("run", "--id", "f", "n", "sh", "-c", stops)
+	w.awaitStand("n", 3)
+	w.start("transfer", "n", "--to", "e").ends(0)
+	c["e"].prints("up").signal(syscall.SIGKILL)
+	c["f"].prints("up").signal(syscall.SIGTERM).ends(0)
+	looks.signal(syscall.SIGINT)
+	<-looks.exited
+	for _, p := range c {
+		p.keepsQuiet()
+	}
+	out := w.start("history", "n").ends(0).out.String()
+	for _, want := range []string{"a", "b", "c", "d", "e", "f", "tired"} {
+		if !strings.Contains(out, want) {
+			w.Errorf("history lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+// keepsQuiet checks that the store's password is in nothing that was said.
+func (p *prog) keepsQuiet() {
+	p.Helper()
+	if strings.Contains(p.out.String()+p.err.String(), swordfish) {
+		p.Errorf("%v: the password is in its output", p)
+	}
+}
+
+// locks takes an exclusive lock, a shared one and a semaphore.
+func (w *world) locks() {
+	w.Helper()
+	w.start("lock", "l", "echo", "held").ends(0).says("held\n")
+	holds := w.start("lock", "l", "sh", "-c", stops).prints("up")
+	w.start("lock", "-n", "l", "true").ends(exitNotAcquired)
+	holds.signal(syscall.SIGTERM)
+	<-holds.exited
+	r1, r2 := w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up"), w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up")
+	w.start("lock", "-n", "-x", "rw", "true").ends(exitNotAcquired)
+	for _, p := range []*prog{r1, r2} {
+		p.signal(syscall.SIGTERM)
+		<-p.exited
+	}
+	s1, s2 := w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up"), w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up")
+	w.start("lock", "-n", "--slots", "2", "sem", "true").ends(exitNotAcquired)
+	for _, p := range []*prog{s1, s2} {
+		p.signal(syscall.SIGTERM)
+		<-p.exited
+	}
+}
+
+// crons has two machines run one job each second: every instant once.
+func (w *world) crons() {
+	w.Helper()
+	ran := filepath.Join(w.dir, "ran")
+	file := w.cronFile("[jobs.j]\nschedule = \"* * * * * *\"\ncommand = \"echo $PRIMACY_CRON_INSTANT >> " + ran + "\"\n")
+	a, b := w.start("cron", "--id", "ca", "--look", "500ms", "-f", file), w.start("cron", "--id", "cb", "--look", "500ms", "-f", file)
+	w.eventually("three instants ran", func() bool {
+		data, _ := os.ReadFile(ran)
+		return strings.Count(string(data), "\n") >= 3
+	})
+	for _, p := range []*prog{a, b} {
+		p.signal(syscall.SIGTERM)
+		<-p.exited
+	}
+	data, err := os.ReadFile(ran)
+	if err != nil {
+		w.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, at := range strings.Fields(string(data)) {
+		if seen[at] {
+			w.Errorf("the instant %s ran twice: %s", at, data)
+		}
+		seen[at] = true
+	}
+	w.start("cron", "history", "j").ends(0).says("ok")
+}
+
+// sidecar serves HTTP and etcd's calls over the store.
+func (w *world) sidecar() {
+	w.Helper()
+	etcd := freeAddr(w.T)
+	socket := filepath.Join(w.dir, "s")
+	p := w.start("serve", "--socket", socket, "--etcd-api", etcd).tells("serving etcd's")
+	c := http.Client{Timeout: limit, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	w.eventually("it is ready", func() bool {
+		r, err := c.Get("http://localhost/readyz")
+		if err != nil {
+			return false
+		}
+		r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	})
+	lease := etcdLease(w, etcd)
+	r, err := http.Post("http://"+etcd+"/v3/election/campaign", "application/json", strings.NewReader(`{"name":"ZWxlY3Rpb24=","value":"dmFsdWU=","lease":`+lease+`}`))
+	if err != nil {
+		w.Fatal(err)
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body.Close()
+	if r.StatusCode != http.StatusOK || !strings.Contains(string(body), `"leader"`) {
+		w.Errorf("etcd's campaign: %d %s", r.StatusCode, body)
+	}
+	if r, err = http.Post("http://"+etcd+"/v3/lease/revoke", "application/json", strings.NewReader(`{"ID":`+lease+`}`)); err != nil || r.StatusCode != http.StatusOK {
+		w.Errorf("etcd's revoke: %v, %v", r, err)
+	} else {
+		r.Body.Close()
+	}
+	w.start("top", "--once").ends(0)
+	p.signal(syscall.SIGTERM)
+	<-p.exited
+}
+
+// etcdLease asks for a lease as etcd's clients do and returns its ID.
+func etcdLease(w *world, addr string) string {
+	w.Helper()
+	r, err := http.Post("http://"+addr+"/v3/lease/grant", "application/json", strings.NewReader(`{"TTL":30}`))
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer r.Body.Close()
+	var got struct{ ID json.RawMessage }
+	if err := json.NewDecoder(r.Body).Decode(&got); err != nil || len(got.ID) == 0 {
+		w.Fatalf("etcd's grant: %v, %q", err, got.ID)
+	}
+	return string(got.ID)
+}
+
+// examined has the doctor look, and torture for a while.
+func (w *world) examined() {
+	w.Helper()
+	p := w.start("doctor", "--clock-window", "3s", "-o", "json").ends(0)
+	if !strings.Contains(p.out.String(), `"one leader: `) || strings.Contains(p.out.String(), `"failed"`) {
+		w.Errorf("the doctor found: %s", p.out.String())
+	}
+	p.keepsQuiet()
+	w.start("doctor", "--torture", "8s", "--candidates", "3").within(2 * limit).ends(0).keepsQuiet()
+}
+
+// TestTheVerbsOnAQuorumOfRedis types them where there is neither a token nor a line: what cannot be is said in one line.
+func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
+	t.Parallel()
+	var addrs []string
+	for range 3 {
+		addrs = append(addrs, redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).Addr())
+	}
+	w := onStore(t, "redis+quorum://:"+swordfish+"@"+strings.Join(addrs, ",")+"?guard=off").with("PRIMACY_QUIET=true") // its warnings would be more than one line
+	a := w.start("run", "--id", "a", "n", "sh", "-c", stops).prints("up")
+	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
+	w.start("leader", "n").ends(0).says("a\n")
+	w.start("transfer", "n", "--to", "b").ends(exitUsage).inOneLine()
+	w.start("history", "n").ends(exitUsage).inOneLine().complains("keeps no history")
+	w.start("lock", "-s", "rw", "true").ends(exitUsage).inOneLine()
+	w.start("lock", "l", "echo", "held").ends(0).says("held\n")
+	a.signal(syscall.SIGTERM).ends(0)
+	b.prints("up").signal(syscall.SIGTERM).ends(0)
+	w.start("doctor", "--clock-window", "3s").ends(0).says("fencing tokens: nothing can refuse")
+}
+
+// TestAStoreThatRefusesUs is a wrong password on each store: one line, without it, and 121.
+func TestAStoreThatRefusesUs(t *testing.T) {
+	t.Parallel()
+	for name, start := range whole {
+		if name == "zookeeper" {
+			continue // any user may come in there: what others have written is closed to him
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := plainWorld(t)
+			url := strings.Replace(start(t), swordfish, "wrong-"+swordfish, 1)
+			p := w.start("run", "--store", url, "n", "true").ends(exitUnreachable).inOneLine()
+			if strings.Contains(p.err.String(), swordfish) {
+				t.Errorf("the password is in %q", p.err.String())
+			}
+		})
+	}
+}
+
+// TestNobodyAnswers is a port where nobody listens, for each scheme.
+func TestNobodyAnswers(t *testing.T) {
+	w := plainWorld(t)
+	for _, scheme := range open.Schemes {
+		url := fmt.Sprintf("%s://u:%s@%s", scheme, swordfish, freeAddr(t))
+		p := w.start("leader", "n", "--store", url, "--timeout", "2s").within(10 * time.Second).ends(exitUnreachable).inOneLine().complains("127.0.0.1:")
+		if strings.Contains(p.err.String(), swordfish) {
+			t.Errorf("%s: the password is in %q", scheme, p.err.String())
+		}
+	}
+}
