@@ -86,9 +86,12 @@ func (j *judge) overdue(tm *term) {
 }
 
 func (j *judge) nobody() bool {
+	lazy, _ := j.w.store.(interface{ idle(e *entry) bool })
 	for _, ln := range j.w.store.lines() {
-		if len(ln.entries) > 0 {
-			return false
+		for _, e := range ln.entries {
+			if lazy == nil || !lazy.idle(e) {
+				return false
+			}
 		}
 	}
 	return true

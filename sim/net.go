@@ -22,6 +22,7 @@ type reply struct {
 	ttl    int64
 	held   bool
 	stands bool
+	ahead  []ahead   // leases before a place
 	claims [2]uint64 // claim IDs, by name
 	mask   uint8     // a bit for each name
 }

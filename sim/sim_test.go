@@ -106,6 +106,8 @@ func TestControls(t *testing.T) {
 		{"a PostgreSQL whose standby lags", "postgres", RuleOvertake, Broken{Async: true}},
 		{"times of another server's clock", "postgres", RuleOneLeader, Broken{OneClock: true}},
 		{"a former PostgreSQL primary that commits alone", "postgres", RuleOneLeader, Broken{NoWait: true}},
+		{"a lease register ended whatever its version", "register", RuleOneLeader, Broken{Blind: true}},
+		{"a lease register timed from the question", "register", RuleOneLeader, Broken{Hasty: true}},
 		{"a ZooKeeper session renewed by a read", "zk", RuleOneLeader, Broken{ReadProof: true}},
 		{"a ZooKeeper session renewed by one write", "zk", RuleOneLeader, Broken{OneWrite: true}},
 		{"a chain of writes whose last follows at once", "zk", RuleProof, Broken{Hurry: true}},

@@ -14,6 +14,7 @@ var models = []model{
 	{"beat", 0, planBeat, func(w *World) backend { return newPlain(w) }},
 	{"redis", 2, planRedis, func(w *World) backend { return newRedis(w) }},
 	{"postgres", 1, planPostgres, func(w *World) backend { return newPostgres(w) }},
+	{"register", 1, planRegisters, func(w *World) backend { return newRegisters(w) }},
 	{"zk", 2, planEnsemble, func(w *World) backend { return newEnsemble(w) }},
 }
 
