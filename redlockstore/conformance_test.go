@@ -90,6 +90,7 @@ func harness(servers []*redistest.Server, c redlockstore.Config) drivertest.Harn
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("quorum of %d", n), func(t *testing.T) {
 			servers, c := fleet(t, n)
@@ -99,6 +100,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOfPlainKeys(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 1)
 	c.Plain = true
 	drivertest.Run(t, harness(servers, c))

@@ -63,6 +63,7 @@ func keys(all []*redistest.Server, name string) (on []int) {
 
 // Two of five are killed, or frozen. Leases are renewed, claims made and handed on, and only the first call pays for the silence.
 func TestAMinorityMayFail(t *testing.T) {
+	t.Parallel()
 	for what, fail := range map[string]func(*redistest.Server){"killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop} {
 		t.Run(what, func(t *testing.T) {
 			servers, c := fleet(t, 5)
@@ -109,6 +110,7 @@ func TestAMinorityMayFail(t *testing.T) {
 
 // Without a majority nobody is granted anything, nothing is renewed, and the error names who is missing. When it is back all goes on.
 func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
 	a, b := grant(t, s, "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
@@ -160,6 +162,7 @@ func retry(ctx context.Context, do func() error) error {
 
 // A claim stands on two of three; one of these restarts without its keys. It must not give its voice to another while the first may rely on it.
 func TestARestartedServerStaysOut(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	c.MaxTTL, c.Guard = ttl, 0
 	s := open(t, c)
@@ -206,6 +209,7 @@ func TestARestartedServerStaysOut(t *testing.T) {
 
 // What a server said in its first life does not count in its second: the holder loses what he has there, and hears of it when that was his majority.
 func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
 	a := grant(t, s, "a", 10*time.Second)
@@ -238,6 +242,7 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	secret := redistest.Start(t, redistest.Options{Password: "open"})
 	long := func() context.Context { return limited(t, 10*time.Second) }
@@ -276,6 +281,7 @@ func TestOpen(t *testing.T) {
 
 // A server that is silent is waited for; a majority that answers is enough.
 func TestOpenWaits(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	servers[0].Stop()
 	open(t, c)
@@ -291,6 +297,7 @@ func TestOpenWaits(t *testing.T) {
 }
 
 func TestOneServerByTwoNames(t *testing.T) {
+	t.Parallel()
 	_, c := fleet(t, 2)
 	_, port, _ := strings.Cut(c.Addrs[0], ":")
 	c.Addrs = append(c.Addrs, "localhost:"+port)

@@ -16,6 +16,7 @@ import (
 
 // redsync #186: a lock that was won on exactly a majority dies with one more server, for what was missing is never acquired again.
 func TestAMissingServerIsAcquiredAgain(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	a := grant(t, open(t, c), "a", 10*time.Second)
 	servers[2].Kill()
@@ -46,6 +47,7 @@ func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 
 // redsync WithSetNXOnExtend (#147, #149): A loses the lock, B locks, works and unlocks, then A extends it as if nothing had been.
 func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
 	claim(t, a, "x")
@@ -69,6 +71,7 @@ func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 
 // The same where a minority was lost to another: it is left to him.
 func TestAMinorityThatAnotherHasIsLeftToHim(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	a := grant(t, open(t, c), "a", 10*time.Second)
 	claim(t, a, "x")
@@ -86,6 +89,7 @@ func TestAMinorityThatAnotherHasIsLeftToHim(t *testing.T) {
 
 // redsync Extend has no time limit of its own: 10 s on a silent link for a lease of 1 s.
 func TestARenewalHasALimit(t *testing.T) {
+	t.Parallel()
 	_, c := fleet(t, 3)
 	s, cut := behindProxies(t, c)
 	defer s.Close()
@@ -104,6 +108,7 @@ func TestARenewalHasALimit(t *testing.T) {
 
 // redsync with FailFast cancels what is in flight, and its keys stay on a minority until their ttl.
 func TestATryThatFailsLeavesNoKey(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 5)
 	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
 	for i := range 20 {
@@ -136,6 +141,7 @@ func TestATryThatFailsLeavesNoKey(t *testing.T) {
 // redsync: a SET that was given up arrives after the release, on another connection, and blocks everybody for a ttl. Here a frozen server has it in
 // its buffers, and who could delete the key is gone.
 func TestALateSetDoesNothing(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := bare(t, c)
 	a := grant(t, s, "a", 10*time.Second)
@@ -156,6 +162,7 @@ func TestALateSetDoesNothing(t *testing.T) {
 
 // The same while he who released it lives: the server gets his call too, in whatever order.
 func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	a := grant(t, open(t, c), "a", 10*time.Second)
 	for i := range 5 {
@@ -182,6 +189,7 @@ func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
 
 // Release says nil only when the claim can stand on no majority.
 func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	a := grant(t, open(t, c), "a", 10*time.Second)
 	p := claim(t, a, "x")
@@ -198,6 +206,7 @@ func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
 
 // The deadline counts from the last renewal: keys that were set by a Claim that was under way meanwhile must live as long.
 func TestAClaimLivesAsLongAsTheRenewalBesideItSays(t *testing.T) {
+	t.Parallel()
 	servers, c := fleet(t, 3)
 	slow := c
 	slow.Addrs = nil

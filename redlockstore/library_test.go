@@ -13,6 +13,7 @@ import (
 
 // What the library cannot do on such a store it refuses, in one clear line, and hands out no token.
 func TestTheLibraryRefusesWhatWouldBeALie(t *testing.T) {
+	t.Parallel()
 	_, c := fleet(t, 3)
 	store := open(t, c)
 	s, err := primacy.NewSession(store, primacy.Options{ID: "a", TTL: 2 * time.Second})
