@@ -178,7 +178,7 @@ local function finish()
         if m.new then
           call('PEXPIRE',m.line,keep)
           call('PEXPIRE',m.key,keep)
-          call('ZADD',B..'names',0,m.name)
+          if call('ZADD',B..'names',0,m.name)==1 and call('PTTL',B..'names')<0 then call('PEXPIRE',B..'names',keep) end
         end
       end
       call(ARGV[1],B..'on:'..m.name,'c')

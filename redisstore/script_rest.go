@@ -227,6 +227,7 @@ finish()
 for i=2,#ARGV do
   local r=tonumber(call('HGET',M[ARGV[i]].key,'r') or 0)
   if #out[i+1]==2 then
+    call('ZREM',B..'names',ARGV[i])
     r=count+count%2
     if r==0 then r=2 end
   end

@@ -30,7 +30,6 @@ local t=tonumber(ARGV[4])
 call('HSET',key,'o',ARGV[3],'t',t,'x',now+1+t,'c',ARGV[5],'u',now)
 call('PEXPIRE',key,t+60000)
 if t>(tonumber(V[7]) or 0) then call('HSET',S,'max',t) end
-call('PEXPIRE',B..'names',34560000000)
 return {'OK',epoch}
 `)
 
@@ -57,8 +56,8 @@ if (tonumber(me.seat[7]) or 0)+86400000<now then
       call('PEXPIRE',B..'meta:'..name,259200000)
     end
   end
-  call('PEXPIRE',B..'names',34560000000)
 end
+call('PEXPIRE',B..'names',259200000)
 return {'OK',epoch,me.g}
 `)
 

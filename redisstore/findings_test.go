@@ -1,0 +1,351 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redisstore"
+)
+
+// What goes wrong in the libraries over Redis, by the number of the finding in the research: each is a test that this store passes.
+
+func store(t testing.TB, addr string) *redisstore.Store {
+	t.Helper()
+	s := openAt(t, redisstore.Config{Addrs: []string{addr}})
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// Finding 1: with a round trip of 30 ms a lock that is free was never had.
+func TestAFreeNameOverALongWay(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	far, err := proxy.Listen(srv.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(far.Close)
+	far.Delay(30 * time.Millisecond)
+	l := grant(t, store(t, far.Addr()), time.Minute)
+	for i := range 3 {
+		begun := time.Now()
+		p := enter(t, l, "n", fmt.Sprint(i))
+		if took := time.Since(begun); !p.Held || took > time.Second {
+			t.Errorf("a free name = %+v after %v, want it held after one round trip or two", p, took)
+		}
+		if err := l.Release(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Finding 2: under load, with many goroutines on one client, all of them stopped for good although nobody held.
+func TestManyUnderLoadNeverStop(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	l := grant(t, store(t, srv.Addr()), time.Minute)
+	stop := make(chan struct{})
+	var burn, all sync.WaitGroup
+	for range 2 * runtime.NumCPU() {
+		burn.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+	}
+	var done, last atomic.Int64
+	last.Store(time.Now().UnixNano())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	for i := range 8 {
+		all.Go(func() {
+			for k := 0; ctx.Err() == nil; k++ {
+				p, err := l.Claim(ctx, driver.Claim{Name: "n", Seat: fmt.Sprint(i), ID: fmt.Sprint(i, "-", k)})
+				if err == nil {
+					p[0], err = l.Wait(ctx, p[0])
+				}
+				if err != nil {
+					continue
+				}
+				done.Add(1)
+				if gap := time.Duration(time.Now().UnixNano() - last.Swap(time.Now().UnixNano())); gap > time.Second {
+					t.Errorf("nobody had the free name for %v", gap)
+				}
+				_ = l.Release(context.WithoutCancel(ctx), p[0])
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	burn.Wait()
+	if gap := time.Duration(time.Now().UnixNano() - last.Load()); done.Load() < 10 || gap > time.Second {
+		t.Errorf("%d locks, the last one %v before the end, want many until the end", done.Load(), gap)
+	}
+}
+
+// Findings 3 and 7: a renewal over a silent link took as long as the library pleased, past the lease's end. Here it takes as long as its context,
+// and the next one takes another connection.
+func TestARenewalOverASilentLink(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	p := drivertest.NewProxy(t, srv.Addr())
+	l := grant(t, store(t, p.Addr), 10*time.Second)
+	if err := l.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.Cut(true)
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := l.Renew(ctx); err == nil || errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew over a silent link = %v, want an error that leaves it unknown", err)
+	}
+	if took := time.Since(begun); took > 800*time.Millisecond {
+		t.Errorf("Renew returned after %v, its context ended after 300ms", took)
+	}
+	p.Cut(false)
+	begun = time.Now()
+	if err := l.Renew(t.Context()); err != nil || time.Since(begun) > time.Second {
+		t.Errorf("the next Renew = %v after %v, want nil at once", err, time.Since(begun))
+	}
+}
+
+// Finding 4: after a crash the next had to wait for Redis to clean up, minutes where there are many keys with a time to live.
+func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	srv.Do("EVAL", "for i=1,50000 do redis.call('SET','v'..i,'x','PX',3600000) end return 1", 0)
+	s := store(t, srv.Addr())
+	const ttl = 2 * time.Second
+	dies, heir := grant(t, s, ttl), grant(t, store(t, srv.Addr()), time.Minute)
+	asked := time.Now()
+	if err := dies.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := enter(t, dies, "n", "1"); !p.Held {
+		t.Fatal("not held")
+	}
+	if _, err := heir.Wait(t.Context(), enter(t, heir, "n", "2")); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(asked); took < ttl || took > ttl+300*time.Millisecond {
+		t.Errorf("taken over %v after the last renewal, want the ttl of %v and little more", took, ttl)
+	}
+}
+
+// Finding 5: expiry was an absolute time on the client's clock. Here no script is given a time but a ttl: two stores whose clocks differ send the same.
+func TestNoClientSendsATime(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	c := srv.Client()
+	s := store(t, srv.Addr())
+	srv.Do("CONFIG", "SET", "slowlog-log-slower-than", "0")
+	srv.Do("CONFIG", "SET", "slowlog-max-len", "10000")
+	l, other := grant(t, s, 2*time.Second), grant(t, s, 2*time.Second)
+	p := enter(t, l, "n", "1")
+	q := enter(t, other, "n", "2")
+	_ = l.Renew(t.Context())
+	_ = l.Update(t.Context(), p, []byte("x"))
+	_ = l.Release(t.Context(), p)
+	_, _ = other.Wait(t.Context(), q)
+	log, err := c.SlowLogGet(t.Context(), -1).Result()
+	if err != nil || len(log) < 6 {
+		t.Fatalf("the slow log has %d entries, %v", len(log), err)
+	}
+	now := regexp.MustCompile(fmt.Sprintf(`^%s\d{5}(\d{3}){0,3}$`, fmt.Sprint(time.Now().Unix())[:5]))
+	for _, e := range log {
+		for _, arg := range e.Args {
+			if strings.HasPrefix(strings.ToLower(e.Args[0]), "eval") && now.MatchString(arg) {
+				t.Errorf("a script was given the time %s", arg)
+			}
+		}
+	}
+}
+
+// Finding 6: A's lease ended, B locked and unlocked, and A could extend.
+func TestARenewalAfterAnotherHadIt(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := store(t, srv.Addr())
+	a, b := grant(t, s, 300*time.Millisecond), grant(t, s, time.Minute)
+	enter(t, a, "n", "1")
+	q, err := b.Wait(t.Context(), enter(t, b, "n", "2"))
+	if err == nil {
+		err = b.Release(t.Context(), q)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Renew(t.Context()); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew after another had it = %v, want ErrGone", err)
+	}
+	if p := enter(t, b, "n", "3"); !p.Held {
+		t.Errorf("the name after that = %+v, want it free", p)
+	}
+}
+
+// The push that grants a place is lost, since its connection is killed: the place is found all the same.
+func TestALostPush(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	a, b := grant(t, store(t, srv.Addr()), time.Minute), grant(t, store(t, srv.Addr()), time.Minute)
+	for i := range 5 {
+		p := enter(t, a, "n", fmt.Sprint("a", i))
+		q := enter(t, b, "n", fmt.Sprint("b", i))
+		got := make(chan error, 1)
+		go func() { _, err := b.Wait(t.Context(), q); got <- err }()
+		time.Sleep(30 * time.Millisecond)
+		srv.Do("CLIENT", "KILL", "TYPE", "pubsub")
+		begun := time.Now()
+		if err := a.Release(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-got; err != nil || time.Since(begun) > 2500*time.Millisecond {
+			t.Fatalf("Wait whose push was lost = %v after %v", err, time.Since(begun))
+		}
+		if err := b.Release(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Redisson's fair lock: dead waiters block the line one by one. Here they are passed over in the step that frees the name, a thousand of them.
+func TestAThousandDeadWaiters(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := store(t, srv.Addr())
+	first, last := grant(t, s, time.Minute), grant(t, s, time.Minute)
+	p := enter(t, first, "n", "1")
+	const n = 1000
+	for range n {
+		enter(t, grant(t, s, time.Second), "n", "x")
+	}
+	q := enter(t, last, "n", "2")
+	time.Sleep(1100 * time.Millisecond)
+	begun := time.Now()
+	if err := first.Release(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := last.Wait(t.Context(), q); err != nil || time.Since(begun) > time.Second {
+		t.Errorf("Wait behind %d dead waiters = %v after %v, want it held at once", n, err, time.Since(begun))
+	}
+}
+
+// A long line costs each step no more than a short one, and a release wakes one.
+func TestAThousandWaiters(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := store(t, srv.Addr())
+	const n = 1000
+	var leases []driver.Lease
+	var places []driver.Place
+	for i := range n {
+		if i%100 == 0 {
+			leases = append(leases, grant(t, s, time.Minute))
+		}
+		l := leases[len(leases)-1]
+		p, err := l.Claim(t.Context(), driver.Claim{Name: "n", Seat: fmt.Sprint(i), ID: fmt.Sprint(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, p[0])
+	}
+	srv.Do("CONFIG", "RESETSTAT")
+	for i, p := range places {
+		l := leases[i/100]
+		if _, err := l.Wait(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stats := fmt.Sprint(srv.Do("INFO", "commandstats"))
+	var calls, published int
+	_, _ = fmt.Sscanf(regexp.MustCompile(`cmdstat_evalsha:calls=\d+`).FindString(stats), "cmdstat_evalsha:calls=%d", &calls)
+	_, _ = fmt.Sscanf(regexp.MustCompile(`cmdstat_publish:calls=\d+`).FindString(stats), "cmdstat_publish:calls=%d", &published)
+	if calls > 2*n+50 || published > 2*n+10 {
+		t.Errorf("%d waiters took %d calls and %d pushes, want one of each for a release, beside those to who observes", n, calls, published)
+	}
+}
+
+// All that a crashed fleet left behind vanishes by itself.
+func TestEveryKeyVanishes(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := store(t, srv.Addr())
+	a, b := grant(t, s, time.Minute), grant(t, s, time.Minute)
+	pa := enter(t, a, "n", "1")
+	enter(t, b, "n", "2")
+	if err := s.Ask(t.Context(), "n", driver.Request{Token: pa.Token, By: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Append(t.Context(), "n", driver.Record{Key: "k"}, 3); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Renew(t.Context())
+	enter(t, a, "m", "3")
+	for _, key := range srv.Do("KEYS", "*").([]any) {
+		if key == "{primacy}:server" {
+			continue
+		}
+		if ttl := srv.Do("TTL", key).(int64); ttl < 0 {
+			t.Errorf("the key %v has no time to live", key)
+		}
+	}
+}
+
+// Where memory is full and nothing may be evicted, who holds goes on holding and can release.
+func TestAFullServerKeepsItsLeases(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	l := grant(t, store(t, srv.Addr()), time.Minute)
+	p := enter(t, l, "n", "1")
+	srv.Do("CONFIG", "SET", "maxmemory", "1mb")
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew while memory is full = %v, want nil", err)
+	}
+	if err := l.Release(t.Context(), p); err != nil {
+		t.Errorf("Release while memory is full = %v, want nil", err)
+	}
+	if _, err := l.Claim(t.Context(), driver.Claim{Name: "m", ID: "2"}); err == nil || errors.Is(err, driver.ErrGone) || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("Claim while memory is full = %v, want an error that says so", err)
+	}
+}
+
+// Eviction breaks the promise, and is said: a lease that is evicted is gone, and its holder hears so at its next renewal only.
+func TestEvictionIsShown(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{Args: []string{"--maxmemory-policy", "volatile-lru", "--maxmemory", "3mb"}})
+	s := store(t, srv.Addr())
+	if w := strings.Join(s.Caps().Warnings, "; "); !strings.Contains(w, "maxmemory-policy is volatile-lru") {
+		t.Errorf("Caps warns of %q, want eviction named", w)
+	}
+	l := grant(t, s, time.Minute)
+	enter(t, l, "n", "1")
+	c := srv.Client()
+	for i := 0; i < 20000; i++ {
+		if c.Set(t.Context(), fmt.Sprint("big", i), strings.Repeat("x", 1000), 0).Err() != nil {
+			break
+		}
+	}
+	if err := l.Renew(t.Context()); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew of a lease that was evicted = %v, want ErrGone", err)
+	}
+}
