@@ -43,7 +43,7 @@
 //
 //	TestRunOnStores            TestRun, and nothing may be left in the store in the end
 //	TestCheckOnStores          TestSilentLink, TestLateReply and TestPause
-//	TestLockHistoriesOnStores  TestLockHistories
+//	TestTortureOnStores        TestTorture and TestLockHistories
 //	TestTwoPrimariesOfRedis    where the promise ends: both lead
 //	TestStoreControl           SET NX PX on Redis, which must be seen to lead twice
 //
@@ -52,7 +52,7 @@
 //
 // Knobs, from the environment:
 //
-//	TORTURE_FOR           how long TestTorture does harm (default 60s), and TORTURE_TTL (default 3s)
+//	TORTURE_FOR           how long TestTorture (default 60s) and TestTortureOnStores (10s) do harm, and TORTURE_TTL (default 3s)
 //	TORTURE_CONTROL_FOR   the same for TestTortureControls (default 30s; all faults from 2m on), and TORTURE_CONTROL_TTL (default 4s)
 //	TORTURE_SEED          default: from the clock
 //	TORTURE_KEEP          an empty folder that keeps the record

@@ -5,6 +5,7 @@ package torture
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,9 @@ func TestCheckOnStores(t *testing.T) {
 	n := rounds(t, 1)
 	var all sync.WaitGroup
 	for _, under := range chosen(t) {
+		if under.long && os.Getenv("TORTURE_STORE") == "" {
+			continue
+		}
 		all.Go(func() {
 			t.Run(under.name, func(t *testing.T) {
 				store := under.start(t)

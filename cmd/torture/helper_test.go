@@ -36,12 +36,10 @@ func actMain() error {
 	if os.Getenv(deafEnv) != "" {
 		signal.Ignore(syscall.SIGTERM)
 	}
-	token := os.Getenv("PRIMACY_TOKEN")
-	if n, _ := strconv.ParseUint(token, 10, 64); n == 0 { // a store without tokens: when it began says which term is the later one
-		token = fmt.Sprint(boottime.Now().Nanoseconds())
-		if err := os.Setenv("PRIMACY_TOKEN", token); err != nil {
-			return err
-		}
+	n, _ := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
+	token := fmt.Sprint(numbered(n))
+	if err := os.Setenv("PRIMACY_TOKEN", token); err != nil { // for the grandchild
+		return err
 	}
 	role := os.Getenv(roleEnv)
 	if role == "" {

@@ -157,7 +157,13 @@ func (s *stage) expectLocks(l *line, kinds []string, short bool) {
 	if !short {
 		s.expectBite(h)
 	}
-	s.expectNobody(l, kinds)
+	var names []string
+	for _, kind := range kinds {
+		for i := range lockNames {
+			names = append(names, fmt.Sprintf("%s/%s%d", l.name, kind, i))
+		}
+	}
+	s.expectNobody(names...)
 }
 
 // expectBite looks that this very history would be found out if holders had thought a ttl longer than they did that they hold the lock.
@@ -218,23 +224,20 @@ func (s *stage) foundOut(l *line) bool {
 	return false
 }
 
-// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of the locks.
-func (s *stage) expectNobody(l *line, kinds []string) {
+// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of these names.
+func (s *stage) expectNobody(names ...string) {
 	s.Helper()
 	session := s.store.session(s, s.ttl)
-	for _, kind := range kinds {
-		for i := range lockNames {
-			var state primacy.State
-			var err error
-			name := fmt.Sprintf("%s/%s%d", l.name, kind, i)
-			if !within(3*l.ttl, func() bool {
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-				defer cancel()
-				state, err = session.Election(name).State(ctx)
-				return err == nil && state.Leader == nil && len(state.Waiting) == 0
-			}) {
-				s.Errorf("%s: somebody was left in the line: %+v, %v", name, state, err)
-			}
+	for _, name := range names {
+		var state primacy.State
+		var err error
+		if !within(3*s.ttl, func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			state, err = session.Election(name).State(ctx)
+			return err == nil && state.Leader == nil && len(state.Waiting) == 0
+		}) {
+			s.Errorf("%s: somebody was left in the line: %+v, %v", name, state, err)
 		}
 	}
 }

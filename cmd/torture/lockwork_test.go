@@ -73,11 +73,7 @@ func byPrimacy(s *primacy.Session) taker {
 		if err != nil {
 			return nil, err
 		}
-		token := uint64(term.Token())
-		if c.kind == kindBare {
-			token = uint64(boottime.Now()) // so that faults strike whoever had it last
-		}
-		return &possession{token, term.Check, term.Deadline, term.Resign}, nil
+		return &possession{numbered(uint64(term.Token())), term.Check, term.Deadline, term.Resign}, nil
 	}
 }
 

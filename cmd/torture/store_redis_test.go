@@ -29,7 +29,7 @@ func onRedis() *storeUnder {
 
 // onRedisPair is a primary with a replica that takes over when the primary is killed, at the same address.
 func onRedisPair() *storeUnder {
-	return &storeUnder{name: "redis-failover", ttl: storeTTL, start: func(t testing.TB) *installed {
+	return &storeUnder{name: "redis-failover", long: true, ttl: storeTTL, start: func(t testing.TB) *installed {
 		p := &redisPair{t: t, primary: redistest.Start(t, redistest.Options{Persist: "always"})}
 		p.follow()
 		p.addr = newVIP(t, p.primary.Addr())

@@ -121,7 +121,7 @@ func (w *workerArgs) primacy(ctx context.Context, a *actor) error {
 	for ctx.Err() == nil {
 		err := s.Run(ctx, w.name, func(own context.Context, t *primacy.Term) error {
 			end := boottime.Now() + reign
-			return a.lead(uint64(t.Token()), func() bool {
+			return a.lead(numbered(uint64(t.Token())), func() bool {
 				switch {
 				case t.Check() != nil, ctx.Err() != nil, reign > 0 && boottime.Now() > end:
 					return false
@@ -186,6 +186,14 @@ func openPatiently(ctx context.Context, url string) (driver.Store, error) {
 	}
 }
 
+// numbered is the token or, on a store that has none, the present: it says as well which term is the later one, as long as there are never two at once.
+func numbered(token uint64) uint64 {
+	if token == 0 {
+		return uint64(boottime.Now())
+	}
+	return token
+}
+
 // The environment of a command under `primacy run`.
 const (
 	dirEnv  = "TORTURE_DIR"
@@ -194,10 +202,8 @@ const (
 
 // commandMain acts without asking: a command has no Check. That it is gone in time is what `primacy run` promises.
 func commandMain() error {
-	token, err := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
-	if err != nil {
-		return err
-	}
+	token, _ := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
+	token = numbered(token)
 	dir, mark := os.Getenv(dirEnv), fmt.Sprintf("%d-%d", token, os.Getpid())
 	a, err := newActor(os.Getenv("PRIMACY_ID"), filepath.Join(dir, "acts-"+mark), filepath.Join(dir, "writes-"+mark), os.Getenv(sinkEnv))
 	if err != nil {
