@@ -5,7 +5,7 @@ import "github.com/primacy-go/primacy/internal/core"
 // led says whether somebody leads every name, and every candidate stands in the line.
 func (j *judge) led() bool {
 	for name := range j.terms {
-		if !j.ledName(name) || j.missing(name) != nil {
+		if !j.ledName(name) || !j.w.plan.NoToken && j.missing(name) != nil {
 			return false
 		}
 	}
@@ -40,7 +40,7 @@ func (j *judge) leaderless() {
 		if !j.ledName(name) {
 			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(livelyWithin*j.w.plan.TTL))
 		}
-		if n := j.missing(name); n != nil {
+		if n := j.missing(name); n != nil && !j.w.plan.NoToken {
 			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name, span(livelyWithin*j.w.plan.TTL))
 		}
 	}

@@ -151,7 +151,7 @@ func (j *judge) pastDeadline(tm *term) {
 // begins is asked when a term is won. It may be over by then: the process was stopped while the answer was under way.
 func (j *judge) begins(tm *term) {
 	name := tm.c.name
-	if !j.headed[name][tm.token] {
+	if !j.headed[name][tm.token] && !j.w.plan.NoToken {
 		j.fail(RuleFirst, "%s: %s leads under token %d, which was never first in the line", nameOf(name), tm.n.name, tm.token)
 	}
 	for _, x := range j.byHand {
@@ -171,7 +171,7 @@ func (j *judge) counts(tm *term) {
 	name := tm.c.name
 	tm.counted = true
 	j.w.count.Terms++
-	if tm.token <= j.top[name] && !tm.excused {
+	if tm.token <= j.top[name] && !tm.excused && !j.w.plan.NoToken {
 		j.fail(RuleToken, "%s: %s begins a term under token %d after one under %d", nameOf(name), tm.n.name, tm.token, j.top[name])
 	}
 	if j.top[name] != 0 {

@@ -26,6 +26,8 @@ type Plan struct {
 	Offsets    []int64
 	StoreRates []int64 // of the store's one clock, or of each member's
 	Net        Net
+	NoToken    bool // the store has no line and no token
+	Loses      bool // a server that is restarted has forgotten everything
 	ZK         Ensemble
 	Mirror     Mirror
 	Faults     []Fault
@@ -61,6 +63,8 @@ type Broken struct {
 	NoCalm      bool // a Redis that forgot something grants at once
 	HalfCalm    bool // or after half the ttl
 	EarlyTicket bool // and draws tokens by the time, before it grants again
+	NoGuard     bool // of a quorum each server counts at once
+	NoRecheck   bool // and an attempt that won late counts
 	Async       bool // a PostgreSQL whose standby lags
 	OneClock    bool // and that trusts the times of another server's clock
 	NoWait      bool // and a former primary acknowledges what no replica has

@@ -32,6 +32,9 @@ func (r *register) apply(w *World, wr write) answer {
 		}
 		r.loose = max(r.loose, wr.token)
 	}
+	if w.plan.NoToken {
+		return answer{value: r.value} // there is nothing to fence with
+	}
 	if !w.plan.Broken.NoFence && (wr.token < r.token || wr.token == r.token && wr.n <= r.n && !wr.raise) {
 		w.count.Refused++
 		return answer{refused: true, value: r.value}

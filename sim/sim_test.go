@@ -108,6 +108,8 @@ func TestControls(t *testing.T) {
 		{"a former PostgreSQL primary that commits alone", "postgres", RuleOneLeader, Broken{NoWait: true}},
 		{"a lease register ended whatever its version", "register", RuleOneLeader, Broken{Blind: true}},
 		{"a lease register timed from the question", "register", RuleOneLeader, Broken{Hasty: true}},
+		{"a server of a quorum that has lost its memory", "quorum", RuleOneLeader, Broken{NoGuard: true}},
+		{"a quorum whose answers came late", "quorum", RuleOneLeader, Broken{NoRecheck: true}},
 		{"a ZooKeeper session renewed by a read", "zk", RuleOneLeader, Broken{ReadProof: true}},
 		{"a ZooKeeper session renewed by one write", "zk", RuleOneLeader, Broken{OneWrite: true}},
 		{"a chain of writes whose last follows at once", "zk", RuleProof, Broken{Hurry: true}},

@@ -15,6 +15,7 @@ var models = []model{
 	{"redis", 2, planRedis, func(w *World) backend { return newRedis(w) }},
 	{"postgres", 1, planPostgres, func(w *World) backend { return newPostgres(w) }},
 	{"register", 1, planRegisters, func(w *World) backend { return newRegisters(w) }},
+	{"quorum", 1, planQuorum, func(w *World) backend { return newQuorum(w) }},
 	{"zk", 2, planEnsemble, func(w *World) backend { return newEnsemble(w) }},
 }
 
