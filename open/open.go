@@ -15,7 +15,7 @@
 //	postgres  schema=NAME (default "primacy"), migrate=false; all others as libpq knows them: sslmode, sslrootcert, target_session_attrs, …
 //	redis     prefix=NAME (default "primacy"), cluster=true, sentinel=MASTER (the hosts are sentinels), replicas=N (a write counts once N replicas have it)
 //	quorum    prefix=NAME, max-ttl=DURATION (default 30s), guard=DURATION (a server that started less long ago does not count) or guard=off
-//	zk        ROOT is the node under which all others are, default "primacy"
+//	zk        ROOT is the node under which all others are, default "primacy"; tick=DURATION (the servers' tickTime, if they do not tell it)
 //
 // Write %XX for characters that mean something in a URL, in passwords above all: / is %2F, ? is %3F, @ is %40, % is %25.
 package open
@@ -54,11 +54,13 @@ func init() {
 		"rediss+quorum": {port: "6379", secure: true, example: "rediss+quorum://HOST1,HOST2,HOST3", open: openRedlock},
 		"redis+plain":   {port: "6379", example: "redis+plain://HOST:6379", open: openRedlock},
 		"rediss+plain":  {port: "6379", secure: true, example: "rediss+plain://HOST:6379", open: openRedlock},
+		"zk":            {port: "2181", example: "zk://HOST:2181", open: openZooKeeper},
+		"zks":           {port: "2181", secure: true, example: "zks://HOST:2181", open: openZooKeeper},
 	}
 }
 
 // Schemes are those that [Open] knows, in order of importance, without the ones that only add TLS.
-var Schemes = []string{"etcd", "postgres", "redis", "redis+quorum", "redis+plain"}
+var Schemes = []string{"etcd", "postgres", "redis", "redis+quorum", "redis+plain", "zk"}
 
 // DefaultPort returns the port of a host that is named without one, "" for an unknown scheme.
 func DefaultPort(scheme string) string { return kinds[scheme].port }

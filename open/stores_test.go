@@ -55,6 +55,17 @@ func TestRedisURLs(t *testing.T) {
 	}
 }
 
+func TestZooKeeperURLs(t *testing.T) {
+	a, err := parse("zks://u:p@a,b:1/x/y?tick=500ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := zkConfig(a)
+	if err != nil || strings.Join(c.Servers, " ") != "a:2181 b:1" || c.Username != "u" || c.Password != "p" || c.Root != "/x/y" || c.TLS == nil || c.Tick != 500*time.Millisecond {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
 // TestEachStoreSaysWhatIsWrongWithItsURL goes through Open, which must not get as far as the network.
 func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 	for url, want := range map[string]string{
@@ -73,6 +84,9 @@ func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 		"redis+quorum://a,b,c?guard=often":         "use a duration",
 		"redis+quorum://a,a,b":                     "twice",
 		"redis+plain://a?prefix=x":                 `unknown option "prefix"`,
+		"zk://u@h":                                 "user and password go together",
+		"zk://h?tick=soon":                         "use a duration",
+		"zk://h?ca=/x":                             "use zks://",
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		st, err := Open(ctx, url)
@@ -107,6 +121,8 @@ func FuzzStoreURL(f *testing.F) {
 					_, err = postgresConfig(a)
 				case strings.Contains(scheme, "+"):
 					_, err = redlockConfig(a)
+				case strings.HasPrefix(scheme, "zk"):
+					_, err = zkConfig(a)
 				case strings.HasPrefix(scheme, "redis"):
 					_, err = redisConfig(a)
 				}
