@@ -235,7 +235,10 @@ func (s *Store) unchanged(ctx context.Context, l *link, name string, dir looked,
 }
 
 func assemble(name string, dir looked, nodes []node, found []looked, foreign []string) driver.Line {
-	ln := driver.Line{Name: name, Revision: uint64(max(dir.stat.Pzxid, dir.stat.Czxid))}
+	ln := driver.Line{Name: name, Revision: uint64(dir.stat.Pzxid)}
+	if dir.stat.Cversion == 0 { // nobody ever stood here: the node itself is no change of the line
+		ln.Revision = 1
+	}
 	for i, n := range nodes {
 		owner, value := decode(found[i].data)
 		st := driver.Standing{Owner: owner, Lease: n.lease, Slots: n.slots, Held: free(nodes, i), Token: uint64(found[i].stat.Czxid), Value: value}

@@ -110,11 +110,17 @@ func (l *link) connected() {
 		l.end(driver.ErrGone, false)
 		return
 	}
+	first := l.sid == 0
 	l.sid, l.timeout, l.began, l.has = sid, timeout, l.present.asked, true
-	if l.authed || l.store.config.Username == "" {
-		l.raise()
-	} else {
+	switch {
+	case !l.authed && l.store.config.Username != "":
 		go l.login(l.gen)
+	case first:
+		l.raise()
+	default:
+		// go-zookeeper now sends its watches again, if it has any, as of the last answer it had: calls of ours must not get one before.
+		w := l.present
+		time.AfterFunc(50*time.Millisecond, func() { l.settled(w) })
 	}
 	// go-zookeeper sets its watches again on the new server. We do not rest on it: all who watch look again.
 	var all []*watch
@@ -134,6 +140,15 @@ func (l *link) raise() {
 	if !l.isUp && !l.mute {
 		l.isUp = true
 		close(l.up)
+	}
+}
+
+// settled lets calls through to a connection that has its watches again.
+func (l *link) settled(w *wire) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.present == w && l.has && (l.authed || l.store.config.Username == "") {
+		l.raise()
 	}
 }
 
@@ -232,7 +247,10 @@ func (l *link) end(why error, closing bool) {
 		if present != nil {
 			_ = present.Close()
 		}
-		<-l.idle
+		select {
+		case <-l.idle:
+		case <-time.After(5 * time.Second): // go-zookeeper is not to keep us from closing
+		}
 	})
 }
 

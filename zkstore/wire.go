@@ -26,7 +26,12 @@ type wire struct {
 	sid     int64
 	timeout time.Duration
 	muted   func() bool
+
+	rewatched func() // called when go-zookeeper has sent its watches again
 }
+
+// setWatches is the code of a request to set watches again.
+const setWatches = 101
 
 // handshakes is for how long a server may leave us without an answer to the first request. go-zookeeper itself would wait for many times the session's timeout
 // for a server that is frozen, and lose the session.
@@ -54,6 +59,7 @@ func (l *link) dial(addr string) (net.Conn, error) {
 		defer l.mu.Unlock()
 		return l.mute
 	}
+	w.rewatched = func() { l.settled(w) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mute {
@@ -82,14 +88,21 @@ func (s *Store) connect(ctx context.Context, addr string) (net.Conn, error) {
 	return t, nil
 }
 
+// Write never fails: it closes the connection instead, which is noticed where answers are read. go-zookeeper answers a request whose write failed twice or more, and may then
+// stop for ever on a channel that nobody reads.
 func (w *wire) Write(b []byte) (int, error) {
-	if w.muted() {
-		return 0, errClosed
-	}
 	if !w.sent { // by one goroutine, before all others
 		w.sent, w.asked = true, now()
 	}
-	return w.Conn.Write(b)
+	if len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == setWatches {
+		defer w.rewatched()
+	}
+	if w.muted() {
+		w.Conn.Close()
+	} else if _, err := w.Conn.Write(b); err != nil {
+		w.Conn.Close()
+	}
+	return len(b), nil
 }
 
 func (w *wire) Read(b []byte) (int, error) {
