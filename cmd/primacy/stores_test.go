@@ -18,6 +18,7 @@ import (
 
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/zktest"
 	"github.com/primacy-go/primacy/open"
 )
 
@@ -31,6 +32,9 @@ var whole = map[string]func(t *testing.T) string{
 	},
 	"redis": func(t *testing.T) string {
 		return withLogin(redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).URL())
+	},
+	"zookeeper": func(t *testing.T) string {
+		return withLogin(strings.Replace(zktest.Start(t, zktest.Options{Config: []string{"maxSessionTimeout=120000"}}).URL(), "zk://", "zk://keeper:"+swordfish+"@", 1))
 	},
 }
 
