@@ -178,7 +178,7 @@ func (l *lease) enterAt(v *server, tries []*attempt) ([]any, error) {
 			p.set = p.set || got[2*i] == "own"
 		case !isUnsent(err):
 			p.set = true // as far as we know
-			p.late = boottime.Now() + straying(l.limit)*11/10
+			p.late = boottime.Now() + 2*straying(l.limit)
 		}
 		if a.spots[v.at].parted {
 			l.settleOff(a)

@@ -10,9 +10,9 @@ import (
 )
 
 // News returns what happened to places of the lease that their owner did not do, or blocks until there is something. Where nobody renews so often, it
-// looks at the servers every two seconds whether the held ones stand.
+// looks at the servers every few seconds whether the held ones stand.
 func (l *lease) News(ctx context.Context) ([]driver.News, error) {
-	every := min(2*time.Second, l.ttl/2)
+	every := min(max(2*time.Second, l.ttl/4), 4*time.Second, l.ttl/2)
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err

@@ -157,12 +157,12 @@ func (v *server) heard(sent time.Duration, ms int64) {
 	v.heardAt, v.heardMs = sent, ms
 }
 
-// latest is the moment, on the server's own clock, after which a call that is sent now with this limit must not do anything any more.
+// latest is the moment, on the server's own clock, after which a call that is sent now with this limit must not do anything any more. Should that clock have
+// moved on, the call does nothing either, and the next one goes by what it answered.
 func (v *server) latest(limit time.Duration) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	since := boottime.Now() - v.heardAt
-	return v.heardMs + (since + since/10 + straying(limit)).Milliseconds()
+	return v.heardMs + (boottime.Now() - v.heardAt + straying(limit)).Milliseconds()
 }
 
 // straying is for how long a call that was given up after limit may still be under way and do something.

@@ -1,0 +1,104 @@
+package redlockstore_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redlockstore"
+)
+
+// finding returns the text of all findings of that level whose topic begins so.
+func finding(all []driver.Finding, level driver.Level, topic string) string {
+	var text []string
+	for _, f := range all {
+		if f.Level == level && strings.HasPrefix(f.Topic, topic) {
+			text = append(text, f.Found)
+		}
+	}
+	return strings.Join(text, "; ")
+}
+
+func TestExamine(t *testing.T) {
+	t.Parallel()
+	var c redlockstore.Config
+	var servers []*redistest.Server
+	for _, o := range []redistest.Options{{Persist: "always"}, {Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"}}, {}} {
+		servers = append(servers, redistest.Start(t, o))
+		c.Addrs = append(c.Addrs, servers[len(servers)-1].Addr())
+	}
+	c.MaxTTL = time.Minute
+	s := open(t, c)
+	all := s.Examine(limited(t, 5*time.Second), "x")
+	for _, want := range []struct {
+		level        driver.Level
+		topic, found string
+	}{
+		{driver.Failed, "majority", "0 of 3 servers answer and count"}, // they are young
+		{driver.Warning, "server " + c.Addrs[0], "does not count for"},
+		{driver.Fine, "server " + c.Addrs[0], "a restart loses nothing"},
+		{driver.Failed, "server " + c.Addrs[1], "volatile-lru: keys are evicted"},
+		{driver.Fine, "server " + c.Addrs[2], "a restart loses keys: it does not count for 1m6s"},
+		{driver.Fine, "clocks", "apart"},
+	} {
+		if got := finding(all, want.level, want.topic); !strings.Contains(got, want.found) {
+			t.Errorf("%s of %s = %q, want %q", want.level, want.topic, got, want.found)
+		}
+	}
+	c.Guard = -1
+	s = open(t, c)
+	servers[0].Stop()
+	servers[2].Kill()
+	_ = s.Examine(limited(t, 5*time.Second), "x") // the first finds the silence
+	all = s.Examine(limited(t, 5*time.Second), "x")
+	for _, want := range []struct {
+		level        driver.Level
+		topic, found string
+	}{
+		{driver.Failed, "majority", "1 of 3 servers answer and count"},
+		{driver.Failed, "server " + c.Addrs[2], "refused"},
+		{driver.Failed, "server " + c.Addrs[0], ""},
+		{driver.Warning, "guard", "off"},
+	} {
+		if got := finding(all, want.level, want.topic); !strings.Contains(got, want.found) || got == "" {
+			t.Errorf("%s of %s = %q, want %q", want.level, want.topic, got, want.found)
+		}
+	}
+}
+
+// What docs/redlock.md says a user needs is enough, over TLS too.
+func TestRightsThatAreEnough(t *testing.T) {
+	t.Parallel()
+	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
+	o := redistest.Options{User: "elector", Password: "sesame", TLS: cert, Young: true,
+		Rights: "~primacy:* &primacy:* +eval +evalsha +get +set +del +exists +pexpire +pttl +type +time +publish +subscribe +unsubscribe +ping +info +scan"}
+	c := redlockstore.Config{Username: o.User, Password: o.Password, TLS: cert.Client(), Guard: -1}
+	for range 3 {
+		c.Addrs = append(c.Addrs, redistest.Start(t, o).Addr())
+	}
+	s := open(t, c)
+	l, next := grant(t, s, "a", 5*time.Second), grant(t, open(t, c), "b", 5*time.Second)
+	p := claim(t, l, "x")
+	if err := l.Update(limited(t, time.Second), p, []byte("v")); err != nil {
+		t.Error(err)
+	}
+	if err := l.Renew(limited(t, time.Second)); err != nil {
+		t.Error(err)
+	}
+	q := claim(t, next, "x")
+	if lines, err := s.Lines(limited(t, time.Second), ""); err != nil || len(lines) != 1 || string(lines[0].Holder.Value) != "v" {
+		t.Errorf("Lines = %+v, %v", lines, err)
+	}
+	if err := s.Revoke(limited(t, time.Second), l.ID()); err != nil {
+		t.Error(err)
+	}
+	if _, err := wait(t, next, q, 5*time.Second); err != nil {
+		t.Error(err)
+	}
+	if f := finding(s.Examine(limited(t, 5*time.Second), "x"), driver.Fine, "majority"); f == "" {
+		t.Error("Examine found no majority")
+	}
+}
