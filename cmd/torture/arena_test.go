@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,9 +91,13 @@ func (a *arena) down() {
 		return
 	}
 	a.ended = true
+	var downs sync.WaitGroup
 	for _, n := range a.nodes {
 		n.heal()
-		n.down()
+		downs.Go(n.down)
+	}
+	downs.Wait()
+	for _, n := range a.nodes {
 		if a.Failed() {
 			a.Logf("the end of %s's log:\n%s", n.id, n.logTail())
 		}

@@ -61,6 +61,7 @@ type stage struct {
 	*testing.T
 	seed    uint64
 	ttl     time.Duration
+	spare   time.Duration // for how much longer than the ttl the store keeps a lease
 	dir     string
 	cluster *etcdtest.Cluster // nil: store is another store
 	store   *installed

@@ -14,7 +14,7 @@ import (
 func zkURL(servers []string) string { return "zk://" + strings.Join(servers, ",") }
 
 func onZooKeeper() *storeUnder {
-	return &storeUnder{name: "zk", ttl: storeTTL, start: func(t testing.TB) *installed {
+	return &storeUnder{name: "zk", ttl: storeTTL, spare: 2 * storeTTL, start: func(t testing.TB) *installed {
 		zk := zktest.Start(t, zktest.Options{})
 		return &installed{servers: []string{zk.Addr()}, troubles: troublesOf(t, "ZooKeeper", zk), url: zkURL}
 	}}
@@ -22,7 +22,7 @@ func onZooKeeper() *storeUnder {
 
 // onEnsemble is three servers of ZooKeeper, whose leader has most of the troubles. The first server that candidates are told of is another for each.
 func onEnsemble() *storeUnder {
-	return &storeUnder{name: "zk-ensemble", long: true, ttl: ensembleTTL, start: func(t testing.TB) *installed {
+	return &storeUnder{name: "zk-ensemble", long: true, ttl: ensembleTTL, spare: 2 * ensembleTTL, start: func(t testing.TB) *installed {
 		e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true})
 		i := &installed{url: zkURL}
 		for _, m := range e.Members {

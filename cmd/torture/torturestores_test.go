@@ -17,7 +17,7 @@ import (
 // processes, and processes that contend for locks. Leaders are asked to hand over where the store can. One without tokens has no locks but mutexes.
 func TestTortureOnStores(t *testing.T) {
 	t.Parallel()
-	d, seed := forHow(t, "TORTURE_FOR", 10*time.Second), newSeed(t)
+	d, seed := forHow(t, "TORTURE_FOR", 6*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v", seed, d)
 	var all sync.WaitGroup
 	for _, under := range chosen(t) {
@@ -33,7 +33,7 @@ func TestTortureOnStores(t *testing.T) {
 
 func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration) {
 	s, short := bareStage(t, seed, under.ttl), d < time.Minute
-	s.store = under.start(t)
+	s.store, s.spare = under.start(t), under.spare
 	processes, loops, kinds, row := 5, 4, lockKinds, s.store.lanes(short)
 	if short {
 		processes, loops = 3, 2
