@@ -61,6 +61,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOverABadNetwork(t *testing.T) {
+	long(t)
 	t.Parallel()
 	h := harness(t, redistest.Start(t, redistest.Options{}), redisstore.Config{})
 	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}

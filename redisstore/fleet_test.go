@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -15,6 +16,14 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/redisstore"
 )
+
+// long skips a test that takes much time and processor, unless it is asked for.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("TORTURE_REDIS") == "" {
+		t.Skip("takes long: TORTURE_REDIS=1 asks for it")
+	}
+}
 
 // board is an address behind which the server changes, as that of a primary does at a failover.
 type board struct {

@@ -16,6 +16,7 @@ const guardTTL = 1500 * time.Millisecond
 
 // A server without persistence forgets everything when it is restarted: leases that were renewed a moment ago, and its marker.
 func TestARestartThatLosesEverything(t *testing.T) {
+	long(t)
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	f := startFleet(t, redisstore.Config{Addrs: []string{srv.Addr()}}, 3, guardTTL)
@@ -29,6 +30,7 @@ func TestARestartThatLosesEverything(t *testing.T) {
 
 // The power fails, and with appendfsync everysec the last writes never reached the disk: claims, renewals, releases.
 func TestARestartThatLosesTheLastWrites(t *testing.T) {
+	long(t)
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{Persist: "everysec"})
 	f := startFleet(t, redisstore.Config{Addrs: []string{srv.Addr()}}, 3, guardTTL)
@@ -67,6 +69,7 @@ func TestAFailoverThatLosesTheLastWrites(t *testing.T) {
 
 // The same with processes that live on: a replica is promoted in place, the former primary becomes its replica and loses what it alone had.
 func TestAFailoverInPlace(t *testing.T) {
+	long(t)
 	t.Parallel()
 	a := redistest.Start(t, redistest.Options{})
 	b := redistest.Start(t, redistest.Options{Replica: a})

@@ -101,10 +101,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("redis: no addresses: %w", driver.ErrRefused)
 	}
 	if c.Cluster && (c.Sentinel != "" || c.DB != 0) {
-		return nil, fmt.Errorf("redis: a cluster has no sentinels and no database but 0: %w", driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: a cluster has no sentinels and no database but 0: %w", strings.Join(c.Addrs, ", "), driver.ErrRefused)
 	}
 	if !c.Cluster && c.Sentinel == "" && len(c.Addrs) > 1 {
-		return nil, fmt.Errorf("redis: %d addresses: several are a cluster or sentinels: %w", len(c.Addrs), driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: %d addresses: several are a cluster or sentinels: %w", strings.Join(c.Addrs, ", "), len(c.Addrs), driver.ErrRefused)
 	}
 	return open(ctx, strings.Join(c.Addrs, ", "), c.client, Options{Prefix: c.Prefix, Replicas: c.Replicas})
 }
@@ -125,10 +125,10 @@ func open(ctx context.Context, names string, dial func(pool int) redis.Universal
 		o.Prefix = "primacy"
 	}
 	if strings.ContainsAny(o.Prefix, "{}") {
-		return nil, fmt.Errorf("redis: the prefix %q must not have braces, which mark the slot: %w", o.Prefix, driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: the prefix %q must not have braces, which mark the slot: %w", names, o.Prefix, driver.ErrRefused)
 	}
 	if o.Replicas < 0 {
-		return nil, fmt.Errorf("redis: %d replicas: %w", o.Replicas, driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, o.Replicas, driver.ErrRefused)
 	}
 	s := &Store{base: "{" + o.Prefix + "}:", replicas: o.Replicas, names: names, jobs: make(chan func())}
 	s.calls, s.beats = newLink(dial, 0), newLink(dial, 3)
