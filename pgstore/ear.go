@@ -193,7 +193,7 @@ func (e *ear) alive(conn *pgx.Conn, sql string) bool {
 	return err == nil
 }
 
-// dispatch brings a word to whom it is for: "h" holds, "g" gone, "w" wanted, each with a token; "n" news, "e" end, each with a lease.
+// dispatch brings a word to whom it is for: "h" holds, "g" gone, "w" wanted, "l" look again, each with a token; "n" news, "e" end, each with a lease.
 func (s *Store) dispatch(channel, payload string) {
 	if channel == s.schema.channel {
 		s.watch.hint(payload)
@@ -231,6 +231,11 @@ func (s *Store) dispatch(channel, payload string) {
 		st.l.lost(st)
 	case 'w':
 		st.l.wanted(st)
+	case 'l':
+		if !st.gone {
+			st.l.due[st] = true
+			st.l.wakeLooker()
+		}
 	}
 }
 

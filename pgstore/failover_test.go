@@ -114,9 +114,12 @@ func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
 	srv.Exec("SELECT pg_reload_conf()")
 	cancelling, stop := context.WithCancel(context.Background())
 	defer stop()
+	operator := connected(t, srv)
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		for cancelling.Err() == nil {
-			srv.Exec("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+			_, _ = operator.Exec(cancelling, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
@@ -134,6 +137,7 @@ func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
 		cancel()
 	}
 	stop()
+	<-ended
 	srv.Exec("ALTER SYSTEM RESET synchronous_standby_names")
 	srv.Exec("SELECT pg_reload_conf()")
 	eventually(t, "renewals are answered again", func() bool { return l.Renew(soon(t)) == nil })

@@ -196,6 +196,9 @@ func fenceClose(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 		t.Fatalf("Wait = %+v while a fenced transaction of the closed lease runs", got)
 	case <-time.After(200 * time.Millisecond):
 	}
+	begun := time.Now()
 	_ = tx.Commit(soon(t))
-	(<-done).must(t)
+	if took := (<-done).must(t).at.Sub(begun); took > 2*time.Second {
+		t.Errorf("the turn came %v after the fenced transaction of the closed lease", took)
+	}
 }

@@ -223,6 +223,7 @@ END {Q};
 CREATE OR REPLACE FUNCTION {S}.end_lease(a_lease text, a_told boolean) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	n text;
+	c record;
 BEGIN
 	PERFORM {S}.verb();
 	PERFORM {S}.lock(ARRAY(SELECT DISTINCT name FROM {S}.claims WHERE lease = a_lease));
@@ -235,6 +236,10 @@ BEGIN
 		IF NOT {S}.step(n) THEN
 			PERFORM {S}.bump(n);
 		END IF;
+	END LOOP;
+	FOR n IN SELECT DISTINCT name FROM {S}.claims WHERE lease = a_lease LOOP -- those of fenced transactions: whoever is next looks again
+		SELECT token, lease INTO c FROM {S}.claims WHERE name = n AND NOT held ORDER BY token LIMIT 1;
+		PERFORM {S}.tell(c.lease, 'l ' || c.token);
 	END LOOP;
 	DELETE FROM {S}.spent WHERE lease = a_lease;
 	DELETE FROM {S}.requests WHERE lease = a_lease;
