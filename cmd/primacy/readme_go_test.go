@@ -26,6 +26,7 @@ var snippets = map[string][]snippet{
 	"docs/locks.md": {
 		{given: "ctx context.Context, session *primacy.Session, bill func(context.Context, primacy.Token) error", declares: "err, term, terms"},
 	},
+	"docs/new-store.md": {{}, {}}, // whole files of one package
 	"docs/fencing.md": {
 		{given: "ctx context.Context, client *clientv3.Client, store *etcdstore.Store, term *primacy.Term, compares []clientv3.Cmp, ops []clientv3.Op", declares: "resp, err"},
 		{given: "ctx context.Context, db *sql.DB, pgxTx pgx.Tx, term *primacy.Term", declares: "err"},
@@ -37,6 +38,8 @@ var snippets = map[string][]snippet{
 
 // importsOf are the packages that blocks name, by that name.
 var importsOf = map[string]string{
+	"bytes": "bytes", "fmt": "fmt", "io": "io", "url": "net/url", "os": "os", "strings": "strings", "testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
+	"drivertest": "github.com/primacy-go/primacy/drivertest", "registerstore": "github.com/primacy-go/primacy/registerstore",
 	"context": "context", "sql": "database/sql", "http": "net/http", "time": "time", "primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
 	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence", "etcdfence": "github.com/primacy-go/primacy/fence/etcdfence",
 	"sqlfence": "github.com/primacy-go/primacy/fence/sqlfence", "redisfence": "github.com/primacy-go/primacy/fence/redisfence", "httpfence": "github.com/primacy-go/primacy/fence/httpfence",
@@ -67,14 +70,18 @@ func (s snippet) source(pkg, name, block string) string {
 		}
 	}
 	body += "}\nreturn nil\n}\n"
-	out := "package " + pkg + "\n"
+	return "package " + pkg + "\n" + imports(body) + body
+}
+
+// imports returns the imports that code needs.
+func imports(body string) (out string) {
 	code := regexp.MustCompile(`//.*`).ReplaceAllString(body, "")
 	for name, path := range importsOf {
 		if regexp.MustCompile(`\b` + name + `\.`).MatchString(code) {
 			out += fmt.Sprintf("import %s %q\n", name, path)
 		}
 	}
-	return out + body
+	return out
 }
 
 // TestTheGoOfTheDocumentsCompiles, as it stands there; the fifteen lines of the README also run.
@@ -82,7 +89,7 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 	w := newWorld(t)
 	overlay := map[string]string{}
 	put := func(pkg, file, text string) {
-		real := filepath.Join(w.dir, pkg+"-"+file)
+		real := filepath.Join(w.dir, strings.ReplaceAll(pkg, "/", "-")+"-"+file)
 		if err := os.WriteFile(real, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -98,6 +105,15 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 			t.Fatalf("%s has %d blocks of Go, and %d are known here", doc, len(blocks), len(needs))
 		}
 		for i, block := range blocks {
+			if strings.HasPrefix(block, "package ") {
+				name := fmt.Sprintf("block%d.go", i)
+				if strings.Contains(block, "*testing.T") {
+					name = fmt.Sprintf("block%d_test.go", i)
+				}
+				head, body, _ := strings.Cut(block, "\n")
+				put("indocs/whole", name, head+"\n"+imports(body)+body)
+				continue
+			}
 			if strings.HasPrefix(block, "import ") {
 				continue // upstreamtest changes exactly this line in etcd's own tests
 			}
@@ -120,7 +136,7 @@ func main() {
 	if err := os.WriteFile(file, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"}, {"run", "-overlay", file, "./fifteen"}} {
+	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"}, {"test", "-c", "-vet=off", "-o", os.DevNull, "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = ".."
 		out, err := cmd.CombinedOutput()
