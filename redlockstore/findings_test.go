@@ -254,3 +254,59 @@ func newDelay(t *testing.T, target string, d time.Duration) string {
 	p.Delay(d)
 	return p.Addr()
 }
+
+// rueidislock waits for Redis's own expire cycle after a crash: seconds with thousands of keys that expire, minutes with tens of thousands.
+func TestTheNextHoldsWhenTheTTLOfADeadOneIsOver(t *testing.T) {
+	t.Parallel()
+	servers, c := fleet(t, 3)
+	for _, s := range servers {
+		s.Do("EVAL", "for i = 1, 10000 do redis.call('SET', 'other' .. i, 'x', 'PX', 500 + i % 4000) end return 1", 0)
+	}
+	dead, b := grant(t, open(t, c), "dead", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	begun := time.Now()
+	claim(t, dead, "x")
+	q := claim(t, b, "x")
+	if _, err := wait(t, b, q, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took < ttl-5*time.Millisecond || took > ttl+500*time.Millisecond {
+		t.Errorf("the next holds %v after the claim of one who died, whose ttl is %v", took, ttl)
+	} else {
+		t.Logf("held after %v", took)
+	}
+}
+
+// rueidislock hangs for ever on a free lock once a round trip takes longer than its time-out for the next try.
+func TestAFreeLockIsTakenOverASlowLink(t *testing.T) {
+	t.Parallel()
+	_, c := fleet(t, 3)
+	for i, a := range c.Addrs {
+		c.Addrs[i] = newDelay(t, a, 15*time.Millisecond)
+	}
+	a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	p := claim(t, a, "x")
+	q := claim(t, b, "x")
+	time.AfterFunc(100*time.Millisecond, func() { _ = a.Release(context.Background(), p) })
+	if _, err := wait(t, b, q, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// No wait rests on a push: who hears nothing looks by himself.
+func TestAWaitThatHearsNothingStillHolds(t *testing.T) {
+	t.Parallel()
+	servers, c := fleet(t, 3)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
+	p := claim(t, a, "x")
+	q := claim(t, b, "x")
+	time.AfterFunc(500*time.Millisecond, func() {
+		for _, s := range servers { // in the server's own words, so that nothing is published
+			s.Do("DEL", "primacy:lock:x")
+		}
+		_ = a.Release(context.Background(), p)
+	})
+	begun := time.Now()
+	if _, err := wait(t, b, q, 5*time.Second); err != nil {
+		t.Fatalf("%v after %v", err, time.Since(begun))
+	}
+}
