@@ -1,0 +1,24 @@
+package zkstore
+
+import (
+	"context"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// LateCreate does what a create does that lay in a buffer while its outcome was looked for.
+func LateCreate(held driver.Lease, want driver.Claim) error {
+	l := held.(*lease)
+	l.mu.Lock()
+	guard := l.guard
+	l.mu.Unlock()
+	c := l.newClaim(want)
+	if err := l.store.ensure(context.Background(), l.link, c.dir); err != nil {
+		return err
+	}
+	if err := l.resolve([]*claim{c}, nil); err != nil {
+		return err
+	}
+	_, err := multi(context.Background(), l.link, l.step(guard, []*claim{c})...)
+	return err
+}
