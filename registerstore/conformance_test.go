@@ -145,6 +145,10 @@ func TestConformanceByPolls(t *testing.T) {
 	inBubbles(t, nil, func(t testing.TB, r *memstore.Register) registerstore.Register { return plain{r} })
 }
 
+func TestConformanceWithoutDeletes(t *testing.T) {
+	inBubbles(t, nil, func(t testing.TB, r *memstore.Register) registerstore.Register { return keeps{r} })
+}
+
 func TestConformanceOverABadNetworkAbove(t *testing.T) {
 	for seed := range uint64(2) {
 		inBubbles(t, &drivertest.Faults{Seed: seed, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1},

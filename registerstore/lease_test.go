@@ -141,6 +141,34 @@ func TestALeaseWhoseRegisterIsMadeAgainIsGone(t *testing.T) {
 	})
 }
 
+// keeps is a register that cannot delete, as the contract allows.
+type keeps struct{ registerstore.Register }
+
+func (keeps) Delete(context.Context, string, string) error { return nil }
+
+// The owner has never heard that its renewal was carried out, and the lease was ended after it.
+func TestALeaseThatEndedAfterARenewalWithoutAnAnswerIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, r *hooked) {
+		l := granted(t, storeOver(t, keeps{r}), "a", 10*time.Second)
+		r.bend(func(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
+			_, _, _ = r.Register.Put(ctx, key, value, version)
+			return "", false, errors.New("no answer")
+		})
+		if err := l.Renew(t.Context()); err == nil {
+			t.Fatal("Renew without an answer = nil")
+		}
+		r.bend(nil)
+		if err := storeOver(t, keeps{r}).Revoke(t.Context(), l.ID()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := l.Renew(t.Context()); !errors.Is(err, driver.ErrGone) {
+				t.Errorf("Renew of a lease that was ended = %v, want ErrGone", err)
+			}
+		}
+	})
+}
+
 // The waiter sleeps when it is about to end the lease, and the owner, who was only slow, renews meanwhile.
 func TestAVigilThatSleptStrikesInVain(t *testing.T) {
 	bubble(t, func(t *testing.T, r *hooked) {
