@@ -20,7 +20,7 @@ import (
 type storeUnder struct {
 	name  string
 	ttl   time.Duration
-	spare time.Duration // for how much longer it keeps a lease than it tells the holder
+	spare time.Duration                 // for how much longer it keeps a lease than it tells the holder
 	start func(t testing.TB) *installed // until the test ends
 
 	// noTokens: the store has none, nor a line that one could read. Terms are told apart by when their command began, and judged by instants alone.
