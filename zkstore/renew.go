@@ -109,7 +109,7 @@ func trim(chain []write, last write, timeout time.Duration) []write {
 func (l *lease) proved(c write, began time.Duration) time.Duration {
 	sent := began
 	for _, b := range l.writes {
-		if b.answered > c.sent {
+		if b == c || b.answered > c.sent {
 			continue
 		}
 		for _, a := range l.writes {

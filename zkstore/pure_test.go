@@ -1,0 +1,117 @@
+package zkstore
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+func TestNamesDoNotCollide(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{"a", "a/b", "a%2Fb", "a%2fb", ".", "..", "...", "@leases", "%40leases", "", " ", "ö", "\xff", "\x00", "a.b", ".a", "A"} {
+		part := escape(name)
+		if other, ok := seen[part]; ok {
+			t.Errorf("%q and %q are both %q", name, other, part)
+		}
+		seen[part] = name
+		if back, ok := unescape(part); !ok || back != name {
+			t.Errorf("%q = %q = %q, %v", name, part, back, ok)
+		}
+	}
+	for _, part := range []string{"@leases", "%", "%2", "%2f", "%61", ".a", "a b", "%zz"} {
+		if name, ok := unescape(part); ok {
+			t.Errorf("%q was taken for the name %q", part, name)
+		}
+	}
+}
+
+func TestANodeIsReadAsItWasWritten(t *testing.T) {
+	for _, c := range []driver.Claim{{ID: "x"}, {ID: "y/ü", Slots: 3, Seat: "abc1"}, {ID: "", Slots: driver.Unlimited, Seat: "2"}} {
+		n, ok := parse("/d", nodeName("0123456789abcdef", c)+"0000000012")
+		if !ok || n.slots != c.Slots || n.seat != c.Seat || n.hash != hashOf(c.ID) || n.seq != 12 || n.lease != "0123456789abcdef" {
+			t.Errorf("%+v = %+v, %v", c, n, ok)
+		}
+	}
+}
+
+// ZooKeeper's counter of children has 32 bits; where it has come to its end, only the czxid tells who came first.
+func TestTheOrderOutlivesTheCounterOfChildren(t *testing.T) {
+	for _, seqs := range [][]int64{{1, 2, 3}, {math.MaxInt32, math.MaxInt32, math.MaxInt32}, {math.MaxInt32 - 1, math.MinInt32, math.MinInt32 + 1}, {math.MaxInt32 - 1, math.MaxInt32, math.MaxInt32}} {
+		nodes := []node{{seq: seqs[2], czxid: 30}, {seq: seqs[0], czxid: 10}, {seq: seqs[1], czxid: 20}}
+		inOrder(nodes)
+		if nodes[0].czxid != 10 || nodes[1].czxid != 20 || nodes[2].czxid != 30 {
+			t.Errorf("%v: order %+v", seqs, nodes)
+		}
+	}
+}
+
+func TestWhoIsWatched(t *testing.T) {
+	for _, c := range []struct {
+		slots []int // of those in front, then our own
+		want  []int
+	}{
+		{[]int{0}, nil},
+		{[]int{0, 0, 0}, []int{1}},
+		{[]int{-1, -1, 0}, []int{1}},
+		{[]int{-1, -1, -1}, nil},
+		{[]int{0, -1, 0, -1, -1}, []int{2}},
+		{[]int{2, 2, 2}, []int{0, 1}},
+		{[]int{2, 2, 2, 2}, []int{1, 2}},
+		{[]int{2, 2}, nil},
+		{[]int{2, 0, 2}, []int{1}},
+	} {
+		nodes := make([]node, len(c.slots))
+		for i, n := range c.slots {
+			nodes[i] = node{seq: int64(i), slots: n}
+		}
+		var got []int
+		for _, n := range blockers(nodes, len(nodes)-1) {
+			got = append(got, int(n.seq))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: watches %v, want %v", c.slots, got, c.want)
+		}
+	}
+}
+
+func TestASessionCarriesItsTTL(t *testing.T) {
+	for _, tick := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
+		for ttl := tick; ttl < 100*tick; ttl += tick / 7 {
+			timeout := sessionFor(ttl, tick)
+			if got := ttlWithin(timeout, tick); got < ttl {
+				t.Fatalf("tick %v: a session of %v for a ttl of %v carries %v only", tick, timeout, ttl, got)
+			}
+		}
+	}
+}
+
+// Of a chain of writes, only what has a ping between it and a write before the last one is proved.
+func TestAProofNeedsAPingAndAWriteAfterIt(t *testing.T) {
+	const tick = time.Second
+	l := &lease{store: &Store{tick: tick}}
+	at := func(sent, answered time.Duration) write { return write{gen: 1, sent: sent, answered: answered} }
+	for _, c := range []struct {
+		what   string
+		before []write
+		last   write
+		want   time.Duration
+	}{
+		{"one write", nil, at(10*tick, 10*tick), 0},
+		{"two writes: the last may have overtaken the ping's answer", []write{at(10*tick, 10*tick)}, at(20*tick, 20*tick), 0},
+		{"three, a tick between the first two", []write{at(10*tick, 11*tick), at(12*tick, 13*tick)}, at(13*tick, 14*tick), 10 * tick},
+		{"less than a tick after the first's answer", []write{at(10*tick, 11*tick), at(12*tick-1, 13*tick)}, at(13*tick, 14*tick), 0},
+		{"the last was sent before the second's answer", []write{at(10*tick, 11*tick), at(12*tick, 13*tick+1)}, at(13*tick, 14*tick), 0},
+		{"the youngest counts", []write{at(10*tick, 10*tick), at(11*tick, 11*tick), at(12*tick, 12*tick)}, at(12*tick, 13*tick), 11 * tick},
+	} {
+		l.writes = append(slices.Clone(c.before), c.last)
+		if got := l.proved(c.last, 0); got != c.want {
+			t.Errorf("%s: proved %v, want %v", c.what, got, c.want)
+		}
+	}
+	if got := trim([]write{{gen: 1, sent: tick}, {gen: 2, sent: 2 * tick}}, write{gen: 2, sent: 3 * tick}, 10*tick); len(got) != 1 || got[0].gen != 2 {
+		t.Errorf("writes of two connections make one chain: %+v", got)
+	}
+}
