@@ -11,7 +11,7 @@ import (
 type Batch struct {
 	First   uint64 // the first seed
 	Seeds   uint64 // how many; 0: until the context ends
-	Store   string // "plain", "etcd", "beat" or "all"
+	Store   string // one of Stores, or "all"
 	Drift   Drift
 	Workers int // 0: GOMAXPROCS
 }

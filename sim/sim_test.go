@@ -11,13 +11,13 @@ import (
 
 // TestSeeds plays a fixed set of seeds in order and stops at the first violation.
 func TestSeeds(t *testing.T) {
-	seeds := uint64(5000)
+	seeds := uint64(3200)
 	if raceEnabled {
 		seeds = 300
 		t.Logf("under the race detector only %d seeds", seeds)
 	}
 	if os.Getenv("MUTATION") != "" {
-		seeds *= 3
+		seeds = 15000
 	}
 	total, failure := Batch{First: 1, Seeds: seeds, Store: "all"}.Run(t.Context(), nil)
 	if failure != nil {
@@ -36,6 +36,22 @@ func TestSeeds(t *testing.T) {
 		if n == 0 {
 			t.Errorf("no seed had %s: the simulation is too tame", what)
 		}
+	}
+}
+
+// TestEveryStore plays some seeds of each store by itself: in each somebody must lead, and another one after him.
+func TestEveryStore(t *testing.T) {
+	for _, store := range Stores() {
+		t.Run(store, func(t *testing.T) {
+			seeds := few(50)
+			total, failure := Batch{First: 1, Seeds: seeds, Store: store}.Run(t.Context(), nil)
+			if failure != nil {
+				t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 500))
+			}
+			if total.Terms < 2*seeds || total.HandOvers < seeds/2 || total.Renewals < 10*seeds {
+				t.Errorf("too little has happened in %d seeds: %d terms, %d hand-overs, %d renewals", seeds, total.Terms, total.HandOvers, total.Renewals)
+			}
+		})
 	}
 }
 

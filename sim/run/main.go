@@ -4,6 +4,7 @@
 //	go run ./sim/run -for 10m                 as many seeds as fit
 //	go run ./sim/run -seeds 100000            so many
 //	go run ./sim/run -seed 7                  one seed, with its timeline
+//	go run ./sim/run -store redis             of one kind of store: see sim/stores.go
 //	go run ./sim/run -drift beyond            clocks beyond the drift bound: overlaps are counted
 package main
 
