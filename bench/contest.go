@@ -73,14 +73,19 @@ func (k contention) run(ctx context.Context, e *Env, c *Contender) (Sample, erro
 
 // metered also asks etcd what it cost. The leases are long, so that no renewal is among it.
 func (k contention) metered(ctx context.Context, e *Env, c *Contender) (Sample, error) {
-	return k.contend(ctx, e, c, longLease, func() (reading, error) {
+	return k.contend(ctx, e, c, e.longLease(), func() (reading, error) {
 		n, err := count(e.Cluster)
 		return reading{"requests": n.requests(), "stream": n.Stream["Watch"], "proposals": n.Proposals}, err
 	})
 }
 
-// longLease is the TTL where requests are counted, so that no renewal is among them.
-const longLease = 120 * time.Second
+// longLease is the TTL where requests are counted, so that no renewal is among them. ZooKeeper has none of that length: there are a few.
+func (e *Env) longLease() time.Duration {
+	if e.Kind == "zookeeper" {
+		return lease
+	}
+	return 120 * time.Second
+}
 
 // contend has all members take the lock again and again. The sample has what the meter counted for each hold.
 func (k contention) contend(ctx context.Context, e *Env, c *Contender, ttl time.Duration, m meter) (Sample, error) {

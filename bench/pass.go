@@ -96,10 +96,10 @@ func wireBenches() []*Bench {
 			return keysMetered(ctx, e, c, 1, m)
 		})},
 		{Name: "what a hand-over costs", Reps: 3, Lines: lines("hand-over, 8 processes, each again only after another", tripGoal), Run: wired(func(ctx context.Context, e *Env, c *Contender, m meter) (Sample, error) {
-			return forced.contend(ctx, e, c, longLease, m)
+			return forced.contend(ctx, e, c, e.longLease(), m)
 		})},
 		{Name: "what a hand-over costs, each holds for 2 ms", Reps: 3, Lines: lines("hand-over, and each holds for 2 ms", tripGoal), Run: wired(func(ctx context.Context, e *Env, c *Contender, m meter) (Sample, error) {
-			return slow.contend(ctx, e, c, longLease, m)
+			return slow.contend(ctx, e, c, e.longLease(), m)
 		})},
 	}
 }

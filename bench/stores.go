@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/pgtest"
@@ -77,9 +78,9 @@ func startPostgres(e *Env, _ EnvOptions) (servers, error) {
 }
 
 func startZooKeeper(e *Env, _ EnvOptions) (servers, error) {
-	s := zktest.Start(e.box, zktest.Options{Config: []string{"maxSessionTimeout=120000"}, // 20 ticks are less than the leases of row 37
+	s := zktest.Start(e.box, zktest.Options{Tick: time.Second, // sessions of 2 to 20 s
 		Java: []string{"-Xmx512m", "-XX:TieredStopAtLevel=4"}}) // instead of what starts fast
-	return servers{text: "ZooKeeper, one server, a tick of 500 ms,", addrs: []string{s.Addr()}, at: verbatim, frame: zooKeeperFrame}, nil
+	return servers{text: "ZooKeeper, one server, a tick of 1 s,", addrs: []string{s.Addr()}, at: verbatim, frame: zooKeeperFrame}, nil
 }
 
 // warm lets what is written in Java, a server or a peer, compile itself before anything is measured.
