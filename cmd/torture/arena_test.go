@@ -118,13 +118,7 @@ func (a *arena) settled() *victim {
 	var state primacy.State
 	var err error
 	ok := within(60*time.Second, func() bool {
-		for _, n := range a.nodes {
-			if !n.running() {
-				// A busy machine may cost a term. Who led then exits, and is started again, as any service would be.
-				a.Logf("unplanned: %s has ended with %d:\n%s", n.id, n.exit(a), n.logTail())
-				a.up(n)
-			}
-		}
+		a.upAgain(nil)
 		a.acts.poll(a)
 		if a.noTokens {
 			return boottime.Now()-a.acts.top.at < 300*time.Millisecond && a.members(a.acts.top.token) != nil
@@ -226,13 +220,25 @@ func (a *arena) actedBefore(v *victim, deadline time.Duration) time.Duration {
 	return spare
 }
 
-// next waits until somebody acts under a larger token.
-func (a *arena) next(after uint64) {
+// next waits until somebody acts under a larger token than the victim's.
+func (a *arena) next(v *victim) {
 	a.Helper()
-	eventually(a, 60*time.Second, fmt.Sprintf("a term after token %d", after), func() bool {
+	eventually(a, 60*time.Second, fmt.Sprintf("a term after token %d", v.token), func() bool {
+		a.upAgain(v.node)
 		a.acts.poll(a)
-		return a.acts.top.token > after && a.members(a.acts.top.token) != nil
+		return a.acts.top.token > v.token && a.members(a.acts.top.token) != nil
 	})
+}
+
+// upAgain starts those that have ended, as any service would be: a busy machine may cost a term. But for one, if it is not nil.
+func (a *arena) upAgain(but *node) {
+	a.Helper()
+	for _, n := range a.nodes {
+		if n != but && !n.running() {
+			a.Logf("unplanned: %s has ended with %d:\n%s", n.id, n.exit(a), n.logTail())
+			a.up(n)
+		}
+	}
 }
 
 // wantExit waits for the end of the process and looks how it ended.

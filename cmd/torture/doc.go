@@ -64,7 +64,7 @@
 //	TRANSFERS_FOR         how long TestTransfers does harm (default 15s)
 //	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
-//	TORTURE_ROUNDS        rounds of TestRun (default 20) and of TestRunOnStores (default: a choice of 4)
+//	TORTURE_ROUNDS        rounds of TestRun (default 20) and of TestRunOnStores (default: a choice of 3)
 //	TORTURE_STORE         the stores for the tests …OnStores, with commas (default: all but etcd; the names are those of the subtests)
 //	TORTURE_LONG          rounds of each of the others, instead of their short default
 //	TORTURE_WOKEN         rounds of TestWokenEtcdLeader (default 2)

@@ -43,7 +43,7 @@ func killSupervisor(a *arena, v *victim) []any {
 	v.supervisor.signal(a, syscall.SIGKILL)
 	a.wantExit(v, exitKilled)
 	spare := a.deadBy(v, v.bound(a, a.ttl))
-	a.next(v.token)
+	a.next(v)
 	return []any{"acted last before the deadline", spare}
 }
 
@@ -52,7 +52,7 @@ func freezeSupervisor(a *arena, v *victim) []any {
 	begin := boottime.Now()
 	freeze(a, v.supervisor)
 	spare := a.deadBy(v, v.bound(a, a.ttl))
-	a.next(v.token)
+	a.next(v)
 	waitUntil(begin + 2*a.ttl)
 	v.supervisor.signal(a, syscall.SIGCONT)
 	a.wantExit(v, exitLost)
@@ -67,7 +67,7 @@ func freezeAll(a *arena, v *victim) []any {
 	begin := boottime.Now()
 	freeze(a, append([]proc{v.supervisor, v.guardian}, v.members...)...)
 	v.bound(a, a.ttl)
-	a.next(v.token)
+	a.next(v)
 	waitUntil(begin + 2*a.ttl)
 
 	a.acts.poll(a)
@@ -137,7 +137,7 @@ func killCommand(a *arena, v *victim) []any {
 	if !left.dead() {
 		a.Errorf("%v lives though `primacy run` has ended", left)
 	}
-	a.next(v.token)
+	a.next(v)
 	return nil
 }
 
@@ -147,7 +147,7 @@ func blackhole(a *arena, v *victim) []any {
 	dirs := [][]etcdtest.Dir{{etcdtest.Up}, {etcdtest.Down}, {etcdtest.Up, etcdtest.Down}}[a.rng.IntN(3)]
 	v.hold(dirs...)
 	spare := a.gaveUp(v)
-	a.next(v.token)
+	a.next(v)
 	v.heal()
 	a.wantExit(v, exitLost)
 	return []any{"acted last before the deadline", spare, "held", len(dirs)}

@@ -62,7 +62,7 @@ func TestGuardianHandsOver(t *testing.T) {
 				hit := boottime.Now()
 				v.supervisor.signal(t, syscall.SIGKILL)
 				led := next.leadsAt(t)
-				a.next(v.token)
+				a.next(v)
 				var last time.Duration
 				for _, at := range v.lastActs(t, a.own) {
 					last = max(last, at)

@@ -146,11 +146,17 @@ func (a *arena) positiveControl() {
 	}
 	v.watch.end()
 	rogue := v.rogue(a)
-	token := v.token
 	v.supervisor.signal(a, syscall.SIGKILL)
 	a.wantExit(v, exitKilled)
 	deadline := v.bound(a, a.ttl)
-	a.next(token)
+	a.next(v)
+	// The rogue acts every 5 ms when a busy machine lets it: its next act may come a while after the other's first, and after the deadline.
+	acts := func() time.Duration {
+		last := readActs(a, v.ownFile(a.own, rogue))
+		return last[len(last)-1].at
+	}
+	next := a.acts.top.at
+	eventually(a, 20*time.Second, "the rogue to act beside the next", func() bool { return acts() > next })
 	a.acts.poll(a)
 	terms, err := a.acts.history(a.thaws)
 	if err != nil {
@@ -166,11 +172,7 @@ func (a *arena) positiveControl() {
 	if waitUntil(deadline); rogue.dead() {
 		a.Error("positive control: the rogue is not seen alive after the deadline")
 	}
-	// It acts every 5 ms when a busy machine lets it: its next act may come a while after the deadline.
-	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline", func() bool {
-		last := readActs(a, v.ownFile(a.own, rogue))
-		return len(last) > 0 && last[len(last)-1].at >= deadline
-	})
+	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline", func() bool { return acts() >= deadline })
 	a.Logf("positive control: %v", err)
 	rogue.signal(a, syscall.SIGKILL)
 }

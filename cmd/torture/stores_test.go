@@ -118,7 +118,7 @@ func (a *arena) outage(v *victim, tr trouble) []any {
 	spare := a.gaveUp(v)
 	up()
 	away := boottime.Now() - begin
-	a.next(v.token)
+	a.next(v)
 	a.wantExit(v, exitLost)
 	return []any{"away for", away, "acted last before the deadline", spare}
 }
@@ -134,7 +134,7 @@ func (a *arena) hiccup(v *victim, tr trouble) []any {
 	away := boottime.Now() - begin
 	lives := a.livesOn(v)
 	if !lives {
-		a.next(v.token)
+		a.next(v)
 	}
 	return []any{"away for", away, "term lives on", lives}
 }
