@@ -4,12 +4,12 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control), a model checker and its
-# compiler, servers to write to behind a fence (redis-tools holds the server's program), proxies that follow a leader, the parser of alert rules. No
+# compiler, servers that are stores or stand behind a fence (redis-tools holds the server's program), proxies that follow a leader, the parser of alert rules. No
 # service is started.
-PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
+PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/cmd/torture
 P        := github.com/primacy-go/primacy
-LONG     := $(TORTURE) $(P)/concurrency $(P)/cmd/primacy $(P)/cmd/internal/supervise $(P)/etcdstore $(P)/cmd/interop $(P)
+LONG     := $(TORTURE) $(P)/concurrency $(P)/cmd/primacy $(P)/cmd/internal/supervise $(P)/etcdstore $(P)/pgstore $(P)/redisstore $(P)/zkstore $(P)/redlockstore $(P)/cmd/interop $(P)
 PLAIN    := ./internal/etcdtest ./sim ./sim/run
 LIBRARY  := $$(go list ./... | grep -v -e /internal/etcdtest -e '/sim$$' -e /sim/run)
 PROGRAM  := $$(cd cmd && go list ./...)
@@ -45,8 +45,8 @@ stress: ## the tests in fake time 50 times, and SEEDS (default 5000) seeds of th
 	go test -race -count=50 -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./drivertest ./open
 	STRESS_SEEDS=$${SEEDS:-5000} ETCD_SEEDS=500 go test -timeout 90m -v -run '^(TestStress|TestSimulatedCluster)$$' .
 
-conformance: tools ## the conformance suite on real etcd, COUNT times (default 50)
-	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore
+conformance: tools ## the conformance suite on real servers of each store, COUNT times (default 50)
+	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore ./pgstore ./redisstore ./zkstore ./redlockstore ./registerstore
 
 torture: tools ## real processes and a real cluster under real faults, FOR (default 10m)
 	cd cmd && TORTURE_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run 'TestTorture$$' ./torture

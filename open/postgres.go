@@ -17,6 +17,27 @@ func openPostgres(ctx context.Context, a address) (driver.Store, error) {
 	return pgstore.Open(ctx, c)
 }
 
+// Schema returns the SQL that creates what the store of a postgres:// URL needs, for whoever may run it where the program's own user may not. It does
+// not connect. Any other URL is an ErrURL.
+func Schema(rawURL string) (string, error) {
+	a, err := parse(rawURL)
+	if err != nil {
+		return "", err
+	}
+	if !strings.HasPrefix(a.scheme, "postgres") {
+		return "", bad("a store of %s:// has no schema: only postgres:// has one", a.scheme)
+	}
+	c, err := postgresConfig(a)
+	if err != nil {
+		return "", err
+	}
+	sql := pgstore.Schema(c.Prefix)
+	if sql == "" {
+		return "", bad("schema=%s is not the name of a schema: use 1 to 63 bytes", c.Prefix)
+	}
+	return sql, nil
+}
+
 // postgresConfig leaves to the driver what libpq's URLs can say. The password goes beside the URL, so that no error can quote it.
 func postgresConfig(a address) (c pgstore.Config, err error) {
 	if a.query.Has("password") {

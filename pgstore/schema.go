@@ -132,7 +132,7 @@ func (c *schema) ready(ctx context.Context, conn *pgx.Conn, migrate bool) error 
 	case v > len(steps):
 		return fmt.Errorf("the schema %q is at version %d and this program knows version %d: use a newer program: %w", c.name, v, len(steps), driver.ErrRefused)
 	case !migrate:
-		return fmt.Errorf("the schema %q is missing or older than this program (version %d of %d): have its owner create it: %w", c.name, v, len(steps), driver.ErrRefused)
+		return fmt.Errorf("the schema %q is missing or older than this program (version %d of %d): have its owner run the SQL of primacy schema (pgstore.Schema): %w", c.name, v, len(steps), driver.ErrRefused)
 	}
 	return c.migrate(ctx, conn)
 }
@@ -177,7 +177,7 @@ func (c *schema) migrate(ctx context.Context, conn *pgx.Conn) error {
 func (c *schema) forbidden(err error) error {
 	var pe *pgconn.PgError
 	if errors.As(err, &pe) && pe.Code == "42501" {
-		return fmt.Errorf("the schema %q is missing or old and this role may not create it (%s): have a role that may run the SQL of pgstore.Schema: %w",
+		return fmt.Errorf("the schema %q is missing or old and this role may not create it (%s): have a role that may run the SQL of primacy schema (pgstore.Schema): %w",
 			c.name, pe.Message, driver.ErrRefused)
 	}
 	return err

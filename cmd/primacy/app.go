@@ -129,7 +129,7 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
 	f.StringVar(&a.configPath, "config", "", "a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
 	root.AddCommand(a.runCommand(), a.lockCommand(), a.leaderCommand(), a.observeCommand(), a.resignCommand(), a.transferCommand(), a.drainCommand(), a.statusCommand(), a.historyCommand(), a.topCommand(), a.versionCommand(), a.devCommand(), a.demoCommand(), a.doctorCommand(), a.workerCommand(), a.serveCommand(), a.cronCommand())
-	root.AddCommand(storesTopic())
+	root.AddCommand(a.schemaCommand(), storesTopic())
 	a.addCompletions(root)
 	return root
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy/open"
@@ -25,6 +27,26 @@ Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, 
 Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is %25.
 
 What each can promise, and what not: primacy doctor --store URL.`,
+	}
+}
+
+func (a *app) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the SQL that a PostgreSQL store needs",
+		Long: `Prints the SQL that creates what --store postgres://… needs, without connecting: for a database in which the program's own user may not create
+tables. Whoever may runs it, in one transaction:
+
+  primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			sql, err := open.Schema(a.store)
+			if err != nil {
+				return fmt.Errorf("--store: %w", err)
+			}
+			_, err = fmt.Fprint(a.stdout, sql)
+			return err
+		},
 	}
 }
 
