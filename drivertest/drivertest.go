@@ -13,6 +13,8 @@
 // Beside the suite: [Faulty] does to the calls of any store what networks do, [NewProxy] cuts a connection silently, and
 // [Check] finds two leaders in a history.
 //
+// docs/new-store.md leads through writing a store, and says what its own tests must see beside the suite.
+//
 // Import this package from tests only. It imports testing, and no user's binary may contain it.
 package drivertest
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -182,7 +183,7 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 		d, err := l.s.step(ctx, name, func(d *document) (_ bool, err error) {
 			for _, id := range ids {
 				if l.lost(d, id) {
-					return false, l.goneErr("claim " + name)
+					return false, l.goneErr("claim " + strconv.Quote(name))
 				}
 			}
 			places, err = d.enter(l.me(), claims)
@@ -229,14 +230,14 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	d, _, err := l.s.read(ctx, p.Name)
 	for {
 		if err == nil && l.over() {
-			err = l.goneErr("wait for " + p.Name)
+			err = l.goneErr("wait for " + strconv.Quote(p.Name))
 		}
 		if err != nil {
 			return driver.Place{}, err
 		}
 		i := d.find(l.id, p)
 		if i < 0 {
-			return driver.Place{}, l.goneErr("wait for " + p.Name)
+			return driver.Place{}, l.goneErr("wait for " + strconv.Quote(p.Name))
 		}
 		if d.held(i) {
 			// After the document was read: a lease that lives now lived then.

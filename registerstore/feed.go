@@ -3,6 +3,7 @@ package registerstore
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/primacy-go/primacy/driver"
@@ -220,7 +221,7 @@ func (a *attendance) next(ctx context.Context, d *document, gone <-chan struct{}
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-a.s.ctx.Done():
-			return nil, a.s.wrap("follow the line of "+a.name, errClosed)
+			return nil, a.s.wrap("follow the line of "+strconv.Quote(a.name), errClosed)
 		}
 	}
 }

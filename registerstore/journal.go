@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,7 +65,7 @@ func (sh *shelf) trim(keep, size int) {
 // shelve changes a journal as one step: f changes it, more than once perhaps, and reports whether it is to be written. It is step for journals.
 func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool) error {
 	mark, unknown, attempted := newMark(), 0, false
-	what := "write the journal of " + name
+	what := "write the journal of " + strconv.Quote(name)
 	for try := 0; ; try++ {
 		sh, version, err := s.shelfOf(ctx, name)
 		if err != nil {
@@ -97,7 +98,7 @@ func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool)
 func (s *Store) shelfOf(ctx context.Context, name string) (*shelf, string, error) {
 	value, version, err := s.look(ctx, s.journalKey(name))
 	if err != nil {
-		return nil, "", s.wrap("read the journal of "+name, err)
+		return nil, "", s.wrap("read the journal of "+strconv.Quote(name), err)
 	}
 	sh, err := parseShelf(name, value, version)
 	return sh, version, err

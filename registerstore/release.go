@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -145,7 +146,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 		mark := newMark()
 		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (_ bool, err error) {
 			if l.lost(d, want.ID) {
-				return false, l.goneErr("exchange " + p.Name)
+				return false, l.goneErr("exchange " + strconv.Quote(p.Name))
 			}
 			place, stood, err = d.exchange(l.me(), p, want)
 			return !stood && l.doubted(p.ID), err

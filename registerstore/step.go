@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -29,7 +30,7 @@ func (s *Store) look(ctx context.Context, key string) (value []byte, version str
 func (s *Store) read(ctx context.Context, name string) (*document, string, error) {
 	value, version, err := s.look(ctx, s.lineKey(name))
 	if err != nil {
-		return nil, "", s.wrap("read the line of "+name, err)
+		return nil, "", s.wrap("read the line of "+strconv.Quote(name), err)
 	}
 	d, err := parse(name, value, version)
 	if err == nil && version != "" {
@@ -75,14 +76,14 @@ func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *documen
 			s.offer(name, to, next)
 			return to, last
 		case errors.Is(err, driver.ErrRefused) && unknown == 0: // or an earlier one may happen yet
-			return nil, s.wrap("write the line of "+name, err)
+			return nil, s.wrap("write the line of "+strconv.Quote(name), err)
 		case err != nil:
 			if unknown++; unknown == doubts || ctx.Err() != nil {
-				return nil, s.wrap("write the line of "+name, err)
+				return nil, s.wrap("write the line of "+strconv.Quote(name), err)
 			}
 		}
 		if err := pause(ctx, backoff(try)); err != nil {
-			return nil, s.wrap("write the line of "+name, err)
+			return nil, s.wrap("write the line of "+strconv.Quote(name), err)
 		}
 	}
 }
