@@ -91,7 +91,9 @@ func (p *redisPair) backEmpty(*rand.Rand) (end func()) {
 func onQuorum() *storeUnder {
 	return &storeUnder{name: "redis-quorum", ttl: storeTTL, noTokens: true, start: func(t testing.TB) *installed {
 		var all []*redistest.Server
-		i := &installed{url: func(servers []string) string { return "redis+quorum://" + strings.Join(servers, ",") + "?max-ttl=" + storeTTL.String() }}
+		i := &installed{url: func(servers []string) string {
+			return "redis+quorum://" + strings.Join(servers, ",") + "?max-ttl=" + storeTTL.String()
+		}}
 		for range 5 {
 			s := redistest.Start(t, redistest.Options{Persist: "always"})
 			all, i.servers = append(all, s), append(i.servers, s.Addr())
