@@ -137,8 +137,10 @@ func (s *Store) aside(do func()) {
 
 // readOnly reports whether the server is no primary any more: the next connection may find the new one.
 func readOnly(err error) bool {
-	return err != nil && (strings.HasPrefix(err.Error(), "READONLY") || strings.Contains(err.Error(), "-READONLY"))
+	return err != nil && (errors.Is(err, errReplica) || strings.Contains(err.Error(), "READONLY") || strings.HasPrefix(err.Error(), "MASTERDOWN"))
 }
+
+var errReplica = errors.New("the server has become a replica")
 
 // eval sends a script, by its hash or, to a server that does not know it yet, as it is.
 func (s *Store) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
@@ -199,6 +201,9 @@ func parsed(got any, err error) (reply, error) {
 	all, ok := got.([]any)
 	if !ok {
 		return nil, fmt.Errorf("an answer that no script of ours gives: %T", got)
+	}
+	if reply(all).str(0) == "REPLICA" {
+		return nil, errReplica
 	}
 	return all, nil
 }

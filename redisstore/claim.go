@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -196,7 +197,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		}
 		return args
 	})
-	if err == driver.ErrGone {
+	if errors.Is(err, driver.ErrGone) {
 		return nil // and no Claim can enter any more
 	}
 	if err == nil {

@@ -141,7 +141,7 @@ func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	if p := enter(t, dies, "n", "1"); !p.Held {
 		t.Fatal("not held")
 	}
-	if _, err := heir.Wait(t.Context(), enter(t, heir, "n", "2")); err != nil {
+	if _, err := heir.Wait(soon(t), enter(t, heir, "n", "2")); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(asked); took < ttl || took > ttl+300*time.Millisecond {
@@ -163,7 +163,7 @@ func TestNoClientSendsATime(t *testing.T) {
 	_ = l.Renew(t.Context())
 	_ = l.Update(t.Context(), p, []byte("x"))
 	_ = l.Release(t.Context(), p)
-	_, _ = other.Wait(t.Context(), q)
+	_, _ = other.Wait(soon(t), q)
 	log, err := c.SlowLogGet(t.Context(), -1).Result()
 	if err != nil || len(log) < 6 {
 		t.Fatalf("the slow log has %d entries, %v", len(log), err)
@@ -185,7 +185,7 @@ func TestARenewalAfterAnotherHadIt(t *testing.T) {
 	s := store(t, srv.Addr())
 	a, b := grant(t, s, 300*time.Millisecond), grant(t, s, time.Minute)
 	enter(t, a, "n", "1")
-	q, err := b.Wait(t.Context(), enter(t, b, "n", "2"))
+	q, err := b.Wait(soon(t), enter(t, b, "n", "2"))
 	if err == nil {
 		err = b.Release(t.Context(), q)
 	}
@@ -209,7 +209,7 @@ func TestALostPush(t *testing.T) {
 		p := enter(t, a, "n", fmt.Sprint("a", i))
 		q := enter(t, b, "n", fmt.Sprint("b", i))
 		got := make(chan error, 1)
-		go func() { _, err := b.Wait(t.Context(), q); got <- err }()
+		go func() { _, err := b.Wait(soon(t), q); got <- err }()
 		time.Sleep(30 * time.Millisecond)
 		srv.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		begun := time.Now()
@@ -242,7 +242,7 @@ func TestAThousandDeadWaiters(t *testing.T) {
 	if err := first.Release(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := last.Wait(t.Context(), q); err != nil || time.Since(begun) > time.Second {
+	if _, err := last.Wait(soon(t), q); err != nil || time.Since(begun) > time.Second {
 		t.Errorf("Wait behind %d dead waiters = %v after %v, want it held at once", n, err, time.Since(begun))
 	}
 }
@@ -269,7 +269,7 @@ func TestAThousandWaiters(t *testing.T) {
 	srv.Do("CONFIG", "RESETSTAT")
 	for i, p := range places {
 		l := leases[i/100]
-		if _, err := l.Wait(t.Context(), p); err != nil {
+		if _, err := l.Wait(soon(t), p); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Release(t.Context(), p); err != nil {

@@ -209,6 +209,13 @@ func (w *worker) term(ctx context.Context, who string, k int) error {
 	return w.l.Release(give, driver.Place{Name: c.Name, ID: c.ID})
 }
 
+// soon returns a context for what must not hang.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func pauseFor(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

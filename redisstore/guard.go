@@ -30,6 +30,8 @@ package redisstore
 // No marker at all: first use, or all data lost. Then it is calm until the server has run for the ttl of the lease that claims, and
 // where it was ever promoted (master_replid2), for that ttl from now.
 //
+// A primary that was made a replica keeps its connections too, and would answer with what it has: each script refuses there.
+//
 // A replication ID also changes when a primary gets its first replica, or has had none for an hour. That loses nothing: the process is the
 // same (run_id) and was never a replica (no master_replid2).
 //
@@ -42,6 +44,7 @@ const guardLua = `
 local rep=call('INFO','replication')
 local id=string.match(rep,'master_replid:(%x+)')
 if not id then return {'NOID'} end
+if string.find(rep,'role:slave',1,true) then return {'REPLICA'} end
 local calm,since=tonumber(V[4]) or 0,tonumber(V[5]) or 0
 if id~=V[2] then
   local info=call('INFO','server')

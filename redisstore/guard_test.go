@@ -134,7 +134,7 @@ func TestALostClaimEndsItsSession(t *testing.T) {
 		t.Errorf("a try meanwhile = %v, want ErrTaken", err)
 	}
 	go keepAlive(t.Context(), other)
-	held, err := other.Wait(t.Context(), q[0])
+	held, err := other.Wait(soon(t), q[0])
 	if took := time.Since(asked); err != nil || took < 4900*time.Millisecond {
 		t.Errorf("Wait = %v after %v, want it held once the largest ttl has passed", err, took)
 	}
@@ -190,7 +190,7 @@ func TestAYoungServerWaitsForATTL(t *testing.T) {
 	if p.Held {
 		t.Error("a server that was just started grants a place at once, want it to wait: another may lead since before it was restarted")
 	}
-	if _, err := l.Wait(t.Context(), p); err != nil {
+	if _, err := l.Wait(soon(t), p); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begun); took < 2500*time.Millisecond || took > 6*time.Second {
@@ -236,6 +236,24 @@ func TestReplicasMustAcknowledge(t *testing.T) {
 		t.Errorf("Renew at a primary that has lost its replica = %v, want an error that leaves it unknown", err)
 	}
 	_ = a
+}
+
+// A primary that was made a replica in place answers nothing from what it has: it may be behind.
+func TestAFormerPrimaryIsNotRead(t *testing.T) {
+	t.Parallel()
+	a, b, at := pair(t)
+	s := openAt(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}})
+	t.Cleanup(func() { s.Close() })
+	enter(t, grant(t, s, time.Minute), "n", "1")
+	b.Synced()
+	b.Promote()
+	a.Follow(b)
+	a.Synced()
+	if ln, err := s.Line(t.Context(), "n"); err == nil {
+		t.Errorf("Line at a former primary = %+v, want an error", ln)
+	}
+	at.point(b.Addr())
+	eventually(t, "the line at the new one", func() bool { ln, err := s.Line(t.Context(), "n"); return err == nil && ln.Holder != nil })
 }
 
 func grant(t testing.TB, s driver.Store, ttl time.Duration) driver.Lease {

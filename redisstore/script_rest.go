@@ -237,7 +237,7 @@ return out
 `)
 
 	// leftScript tells of leases: {ms left, ttl} for each, -1 where it has ended.
-	leftScript = newScript("left", baseLua, leaseLua, `
+	leftScript = newScript("left", baseLua, guardLua, leaseLua, `
 local out={'OK',epoch}
 for i=2,#ARGV do
   local l=lease(ARGV[i])
@@ -247,7 +247,7 @@ end
 return out
 `)
 
-	appendScript = caller(newScript("append", baseLua, journalLua, `
+	appendScript = caller(newScript("append", baseLua, guardLua, journalLua, `
 local there=call('HGET',B..'j:'..ARGV[2],ARGV[3])
 if there then return {'OK',epoch,0,there} end
 record(ARGV[2],ARGV[3],ARGV[4])
@@ -261,7 +261,7 @@ end
 return {'OK',epoch,1}
 `))
 
-	recordsScript = newScript("records", baseLua, `
+	recordsScript = newScript("records", baseLua, guardLua, `
 local from='+'
 if ARGV[3]~='' then from='('..ARGV[3] end
 local keys=call('ZREVRANGEBYLEX',B..'jk:'..ARGV[2],from,'-','LIMIT',0,ARGV[4])
@@ -274,7 +274,7 @@ return out
 `)
 
 	// namesScript tells the members of an index that begin with a prefix, behind one that is known already.
-	namesScript = newScript("names", baseLua, `
+	namesScript = newScript("names", baseLua, guardLua, `
 local from='['..ARGV[3]
 if ARGV[4]~='' then from='('..ARGV[4] end
 local to='['..ARGV[3]..string.rep('\255',8)
