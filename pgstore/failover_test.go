@@ -89,6 +89,7 @@ func TestFailoverToASynchronousStandby(t *testing.T) {
 }
 
 func TestAnOldPrimaryAcknowledgesNothing(t *testing.T) {
+	long(t)
 	t.Parallel()
 	old, _ := failover(t, func(s *pgtest.Server) { s.Stop() })
 	old.Cont() // and it believes that it is the primary still
@@ -144,6 +145,7 @@ func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
 }
 
 func TestAnAsynchronousStandbyIsWarnedOf(t *testing.T) {
+	long(t)
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{})
 	b := srv.Standby()

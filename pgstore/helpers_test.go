@@ -4,11 +4,20 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 )
+
+// long skips a test that is not for every run.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("PRIMACY_PG_LONG") == "" {
+		t.Skip("set PRIMACY_PG_LONG=1")
+	}
+}
 
 // soon is a context for a call that must not hang.
 func soon(t testing.TB) context.Context {

@@ -34,6 +34,7 @@ func TestOnAServer(t *testing.T) {
 		"prefixes are quoted":                                           oddPrefixes,
 		"a lease of another server's clock is not judged by this one's": otherTimeline,
 		"a renewal under way is waited for":                             renewalUnderWay,
+		"a lease that has run out is not renewed":                       runOut,
 		"more names than the server has locks for":                      manyNames,
 		"a claim removed with its triggers off is told by a renewal":    removedSilently,
 		"an empty or unfit name is refused":                             unfitNames,
@@ -146,6 +147,11 @@ func timeoutLeaksNothing(t *testing.T, srv *pgtest.Server) {
 	}
 	_, err := l.Claim(soon(t), c)
 	wantGone(t, "the claim that was given up", err)
+	// The statement itself, as it arrives when it was held up on its way.
+	late := fmt.Sprintf("SELECT code FROM primacy.take('%s', '{%s}', '{\"\"}', '{0}', '{%s}', ARRAY[''::bytea], '{false}', false, '', '', 0, false, '', '', '')", l.ID(), name, c.ID)
+	if got := srv.Query(late); got != "spent" {
+		t.Errorf("the late claim = %q, want it spent", got)
+	}
 	if got := srv.Query("SELECT count(*) FROM primacy.claims WHERE name = '" + name + "'"); got != "1" {
 		t.Errorf("%s claims stand, want 1", got)
 	}
@@ -355,6 +361,17 @@ func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
 		t.Fatal(err)
 	}
 	(<-done).must(t)
+}
+
+// Nobody has looked at the lease since: its row stands.
+func runOut(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, 300*time.Millisecond)
+	time.Sleep(500 * time.Millisecond)
+	wantGone(t, "Renew of a lease that has run out", l.Renew(soon(t)))
+	if got := srv.Query("SELECT count(*) FROM primacy.leases WHERE id = '" + l.ID() + "'"); got != "0" {
+		t.Error("the row of a lease that was told gone stands: a later renewal could find it")
+	}
 }
 
 func manyNames(t *testing.T, srv *pgtest.Server) {
