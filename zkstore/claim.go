@@ -2,11 +2,8 @@ package zkstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -27,6 +24,7 @@ type claim struct {
 	leaving bool          // somebody sees to that already
 	arm     uint64        // differs for each watch set on its node; 0: none is set
 	note    *note         // what it leaves in a journal
+	seen    *sight        // how its line stood when it entered, until somebody waits
 	follows bool          // News is to tell that it holds,
 	wants   bool          // or that another waits behind it
 }
@@ -196,245 +194,6 @@ func (l *lease) makeRoom(old []*claim) {
 	_ = l.haveLeft(context.Background(), old)
 }
 
-// enterAfter enters claims when those on their seats have left.
-func (l *lease) enterAfter(old, fresh []*claim) {
-	l.makeRoom(old)
-	for len(fresh) > 0 {
-		var batch, rest []*claim
-		names, size := map[string]bool{}, 0
-		for _, c := range fresh {
-			// Two of one name in one step would have one token.
-			if names[c.want.Name] || len(batch) == maxMany || len(batch) > 0 && size+len(c.want.Value) > maxBatch {
-				rest = append(rest, c)
-				continue
-			}
-			names[c.want.Name], size = true, size+len(c.want.Value)+len(c.dir)+300
-			batch = append(batch, c)
-		}
-		l.enter(batch, nil)
-		fresh = rest
-	}
-}
-
-// enter makes the nodes of claims in one step, together with what else is in ops (see Exchange), and decides for each of them whether it stands: it goes on until it knows, or
-// the session is over. It is the only place where nodes of claims are made, and no context ends it.
-//
-// A create whose answer was lost may have been done, and may even be done later: the request may lie in the buffers of a connection that we have given up. So each
-// create asks for a version of the lease's life node, and who does not know what became of one raises that version first: after that answer, a late create fails,
-// and what stands is found by its claim ID among the children.
-func (l *lease) enter(batch []*claim, with *swap) {
-	for try := 1; ; try++ {
-		l.mu.Lock()
-		guard := l.guard
-		batch = l.stillWanted(batch)
-		l.mu.Unlock()
-		if len(batch) == 0 {
-			with.abandon(l)
-			return
-		}
-		answers, err := multi(context.Background(), l.link, append(l.step(guard, batch), with.ops(l.store)...)...)
-		if err == nil {
-			for i, c := range batch {
-				l.stands(c, answers[i+2].String, uint64(answers[1].Stat.Mzxid))
-			}
-			with.done(l)
-			return
-		}
-		if l.link.over() || errors.Is(err, driver.ErrRefused) {
-			if l.link.over() {
-				err = l.link.why
-			}
-			l.decline(batch, err)
-			with.abandon(l)
-			return
-		}
-		if err = l.recover(batch, with, answers, err); err != nil && !l.link.pause(try) {
-			l.decline(batch, l.link.why)
-			return
-		}
-	}
-}
-
-// step returns what makes the nodes of claims: it asks for the lease's life in that version, and writes to the beat node, for the answer to that tells the
-// czxid of the nodes too, which saves a read.
-func (l *lease) step(guard int32, batch []*claim) []any {
-	ops := []any{&zk.CheckVersionRequest{Path: l.life, Version: guard}, &zk.SetDataRequest{Path: l.beat, Data: []byte{}, Version: -1}}
-	for _, c := range batch {
-		ops = append(ops, l.store.node(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value), zk.FlagEphemeral|zk.FlagSequence))
-	}
-	return ops
-}
-
-// stillWanted returns those that were not given up meanwhile; the others do not stand, and will not. The caller has the mutex.
-func (l *lease) stillWanted(batch []*claim) (wanted []*claim) {
-	for _, c := range batch {
-		if c.spent {
-			l.decide(c, driver.ErrGone)
-		} else {
-			wanted = append(wanted, c)
-		}
-	}
-	return wanted
-}
-
-// recover looks into why a step of enter failed, and does what is needed before the next one. Nil: go on at once.
-func (l *lease) recover(batch []*claim, with *swap, answers []zk.MultiResponse, err error) error {
-	at := failed(answers)
-	switch {
-	case at == 0 && errors.Is(err, zk.ErrBadVersion): // somebody has raised it; nothing was done
-		return l.readGuard()
-	case at == 0 || at == 1 && errors.Is(err, zk.ErrNoNode): // the lease was ended by another
-		if errors.Is(err, zk.ErrNoNode) {
-			l.link.end(driver.ErrGone, true)
-		}
-		return err
-	case at > 1 && at < 2+len(batch) && errors.Is(err, zk.ErrNoNode):
-		return l.store.ensure(context.Background(), l.link, batch[at-2].dir)
-	case at >= 2+len(batch):
-		return with.failed(l, at-2-len(batch), err)
-	}
-	return l.resolve(batch, with)
-}
-
-// resolve finds out what became of a step whose answer is not known. Nothing of it can happen any more when it returns nil.
-func (l *lease) resolve(batch []*claim, with *swap) error {
-	if err := l.raise(); err != nil {
-		return err
-	}
-	type found struct {
-		path  string
-		token uint64
-	}
-	stand := make([]found, len(batch))
-	for i, c := range batch {
-		dir, _, err := l.link.look(context.Background(), ofChildren, c.dir, false)
-		if err != nil {
-			return err
-		}
-		for _, child := range dir.children {
-			n, ok := parse(c.dir, child)
-			if !ok || n.lease != l.id || n.hash != hashOf(c.want.ID) {
-				continue
-			}
-			got, _, err := l.link.look(context.Background(), ofNode, n.path, false)
-			if err != nil {
-				return err
-			}
-			if got.exists {
-				stand[i] = found{n.path, uint64(got.stat.Czxid)}
-			}
-		}
-	}
-	any := false
-	for i, c := range batch {
-		if stand[i].path != "" {
-			l.stands(c, stand[i].path, stand[i].token)
-			any = true
-		}
-	}
-	if !any {
-		return nil
-	}
-	// It was done as a whole: who is missing was removed since.
-	l.mu.Lock()
-	for _, c := range batch {
-		l.decide(c, driver.ErrGone)
-	}
-	l.mu.Unlock()
-	with.done(l)
-	return nil
-}
-
-// raise gives the life node a new version, which no create under way has asked for.
-func (l *lease) raise() error {
-	l.guarding.Lock()
-	defer l.guarding.Unlock()
-	data, _, err := l.link.look(context.Background(), ofNode, l.life, false)
-	if err != nil {
-		return err
-	}
-	if !data.exists {
-		l.link.end(driver.ErrGone, true)
-		return driver.ErrGone
-	}
-	stat, err := call(context.Background(), l.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(l.life, data.data, -1) })
-	if errors.Is(err, zk.ErrNoNode) {
-		l.link.end(driver.ErrGone, true)
-		return driver.ErrGone
-	}
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.guard = max(l.guard, stat.Version)
-	return nil
-}
-
-// readGuard takes the life node's version as it is.
-func (l *lease) readGuard() error {
-	got, _, err := l.link.look(context.Background(), ofNode, l.life, false)
-	if err == nil && got.exists {
-		l.mu.Lock()
-		l.guard = max(l.guard, got.stat.Version)
-		l.mu.Unlock()
-	}
-	return err
-}
-
-// stands notes that a claim has its node, and removes it again if it was given up meanwhile.
-func (l *lease) stands(c *claim, path string, token uint64) {
-	l.mu.Lock()
-	if c.path == "" {
-		c.path, c.token = path, token
-		l.decide(c, nil)
-	}
-	spent := c.spent
-	l.mu.Unlock()
-	if spent {
-		l.leave([]*claim{c})
-		return
-	}
-	go l.guardNode(c)
-}
-
-// decline notes that claims do not stand and never will.
-func (l *lease) decline(batch []*claim, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range batch {
-		l.decide(c, err)
-	}
-}
-
-// decide notes whether a claim stands, once. The caller has the mutex.
-func (l *lease) decide(c *claim, err error) {
-	select {
-	case <-c.entered:
-		return
-	default:
-	}
-	c.err = err
-	if err != nil {
-		if at := (seat{c.want.Name, c.want.Seat}); l.claims[at] == c {
-			delete(l.claims, at)
-		}
-		l.hasLeft(c)
-	}
-	close(c.entered)
-}
-
-// hasLeft notes that nothing of a claim stands. The caller has the mutex.
-func (l *lease) hasLeft(c *claim) {
-	if !c.isGone {
-		c.isGone = true
-		if l.parted[c.want.ID] == c {
-			delete(l.parted, c.want.ID)
-		}
-		close(c.left)
-	}
-}
-
 // places returns the places of claims when all have entered, and undoes tries that do not hold and shared claims that do not fit.
 func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error) {
 	for _, c := range all {
@@ -444,12 +203,16 @@ func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error
 	}
 	places := make([]driver.Place, len(all))
 	bad := make([]error, len(all))
+	gen, _, _ := l.link.generation()
 	err := each(len(all), func(i int) error {
 		c := all[i]
 		nodes, at, err := l.position(ctx, c)
 		if err != nil {
 			return err
 		}
+		l.mu.Lock()
+		c.seen = &sight{nodes, at, gen}
+		l.mu.Unlock()
 		if n := misfit(nodes[:at], c.want.Slots); n != 0 {
 			bad[i] = driver.Misfit(c.want.Name, n, c.want.Slots)
 		}

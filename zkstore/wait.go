@@ -33,15 +33,14 @@ func (l *lease) held(ctx context.Context, c *claim) error {
 
 // await1 looks once, and if the claim does not hold waits until it is worth looking again. True: it holds.
 //
-// Where one claim alone blocks it, the end of that one is enough, without another look: the servers tell a connection of changes in the order in which they happened. So if the watch
-// on our own node was set before we looked, is so still, and the connection is the same, our node stood when the other one went.
+// Where one claim alone blocks it, the end of that one is enough, without another look: the servers tell a connection of changes in the order in which they happened. So if a watch
+// on our own node is set, by which time it stood, and has not fired, and the connection is the one by which we looked, our node stood when the other one went.
 func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
-	gen, _, _ := l.link.generation()
-	arm := l.armOf(c)
-	nodes, at, err := l.position(ctx, c)
+	seen, err := l.lookFor(ctx, c)
 	if err != nil {
 		return false, err
 	}
+	nodes, at, gen := seen.nodes, seen.at, seen.gen
 	front := blockers(nodes, at)
 	if len(front) == 0 {
 		return true, nil
@@ -70,7 +69,7 @@ func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
 	select {
 	case turn := <-woken:
 		now, _, _ := l.link.generation()
-		return turn && arm != 0 && now == gen && l.armOf(c) == arm && !l.link.over(), nil
+		return turn && now == gen && l.guarded(c) && !l.link.over(), nil
 	case <-c.left:
 		return false, driver.ErrGone
 	case <-late.C:
@@ -82,14 +81,33 @@ func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
 	}
 }
 
-// armOf returns which watch is set on a claim's own node, 0 if none is or it has gone.
-func (l *lease) armOf(c *claim) uint64 {
+// sight is how a line stood, as its claim found it.
+type sight struct {
+	nodes []node
+	at    int
+	gen   uint64
+}
+
+// lookFor returns the line as the claim's call has just found it, once, or reads it: who waits right after a claim need not ask twice. Nothing is lost by a late look: what
+// has gone since is found so when it is to be watched.
+func (l *lease) lookFor(ctx context.Context, c *claim) (*sight, error) {
+	l.mu.Lock()
+	seen := c.seen
+	c.seen = nil
+	l.mu.Unlock()
+	gen, _, _ := l.link.generation()
+	if seen != nil && seen.gen == gen && !free(seen.nodes, seen.at) {
+		return seen, nil
+	}
+	nodes, at, err := l.position(ctx, c)
+	return &sight{nodes, at, gen}, err
+}
+
+// guarded says whether a watch is set on a claim's own node, which stands.
+func (l *lease) guarded(c *claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.isGone {
-		return 0
-	}
-	return c.arm
+	return !c.isGone && c.arm != 0
 }
 
 // guardNode sets a watch on a claim's own node, so that we hear when somebody removes it.
