@@ -19,25 +19,28 @@ type write struct {
 
 // Renew proves that the lease lives for its ttl from the call.
 //
-// A read proves nothing: a follower that is cut off from its leader answers reads for seconds, and a leader that was frozen does when it wakes, while the others have ended
-// the session. A write goes through the log of a leader that has a quorum and there finds the session, so its answer proves that the session had not ended. But it
-// does not restart the timeout either: only the leader times sessions, and of one that comes through a follower it hears in the follower's answers to its pings, two of which it sends in a
-// tick (Leader.lead, Learner.ping, LearnerHandler.run). So:
+// A read proves nothing: a follower that is cut off from its leader answers reads for seconds, and a leader that was frozen does when it wakes, while the
+// others have ended the session. A write goes through the log of a leader that has a quorum and there finds the session, so its answer proves that the session
+// had not ended. But it does not restart the timeout: only the leader times sessions, and of one that comes through a follower it hears in the follower's
+// answers to its pings, two of which it sends in a tick (Leader.lead, Learner.ping, LearnerHandler.run). So:
 //
-//   - Let A, B and C be writes of the session on one connection, so on one server and under one leader: a server that changes its leader closes its clients' connections. B is sent a tick
-//     after the answer of A, C after that of B.
+//   - Let A, B and C be writes of the session on one connection, so on one server and under one leader: a server that changes its leader closes its clients'
+//     connections. B is sent a tick after the answer of A, C after that of B.
 //   - Since the follower had A, its next answer to a ping carries the session (unless one did already, after A).
-//   - Between the answer of A and B's commit at the leader a tick has passed, so the leader has queued a ping for the follower, on the same queue as that commit and before it. So the follower
-//     had the ping, and answered it, before we had the answer of B, so before it passed C on, on the same connection to the leader.
-//   - So when the leader took C into its log it had been touched by the session after A was SENT, and ends it at (sending of A) + timeout or later: it rounds up to its tick.
+//   - Between the answer of A and B's commit at the leader a tick has passed, so the leader has queued a ping for the follower, on the same queue as that
+//     commit and before it. So the follower had the ping, and answered it, before we had the answer of B, so before it passed C on, on the same
+//     connection to the leader.
+//   - So when the leader took C into its log it had been touched by the session after A was SENT, and ends it at (sending of A) + timeout or later: it rounds
+//     up to its tick.
 //   - C was committed by a quorum, so up to then no later leader had begun; a later one gives every session its full timeout anew.
 //
-// So after C the lease lives until (sending of A) + timeout, and the timeout is chosen so much longer than the ttl that A may be as old as two renewals. Asking for a session, by a new connection,
-// is such an A without the ping: the leader itself touches the session before it answers (Leader.revalidateSession, PrepRequestProcessor for a new one). A leader that we are connected to, or a server that is alone,
-// is touched by each write.
+// So after C the lease lives until (sending of A) + timeout, and the timeout is chosen so much longer than the ttl that A may be as old as two renewals.
+// Asking for a session, by a new connection, is such an A without the ping: the leader itself touches the session before it answers
+// (Leader.revalidateSession; PrepRequestProcessor for a new one). A leader that we are connected to, or a server that is alone, is touched by each write.
 //
-// What it rests on: a leader that answers writes sends at least one of the two pings of a tick. A leader that is stopped as a whole does not answer; one whose pinging thread alone gets no processor for a tick,
-// while the threads that serve writes do, breaks it. An observer that follows a follower (observerMasterPort) hears pings one hop later and is not covered: connect to voting members.
+// What it rests on: a leader that answers writes sends at least one of the two pings of a tick. A leader that is stopped as a whole does not answer; one
+// whose pinging thread alone gets no processor for a tick, while the threads that serve writes do, breaks it. An observer that follows a follower
+// (observerMasterPort) hears pings one hop later and is not covered: connect to voting members.
 //
 // Where no A is young enough, Renew makes A, B and C itself, which takes it a tick.
 func (l *lease) Renew(ctx context.Context) error {
