@@ -30,13 +30,21 @@ func limited(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
+// claim makes a claim, and repeats it while its outcome is unknown, as the library does.
 func claim(t *testing.T, l driver.Lease, name string) driver.Place {
 	t.Helper()
-	all, err := l.Claim(limited(t, 5*time.Second), driver.Claim{Name: name, ID: name + l.ID() + time.Now().String()})
-	if err != nil {
+	c := driver.Claim{Name: name, ID: name + l.ID() + time.Now().String()}
+	var all []driver.Place
+	if err := retry(limited(t, 5*time.Second), func() (err error) { all, err = l.Claim(limited(t, 2*time.Second), c); return err }); err != nil {
 		t.Fatalf("Claim: %v", err)
 	}
 	return all[0]
+}
+
+// renew is the same for a renewal.
+func renew(t *testing.T, l driver.Lease) error {
+	t.Helper()
+	return retry(limited(t, time.Second), func() error { return l.Renew(limited(t, time.Second)) })
 }
 
 func wait(t *testing.T, l driver.Lease, p driver.Place, d time.Duration) (driver.Place, error) {
@@ -67,7 +75,7 @@ func TestAMinorityMayFail(t *testing.T) {
 	for what, fail := range map[string]func(*redistest.Server){"killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop} {
 		t.Run(what, func(t *testing.T) {
 			servers, c := fleet(t, 5)
-			a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+			a, b := grant(t, open(t, c), "a", 2*ttl), grant(t, open(t, c), "b", 10*time.Second)
 			p := claim(t, a, "x")
 			for _, s := range servers[:2] {
 				fail(s)
@@ -77,7 +85,7 @@ func TestAMinorityMayFail(t *testing.T) {
 				t.Fatal("two hold")
 			}
 			for range 6 {
-				if err := a.Renew(limited(t, time.Second)); err != nil {
+				if err := renew(t, a); err != nil {
 					t.Fatalf("Renew: %v", err)
 				}
 				time.Sleep(ttl / 5)
@@ -97,11 +105,11 @@ func TestAMinorityMayFail(t *testing.T) {
 				if err := b.Release(limited(t, time.Second), claim(t, b, name)); err != nil {
 					t.Fatal(err)
 				}
-				if err := b.Renew(limited(t, time.Second)); err != nil {
+				if err := renew(t, b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if took := time.Since(begun) / n; took > 30*time.Millisecond {
+			if took := time.Since(begun) / n; took > 100*time.Millisecond {
 				t.Errorf("claim, release and renewal took %v beside a silent minority", took)
 			}
 		})
@@ -245,6 +253,7 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	part := redistest.Start(t, redistest.Options{Cluster: true})
 	long := func() context.Context { return limited(t, 10*time.Second) }
 	for what, tc := range map[string]struct {
 		change func(c *redlockstore.Config)
@@ -256,6 +265,7 @@ func TestOpen(t *testing.T) {
 		"short guard":  {func(c *redlockstore.Config) { c.Guard = time.Second }, "guard"},
 		"long ttl":     {func(c *redlockstore.Config) { c.MaxTTL = 2 * time.Hour }, "largest ttl"},
 		"login":        {func(c *redlockstore.Config) { c.Addrs[0], c.Password = secret.Addr(), "sesame" }, "WRONGPASS"},
+		"cluster":      {func(c *redlockstore.Config) { c.Addrs[0] = part.Addr() }, "part of a Redis Cluster"},
 		"no login":     {func(c *redlockstore.Config) { c.Addrs[0] = secret.Addr() }, "NOAUTH"},
 		"no such user": {func(c *redlockstore.Config) { c.Username, c.Password = "ghost", "sesame" }, "WRONGPASS"},
 	} {

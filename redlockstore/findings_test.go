@@ -101,7 +101,7 @@ func TestARenewalHasALimit(t *testing.T) {
 	if err := a.Renew(context.Background()); err == nil || errors.Is(err, driver.ErrGone) {
 		t.Errorf("Renew over a silent link = %v, want an unknown outcome", err)
 	}
-	if took := time.Since(begun); took > time.Second {
+	if took := time.Since(begun); took > 1500*time.Millisecond {
 		t.Errorf("Renew over a silent link returned after %v", took)
 	}
 }
@@ -152,7 +152,7 @@ func TestALateSetDoesNothing(t *testing.T) {
 		t.Fatalf("Release beside a frozen server: %v", err)
 	}
 	s.Close()
-	time.Sleep(2500 * time.Millisecond) // longer than such a call may still do anything
+	time.Sleep(3 * time.Second) // longer than such a call may still do anything
 	servers[2].Cont()
 	time.Sleep(200 * time.Millisecond)
 	if on := keys(servers, "x"); len(on) != 0 {

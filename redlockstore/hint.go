@@ -22,11 +22,10 @@ type hints struct {
 
 // hub has one subscription for each server, from when the first asks for hints.
 type hub struct {
-	mu    sync.Mutex
-	all   map[string]map[*hints]struct{} // by channel
-	seen  map[string]uint64              // servers that have sent a hint, as bits, by channel and hint
-	subs  []*redis.PubSub                // of each server, nil while there is none
-	moved chan struct{}                  // closed when somebody asks for a channel
+	mu   sync.Mutex
+	all  map[string]map[*hints]struct{} // by channel
+	seen map[string]uint64              // servers that have sent a hint, as bits, by channel and hint
+	kick []chan struct{}                // of each server, holds one: the channels have changed
 }
 
 // hint asks for hints about a name. close ends it.
@@ -35,17 +34,25 @@ func (s *Store) hint(name string) *hints {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	if s.hub.all == nil {
-		s.hub.all, s.hub.seen, s.hub.subs = map[string]map[*hints]struct{}{}, map[string]uint64{}, make([]*redis.PubSub, len(s.servers))
+		s.hub.all, s.hub.seen = map[string]map[*hints]struct{}{}, map[string]uint64{}
 		for _, v := range s.servers {
+			s.hub.kick = append(s.hub.kick, make(chan struct{}, 1))
 			s.run(v.listen)
 		}
 	}
 	if s.hub.all[h.channel] == nil {
 		s.hub.all[h.channel] = map[*hints]struct{}{}
-		s.each(func(p *redis.PubSub) { _ = p.Subscribe(s.ctx, h.channel) })
+		s.hub.changed()
 	}
 	s.hub.all[h.channel][h] = struct{}{}
 	return h
+}
+
+// changed has every subscription follow the channels that are asked for. The caller has the lock.
+func (b *hub) changed() {
+	for _, kick := range b.kick {
+		poke(kick)
+	}
 }
 
 func (h *hints) close() {
@@ -55,16 +62,7 @@ func (h *hints) close() {
 	delete(s.hub.all[h.channel], h)
 	if len(s.hub.all[h.channel]) == 0 {
 		delete(s.hub.all, h.channel)
-		s.each(func(p *redis.PubSub) { _ = p.Unsubscribe(s.ctx, h.channel) })
-	}
-}
-
-// each does something to every subscription there is, beside the caller: a server that is silent holds up nobody. The caller has the hub's lock.
-func (s *Store) each(do func(*redis.PubSub)) {
-	for _, p := range s.hub.subs {
-		if p != nil {
-			s.run(func() { do(p) })
-		}
+		s.hub.changed()
 	}
 }
 
@@ -83,26 +81,14 @@ func (v *server) listen() {
 
 // subscribe hears what the server publishes, until the connection ends or was silent for too long.
 func (v *server) subscribe() {
-	ctx, hub := v.s.ctx, &v.s.hub
+	ctx, stop := context.WithCancel(v.s.ctx)
 	p := v.rdb.Subscribe(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = p.Close() })
+	context.AfterFunc(ctx, func() { _ = p.Close() })
 	defer stop()
-	defer p.Close()
-	hub.mu.Lock()
-	hub.subs[v.at] = p
-	channels := []string{v.s.cfg.Prefix + ":hint"} // one more, so that a connection is made
-	for c := range hub.all {
-		channels = append(channels, c)
-	}
-	hub.mu.Unlock()
-	defer func() {
-		hub.mu.Lock()
-		hub.subs[v.at] = nil
-		hub.mu.Unlock()
-	}()
-	if p.Subscribe(ctx, channels...) != nil {
+	if p.Subscribe(ctx, v.s.cfg.Prefix+":hint") != nil { // of nobody, so that there is a connection to hear on
 		return
 	}
+	v.s.run(func() { v.follow(ctx, stop, p) })
 	const silence = 10 * time.Second
 	for quiet := 0; quiet < 2; {
 		got, err := p.ReceiveTimeout(ctx, silence)
@@ -117,6 +103,37 @@ func (v *server) subscribe() {
 				return
 			}
 		default:
+			return
+		}
+	}
+}
+
+// follow subscribes to the channels that are asked for, and to no others, one change after the other: a name comes and goes with each who waits.
+func (v *server) follow(ctx context.Context, stop context.CancelFunc, p *redis.PubSub) {
+	defer stop()
+	have := map[string]bool{}
+	for {
+		var add, drop []string
+		v.s.hub.mu.Lock()
+		for c := range v.s.hub.all {
+			if !have[c] {
+				add, have[c] = append(add, c), true
+			}
+		}
+		for c := range have {
+			if v.s.hub.all[c] == nil {
+				drop = append(drop, c)
+				delete(have, c)
+			}
+		}
+		kick := v.s.hub.kick[v.at]
+		v.s.hub.mu.Unlock()
+		if len(add) > 0 && p.Subscribe(ctx, add...) != nil || len(drop) > 0 && p.Unsubscribe(ctx, drop...) != nil {
+			return
+		}
+		select {
+		case <-kick:
+		case <-ctx.Done():
 			return
 		}
 	}

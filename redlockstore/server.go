@@ -83,6 +83,12 @@ func (v *server) met(ctx context.Context, c *redis.Conn) error {
 	if f["run_id"] == "" || err != nil {
 		return refusal("it does not tell in INFO since when it runs (run_id, uptime_in_seconds)")
 	}
+	if major, _, _ := strings.Cut(f["redis_version"], "."); atoi(major) < 6 {
+		return refusal("it is Redis " + f["redis_version"] + ": 6.0 or newer is needed")
+	}
+	if f["redis_mode"] == "cluster" {
+		return refusal("it is part of a Redis Cluster: name independent servers, or use redis:// with cluster=true")
+	}
 	if old := v.s.twin(v, f["run_id"]); old != "" {
 		return refusal("it is the same server as " + old + ", and would vote twice")
 	}
@@ -166,7 +172,7 @@ func (v *server) latest(limit time.Duration) int64 {
 }
 
 // straying is for how long a call that was given up after limit may still be under way and do something.
-func straying(limit time.Duration) time.Duration { return 2*limit + 500*time.Millisecond }
+func straying(limit time.Duration) time.Duration { return limit + 500*time.Millisecond }
 
 // fail takes the server out until a probe has answered.
 func (v *server) fail(err error) {

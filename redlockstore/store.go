@@ -38,10 +38,10 @@ var (
 // maxLimit is the longest time that one call on one server may take.
 const maxLimit = time.Second
 
-// limitOf is how long one server may take for one call under a lease with that ttl, a new connection included: less than the library gives a call, so that
-// the first one that meets with a silent server is answered by the others.
+// limitOf is how long one server may take for one call under a lease with that ttl, a new connection included. Others are not held up by it: an outcome is
+// decided by those that answer. Only where it is not, the first call that meets with a silent server takes so long.
 func limitOf(ttl time.Duration) time.Duration {
-	return min(max(ttl*8/100, 200*time.Millisecond), maxLimit)
+	return min(max(ttl/4, 500*time.Millisecond), maxLimit)
 }
 
 func newStore(c Config) *Store {
@@ -116,10 +116,20 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), gate: make(chan struct{}, 1), renewed: boottime.Now(),
 		claims: map[seat]*claim{}, spent: newSpent(), told: make(chan struct{}), done: make(chan struct{}),
 	}
-	if _, err := l.prolong(ctx, nil); err != nil {
-		return nil, fmt.Errorf("grant: %w", err)
+	var err error
+	for n := range 3 { // a server whose connections have ended is back in a moment
+		if n > 0 {
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			l.renewed = boottime.Now()
+		}
+		if _, err = l.prolong(ctx, nil); err == nil {
+			return l, nil
+		}
 	}
-	return l, nil
+	return nil, fmt.Errorf("grant: %w", err)
 }
 
 // Close ends what runs in the background. Leases stay in the servers until they end.
