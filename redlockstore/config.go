@@ -139,5 +139,5 @@ func (s *Store) trusted() error {
 		return nil
 	}
 	return fmt.Errorf("%d of %d servers were started less than %v ago and may have lost keys: they do not count for up to %v yet",
-		len(s.servers)-n, len(s.servers), s.cfg.Guard, wait.Round(time.Second))
+		len(s.servers)-n, len(s.servers), s.cfg.Guard, (wait + time.Second - 1).Truncate(time.Second))
 }
