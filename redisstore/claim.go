@@ -132,6 +132,9 @@ func (l *lease) entered(mine []*claim, got reply) []driver.Place {
 		l.tokens[c.token] = c
 		l.seen(c, p.Held, got.ms(5+3*i))
 		c.fresh = c.fresh && !p.Held
+		if c.stale {
+			c.stale, c.at = false, time.Now()
+		}
 	}
 	l.displaced(mine)
 	if got.str(2) != l.changes {

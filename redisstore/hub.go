@@ -238,6 +238,9 @@ func (h *hub) doubt() {
 		l.mu.Lock()
 		if len(l.claims) > 0 {
 			l.doubt = true
+			for _, c := range l.claims {
+				c.stale = c.busy > 0
+			}
 			l.later()
 			select {
 			case l.wake <- struct{}{}:
