@@ -62,4 +62,6 @@ func TestServersThatRefuseAreToldAtOnce(t *testing.T) {
 	}
 }
 
-func final(err error) bool { return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrGone) }
+func final(err error) bool {
+	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrGone)
+}
