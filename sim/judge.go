@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/primacy-go/primacy/internal/core"
 )
@@ -23,9 +22,10 @@ type judge struct {
 }
 
 type taken struct {
-	name  int
-	token uint64
-	at    int64
+	name   int
+	token  uint64
+	at     int64
+	undone bool // the store has forgotten it since
 }
 
 // Violation is a promise that was broken.
@@ -156,7 +156,7 @@ func (j *judge) begins(tm *term) {
 	}
 	for _, x := range j.byHand {
 		if x.name == name && x.token == tm.token {
-			tm.excused, tm.removed = true, x.at // removed by hand while the answer was under way
+			tm.excused, tm.removed, tm.undone = true, x.at, x.undone // removed by hand while the answer was under way
 		}
 	}
 	if tm.yes() {
@@ -223,7 +223,11 @@ func (j *judge) forgets(ln *line) {
 	j.entered[ln.name] = j.top[ln.name]
 	for _, e := range ln.entries {
 		j.entered[ln.name] = max(j.entered[ln.name], e.token)
-		j.byHand = slices.DeleteFunc(j.byHand, func(x taken) bool { return x.name == ln.name && x.token == e.token })
+		for i := range j.byHand {
+			if x := &j.byHand[i]; x.name == ln.name && x.token == e.token {
+				x.undone = true
+			}
+		}
 		for _, tm := range j.past {
 			if tm.c.name == ln.name && tm.token == e.token && tm.excused {
 				tm.undone = true
@@ -273,7 +277,7 @@ func (j *judge) excuse(sess uint64, name int) {
 	j.w.count.Operator++
 	for i, ln := range j.w.store.lines() {
 		if e := ln.of(sess); e != nil && (name < 0 || name == i) {
-			j.byHand = append(j.byHand, taken{i, e.token, j.w.now})
+			j.byHand = append(j.byHand, taken{name: i, token: e.token, at: j.w.now})
 		}
 	}
 	for _, tm := range j.past {
