@@ -44,7 +44,8 @@
 //	TestRunOnStores            TestRun, and nothing may be left in the store in the end
 //	TestCheckOnStores          TestSilentLink, TestLateReply and TestPause
 //	TestTortureOnStores        TestTorture and TestLockHistories
-//	TestTwoPrimariesOfRedis    where the promise ends: both lead
+//	TestTwoPrimariesOfRedis    where the promise ends: an old primary lives on beside the promoted replica; and what WAIT does about it
+//	TestAQuorumThatForgets     where the promise ends: servers of a quorum come back empty; and what waiting for a ttl does about it
 //	TestStoreControl           SET NX PX on Redis, which must be seen to lead twice
 //
 // When supervisor, guardian and command are all frozen and thawed together nothing in the process can prevent a late act.

@@ -3,15 +3,12 @@
 package torture
 
 import (
-	"context"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/redistest"
@@ -127,41 +124,5 @@ func of[S any](all []S, n int, do, undo func(S)) func(*rand.Rand) func() {
 				undo(all[i])
 			}
 		}
-	}
-}
-
-// TestTwoPrimariesOfRedis shows where the promise ends on Redis: a replica is promoted, and the old primary lives on and serves those that still reach it.
-// Both lead. Not so where each write must have reached a replica to count: an old primary without one renews nothing.
-func TestTwoPrimariesOfRedis(t *testing.T) {
-	t.Parallel()
-	for _, replicas := range []int{0, 1} {
-		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
-			p := &redisPair{t: t, primary: redistest.Start(t, redistest.Options{})}
-			p.follow()
-			url := func(s *redistest.Server) string { return fmt.Sprintf("%s?replicas=%d", s.URL(), replicas) }
-			older := must(storeSide(storeTTL)([]string{url(p.primary)}, "split", primacy.Options{}))
-			defer older.end()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			if err := older.win(ctx); err != nil {
-				t.Fatal(err)
-			}
-			p.replica.Promote()
-			younger := must(storeSide(storeTTL)([]string{p.replica.URL()}, "split", primacy.Options{})) // it has no replica of its own
-			defer younger.end()
-			sampling, stop := context.WithCancel(ctx)
-			go func() {
-				defer stop()
-				if err := younger.win(ctx); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(time.Second)
-			}()
-			s := sample(sampling, older, younger)
-			t.Logf("both led in %d of %d samples", s.both, s.asked)
-			if both := s.both > 0; both != (replicas == 0) {
-				t.Errorf("with %d replicas: both led = %v", replicas, both)
-			}
-		})
 	}
 }

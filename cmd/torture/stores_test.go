@@ -26,8 +26,6 @@ type storeUnder struct {
 	// noTokens: the store has none, nor a line that one could read. Terms are told apart by when their command began, and judged by instants alone.
 	noTokens bool
 	long     bool // only in long runs, or when asked for, where something cheaper shows nearly the same
-	// excepted is what this set-up cannot keep of the promise, and why. Two leaders at once are then counted, and are no failure.
-	excepted string
 }
 
 // installed is a store that runs.
