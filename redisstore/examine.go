@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -15,9 +14,11 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	begun := time.Now()
 	srv, err := s.ask(ctx)
 	if err != nil {
-		return []driver.Finding{{Topic: topic, Level: driver.Failed, Found: s.wrap(ctx, "info", err).Error(), Advice: "look at the address, the network, the user and its password"}}
+		return []driver.Finding{{Topic: topic, Level: driver.Failed, Found: s.wrap(ctx, "info", err).Error(),
+			Advice: "look at the address, the network, the user and its password"}}
 	}
-	all := []driver.Finding{{Topic: topic, Level: driver.Fine, Found: fmt.Sprintf("%s %s, %s, answers in %v", srv.name, srv.version, role(srv), time.Since(begun).Round(time.Microsecond))}}
+	all := []driver.Finding{{Topic: topic, Level: driver.Fine,
+		Found: fmt.Sprintf("%s %s, %s, answers in %v", srv.name, srv.version, role(srv), time.Since(begun).Round(time.Microsecond))}}
 	if err := s.refused(srv); err != nil {
 		all[0].Level, all[0].Found, all[0].Advice = driver.Failed, err.Error(), "use another server"
 		return all
@@ -59,33 +60,42 @@ func (s *Store) judged(srv server) (all []driver.Finding) {
 		add("settings", driver.Warning, "CONFIG GET is not allowed: eviction and persistence could not be looked at",
 			"maxmemory-policy must be noeviction, and appendfsync always is the safest")
 	} else {
-		policy, full := srv.settings["maxmemory-policy"], srv.settings["maxmemory"]
-		switch {
-		case policy == "noeviction":
-			add("eviction", driver.Fine, "maxmemory-policy is noeviction", "")
-		case full == "0":
-			add("eviction", driver.Warning, fmt.Sprintf("maxmemory-policy is %s: with a maxmemory leases would be evicted, and two could lead", policy), "set maxmemory-policy noeviction")
-		default:
-			add("eviction", driver.Warning, fmt.Sprintf("maxmemory-policy is %s: when memory is full leases are evicted, and two can lead", policy), "set maxmemory-policy noeviction")
-		}
-		sync := srv.settings["appendfsync"]
-		switch {
-		case srv.settings["appendonly"] != "yes":
-			add("persistence", driver.Warning, "no append-only file: a restart ends all terms, and the next come only after the largest ttl", "set appendonly yes and appendfsync always")
-		case sync != "always":
-			add("persistence", driver.Warning, fmt.Sprintf("appendfsync is %s: a crash loses what was acknowledged last, and sessions with it", sync), "set appendfsync always")
-		default:
-			add("persistence", driver.Fine, "appendonly with appendfsync always", "")
-		}
+		stored(srv.settings, add)
 	}
 	switch {
 	case srv.replicas > 0 && s.replicas == 0:
-		add("replicas", driver.Warning, fmt.Sprintf("%d replicas, and renewals do not wait for them: a former primary that lives on in its own part of the network keeps its leaders, beside those of the promoted one", srv.replicas),
+		add("replicas", driver.Warning, fmt.Sprintf("%d replicas, and renewals do not wait for them: a former primary that lives on "+
+			"in its own part of the network keeps its leaders, beside those of the promoted one", srv.replicas),
 			"set Replicas to their number (replicas= in the URL), or fence what leaders write")
 	case s.replicas > srv.replicas:
-		add("replicas", driver.Failed, fmt.Sprintf("%d replicas are connected, and renewals wait for %d: none will count", srv.replicas, s.replicas), "start the others, or lower Replicas")
+		add("replicas", driver.Failed, fmt.Sprintf("%d replicas are connected, and renewals wait for %d: none will count", srv.replicas, s.replicas),
+			"start the others, or lower Replicas")
 	default:
-		add("replicas", driver.Fine, strings.TrimSpace(fmt.Sprintf("%d connected, renewals wait for %d", srv.replicas, s.replicas)), "")
+		add("replicas", driver.Fine, fmt.Sprintf("%d connected, renewals wait for %d", srv.replicas, s.replicas), "")
 	}
 	return all
+}
+
+// stored judges eviction and persistence.
+func stored(settings map[string]string, add func(topic string, level driver.Level, found, advice string)) {
+	switch policy := settings["maxmemory-policy"]; {
+	case policy == "noeviction":
+		add("eviction", driver.Fine, "maxmemory-policy is noeviction", "")
+	case settings["maxmemory"] == "0":
+		add("eviction", driver.Warning, fmt.Sprintf("maxmemory-policy is %s: with a maxmemory leases would be evicted, and two could lead", policy),
+			"set maxmemory-policy noeviction")
+	default:
+		add("eviction", driver.Warning, fmt.Sprintf("maxmemory-policy is %s: when memory is full leases are evicted, and two can lead", policy),
+			"set maxmemory-policy noeviction")
+	}
+	switch sync := settings["appendfsync"]; {
+	case settings["appendonly"] != "yes":
+		add("persistence", driver.Warning, "no append-only file: a restart ends all terms, and the next come only after the largest ttl",
+			"set appendonly yes and appendfsync always")
+	case sync != "always":
+		add("persistence", driver.Warning, fmt.Sprintf("appendfsync is %s: a crash loses what was acknowledged last, and sessions with it", sync),
+			"set appendfsync always")
+	default:
+		add("persistence", driver.Fine, "appendonly with appendfsync always", "")
+	}
 }

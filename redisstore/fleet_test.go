@@ -194,7 +194,11 @@ func (w *worker) term(ctx context.Context, who string, k int) error {
 		_ = w.l.Release(context.WithoutCancel(try), driver.Place{Name: c.Name, ID: c.ID})
 		return cmp.Or(err, context.DeadlineExceeded)
 	}
-	pauseFor(ctx, time.Duration(50+k%5*30)*time.Millisecond)
+	work := time.Duration(50+k%5*30) * time.Millisecond
+	if k%3 == 2 {
+		work = w.f.ttl * 2 / 3 // so that most faults meet somebody who holds, and will for a while
+	}
+	pauseFor(ctx, work)
 	to := time.Now()
 	if ctx.Err() != nil { // the session is over, or the test: it believes on
 		to = w.deadline()
