@@ -17,6 +17,7 @@ const (
 	tokenOnce = "VIOLATED token once"
 	noGhost   = "VIOLATED no ghost"
 	dead      = "VIOLATED dead stays dead"
+	stands    = "VIOLATED claim stands"
 	reached   = "REACHED"
 )
 
@@ -34,11 +35,14 @@ var bases = []search{
 	{Model: "observed", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "TOKENS=2"}, Cut: true},
 	{Model: "observed", Name: "all rules, entering", Says: "ttl 2, drift 1, 3 tokens; a claim's put was given up", Define: []string{"T=2", "TOKENS=3", "ENTERING"}},
 	{Model: "observed", Name: "all rules, base lease", Says: "ttl 2, drift 1, 2 tokens; below a lease of 6 ticks", Define: []string{"T=2", "TOKENS=2", "BASE=6"}},
+	{Model: "zk", Name: "all rules", Says: "session timeout 6, drift 1, a ping each tick", Define: []string{"T=6"}},
+	{Model: "zk", Name: "all rules", Says: "session timeout 5, drift 1, a ping each tick", Define: []string{"T=5"}, Cut: true},
 
 	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 3 tokens, 1 resign each", Define: []string{"T=2", "CLAIMS=2", "TOKENS=3"}, Large: true},
 	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens, 1 resign each", Define: []string{"T=3", "CLAIMS=2", "TOKENS=2"}, Large: true},
 	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 4 raft terms, 4 leases", Define: []string{"T=3", "TERMS=4", "LEASES=4"}, Large: true},
 	{Model: "observed", Name: "all rules", Says: "ttl 4, drift 1, 3 tokens", Define: []string{"T=4", "TOKENS=3"}, Large: true},
+	{Model: "zk", Name: "all rules", Says: "session timeout 9, drift 2, a ping each 2 ticks", Define: []string{"T=9", "E=2", "P=2"}, Large: true},
 }
 
 // options take one rule out each. Every one must have a counterexample.
@@ -73,6 +77,15 @@ var options = []search{
 	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands", Define: []string{"TOKENS=2"}, Want: oneLeader},
 	{Model: "observed", Name: "ENTER_DEAD", Says: "a claim enters whether its session is dead or not", Define: []string{"TOKENS=3", "ENTERING"}, Want: dead},
 	{Model: "observed", Name: "NO_BASE", Says: "a heartbeat counts whatever has become of the lease below", Define: []string{"TOKENS=2", "BASE=6"}, Want: oneLeader},
+
+	{Model: "zk", Name: "READ", Says: "a read counts, which the follower answers", Want: stands},
+	{Model: "zk", Name: "ONE_WRITE", Says: "the client counts from the write that was answered", Want: stands},
+	{Model: "zk", Name: "TWO_WRITES", Says: "the client counts from the write before it", Want: stands},
+	{Model: "zk", Name: "NO_PACE", Says: "the writes follow one another at once", Want: stands},
+	{Model: "zk", Name: "FROM_REPLY", Says: "the client counts from an answer", Want: stands},
+	{Model: "zk", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Want: stands},
+	{Model: "zk", Name: "STARVED", Says: "a leader commits while its pings are overdue", Want: stands},
+	{Model: "zk", Name: "RACE", Says: "a follower forgets a touch that comes beside a ping", Want: stands},
 }
 
 // events must be reachable with all rules, or the models hold because nothing happens in them. The i-th of a model is its
@@ -111,6 +124,12 @@ var events = map[string][]string{
 		"a heartbeat does not count for the lease below",
 		"the store ends the lease below a heartbeat",
 	},
+	"zk": {
+		"a renewal counts",
+		"a leader that was frozen ends the session",
+		"a later leader ends the session",
+		"a renewal counts after the leader was frozen",
+	},
 }
 
-var models = []string{"lease", "raftterm", "observed"}
+var models = []string{"lease", "raftterm", "observed", "zk"}

@@ -100,7 +100,7 @@ func TestEveryOptionIsSearchedAndExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := []string{"T", "E", "TOKENS", "CLAIMS", "TERMS", "LEASES", "ONLY", "REACH", "WRITES", "ENTERING", "BASE"}
+	own := []string{"T", "E", "TOKENS", "CLAIMS", "TERMS", "LEASES", "ONLY", "REACH", "WRITES", "ENTERING", "BASE", "P"}
 	for _, m := range models {
 		src, err := sources.ReadFile(m + ".pml")
 		if err != nil {
