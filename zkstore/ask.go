@@ -96,9 +96,10 @@ func (l *lease) readMail() {
 		}
 		try = 1
 		if letters := open(got.data); len(letters) > 0 {
+			l.deliver(letters) // before they are taken out: told twice is better than not at all
 			_, err := call(context.Background(), l.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(l.mail, []byte{}, got.stat.Version) })
-			if err == nil {
-				l.deliver(letters)
+			if err != nil && !errors.Is(err, zk.ErrBadVersion) {
+				l.link.pause(1)
 			}
 			continue
 		}

@@ -122,6 +122,9 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (la
 	if promised.After(held) {
 		t.Errorf("a renewal promised the lease for %v after another held", promised.Sub(held))
 	}
+	if last.IsZero() {
+		return 0
+	}
 	return last.Sub(held)
 }
 

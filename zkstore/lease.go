@@ -133,13 +133,6 @@ func (l *lease) patience() time.Duration { return l.ttl + l.ttl/10 }
 // neglected ends a lease that was not renewed in time.
 func (l *lease) neglected() { l.finish() }
 
-// gone says whether the lease is known to be gone.
-func (l *lease) gone() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closing || l.link.over()
-}
-
 // check returns what a call under the lease must answer at once, nil if it may go on.
 func (l *lease) check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {

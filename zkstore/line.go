@@ -112,10 +112,18 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	return ln, err
 }
 
-// Next blocks until the line of name is newer than after, and returns it.
+// Next blocks until the line of name is newer than after, and returns it. Who knows nothing yet (after is 0) gets one that is not older than the call, as from Line. Who knows an
+// older one gets what the leader of our server has: a write each time would cost one for each observer and change.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
-	for try := 1; ; try++ {
+	for try := 0; ; try++ {
 		l, err := s.main(ctx)
+		switch {
+		case err != nil || try > 0: // an event has woken us
+		case after == 0:
+			err = s.barrier(ctx, l)
+		default:
+			_, err = call(ctx, l, func(c *zk.Conn) (string, error) { return c.Sync(s.root) })
+		}
 		if err != nil {
 			return driver.Line{}, err
 		}

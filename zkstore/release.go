@@ -15,8 +15,8 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if l.gone() {
-		return nil // the lease's end removes everything, and nothing can enter any more
+	if over, err := l.isOver(ctx); over {
+		return err
 	}
 	l.mu.Lock()
 	var all []*claim
@@ -28,6 +28,25 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	l.mu.Unlock()
 	l.leave(all)
 	return l.haveLeft(ctx, all)
+}
+
+// isOver says whether the lease has ended or is about to, and then waits until that is done: its end removes everything, and nothing can enter any more.
+func (l *lease) isOver(ctx context.Context) (bool, error) {
+	l.mu.Lock()
+	closed := l.closed
+	l.mu.Unlock()
+	switch {
+	case closed != nil:
+		select {
+		case <-closed:
+			return true, nil
+		case <-ctx.Done():
+			return true, ctx.Err()
+		}
+	case l.link.over():
+		return true, l.died()
+	}
+	return false, nil
 }
 
 // part gives one place up and returns its claim, nil if none stands or may stand. The caller has the mutex.
@@ -53,13 +72,18 @@ func (l *lease) haveLeft(ctx context.Context, all []*claim) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.link.dead:
-			if !errors.Is(l.link.why, driver.ErrGone) {
-				return l.link.why
-			}
-			return nil
+			return l.died()
 		}
 	}
 	return nil
+}
+
+// died returns what a release answers when the link is no more: nil if the session ended, and not if only we have let go of it.
+func (l *lease) died() error {
+	if errors.Is(l.link.why, driver.ErrGone) {
+		return nil
+	}
+	return l.link.why
 }
 
 // leave begins to remove claims that were given up. Those that are still on their way are removed, or never enter, by who enters them.
