@@ -136,6 +136,16 @@ func (l *lease) end() {
 // prolong starts the ttl of these held claims afresh on all servers. It returns those that have certainly lost their majority, whose owner is told, and an
 // error unless each of the others was extended on a majority that counts. What a minority has lost is set there again.
 func (l *lease) prolong(ctx context.Context, held []*claim) (lost []*claim, err error) {
+	_ = l.s.again(ctx, func() error {
+		if lost, err = l.prolongOnce(ctx, held); len(lost) > 0 {
+			return nil // no second try finds them again; err is of the others
+		}
+		return err
+	})
+	return lost, err
+}
+
+func (l *lease) prolongOnce(ctx context.Context, held []*claim) (lost []*claim, err error) {
 	keys, args := []string{l.s.revoked(l.id)}, []any{l.ttl.Milliseconds()}
 	l.mu.Lock()
 	for _, c := range held {

@@ -113,7 +113,15 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 }
 
 // read asks all servers about these names.
-func (s *Store) read(ctx context.Context, names ...string) ([]reading, error) {
+func (s *Store) read(ctx context.Context, names ...string) (got []reading, err error) {
+	err = s.again(ctx, func() (err error) {
+		got, err = s.readOnce(ctx, names)
+		return err
+	})
+	return got, err
+}
+
+func (s *Store) readOnce(ctx context.Context, names []string) ([]reading, error) {
 	keys := make([]string, len(names))
 	for i, name := range names {
 		keys[i] = s.key(name)

@@ -116,20 +116,27 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), gate: make(chan struct{}, 1), renewed: boottime.Now(),
 		claims: map[seat]*claim{}, spent: newSpent(), told: make(chan struct{}), done: make(chan struct{}),
 	}
-	var err error
-	for n := range 3 { // a server whose connections have ended is back in a moment
-		if n > 0 {
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-			}
-			l.renewed = boottime.Now()
+	if _, err := l.prolong(ctx, nil); err != nil {
+		return nil, fmt.Errorf("grant: %w", err)
+	}
+	return l, nil
+}
+
+// again repeats a call on all servers that found no majority, for a moment: one whose connections have ended, or that was busy, is back by then.
+func (s *Store) again(ctx context.Context, do func() error) (err error) {
+	for n := range 4 {
+		if err = do(); err == nil || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrGone) {
+			return err
 		}
-		if _, err = l.prolong(ctx, nil); err == nil {
-			return l, nil
+		select {
+		case <-time.After(25 * time.Millisecond << n):
+		case <-ctx.Done():
+			return err
+		case <-s.ctx.Done():
+			return err
 		}
 	}
-	return nil, fmt.Errorf("grant: %w", err)
+	return err
 }
 
 // Close ends what runs in the background. Leases stay in the servers until they end.
