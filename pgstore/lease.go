@@ -175,6 +175,13 @@ func (l *lease) tell(n driver.News) {
 func (l *lease) compare(server string, asked int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.differ(server)
+	l.dueSelf = l.dueSelf || asked > l.heard
+	l.wakeLooker()
+}
+
+// differ has all claims looked at where there are others on the server. The caller has the mutex.
+func (l *lease) differ(server string) {
 	n, sum := 0, new(big.Int)
 	for _, st := range l.stands {
 		n++
@@ -188,8 +195,6 @@ func (l *lease) compare(server string, asked int64) {
 		}
 	}
 	l.seen = both
-	l.dueSelf = l.dueSelf || asked > l.heard
-	l.wakeLooker()
 }
 
 // ring remembers the last claim IDs that were given up. What is still under way under one of them is on the server's list, which forgets nothing

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -125,6 +126,8 @@ func (l *lease) learn(asked []*stand, rows []found) {
 			l.end()
 			l.mu.Lock()
 			return
+		case f.kind == "claims":
+			l.differ(fmt.Sprint(f.token, " ", f.remains))
 		case f.kind == "request" && later:
 		case f.kind == "request":
 			later = later || !l.request(f)

@@ -80,8 +80,7 @@ func (s *Server) Launch() error {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	s.as.wear(cmd)
 	// The others of the server end by themselves when their parent is gone.
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if err := onOneThread()(cmd.Start); err != nil {
+	if err := s.attach(cmd); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	exited := make(chan struct{})
@@ -145,6 +144,12 @@ func (s *Server) Cont() {
 		_ = syscall.Kill(p, syscall.SIGCONT)
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
+}
+
+// attach starts a process that ends with ours, however that ends.
+func (s *Server) attach(cmd *exec.Cmd) error {
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	return onOneThread()(cmd.Start)
 }
 
 func (s *Server) pid() int {

@@ -24,6 +24,8 @@ func (owner) wear(*exec.Cmd)   {}
 // Launch starts a server that has ended.
 func (s *Server) Launch() error { return errLinux }
 
+func (s *Server) attach(*exec.Cmd) error { return errLinux }
+
 // Kill ends the server.
 func (s *Server) Kill() {}
 

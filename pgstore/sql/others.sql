@@ -24,7 +24,7 @@ BEGIN
 	RETURN yes;
 END {Q};
 
--- What became of a lease and of claims of it. Kinds: 'end' of the lease; 'request'; of each token 'gone', 'held', 'wanted', 'wait' with the time until
+-- What became of a lease and of claims of it. Kinds: 'end' of the lease; 'request'; without tokens 'claims', with their number and sum; of each token 'gone', 'held', 'wanted', 'wait' with the time until
 -- there is something to look for. It never waits for anybody: what cannot be found out now is to be asked again.
 CREATE OR REPLACE FUNCTION {S}.look(a_lease text, a_tokens bigint[], a_wants boolean[], a_after bigint)
 RETURNS TABLE (kind text, token bigint, remains bigint, seq bigint, body bytea) LANGUAGE plpgsql AS {Q}
@@ -41,6 +41,11 @@ BEGIN
 		RETURN;
 	END IF;
 	RETURN QUERY SELECT 'request', r.token, 0::bigint, r.seq, r.body FROM {S}.requests r WHERE r.lease = a_lease AND r.seq > a_after ORDER BY r.seq;
+	IF cardinality(a_tokens) = 0 THEN
+		kind := 'claims';
+		SELECT count(*), coalesce(sum(t.token), 0) INTO token, remains FROM {S}.claims t WHERE t.lease = a_lease;
+		RETURN NEXT;
+	END IF;
 	FOR i IN 1 .. cardinality(a_tokens) LOOP
 		token := a_tokens[i];
 		remains := 0;

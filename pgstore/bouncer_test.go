@@ -1,0 +1,45 @@
+package pgstore_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/pgstore"
+)
+
+// Behind pgbouncer in transaction mode LISTEN goes to a connection that the next statement does not use.
+func TestBehindPgbouncer(t *testing.T) {
+	long(t)
+	t.Parallel()
+	srv := pgtest.Start(t, pgtest.Options{Settings: []string{"max_connections=200"}})
+	url := srv.URLAt(srv.Bouncer()) + "&pool_max_conns=4"
+	s := opened(t, pgstore.Config{DSN: url})
+	if w := strings.Join(s.Caps().Warnings, " "); !strings.Contains(w, "pgbouncer") || s.Caps().Push {
+		t.Errorf("Caps = %+v, want a warning of the pooler, and no push", s.Caps())
+	}
+	a, b := granted(t, s, time.Minute), granted(t, opened(t, pgstore.Config{DSN: url}), time.Minute)
+	p := entered(t, a, "n")
+	for range 5 {
+		done := waiting(t, b, entered(t, b, "n"))
+		time.Sleep(50 * time.Millisecond)
+		begun := time.Now()
+		if err := a.Release(soon(t), p); err != nil {
+			t.Fatal(err)
+		}
+		got := (<-done).must(t)
+		if took := got.at.Sub(begun); took > time.Second {
+			t.Errorf("hand-over behind pgbouncer took %v", took)
+		}
+		p, a, b = got.place, b, a
+	}
+	t.Run("conformance", func(t *testing.T) {
+		drivertest.Run(t, drivertest.Harness{
+			Open: func(t testing.TB) driver.Store { return open(t, pgstore.Config{DSN: url}) },
+			TTL:  2 * time.Second,
+		})
+	})
+}
