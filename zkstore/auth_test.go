@@ -16,7 +16,7 @@ func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
 	const secret = "pa55-w0rd"
 	s := openWith(t, zkstore.Config{Servers: []string{srv.Addr()}, Username: "u", Password: secret})
 	defer s.Close()
-	l := grantAt(t, s, "a", 4*time.Second)
+	l := grantAt(t, s, "a", 60*time.Second) // outlives a restart on a busy machine
 	if p := enterAt(t, l, "job", "one"); !p.Held {
 		t.Errorf("place = %+v", p)
 	}
@@ -31,7 +31,7 @@ func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
 		}
 	}
 	srv.Restart() // go-zookeeper logs in again
-	if err := l.Renew(within(t, 10*time.Second)); err != nil {
+	if err := l.Renew(within(t, 30*time.Second)); err != nil {
 		t.Errorf("Renew after a restart: %v", err)
 	}
 	if f := s.Examine(within(t, 10*time.Second), "job"); len(f) != 4 || f[0].Level != driver.Fine || f[2].Level != driver.Fine {
@@ -41,15 +41,15 @@ func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	cert := zktest.NewCert(t)
-	srv := zktest.Start(t, zktest.Options{NoSync: true, TLS: cert})
+	srv := zktest.Start(t, zktest.Options{NoSync: true, TLS: cert, Config: long})
 	s := openWith(t, zkstore.Config{Servers: []string{srv.Addr()}, TLS: cert.Client})
 	defer s.Close()
-	l := grantAt(t, s, "a", 4*time.Second)
+	l := grantAt(t, s, "a", 60*time.Second) // outlives a restart on a busy machine
 	if p := enterAt(t, l, "job", "one"); !p.Held {
 		t.Errorf("place = %+v", p)
 	}
 	srv.Restart()
-	if err := l.Renew(within(t, 10*time.Second)); err != nil {
+	if err := l.Renew(within(t, 30*time.Second)); err != nil {
 		t.Errorf("Renew after a restart: %v", err)
 	}
 }

@@ -101,7 +101,7 @@ func harness(t *testing.T) drivertest.Harness {
 func TestConformance(t *testing.T) { drivertest.Run(t, harness(t)) }
 
 func TestConformanceOverABadNetwork(t *testing.T) {
-	t.Parallel()
+	needAll(t)
 	h := harness(t)
 	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}
 	drivertest.Run(t, h)

@@ -155,6 +155,7 @@ func TestARenewalIsNotAnsweredByAMemberThatIsCutOff(t *testing.T) {
 }
 
 func TestARenewalIsNotAnsweredByALeaderThatWasFrozen(t *testing.T) {
+	needAll(t)
 	e := zktest.StartEnsemble(t, 3, zktest.Options{NoSync: true})
 	was := e.Leader()
 	late := fooled(t, e, was, e.Members[was].Stop, e.Members[was].Cont)
@@ -191,6 +192,7 @@ func moves(t *testing.T, e *zktest.Ensemble, kill func()) {
 }
 
 func TestALeaseOutlivesTheMemberItIsConnectedToAndTheLeader(t *testing.T) {
+	needAll(t)
 	e := zktest.StartEnsemble(t, 3, zktest.Options{NoSync: true, Config: long})
 	was := e.Leader()
 	moves(t, e, e.Members[was].Kill)
@@ -205,9 +207,7 @@ func TestALeaseOutlivesTheMemberItIsConnectedToAndTheLeader(t *testing.T) {
 }
 
 func TestConformanceOfAnEnsemble(t *testing.T) {
-	if !slow() {
-		t.Skip("PRIMACY_ZK=all runs it")
-	}
+	needAll(t)
 	e := zktest.StartEnsemble(t, 3, zktest.Options{NoSync: true, Config: long})
 	c := plain(t, e.Addrs()...)
 	drivertest.Run(t, drivertest.Harness{

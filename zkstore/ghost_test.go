@@ -15,7 +15,13 @@ import (
 	"github.com/primacy-go/primacy/zkstore"
 )
 
-func slow() bool { return os.Getenv("PRIMACY_ZK") == "all" }
+// needAll skips a test that takes long, unless PRIMACY_ZK=all.
+func needAll(t *testing.T) {
+	t.Helper()
+	if os.Getenv("PRIMACY_ZK") != "all" {
+		t.Skip("PRIMACY_ZK=all runs it")
+	}
+}
 
 // behind returns a server, a store that reaches it through a proxy, and one that reaches it directly.
 func behind(t *testing.T) (p *proxy.Proxy, far, near *zkstore.Store, srv *zktest.Server) {
