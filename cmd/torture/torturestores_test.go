@@ -53,7 +53,7 @@ func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration) {
 	}
 	t.Log("\n" + s.table([]*verdict{v}, under.name))
 	s.expect(v, false)
-	s.expectLocks(locks, kinds, short)
+	s.expectLocks(locks, kinds, d < 5*time.Minute) // several lines share the faults
 	s.expectNobody("torture")
 	if !short {
 		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes acknowledged, %d lost\n", under.name, len(s.struck),
