@@ -20,6 +20,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/agent"
 	"github.com/primacy-go/primacy/cmd/internal/sdnotify"
+	"github.com/primacy-go/primacy/driver"
 )
 
 // serveOptions are the flags of serve.
@@ -100,6 +101,9 @@ func (s *server) run(ctx context.Context) error {
 		return err
 	}
 	defer closeStore()
+	if caps := st.Caps(); caps.Token == driver.TokenNone { // two terms of a name could not be told apart by those who hold them
+		return fmt.Errorf("serve: %s has no tokens, by which clients say what they hold: use another store", caps.Store)
+	}
 	if s.agent, err = agent.New(st, o); err != nil {
 		return err
 	}
