@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
 )
@@ -36,10 +35,21 @@ func TestBehindPgbouncer(t *testing.T) {
 		}
 		p, a, b = got.place, b, a
 	}
-	t.Run("conformance", func(t *testing.T) {
-		drivertest.Run(t, drivertest.Harness{
-			Open: func(t testing.TB) driver.Store { return open(t, pgstore.Config{DSN: url}) },
-			TTL:  2 * time.Second,
-		})
-	})
+	name := "removed"
+	q := entered(t, a, name)
+	news := make(chan driver.News, 1)
+	go func() {
+		if all, err := a.News(soon(t)); err == nil {
+			news <- all[0]
+		}
+	}()
+	srv.Exec("DELETE FROM primacy.claims WHERE name = '" + name + "'")
+	select {
+	case n := <-news:
+		if !n.Gone || n.Place.Token != q.Token {
+			t.Errorf("news = %+v, want that %+v is gone", n, q)
+		}
+	case <-time.After(3 * time.Second):
+		t.Error("no news of a claim removed by hand, though nothing is pushed")
+	}
 }

@@ -45,6 +45,7 @@ func tune(cfg *pgxpool.Config) {
 	}
 	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another connection.
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	c.OnNotification = nil // the connection that listens reads them itself
 	before := c.OnNotice
 	c.OnNotice = func(pc *pgconn.PgConn, n *pgconn.Notice) {
 		// Any of these may be a commit that did not wait for the standby: the text is in the server's language.
@@ -158,7 +159,7 @@ func final(pe *pgconn.PgError) bool {
 		return true
 	}
 	switch pe.Code[:min(2, len(pe.Code))] {
-	case "28", "3D", "3F", "42", "54", "22", "0A": // login, no database, no schema, no table or function, too large, unfit values
+	case "28", "3D", "3F", "42", "54", "22": // login, no database, no schema, no table or function, too large, unfit values
 		return true
 	}
 	return false

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
@@ -69,7 +70,23 @@ func connected(t *testing.T, srv *pgtest.Server) *pgx.Conn {
 
 // River issues 695 and 1077: the lease shares the application's pool, and ends when that is exhausted.
 func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
-	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=2"})
+	theirs, err := pgxpool.New(soon(t), srv.URL()+"&pool_max_conns=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	for range 2 { // the application has taken all of its own
+		c, err := theirs.Acquire(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Release()
+	}
+	s, err := pgstore.New(soon(t), theirs, pgstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
 	l := granted(t, s, time.Second)
 	name := rand.Text()
 	unlock := locked(t, srv, name)
@@ -91,8 +108,7 @@ func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 
 func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 	srv.Exec("CREATE ROLE full_up LOGIN SUPERUSER; ALTER ROLE full_up NOSUPERUSER CONNECTION LIMIT 6")
-	s0 := opened(t, pgstore.Config{DSN: srv.URL()})
-	_ = s0
+	opened(t, pgstore.Config{DSN: srv.URL()})
 	srv.Exec(pgstore.Grants("", "full_up"))
 	url := strings.Replace(srv.URL(), pgtest.User+"@", "full_up@", 1)
 	s := opened(t, pgstore.Config{DSN: url + "&pool_max_conns=1"})

@@ -82,7 +82,7 @@ var (
 // that we may not create are a [driver.ErrRefused].
 func Open(ctx context.Context, c Config) (*Store, error) {
 	cfg, err := pgxpool.ParseConfig(c.DSN)
-	if err != nil { // whose text may have the password in it
+	if err != nil || c.DSN == "" { // whose text may have the password in it
 		return nil, fmt.Errorf("postgres: the connection string cannot be used: write postgres://USER@HOST:5432/DATABASE: %w", driver.ErrRefused)
 	}
 	if c.Password != "" {
