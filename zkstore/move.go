@@ -186,13 +186,13 @@ func (l *lease) hand(ctx context.Context, c *claim, between []node, heir node) (
 		l.mu.Unlock()
 		return false, nil
 	}
+	l.mu.Lock()
+	c.quiet = false // also when it is unknown: a removal that comes later, by whoever, must be told
+	l.mu.Unlock()
 	at := failed(answers)
 	if at < 0 {
 		return false, err // unknown
 	}
-	l.mu.Lock()
-	c.quiet = false
-	l.mu.Unlock()
 	if c.note != nil && at == len(ops)-1 {
 		if !c.note.learn(l, err) {
 			c.note = nil
