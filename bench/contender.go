@@ -106,11 +106,11 @@ func oursFor(peer *Contender) *Contender {
 	return nil
 }
 
-// peerNames returns the names of all peers on a store; of all stores, if it is empty.
+// peerNames returns the names of all peers on a store.
 func peerNames(store string) []string {
 	var names []string
 	for _, c := range contenders {
-		if !c.Ours && (store == "" || c.Store == store) {
+		if !c.Ours && c.Store == store {
 			names = append(names, c.Name)
 		}
 	}

@@ -66,7 +66,7 @@ func parse(args []string) (*settings, error) {
 	f.BoolVar(&s.Slow, "slow", false, "each fdatasync of etcd's log takes 2 ms longer, as on a slow disk")
 	f.StringVar(&s.Dir, "dir", "", "folder on the disk that etcd writes to (default: the system's for temporary files)")
 	f.IntVar(&s.Reps, "reps", 5, "repetitions")
-	f.StringVar(&s.peers, "peer", "", "whom to measure beside us, several with commas; empty: all that the store has. "+strings.Join(peerNames(""), ", "))
+	f.StringVar(&s.peers, "peer", "", "whom to measure beside us, several with commas; empty: all that the store has")
 	f.StringVar(&s.jsonFile, "json", "", "write the results to this file")
 	f.StringVar(&s.svgFile, "svg", "", "draw the ratios into this file")
 	f.BoolVar(&s.Verbose, "v", false, "say what each slice gave")

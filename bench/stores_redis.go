@@ -1,6 +1,19 @@
 package main
 
-import "github.com/primacy-go/primacy/internal/redistest"
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/internal/redistest"
+)
+
+func init() { redis.SetLogger(silent{}) }
+
+// silent has go-redis not tell of each connection that the end of a proxy or of a server closes.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 func startRedis(fsync bool) func(*Env, EnvOptions) (servers, error) {
 	return func(e *Env, _ EnvOptions) (servers, error) {
