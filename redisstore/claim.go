@@ -192,6 +192,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		return nil
 	}
 	n := l.leaving(places)
+	defer l.left(places)
 	_, err := l.ask(ctx, l.s.calls, releaseScript, false, func() []any {
 		args := make([]any, 0, 1+8*len(places))
 		args = append(args, len(places))
@@ -226,12 +227,24 @@ func (l *lease) leaving(places []driver.Place) []uint64 {
 	for i, p := range places {
 		if c := l.claims[p.ID]; c != nil {
 			all[i] = c.n
+			c.leaving++
 		} else {
 			all[i] = l.numbers.next()
 		}
 		l.numbers.settle(all[i])
 	}
 	return all
+}
+
+// left notes that calls which give places up are over.
+func (l *lease) left(places []driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		if c := l.claims[p.ID]; c != nil && c.leaving > 0 {
+			c.leaving--
+		}
+	}
 }
 
 // released forgets places that were given up.
@@ -260,13 +273,14 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 		return driver.Place{}, err
 	}
 	n := l.leaving([]driver.Place{p})
+	defer func() { l.left([]driver.Place{p}) }()
 	got, err := l.ask(ctx, l.s.calls, exchangeScript, true, func() []any {
 		return append(dropped(p, n[0]), want.Name, want.Seat, mine[0].n, want.ID, want.Value)
 	})
 	if err == nil && got.str(0) == "OK" {
 		l.released([]driver.Place{p})
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.mu.Unlock() // before left, which was deferred earlier
 		return l.entered(mine, got)[0], nil
 	}
 	l.mu.Lock()
@@ -284,6 +298,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 // Transfer hands the name of p to the claim with the token heir, in one step.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	n := l.leaving([]driver.Place{p})
+	defer func() { l.left([]driver.Place{p}) }()
 	got, err := l.ask(ctx, l.s.calls, transferScript, false, func() []any {
 		return append(dropped(p, n[0]), strconv.FormatUint(heir, 10))
 	})

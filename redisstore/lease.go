@@ -59,6 +59,7 @@ type claim struct {
 	fresh          bool // it came to hold since the last Wait, and no Claim said so: the next Wait needs no read
 	stale          bool // pushes may have been lost since its Claim was sent: it is looked at as soon as somebody waits
 	busy           int  // calls of Claim under way
+	leaving        int  // calls that give it up
 	doubt          bool // and one whose outcome is unknown
 	moved          chan struct{}
 	waits          int  // calls of Wait

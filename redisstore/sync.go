@@ -123,13 +123,13 @@ func (l *lease) judge(stood map[string]known, got reply) (ghosts []driver.Place,
 		}
 	}
 	for id, was := range stood {
-		if c := l.claims[id]; c != nil && c.token == was.token && was.held && got.str(1) != l.epoch {
+		if c := l.claims[id]; c != nil && c.token == was.token && was.held && got.str(1) != l.epoch && !l.owns(c) {
 			l.end()
 			return nil, driver.ErrGone
 		}
 	}
 	for id, was := range stood {
-		if c := l.claims[id]; c != nil && c.token == was.token {
+		if c := l.claims[id]; c != nil && c.token == was.token && !l.owns(c) {
 			place := c.place()
 			l.forget(c)
 			l.tell(driver.News{Place: place, Gone: true})
@@ -138,6 +138,19 @@ func (l *lease) judge(stood map[string]known, got reply) (ghosts []driver.Place,
 	l.epoch, l.changes = got.str(1), got.str(2)
 	l.requests(got.list(4))
 	return ghosts, nil
+}
+
+// owns says whether the owner itself is about to remove the claim: by giving it up, or by another Claim on its seat. Then it is no news.
+func (l *lease) owns(c *claim) bool {
+	if c.leaving > 0 {
+		return true
+	}
+	for _, o := range l.claims {
+		if o != c && o.busy > 0 && o.name == c.name && o.seat == c.seat {
+			return true
+		}
+	}
+	return false
 }
 
 // requests tells requests that were not told yet, of claims that hold still. They come in pairs of "<token> <number> <JSON>" and number.
