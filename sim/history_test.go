@@ -38,7 +38,7 @@ func TestHistory(t *testing.T) {
 	w := &World{}
 	defer w.Close()
 	terms, bad := 0, 0
-	for seed := uint64(1); seed <= few(1000); seed++ {
+	for seed := uint64(1); seed <= few(700); seed++ {
 		all := acts(w, NewPlan(seed, "all", Within))
 		terms += len(all)
 		if err := history.Check(all); err != nil {

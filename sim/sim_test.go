@@ -43,7 +43,7 @@ func TestSeeds(t *testing.T) {
 func TestEveryStore(t *testing.T) {
 	for _, store := range Stores() {
 		t.Run(store, func(t *testing.T) {
-			seeds := few(50)
+			seeds := few(30)
 			total, failure := Batch{First: 1, Seeds: seeds, Store: store}.Run(t.Context(), nil)
 			if failure != nil {
 				t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 500))
@@ -92,7 +92,7 @@ func few(n uint64) uint64 {
 
 // TestBeyondTheBound has clocks that differ by more than the drift bound: there two leaders do appear, and still no fenced write goes back.
 func TestBeyondTheBound(t *testing.T) {
-	total, failure := Batch{First: 1, Seeds: few(2000), Store: "all", Drift: Beyond}.Run(t.Context(), nil)
+	total, failure := Batch{First: 1, Seeds: few(1300), Store: "all", Drift: Beyond}.Run(t.Context(), nil)
 	if failure != nil {
 		t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 1500))
 	}
