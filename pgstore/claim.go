@@ -59,7 +59,7 @@ func (l *lease) take(ctx context.Context, verb string, claims []driver.Claim, p 
 		t := &rows[len(rows)-1]
 		return r.Scan(&t.code, &t.slots, &t.token, &t.held, &t.remains)
 	})
-	return l.entered(claims, p, rows, err, heard)
+	return l.entered(claims, p, spend, rows, err, heard)
 }
 
 // maxText is how many bytes a name may have: it stands in an index, whose rows have at most 2,700.
@@ -103,7 +103,7 @@ func (l *lease) begin(claims []driver.Claim, p *driver.Place) (spend bool, err e
 		return false, driver.ErrGone
 	}
 	for _, c := range claims {
-		if l.spent.has(c.ID) {
+		if l.spent.has(c.ID) || l.leaving[c.ID] > 0 {
 			return false, fmt.Errorf("claim %s on %s was given up: %w", c.ID, c.Name, driver.ErrGone)
 		}
 	}
@@ -123,14 +123,33 @@ func (l *lease) begin(claims []driver.Claim, p *driver.Place) (spend bool, err e
 func (l *lease) leave(p driver.Place) (spend bool) {
 	st := l.stands[seat{p.Name, p.Seat}]
 	known := st != nil && st.place.ID == p.ID
+	spend = l.calls[p.ID] > 0 || l.doubt[p.ID] || !known && !l.spent.has(p.ID)
 	if known && (p.Token == 0 || p.Token == st.place.Token) {
 		st.leaving = true
+		if !spend { // a call of Claim that begins now could come to the server after the release, which leaves no word against it there
+			l.leaving[p.ID]++
+		}
 	}
-	return l.calls[p.ID] > 0 || l.doubt[p.ID] || !known && !l.spent.has(p.ID)
+	return spend
+}
+
+// left notes the outcome of a call that gives a place up. After an unknown one no call may enter the ID any more. The caller has the mutex.
+func (l *lease) left(p driver.Place, spend bool, err error) {
+	if !spend && l.leaving[p.ID] > 0 {
+		if l.leaving[p.ID]--; l.leaving[p.ID] == 0 {
+			delete(l.leaving, p.ID)
+		}
+		if err != nil && !isFinal(err) {
+			l.spent.add(p.ID)
+		}
+	}
+	if err == nil {
+		l.released(p)
+	}
 }
 
 // entered notes the outcome of a call of take, and makes its answer.
-func (l *lease) entered(claims []driver.Claim, p *driver.Place, rows []took, err error, heard int) (places []driver.Place, _ error) {
+func (l *lease) entered(claims []driver.Claim, p *driver.Place, spend bool, rows []took, err error, heard int) (places []driver.Place, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	unknown := err != nil && !isFinal(err)
@@ -141,6 +160,13 @@ func (l *lease) entered(claims []driver.Claim, p *driver.Place, rows []took, err
 		if unknown {
 			l.doubt[c.ID] = true
 		}
+	}
+	if p != nil {
+		done := err
+		if err == nil && (len(rows) == 0 || rows[0].code != "ok") {
+			done = driver.ErrGone // it was not given up
+		}
+		l.left(*p, spend, done)
 	}
 	if err != nil {
 		return nil, err
@@ -174,9 +200,6 @@ func (l *lease) entered(claims []driver.Claim, p *driver.Place, rows []took, err
 		}
 		return nil, driver.ErrTaken
 	}
-	if p != nil {
-		l.released(*p)
-	}
 	if l.isOver {
 		return nil, driver.ErrGone
 	}
@@ -202,6 +225,11 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if err := ctx.Err(); err != nil || len(places) == 0 {
 		return err
 	}
+	for _, p := range places {
+		if err := fit(p.Name, p.Seat, p.ID); err != nil {
+			return err
+		}
+	}
 	n := len(places)
 	names, seats, ids := make([]string, n), make([]string, n), make([]string, n)
 	tokens, spend := make([]int64, n), make([]bool, n)
@@ -212,25 +240,18 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		return nil // and no Claim can enter any more
 	}
 	for i, p := range places {
-		if fit(p.Name, p.Seat, p.ID) != nil {
-			l.mu.Unlock()
-			return fit(p.Name, p.Seat, p.ID)
-		}
 		names[i], seats[i], ids[i], tokens[i], spend[i] = p.Name, p.Seat, p.ID, int64(p.Token), l.leave(p)
 		journals[i], keys[i], values[i] = recordOf(p)
 	}
 	l.mu.Unlock()
 	err := l.s.patiently(ctx, "release", "SELECT {S}.release($1::text, $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[], $8::text[], $9::bytea[])",
 		[]any{l.id, names, seats, ids, tokens, spend, journals, keys, values}, nil)
-	if err != nil {
-		return err
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, p := range places {
-		l.released(p)
+	for i, p := range places {
+		l.left(p, spend[i], err)
 	}
-	return nil
+	return err
 }
 
 // released notes that a place was given up. The caller has the mutex.

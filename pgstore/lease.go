@@ -17,16 +17,17 @@ type lease struct {
 	ttl       time.Duration
 	over      chan struct{} // closed when the lease is known to have ended
 
-	mu     sync.Mutex
-	isOver bool
-	stands map[seat]*stand // at most one for each seat
-	calls  map[string]int  // calls under way that may enter a claim, by its ID
-	doubt  map[string]bool // claim IDs of which such a call had an unknown outcome: it may still come
-	spent  ring
-	news   []driver.News
-	told   chan struct{} // closed when there is news
-	heard  int64         // the last request that was told
-	seen   string        // what was compared last with the server's count of claims
+	mu      sync.Mutex
+	isOver  bool
+	stands  map[seat]*stand // at most one for each seat
+	calls   map[string]int  // calls under way that may enter a claim, by its ID
+	doubt   map[string]bool // claim IDs of which such a call had an unknown outcome: it may still come
+	leaving map[string]int  // claim IDs that are being given up without a word to the server against late calls
+	spent   ring
+	news    []driver.News
+	told    chan struct{} // closed when there is news
+	heard   int64         // the last request that was told
+	seen    string        // what was compared last with the server's count of claims
 
 	due     map[*stand]bool // to be looked at now
 	dueSelf bool            // the lease itself
@@ -43,7 +44,7 @@ var _ driver.Lease = (*lease)(nil)
 func newLease(s *Store, id, owner string, ttl time.Duration) *lease {
 	return &lease{
 		s: s, id: id, owner: owner, ttl: ttl, over: make(chan struct{}), stands: map[seat]*stand{}, calls: map[string]int{},
-		doubt: map[string]bool{}, told: make(chan struct{}), due: map[*stand]bool{},
+		doubt: map[string]bool{}, told: make(chan struct{}), leaving: map[string]int{}, due: map[*stand]bool{},
 	}
 }
 

@@ -45,12 +45,14 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		l.mu.Unlock()
 		return driver.ErrGone
 	}
-	spend := l.leave(p)
+	if st := l.stands[seat{p.Name, p.Seat}]; st != nil && st.place.ID == p.ID {
+		st.leaving = true
+	}
 	l.mu.Unlock()
 	journal, key, value := recordOf(p)
 	code := ""
 	err := l.s.patiently(ctx, "transfer", "SELECT {S}.transfer($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::boolean, $8::bytea, $9::text, $10::bytea)",
-		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), int64(heir), spend, journal, key, value}, func(r pgx.Rows) error { return r.Scan(&code) })
+		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), int64(heir), true, journal, key, value}, func(r pgx.Rows) error { return r.Scan(&code) })
 	if err != nil {
 		return err
 	}

@@ -23,10 +23,11 @@ func TestOnAServer(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{Settings: []string{"max_connections=300"}})
 	for name, test := range map[string]func(*testing.T, *pgtest.Server){
-		"renewals go on while every connection of the pool is taken":    renewalsHaveTheirOwn,
-		"renewals go on while the server takes no connection":           renewalsInAFullServer,
-		"a claim that timed out leaks nothing":                          timeoutLeaksNothing,
-		"tables are logged":                                             tablesAreLogged,
+		"renewals go on while every connection of the pool is taken": renewalsHaveTheirOwn,
+		"renewals go on while the server takes no connection":        renewalsInAFullServer,
+		"a claim that timed out leaks nothing":                       timeoutLeaksNothing,
+		"a claim that begins during its release does not enter":      claimDuringRelease,
+		"tables are logged": tablesAreLogged,
 		"times are not those of the transaction's start":                timesAreTrue,
 		"a wait outlives its listening connection":                      listenerKilled,
 		"a role without rights is told what to do":                      plainRole,
@@ -170,6 +171,30 @@ func timeoutLeaksNothing(t *testing.T, srv *pgtest.Server) {
 	}
 	if got := srv.Query("SELECT count(*) FROM primacy.claims WHERE name = '" + name + "'"); got != "1" {
 		t.Errorf("%s claims stand, want 1", got)
+	}
+}
+
+func claimDuringRelease(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, time.Minute)
+	c := driver.Claim{Name: rand.Text(), ID: rand.Text()}
+	places, err := l.Claim(soon(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock := locked(t, srv, c.Name)
+	released, claimed := make(chan error, 1), make(chan error, 1)
+	go func() { released <- l.Release(soon(t), places...) }()
+	time.Sleep(100 * time.Millisecond) // the release waits for the line
+	go func() { _, err := l.Claim(soon(t), c); claimed <- err }()
+	time.Sleep(100 * time.Millisecond)
+	unlock()
+	if err := <-released; err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	wantGone(t, "Claim of an ID that is being released", <-claimed)
+	if got := srv.Query("SELECT count(*) FROM primacy.claims WHERE name = '" + c.Name + "'"); got != "0" {
+		t.Errorf("%s claims stand after the release", got)
 	}
 }
 
