@@ -112,8 +112,8 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	return ln, err
 }
 
-// Next blocks until the line of name is newer than after, and returns it. Who knows nothing yet (after is 0) gets one that is not older than the call, as from Line. Who knows an
-// older one gets what the leader of our server has: a write each time would cost one for each observer and change.
+// Next blocks until the line of name is newer than after, and returns it. Who knows nothing yet (after is 0) gets one that is not older than the call, as from
+// Line. Who knows an older one gets what the leader of our server has: a write each time would cost one for each observer and change.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	for try := 0; ; try++ {
 		l, err := s.main(ctx)

@@ -18,7 +18,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -39,8 +38,6 @@ type Config struct {
 	// Tick is the servers' tickTime, if the store cannot find it out: it asks them (the command conf, if they allow it), or takes the larger of half their
 	// least session timeout and a twentieth of their largest. Set it where both were configured below the defaults.
 	Tick time.Duration
-
-	Logger *slog.Logger // told of connections lost and found; nil: nobody is
 }
 
 // Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner] and [driver.Operator] too.

@@ -33,8 +33,9 @@ func (l *lease) held(ctx context.Context, c *claim) error {
 
 // await1 looks once, and if the claim does not hold waits until it is worth looking again. True: it holds.
 //
-// Where one claim alone blocks it, the end of that one is enough, without another look: the servers tell a connection of changes in the order in which they happened. So if a watch
-// on our own node is set, by which time it stood, and has not fired, and the connection is the one by which we looked, our node stood when the other one went.
+// Where one claim alone blocks it, the end of that one is enough, without another look: the servers tell a connection of changes in the order in which they
+// happened. So if a watch on our own node is set, by which time it stood, and has not fired, and the connection is the one by which we looked, our node stood
+// when the other one went.
 func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
 	seen, err := l.lookFor(ctx, c)
 	if err != nil {
