@@ -380,33 +380,3 @@ func removedSilently(t *testing.T, srv *pgtest.Server) {
 		t.Errorf("Update of the other: %v", err)
 	}
 }
-
-func unfitNames(t *testing.T, srv *pgtest.Server) {
-	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l := granted(t, s, time.Minute)
-	for _, name := range []string{"", "a\x00b", "\xff\xfe", strings.Repeat(rand.Text(), 2000)} {
-		_, err := l.Claim(soon(t), driver.Claim{Name: name, ID: rand.Text()})
-		if !errors.Is(err, driver.ErrRefused) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("Claim of a name of %d bytes = %v, want ErrRefused in one line", len(name), err)
-		}
-	}
-}
-
-func examined(t *testing.T, srv *pgtest.Server) {
-	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	topics := ""
-	for _, f := range s.Examine(soon(t), "some name") {
-		topics += f.Topic + " "
-		if f.Level != driver.Fine {
-			t.Errorf("finding on a sound server: %+v", f)
-		}
-	}
-	for _, want := range []string{"server 127.0.0.1:", "durability", "notifications", "permission"} {
-		if !strings.Contains(topics, want) {
-			t.Errorf("topics %s, want %s too", topics, want)
-		}
-	}
-	if w := s.Caps().Warnings; len(w) > 0 {
-		t.Errorf("warnings on a sound server: %q", w)
-	}
-}
