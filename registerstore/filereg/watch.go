@@ -1,0 +1,75 @@
+package filereg
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// gaze is how often Watch reads where the kernel does not tell of changes.
+const gaze = 50 * time.Millisecond
+
+var errClosed = errors.New("filereg: the register was closed")
+
+// Watch blocks until key has another version, and returns then what Get would; it may return early, with the same version. On Linux the kernel says when to look;
+// elsewhere, and where it has no more inotify instances, Watch reads every 50 ms. An error is the context's, one of Get, or says that the register was closed.
+func (r *Register) Watch(ctx context.Context, key, version string) (value []byte, next string, err error) {
+	rung, done, err := r.listen(key) // before the read: between them a change would go unheard
+	if err != nil {
+		return nil, "", err
+	}
+	defer done()
+	for {
+		value, next, err = r.Get(ctx, key)
+		if err != nil || next != version {
+			return value, next, err
+		}
+		var look <-chan time.Time
+		if rung == nil {
+			look = time.After(gaze)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, "", ctx.Err()
+		case <-rung:
+			if r.over() {
+				return nil, "", errClosed
+			}
+			return r.Get(ctx, key)
+		case <-look:
+			if r.over() {
+				return nil, "", errClosed
+			}
+		}
+	}
+}
+
+// listen returns a channel that is closed at a change of key, or nil if the kernel tells nothing.
+func (r *Register) listen(key string) (rung <-chan struct{}, done func(), err error) {
+	name, err := fileName(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, nil, errClosed
+	}
+	if r.ears == nil && !r.deaf {
+		if r.ears, err = newEars(); err != nil {
+			r.deaf = true
+		}
+	}
+	if !r.deaf {
+		if rung, done, err := r.ears.listen(r.folder(key), name); err == nil {
+			return rung, done, nil
+		}
+	}
+	return nil, func() {}, nil
+}
+
+func (r *Register) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
+}
