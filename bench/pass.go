@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The rows that are the same on every store: locks that nobody else wants, and one that all want. Rows 31 to 37.
+// The rows that are the same on every store: locks that nobody else wants, and one that all want. Rows 31 to 37, 41 and 42.
 
 // tails lets a 99th percentile be worse than the peer's where that is not what a line is about: who polls and starves the others has a short one.
 const tails = 1e9
@@ -46,7 +46,8 @@ var (
 
 func passBenches() []*Bench {
 	remote, mixed, natural, slow := crowd(8, 1, 1), crowd(4, 2, 1), crowd(8, 1, 0), crowd(8, 1, 1)
-	remote.forced, mixed.forced, slow.forced = true, true, true
+	local, alone := crowd(4, 8, 16), crowd(1, 8, 64)
+	remote.forced, mixed.forced, slow.forced, local.forced, alone.forced = true, true, true, true, true
 	slow.hold = 2 * time.Millisecond
 	return []*Bench{
 		passBench(33, "one lock, 8 processes, each again only after another: hand-overs", "8 processes, forced hand-overs", remote),
@@ -60,7 +61,17 @@ func passBenches() []*Bench {
 			{Row: 36, Key: "pass", What: "one lock, 8 processes, each holds for 2 ms: release → next holds", Unit: Seconds, Slack: tails, Chart: "release → next, held for 2 ms"},
 			{Row: 36, Key: "rate", What: "… hand-overs", Unit: Rate, Higher: true},
 			{Row: 36, Key: "fair", What: "… share, least to most of a process", Unit: Share, Higher: true}}},
+		localBench(41, "one lock, 4 processes × 8, each again only after another, ours ≤ 16 in a row inside a process: hand-overs", "4 processes × 8, forced, 16 local", local),
+		localBench(42, "one lock, 1 process × 8, each again only after another, ours ≤ 64 in a row inside it: hand-overs", "1 process × 8, forced, 64 local", alone),
 	}
+}
+
+// localBench lets a library hand a lock on inside a process: each hold is still by another than the one before.
+func localBench(row int, what, chart string, k contention) *Bench {
+	return &Bench{Name: what, Run: k.weighed, Lines: []Line{
+		{Row: row, Key: "rate", What: what, Unit: Rate, Higher: true, On: passGoal, Chart: chart},
+		{Row: row, Key: "longest", What: "… the longest wait", Unit: Seconds},
+		{Row: row, Key: "share", What: "… share, least to most of a process", Unit: Share, Higher: true, On: shareGoal}}}
 }
 
 func passBench(row int, what, chart string, k contention) *Bench {
