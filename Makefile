@@ -54,6 +54,12 @@ torture: tools ## real processes and a real cluster under real faults, FOR (defa
 torture-all: tools ## the same, and every other torture test for longer
 	cd cmd && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
 
+stores: tools ## PostgreSQL, Redis, its quorum and ZooKeeper: their own faults at length, then ROUNDS faults of real processes on each (default 24), and all at once FOR (default 5m)
+	PRIMACY_PG_LONG=1 PRIMACY_ZK=all TORTURE_REDIS=1 PRIMACY_REDLOCK_JUDGE=60s go test -count=1 -p 1 -timeout 40m ./pgstore ./redisstore ./redlockstore ./zkstore
+	REGISTER_SEEDS=2000 go test -count=1 -timeout 30m -run '^TestNeverTwo$$' ./registerstore
+	cd cmd && TORTURE_ROUNDS=$${ROUNDS:-24} go test -count=1 -timeout 60m -v -run 'TestRunOnStores$$' ./torture
+	cd cmd && TORTURE_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestTortureOnStores$$' ./torture
+
 locks: tools ## histories of locks from 8 processes under faults, judged by porcupine: FOR each kind (default 5m)
 	for kind in mutex rw semaphore; do \
 		(cd cmd && LOCKS_KIND=$$kind LOCKS_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestLockHistories$$' ./torture) || exit 1; done
@@ -116,4 +122,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test check oldest stress conformance torture torture-all locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools
+.PHONY: help build demo test check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -339,4 +340,32 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo", "led").ends(0).says("led\n")
 	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n", "true").ends(exitUnreachable).inOneLine().complains("primacy schema")
 	w.start("schema", "--store", "redis://h").ends(exitUsage).inOneLine().complains("has no schema")
+}
+
+// TestTheLinesOfTheStorePages types each command line of the stores' pages, at addresses where nobody listens: 121 says that all of it was understood.
+func TestTheLinesOfTheStorePages(t *testing.T) {
+	w := plainWorld(t)
+	hosts := regexp.MustCompile(`(://)([^@/?' ]*@)?[^/?' ]+`)
+	for _, page := range []string{"postgres", "redis", "redlock", "zookeeper"} {
+		text, err := os.ReadFile("../../docs/" + page + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := regexp.MustCompile(`(?m)^    primacy (run .*?)( +#.*)?$`).FindAllStringSubmatch(string(text), -1)
+		if len(lines) == 0 {
+			t.Errorf("docs/%s.md shows no primacy run", page)
+		}
+		for _, line := range lines {
+			args := strings.Fields(strings.ReplaceAll(hosts.ReplaceAllString(line[1], "${1}${2}127.0.0.1:1"), "'", ""))
+			for i, a := range args {
+				if strings.HasPrefix(a, "./") {
+					args[i] = "true"
+				}
+			}
+			p := w.start(append([]string{args[0], "--timeout", "1s"}, args[1:]...)...).ends(exitUnreachable)
+			if strings.Contains(p.err.String(), "PASSWORD") {
+				t.Errorf("the password is in %q", p.err.String())
+			}
+		}
+	}
 }

@@ -53,7 +53,7 @@
 //
 // Knobs, from the environment:
 //
-//	TORTURE_FOR           how long TestTorture (default 60s) and TestTortureOnStores (6s) do harm, and TORTURE_TTL (default 3s)
+//	TORTURE_FOR           how long TestTorture (default 60s) and TestTortureOnStores (only if set; 6s with TORTURE_STORE) do harm, and TORTURE_TTL (default 3s)
 //	TORTURE_CONTROL_FOR   the same for TestTortureControls (default 30s; all faults from 2m on), and TORTURE_CONTROL_TTL (default 4s)
 //	TORTURE_SEED          default: from the clock
 //	TORTURE_KEEP          an empty folder that keeps the record

@@ -16,6 +16,9 @@ import (
 // TestTortureOnStores is TestTorture and TestLockHistories at once on every other store, with the troubles of its servers: a line of `primacy run` and library
 // processes, and processes that contend for locks. Leaders are asked to hand over where the store can. One without tokens has no locks but mutexes.
 func TestTortureOnStores(t *testing.T) {
+	if os.Getenv("TORTURE_FOR") == "" && os.Getenv("TORTURE_STORE") == "" {
+		t.Skip("a run of its own: make stores; each fault of it is in TestRunOnStores too")
+	}
 	t.Parallel()
 	d, seed := forHow(t, "TORTURE_FOR", 6*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v", seed, d)
