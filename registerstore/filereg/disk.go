@@ -20,6 +20,12 @@ const (
 	lasting    = 0o400  // on the disk, with its name
 )
 
+// disk is what tests meddle with: at is called after each step of a write, and sync puts a file or a folder on the disk.
+type disk struct {
+	at   func(step string)
+	sync func(*os.File) error
+}
+
 // file is what a key's file holds. No such file: the zero value.
 type file struct {
 	version string
@@ -27,7 +33,7 @@ type file struct {
 }
 
 // read returns what stands in a file, after it has made sure that it will stay there.
-func read(folder, name string) (file, error) {
+func (d *disk) read(folder, name string) (file, error) {
 	f, err := os.Open(filepath.Join(folder, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		_, err = os.Stat(folder) // without its folder the store is gone, not the key: a line that seemed empty would begin anew with token 1
@@ -47,10 +53,10 @@ func read(folder, name string) (file, error) {
 	}
 	version, value, ok := bytes.Cut(all, []byte("\n"))
 	if !ok || len(version) == 0 {
-		return file{}, fmt.Errorf("filereg: %s was not written by this package", f.Name())
+		return file{}, fmt.Errorf("filereg: %s was not written by this package: %w", f.Name(), driver.ErrRefused)
 	}
 	if info.Mode().Perm() != lasting { // its writer is at work, or died: a loss of power could still take back what we return
-		if err := syncDir(folder); err != nil {
+		if err := d.syncDir(folder); err != nil {
 			return file{}, err
 		}
 		_ = f.Chmod(lasting) // only saves the next reader the work
@@ -60,13 +66,14 @@ func read(folder, name string) (file, error) {
 
 // hold is a folder under its lock. It works by descriptor, not by path: in a folder that somebody removed, it fails.
 type hold struct {
+	*disk
 	path string
 	root *os.Root
 	self *os.File
 }
 
 // lock waits for the lock of a folder. The lock is on the folder itself: a file of its own could be removed while somebody has it, and the next would lock another.
-func lock(path string) (*hold, error) {
+func (d *disk) lock(path string) (*hold, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
@@ -81,7 +88,7 @@ func lock(path string) (*hold, error) {
 		root.Close()
 		return nil, fmt.Errorf("flock %s: %w", path, err)
 	}
-	return &hold{path, root, self}, nil
+	return &hold{d, path, root, self}, nil
 }
 
 func (h *hold) unlock() {
@@ -91,30 +98,30 @@ func (h *hold) unlock() {
 }
 
 // replace makes content the file of that name. Its order is the crash safety: the content is on the disk before the name leads to it, and the name before anybody is told.
-func (h *hold) replace(ctx context.Context, name string, content []byte, at func(string)) (bool, error) {
-	f, err := h.write(content, at)
+func (h *hold) replace(ctx context.Context, name string, content []byte) (bool, error) {
+	f, err := h.write(content)
 	if err != nil {
 		return false, refused(err)
 	}
 	defer f.Close()
-	at("synced")
+	h.at("synced")
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
 	if err := h.root.Rename(unfinished, name); err != nil {
 		return false, refused(err)
 	}
-	at("renamed")
-	if err := h.self.Sync(); err != nil {
+	h.at("renamed")
+	if err := h.sync(h.self); err != nil {
 		return false, err // never refused: readers see it already
 	}
 	_ = f.Chmod(lasting)
-	at("lasting")
+	h.at("lasting")
 	return true, nil
 }
 
 // write puts content into the unfinished file, and that onto the disk.
-func (h *hold) write(content []byte, at func(string)) (*os.File, error) {
+func (h *hold) write(content []byte) (*os.File, error) {
 	if err := h.root.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -124,13 +131,13 @@ func (h *hold) write(content []byte, at func(string)) (*os.File, error) {
 	}
 	half := len(content) / 2
 	_, err = f.Write(content[:half])
-	at("half")
+	h.at("half")
 	if err == nil {
 		_, err = f.Write(content[half:])
 	}
-	at("written")
+	h.at("written")
 	if err == nil {
-		err = f.Sync()
+		err = h.sync(f)
 	}
 	if err != nil {
 		f.Close()
@@ -144,12 +151,12 @@ func (h *hold) remove(name string) (bool, error) {
 	if err := h.root.Remove(name); err != nil {
 		return false, refused(err)
 	}
-	return true, h.self.Sync()
+	return true, h.sync(h.self)
 }
 
 // lay makes dir with its folders, and what leads to it, and puts all of it on the disk: also what another process has just made, and perhaps not synced.
-func lay(dir string, folders int) error {
-	if err := mkdir(dir); err != nil {
+func (d *disk) lay(dir string, folders int) error {
+	if err := d.mkdir(dir); err != nil {
 		return err
 	}
 	for i := range folders {
@@ -157,23 +164,23 @@ func lay(dir string, folders int) error {
 			return err
 		}
 	}
-	if err := syncDir(dir); err != nil {
+	if err := d.syncDir(dir); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(dir)); !errors.Is(err, fs.ErrPermission) { // a parent that we may not read was not made by us
+	if err := d.syncDir(filepath.Dir(dir)); !errors.Is(err, fs.ErrPermission) { // a parent that we may not read was not made by us
 		return err
 	}
 	return nil
 }
 
-func mkdir(dir string) error {
+func (d *disk) mkdir(dir string) error {
 	err := os.Mkdir(dir, 0o700)
 	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
-		if err := mkdir(filepath.Dir(dir)); err != nil {
+		if err := d.mkdir(filepath.Dir(dir)); err != nil {
 			return err
 		}
 		if err = os.Mkdir(dir, 0o700); err == nil {
-			return syncDir(filepath.Dir(dir))
+			return d.syncDir(filepath.Dir(dir))
 		}
 	}
 	if info, failed := os.Stat(dir); failed == nil && info.IsDir() {
@@ -182,13 +189,13 @@ func mkdir(dir string) error {
 	return err
 }
 
-func syncDir(dir string) error {
+func (d *disk) syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return f.Sync()
+	return d.sync(f)
 }
 
 // refused marks errors that stay the same when asked again. A full disk does not.

@@ -29,7 +29,7 @@ type Register struct {
 	kind  kind
 	reads chan struct{}          // a disk that hangs takes a thread for each read: without a bound, polls would use them up
 	turns [folders]chan struct{} // likewise for writes: one thread of this process at most waits for a folder's lock
-	at    func(step string)      // tests die here
+	disk  disk
 
 	mu     sync.Mutex
 	ears   *ears // nil before the first Watch
@@ -49,11 +49,11 @@ func New(dir string) (*Register, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Register{dir: dir, reads: make(chan struct{}, 64), at: func(string) {}}
+	r := &Register{dir: dir, reads: make(chan struct{}, 64), disk: disk{func(string) {}, (*os.File).Sync}}
 	for i := range r.turns {
 		r.turns[i] = make(chan struct{}, 1)
 	}
-	if err := lay(dir, folders); err != nil {
+	if err := r.disk.lay(dir, folders); err != nil {
 		return nil, refused(err)
 	}
 	if r.kind, err = kindOf(dir); err != nil {
@@ -100,7 +100,7 @@ func (r *Register) Get(ctx context.Context, key string) (value []byte, version s
 	if err != nil {
 		return nil, "", err
 	}
-	f, err := aside(ctx, r.reads, func() (file, error) { return read(r.folder(key), name) })
+	f, err := aside(ctx, r.reads, func() (file, error) { return r.disk.read(r.folder(key), name) })
 	return f.value, f.version, err
 }
 
@@ -110,11 +110,11 @@ func (r *Register) Put(ctx context.Context, key string, value []byte, version st
 	next = rand.Text() // a counter would begin anew when the key was deleted, and a write that was held up would find its version again
 	content := bytes.Join([][]byte{[]byte(next), value}, []byte("\n"))
 	ok, err = r.write(ctx, key, func(h *hold, name string) (bool, error) {
-		f, err := read(h.path, name)
+		f, err := h.read(h.path, name)
 		if err != nil || f.version != version {
 			return false, err
 		}
-		return h.replace(ctx, name, content, r.at)
+		return h.replace(ctx, name, content)
 	})
 	if err != nil || !ok {
 		return "", false, err
@@ -125,7 +125,7 @@ func (r *Register) Put(ctx context.Context, key string, value []byte, version st
 // Delete removes key if it has that version. If it has another one, or is not there, it does nothing, which is no error.
 func (r *Register) Delete(ctx context.Context, key, version string) error {
 	_, err := r.write(ctx, key, func(h *hold, name string) (bool, error) {
-		f, err := read(h.path, name)
+		f, err := h.read(h.path, name)
 		if err != nil || f.version == "" || f.version != version {
 			return false, err
 		}
@@ -173,7 +173,7 @@ func (r *Register) write(ctx context.Context, key string, step func(h *hold, nam
 		return false, err
 	}
 	return aside(ctx, r.turns[folderOf(key)], func() (bool, error) {
-		h, err := lock(r.folder(key))
+		h, err := r.disk.lock(r.folder(key))
 		if err != nil {
 			return false, refused(err)
 		}
@@ -181,7 +181,7 @@ func (r *Register) write(ctx context.Context, key string, step func(h *hold, nam
 		if err := ctx.Err(); err != nil { // it may have waited long: who asked has gone
 			return false, err
 		}
-		r.at("locked")
+		r.disk.at("locked")
 		return step(h, name)
 	})
 }

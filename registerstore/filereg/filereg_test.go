@@ -93,13 +93,15 @@ func TestACallWhoseContextHasEndedDoesNothing(t *testing.T) {
 	r := open(t, t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, get := r.Get(ctx, "k")
-	_, _, put := r.Put(ctx, "k", nil, "")
-	_, list := r.List(ctx, "")
-	_, _, watch := r.Watch(ctx, "k", "")
-	for i, err := range []error{get, put, r.Delete(ctx, "k", "v"), list, watch} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("call %d: %v", i, err)
+	for range 20 { // a select that draws lots is right now and then
+		_, _, get := r.Get(ctx, "k")
+		_, _, put := r.Put(ctx, "k", nil, "")
+		_, list := r.List(ctx, "")
+		_, _, watch := r.Watch(ctx, "k", "")
+		for i, err := range []error{get, put, r.Delete(ctx, "k", "v"), list, watch} {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("call %d: %v", i, err)
+			}
 		}
 	}
 	if _, version, err := r.Get(t.Context(), "k"); version != "" || err != nil {
@@ -115,8 +117,8 @@ func TestWhatIsNoStoreIsAnError(t *testing.T) {
 	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("by hand"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.Get(t.Context(), "k"); err == nil {
-		t.Fatal("a file without a version was read")
+	if _, _, err := r.Get(t.Context(), "k"); !errors.Is(err, driver.ErrRefused) {
+		t.Fatalf("a file without a version: %v", err)
 	}
 	if err := os.RemoveAll(r.dir); err != nil {
 		t.Fatal(err)
@@ -132,6 +134,46 @@ func TestWhatIsNoStoreIsAnError(t *testing.T) {
 	}
 	if _, err := New(r.dir); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("New over a file: %v", err)
+	}
+}
+
+// What was not put on the disk is not acknowledged, nor read by anybody.
+func TestASyncThatFailsAcknowledgesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r, other := open(t, dir), open(t, dir)
+	first := put(t, r, "k", "old", "")
+	broken, synced := errors.New("broken"), []string{}
+	fail := -1
+	r.disk.sync = func(f *os.File) error {
+		if synced = append(synced, filepath.Base(f.Name())); len(synced) == fail {
+			return broken
+		}
+		return f.Sync()
+	}
+	try := func(n int) error {
+		synced, fail = nil, n
+		_, ok, err := r.Put(t.Context(), "k", []byte("new"), first)
+		if ok {
+			t.Fatal("acknowledged")
+		}
+		return err
+	}
+	if err := try(1); !errors.Is(err, broken) || mustVersion(t, other, "k") != first || synced[0] != unfinished {
+		t.Fatalf("the value is not on the disk: %v, %q", err, synced)
+	}
+	if err := try(2); !errors.Is(err, broken) || errors.Is(err, driver.ErrRefused) {
+		t.Fatalf("the name is not on the disk: %v, %q", err, synced)
+	}
+	synced, fail = nil, 1
+	if _, _, err := r.Get(t.Context(), "k"); !errors.Is(err, broken) {
+		t.Fatalf("a reader before it is on the disk: %v", err)
+	}
+	if _, version, err := r.Get(t.Context(), "k"); err != nil || version == first || len(synced) != 2 {
+		t.Fatalf("once it is: %q, %v, %q", version, err, synced)
+	}
+	if mustVersion(t, r, "k"); len(synced) != 2 {
+		t.Fatalf("known to be on the disk, and synced again: %q", synced)
 	}
 }
 
@@ -159,13 +201,11 @@ func watch(t *testing.T, r *Register, key, version string) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
-		for {
-			_, next, err := r.Watch(t.Context(), key, version)
-			if err != nil || next != version {
-				done <- err
-				return
-			}
+		_, next, err := r.Watch(t.Context(), key, version)
+		if err == nil && next == version {
+			err = errors.New("Watch returned early")
 		}
+		done <- err
 	}()
 	return done
 }
@@ -199,6 +239,7 @@ func TestWatch(t *testing.T) {
 				}
 			}
 			done := watch(t, r, "k", version)
+			time.Sleep(5 * time.Millisecond) // it should listen by now: else this proves less, and passes
 			if err := other.Delete(t.Context(), "k", version); err != nil {
 				t.Fatal(err)
 			}

@@ -157,7 +157,7 @@ func TestProcessesCountUpWhileSomeAreKilled(t *testing.T) {
 
 // childDies counts up once and is killed at a step of it.
 func childDies(r *Register, step string) error {
-	r.at = func(s string) {
+	r.disk.at = func(s string) {
 		if s == step {
 			me, _ := os.FindProcess(os.Getpid())
 			_ = me.Kill()
@@ -207,7 +207,7 @@ func TestADeathAtEachStepLeavesTheOldValueOrTheNewOne(t *testing.T) {
 
 // childHolds keeps the lock of a key's folder until it is killed.
 func childHolds(r *Register, key string) error {
-	if _, err := lock(r.folder(key)); err != nil {
+	if _, err := r.disk.lock(r.folder(key)); err != nil {
 		return err
 	}
 	fmt.Println("held")

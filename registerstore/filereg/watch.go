@@ -11,37 +11,39 @@ const gaze = 50 * time.Millisecond
 
 var errClosed = errors.New("filereg: the register was closed")
 
-// Watch blocks until key has another version, and returns then what Get would; it may return early, with the same version. On Linux the kernel says when to look;
-// elsewhere, and where it has no more inotify instances, Watch reads every 50 ms. An error is the context's, one of Get, or says that the register was closed.
+// Watch blocks until key has another version, and returns then what Get would. On Linux the kernel says when to look; elsewhere, and where it has no more inotify
+// instances, Watch reads every 50 ms. An error is the context's, one of Get, or says that the register was closed.
 func (r *Register) Watch(ctx context.Context, key, version string) (value []byte, next string, err error) {
+	for {
+		value, next, err = r.look(ctx, key, version)
+		if err != nil || next != version { // the same one: rung for an event of before. To return it would cost the adapter a pause
+			return value, next, err
+		}
+	}
+}
+
+// look returns what Get would, at once if that is another version, else at the next sign of a change.
+func (r *Register) look(ctx context.Context, key, version string) (value []byte, next string, err error) {
 	rung, done, err := r.listen(key) // before the read: between them a change would go unheard
 	if err != nil {
 		return nil, "", err
 	}
 	defer done()
-	for {
-		value, next, err = r.Get(ctx, key)
-		if err != nil || next != version {
-			return value, next, err
-		}
-		var look <-chan time.Time
-		if rung == nil {
-			look = time.After(gaze)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, "", ctx.Err()
-		case <-rung:
-			if r.over() {
-				return nil, "", errClosed
-			}
-			return r.Get(ctx, key)
-		case <-look:
-			if r.over() {
-				return nil, "", errClosed
-			}
-		}
+	value, next, err = r.Get(ctx, key)
+	if err != nil || next != version {
+		return value, next, err
 	}
+	var poll <-chan time.Time
+	if rung == nil {
+		poll = time.After(gaze)
+	}
+	select {
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	case <-rung:
+	case <-poll:
+	}
+	return nil, version, nil
 }
 
 // listen returns a channel that is closed at a change of key, or nil if the kernel tells nothing.
@@ -66,10 +68,4 @@ func (r *Register) listen(key string) (rung <-chan struct{}, done func(), err er
 		}
 	}
 	return nil, func() {}, nil
-}
-
-func (r *Register) over() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.closed
 }
