@@ -42,6 +42,9 @@ func (l *lease) spendLocked(id string) {
 
 // forgetLocked forgets a place, and what was to be told of it.
 func (l *lease) forgetLocked(name, id string) {
+	if st, a := l.names[name][id], l.heeds[name]; st != nil && st.follows && a != nil {
+		a.passOn(l.id)
+	}
 	delete(l.names[name], id)
 	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Place.ID == id && !n.Gone })
 	if len(l.names[name]) > 0 {
@@ -83,8 +86,8 @@ func (l *lease) lost(d *document, id string) bool {
 	return st != nil && d.Seq >= st.seq && d.find(l.id, st.place) < 0
 }
 
-// enters begins a call that may enter claims with those IDs. Done ends it: known says that its outcome is.
-func (l *lease) enters(ids ...string) (done func(known bool)) {
+// enters begins a call that may enter claims with those IDs. Done ends it with the call's answer.
+func (l *lease) enters(ids ...string) (done func(err error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
@@ -95,14 +98,19 @@ func (l *lease) enters(ids ...string) (done func(known bool)) {
 			b.flights++
 		}
 	}
-	return func(known bool) {
+	return func(err error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, id := range ids {
 			if b := l.doubts[id]; b != nil {
 				b.flights--
-				b.unknown = !known // a write that was carried out, or found to be, leaves no earlier one under way
-				if b.flights == 0 && known {
+				switch {
+				case err == nil:
+					b.unknown = false // a write that was carried out, or found to be, leaves no earlier one under way
+				case !isFinal(err):
+					b.unknown = true // and a final answer says nothing of the writes of earlier calls
+				}
+				if b.flights == 0 && !b.unknown {
 					delete(l.doubts, id)
 				}
 			}
@@ -124,6 +132,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 		return nil, err
 	}
 	places := make([]driver.Place, len(claims))
+	undo := make([]bool, len(claims)) // it entered, or may have
 	groups := groupBy(len(claims), func(i int) string { return claims[i].Name })
 	err := l.alive(ctx, func() error {
 		return together(len(groups), func(g int) error {
@@ -132,8 +141,8 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 				some = append(some, claims[i])
 			}
 			got, err := l.enter(ctx, some)
-			if err == nil {
-				for n, i := range groups[g] {
+			for n, i := range groups[g] {
+				if undo[i] = err == nil || !isFinal(err); err == nil {
 					places[i] = got[n]
 				}
 			}
@@ -144,9 +153,14 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 		return places, nil
 	}
 	if len(groups) > 1 && isFinal(err) && !l.over() {
-		entered := slices.DeleteFunc(places, func(p driver.Place) bool { return p.ID == "" })
-		if undo := l.Release(ctx, entered...); undo != nil {
-			return nil, undo
+		var entered []driver.Place // by claim ID, for the caller believes that none stands
+		for i, c := range claims {
+			if undo[i] {
+				entered = append(entered, driver.Place{Name: c.Name, Seat: c.Seat, ID: c.ID})
+			}
+		}
+		if err := l.Release(ctx, entered...); err != nil {
+			return nil, err
 		}
 	}
 	return nil, err
@@ -195,7 +209,7 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 				continue
 			}
 		}
-		if done(err == nil || isFinal(err)); err != nil {
+		if done(err); err != nil {
 			return nil, err
 		}
 		l.keep(d, places)
@@ -206,7 +220,9 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 // takenBy looks whether those who stand in the way of a Try live: it reports true if one of them does not and was removed. Over the others vigil is kept for a while: nobody may wait
 // behind them, and who tries again and again finds them dead after hardly more than the ttl.
 func (l *lease) takenBy(ctx context.Context, name string, d *document) (over bool, err error) {
-	leases := followed(d.Claims)
+	leases := append(followed(d.Claims), leasesOf(d.Claims[:d.holding()])...) // one slot of many may be a dead holder's
+	slices.Sort(leases)
+	leases = slices.Compact(leases)
 	ended, err := l.s.endedOf(ctx, leases, map[string]bool{})
 	if err != nil {
 		return false, err
@@ -247,7 +263,9 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			return d.place(i), nil
 		}
 		// Its own lease too: nobody else may be waiting for the end of that.
-		a.guard(i-1, append(watched(d.Claims[:i]), l.id)...)
-		d, err = a.next(ctx, d, l.gone)
+		a.guard(i-1, append(d.watched(i), l.id)...)
+		if d, err = a.next(ctx, d, l.gone); ctx.Err() != nil {
+			a.passOn(l.id)
+		}
 	}
 }

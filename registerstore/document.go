@@ -25,7 +25,7 @@ type document struct {
 type claim struct {
 	Lease  string `json:"lease"`
 	Owner  text   `json:"owner,omitempty"`
-	Seat   string `json:"seat,omitempty"`
+	Seat   text   `json:"seat,omitempty"`
 	Slots  int    `json:"slots,omitempty"`
 	ID     text   `json:"id"`
 	Token  uint64 `json:"token"`
@@ -109,9 +109,17 @@ func (d *document) held(i int) bool {
 	return driver.Free(d.Claims[i].Slots, before...)
 }
 
+// holding returns how many claims hold: the first so many.
+func (d *document) holding() (n int) {
+	for n < len(d.Claims) && d.held(n) {
+		n++
+	}
+	return n
+}
+
 // seat returns where the claim of a lease on a seat stands, -1 if it has none.
 func (d *document) seat(lease, seat string) int {
-	return slices.IndexFunc(d.Claims, func(c claim) bool { return c.Lease == lease && c.Seat == seat })
+	return slices.IndexFunc(d.Claims, func(c claim) bool { return c.Lease == lease && string(c.Seat) == seat })
 }
 
 // find returns where a place stands: under its claim ID, and under its token if the caller knows it; -1 if it stands no more.
@@ -126,7 +134,7 @@ func (d *document) find(lease string, p driver.Place) int {
 // place returns a claim as its owner sees it.
 func (d *document) place(i int) driver.Place {
 	c := d.Claims[i]
-	return driver.Place{Name: string(d.Name), Seat: c.Seat, Slots: c.Slots, ID: string(c.ID), Token: c.Token, Held: d.held(i)}
+	return driver.Place{Name: string(d.Name), Seat: string(c.Seat), Slots: c.Slots, ID: string(c.ID), Token: c.Token, Held: d.held(i)}
 }
 
 // leases returns the leases of the claims, each once, in their order.

@@ -68,7 +68,7 @@ func (u *sub) stop() {
 
 // run reads the document again and again.
 func (f *feed) run(ctx context.Context) {
-	key, version, first := f.s.lineKey(f.name), "", true
+	key, version, first, stale := f.s.lineKey(f.name), "", true, 0
 	for ctx.Err() == nil {
 		var value []byte
 		var err error
@@ -80,8 +80,13 @@ func (f *feed) run(ctx context.Context) {
 		if err == nil {
 			first = false
 			if d, err := parse(f.name, value, version); err == nil {
-				f.s.offer(f.name, d, version)
-				continue
+				// One that is older again and again is of a storage that was put back: asked at once each time, it would be asked all the time.
+				if stale++; f.s.offer(f.name, d, version) {
+					stale = 0
+				}
+				if stale < 3 {
+					continue
+				}
 			}
 		}
 		if pause(ctx, jitter(f.s.again())) != nil {
@@ -100,31 +105,32 @@ func (f *feed) known(version string) string {
 	return version
 }
 
-// offer tells a document to those who listen, unless they know a later one. It is not changed any more.
-func (s *Store) offer(name string, d *document, version string) {
+// offer tells a document to those who listen, unless they know a later one, and reports whether they do not. It is not changed any more.
+func (s *Store) offer(name string, d *document, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.feeds[name]
 	if f == nil || f.last != nil && f.last.Seq >= d.Seq {
-		return
+		return f == nil || f.at == version
 	}
 	f.last, f.at = d, version
 	for u := range f.subs {
 		u.notify()
 	}
+	return true
 }
 
 const (
-	// near is how many leases stand before one who keeps vigil over them all. Who is further back keeps it over the last far of them, or a crowd of n would keep n² vigils: as
+	// near is how many leases wait before one who keeps vigil over all that stand before him. Who is further back keeps it over the last far of them, or a crowd of n would keep n² vigils: as
 	// those end he comes nearer. So a row of dead waiters costs one silence, and a longer row some more.
 	near = 16
 	far  = 2
 )
 
-// watched returns those of the leases of claims over which he keeps vigil who stands behind them.
-func watched(claims []claim) []string {
-	all := leasesOf(claims)
-	if len(all) <= near {
+// watched returns the leases over which he keeps vigil who stands at i. Those who hold wait for nobody, so each who waits near the front keeps vigil over all of them.
+func (d *document) watched(i int) []string {
+	all := leasesOf(d.Claims[:i])
+	if len(leasesOf(d.Claims[min(d.holding(), i):i])) <= near {
 		return all
 	}
 	return lastOf(all, far)
@@ -171,6 +177,17 @@ func (a *attendance) stop() {
 		p.stop()
 	}
 	a.posts = nil
+}
+
+// passOn has the vigils go on for a while behind one who gives up: many who wait for less than a silence each would never see the end of a dead holder.
+func (a *attendance) passOn(own string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id := range a.posts {
+		if id != own {
+			a.s.passBy(a.name, id)
+		}
+	}
 }
 
 // guard keeps vigil over those leases, and no others. Rank says how many others do it more eagerly.

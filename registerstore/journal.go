@@ -80,7 +80,7 @@ func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool)
 		if err != nil {
 			return s.wrap(what, err)
 		}
-		_, ok, err := s.reg.Put(ctx, s.journalKey(name), text, version)
+		_, ok, err := s.put(ctx, s.journalKey(name), text, version)
 		if err == nil && ok {
 			return nil
 		}

@@ -217,7 +217,7 @@ func (l *lease) alive(ctx context.Context, f func() error) error {
 	case l.over():
 		return l.goneErr("call")
 	case err == nil:
-		return c
+		return unsettled(c, true)
 	}
 	return err
 }

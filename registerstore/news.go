@@ -160,7 +160,7 @@ func (l *lease) compare(d *document) (rank int, leases []string) {
 		l.compareOne(d, i, st)
 		if st.follows {
 			rank = min(rank, i-1)
-			leases = append(leases, watched(d.Claims[:i])...)
+			leases = append(leases, d.watched(i)...)
 			leases = append(leases, l.id) // nobody else may be waiting for the end of that
 		}
 	}

@@ -151,7 +151,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 			place, stood, err = d.exchange(l.me(), p, want)
 			return !stood && l.doubted(p.ID), err
 		})
-		done(err == nil || isFinal(err))
+		done(err)
 		switch {
 		case err == nil:
 			l.left(d, p)
@@ -185,6 +185,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		case err != nil && !isFinal(err):
 			l.may(mark, p, true)
 		case errors.Is(err, driver.ErrGone) && l.did(d, p):
+			l.left(d, p)
 			err = nil // by an earlier call
 		case err == nil:
 			l.left(d, p)

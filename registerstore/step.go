@@ -18,7 +18,7 @@ const doubts = 4
 // look is Get, tried again a few times.
 func (s *Store) look(ctx context.Context, key string) (value []byte, version string, err error) {
 	for try := range doubts {
-		value, version, err = s.reg.Get(ctx, key)
+		value, version, err = s.get(ctx, key)
 		if err == nil || errors.Is(err, driver.ErrRefused) || pause(ctx, backoff(4+try)) != nil {
 			break
 		}
@@ -52,25 +52,29 @@ func newMark() string { return newID()[:12] }
 
 // stepAs is step under a mark of the caller's.
 func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *document) (force bool, err error)) (*document, error) {
-	unknown := 0
+	unknown, open := 0, ""  // how many writes may be under way yet, and the version that the last of them compares
 	var last error          // f's answer for the document that was written last
 	var attempted *document // and that document
 	for try := 0; ; try++ {
 		d, version, err := s.read(ctx, name)
 		if err != nil {
-			return nil, err
+			return nil, unsettled(err, attempted != nil)
 		}
 		if attempted != nil && slices.Contains(d.Marks, mark) {
 			return attempted, last
 		}
 		to := d.clone()
 		force, err := f(to)
+		// A write of this very step may be under way, and come after f's answer that nothing is to be done: then it must find another version.
 		if to.Rev == d.Rev && to.Wishes == d.Wishes && !force {
-			return d, err
+			if unknown == 0 || open != version {
+				return d, err
+			}
+			mark = newMark() // should that one come first, this answer is not its
 		}
 		to.next(d, mark)
 		attempted, last = to, err
-		next, ok, err := s.reg.Put(ctx, s.lineKey(name), to.stored(), version)
+		next, ok, err := s.put(ctx, s.lineKey(name), to.stored(), version)
 		switch {
 		case err == nil && ok:
 			s.offer(name, to, next)
@@ -79,13 +83,22 @@ func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *documen
 			return nil, s.wrap("write the line of "+strconv.Quote(name), err)
 		case err != nil:
 			if unknown++; unknown == doubts || ctx.Err() != nil {
-				return nil, s.wrap("write the line of "+strconv.Quote(name), err)
+				return nil, unsettled(s.wrap("write the line of "+strconv.Quote(name), err), true)
 			}
+			open = version
 		}
 		if err := pause(ctx, backoff(try)); err != nil {
 			return nil, s.wrap("write the line of "+strconv.Quote(name), err)
 		}
 	}
+}
+
+// unsettled is err, which is not final if a write may have been carried out before it: who is told that nothing happened leaves his claim behind.
+func unsettled(err error, written bool) error {
+	if written && isFinal(err) {
+		return fmt.Errorf("it may have happened: %v", err)
+	}
+	return err
 }
 
 // backoff is how long to wait after try tries that others were faster at: a random time, so that many who want to write at once thin out.
@@ -153,11 +166,18 @@ func (s *Store) changed(ctx context.Context, key, version string) (value []byte,
 // again is how long to wait after a call that failed.
 func (s *Store) again() time.Duration { return min(s.opts.Poll, 250*time.Millisecond) }
 
-// get is Get under a time limit of its own, for those who ask in the background: a call that hangs must not make them deaf.
+// get is Get under a time limit of its own: a call that hangs must not make those deaf who ask in the background.
 func (s *Store) get(ctx context.Context, key string) ([]byte, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Patience)
 	defer cancel()
 	return s.reg.Get(ctx, key)
+}
+
+// put is Put under such a limit: one that hangs is repeated.
+func (s *Store) put(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Patience)
+	defer cancel()
+	return s.reg.Put(ctx, key, value, version)
 }
 
 // jitter returns a time about d, so that not all ask at once.

@@ -59,7 +59,7 @@ func (d *document) append(me self, want driver.Claim) {
 	d.Token++
 	d.seen()
 	d.Claims = append(d.Claims, claim{
-		Lease: me.lease, Owner: text(me.owner), Seat: want.Seat, Slots: want.Slots, ID: text(want.ID), Token: d.Token, Value: bytes.Clone(want.Value),
+		Lease: me.lease, Owner: text(me.owner), Seat: text(want.Seat), Slots: want.Slots, ID: text(want.ID), Token: d.Token, Value: bytes.Clone(want.Value),
 	})
 }
 

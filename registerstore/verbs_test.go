@@ -191,7 +191,7 @@ func checkDocument(t *testing.T, seed uint64, before, d *document, removed map[s
 		if i > 0 && d.Claims[i-1].Token >= c.Token || c.Token > d.Token {
 			t.Errorf("seed %d: tokens out of order: %+v", seed, d.Claims)
 		}
-		if at := c.Lease + " " + c.Seat; seats[at] {
+		if at := c.Lease + " " + string(c.Seat); seats[at] {
 			t.Errorf("seed %d: two claims on seat %s", seed, at)
 		} else {
 			seats[at] = true

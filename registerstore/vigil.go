@@ -253,7 +253,7 @@ func (s *Store) endLease(ctx context.Context, id string) (leaseState, error) {
 			return st, err
 		}
 		st.Over = true
-		next, ok, err := s.reg.Put(ctx, s.leaseKey(id), st.stored(), st.version)
+		next, ok, err := s.put(ctx, s.leaseKey(id), st.stored(), st.version)
 		if err != nil {
 			return st, s.wrap("end lease "+id, err)
 		}
