@@ -11,7 +11,7 @@ import (
 	"github.com/primacy-go/primacy/registerstore"
 )
 
-func TestConformance(t *testing.T) { conform(t, t.TempDir(), nil) }
+func TestConformance(t *testing.T) { conform(t, memory(t), nil) }
 
 func TestConformanceWithFaults(t *testing.T) {
 	conform(t, memory(t), &drivertest.Faults{Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1})
@@ -44,7 +44,8 @@ func conform(t *testing.T, dir string, f *drivertest.Faults) {
 	})
 }
 
-// memory returns a directory whose syncs cost nothing, if there is one: the disk of a busy machine would take most of the time.
+// memory returns a directory whose syncs cost nothing, if there is one: on the disk of a busy machine the suites take some
+// times as long, and the other tests are there.
 func memory(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "filereg")
 	if err != nil {

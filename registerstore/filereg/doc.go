@@ -17,7 +17,7 @@
 //   - A local file system. NFS, SMB and their like are refused: their clients read from caches. One in memory (tmpfs) is said to lose tokens.
 //   - One user for all processes: files are readable for their owner only.
 //   - Nobody moves the directory, puts an older copy back, or removes it while the store is in use. Removed folders are reported by whoever has the store open, but
-//     whoever opens it next begins anew, with old tokens.
+//     whoever opens it next begins anew, and tokens repeat.
 //   - A process that is stopped (SIGSTOP) or frozen in the middle of a write keeps its folder's lock, and with it one key of 64 from being written, until it goes on
 //     or dies. Nobody can lead twice by it, and calls end with their context.
 //
