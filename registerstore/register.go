@@ -10,7 +10,7 @@ import "context"
 //   - Each key is linearizable: once a Put has returned ok, every Get that begins afterwards, by anybody, returns that value or a later one, and of two Puts
 //     under one version one is carried out at most. A cache, a follower that lags or an eventually consistent listing must not answer a Get.
 //   - Versions of a key never repeat, also not after it was deleted and made again: a Put that was held up on its way must find that its version is no more. A
-//     counter in the value that begins anew with each new file is not enough; put a random number or a time beside it.
+//     counter in the value that begins anew with each new file is not enough; put a random number beside it.
 //   - A value lasts as long as the storage keeps its data. A Put that returned ok survives a crash, or tokens may repeat (see [Options.Token]).
 //   - The context is obeyed promptly, also when the network swallows packets. What a call that was given up did is unknown, and that is allowed.
 //   - An error leaves the outcome unknown: the call may have happened, or may happen later. So a Register needs no retries of its own. Where it makes some (most HTTP
