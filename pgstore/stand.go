@@ -61,6 +61,9 @@ func (l *lease) stand(p driver.Place, remains time.Duration, heard int) *stand {
 			l.holds(st)
 		case 'g':
 			l.lost(st)
+		case 'l':
+			l.due[st] = true
+			l.wakeLooker()
 		}
 		return st
 	}
@@ -227,10 +230,9 @@ func (l *lease) find(ctx context.Context, p driver.Place) (*stand, error) {
 	if err := fit(p.Name, p.Seat, p.ID); err != nil || spent {
 		return nil, missing
 	}
-	heard := l.s.ear.generation()
 	found := driver.Place{Name: p.Name, Seat: p.Seat, ID: p.ID}
-	err := l.s.do(ctx, "wait", "SELECT token, slots, held FROM {S}.claims WHERE lease = $1::text AND name = $2::text AND seat = $3::text AND id = $4::text AND $5::bigint IN (0, token)",
-		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token)}, func(r pgx.Rows) error { return r.Scan(&found.Token, &found.Slots, &found.Held) })
+	err := l.s.do(ctx, "wait", "SELECT token, slots FROM {S}.claims WHERE lease = $1::text AND name = $2::text AND seat = $3::text AND id = $4::text AND $5::bigint IN (0, token)",
+		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token)}, func(r pgx.Rows) error { return r.Scan(&found.Token, &found.Slots) })
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +244,7 @@ func (l *lease) find(ctx context.Context, p driver.Place) (*stand, error) {
 	if l.isOver || l.spent.has(p.ID) {
 		return nil, missing
 	}
-	st = l.stand(found, 0, heard)
+	st = l.stand(found, 0, 0) // whether it holds is for a look to say: a plain read proves nothing of a standby
 	if st.place.ID != p.ID {
 		return nil, missing
 	}

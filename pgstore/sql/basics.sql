@@ -13,7 +13,21 @@ BEGIN
 		PERFORM set_config('synchronous_commit', 'on', true);
 	END IF;
 	PERFORM set_config('primacy.own', '1', true); -- tells the trigger that it is not an operator
+	IF {S}.replicated() THEN
+		-- That a commit did not wait for the standby is a warning: a role that hears none would take it for a success.
+		IF current_setting('client_min_messages') NOT LIKE 'debug%' THEN
+			PERFORM set_config('client_min_messages', 'warning', true);
+		END IF;
+		-- What a call has read may be on this server's disk only: a write whose wait for the standby was given up is in sight of all. An answer that
+		-- waits for a write of its own is one that the standby has, with all before it.
+		PERFORM pg_logical_emit_message(true, 'primacy', ''::text);
+	END IF;
 END {Q};
+
+-- Says whether a write lasts only when another server has it too.
+CREATE OR REPLACE FUNCTION {S}.replicated() RETURNS boolean LANGUAGE sql STABLE AS {Q}
+	SELECT coalesce(current_setting('synchronous_standby_names', true), '') <> ''
+{Q};
 
 -- Which server this is among those that were one another's standbys: their clocks may be set differently.
 CREATE OR REPLACE FUNCTION {S}.timeline() RETURNS text LANGUAGE plpgsql AS {Q}
@@ -69,6 +83,11 @@ BEGIN
 		PERFORM pg_notify(ch, a_word);
 	END IF;
 END {Q};
+
+-- What is told of a claim. A commit that did not wait for the standby notifies all the same: then the process is only told to look, for that answer waits.
+CREATE OR REPLACE FUNCTION {S}.word(a_word text) RETURNS text LANGUAGE sql STABLE AS {Q}
+	SELECT CASE WHEN {S}.replicated() THEN 'l ' ELSE a_word || ' ' END
+{Q};
 
 CREATE OR REPLACE FUNCTION {S}.spend(a_lease text, a_id text) RETURNS void LANGUAGE sql AS {Q}
 	INSERT INTO {S}.spent VALUES (a_lease, a_id) ON CONFLICT DO NOTHING
@@ -152,7 +171,7 @@ BEGIN
 			changed := true;
 			granted := true;
 			IF l.channel <> '' THEN
-				PERFORM pg_notify(l.channel, 'h ' || c.token);
+				PERFORM pg_notify(l.channel, {S}.word('h') || c.token);
 			END IF;
 		END IF;
 		n := n + 1;

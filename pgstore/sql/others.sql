@@ -146,7 +146,7 @@ BEGIN
 	DELETE FROM {S}.claims WHERE token = a_token;
 	DELETE FROM {S}.requests WHERE lease = a_lease AND token = a_token;
 	PERFORM {S}.spend(a_lease, a_id);
-	PERFORM {S}.tell(a_lease, 'g ' || a_token);
+	PERFORM {S}.tell(a_lease, {S}.word('g') || a_token);
 END {Q};
 
 -- Hands a name over to a claim that waits: 'ok', 'gone', 'refused', 'own', 'noheir'.
@@ -210,7 +210,7 @@ BEGIN
 	PERFORM {S}.lock(ARRAY[OLD.name]);
 	IF EXISTS (SELECT FROM {S}.leases WHERE id = OLD.lease) THEN
 		PERFORM {S}.spend(OLD.lease, OLD.id);
-		PERFORM {S}.tell(OLD.lease, 'g ' || OLD.token);
+		PERFORM {S}.tell(OLD.lease, {S}.word('g') || OLD.token);
 	END IF;
 	IF NOT {S}.step(OLD.name) THEN
 		PERFORM {S}.bump(OLD.name);

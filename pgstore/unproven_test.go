@@ -1,0 +1,97 @@
+package pgstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/pgstore"
+)
+
+// standbys sets which synchronous standbys the server waits for. Of "nobody" none is there.
+func standbys(t *testing.T, srv *pgtest.Server, names string) {
+	t.Helper()
+	srv.Exec(fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", names))
+	srv.Exec("SELECT pg_reload_conf()")
+	eventually(t, "the setting", func() bool { return srv.Query("SHOW synchronous_standby_names") == names })
+}
+
+// What is on the primary's disk only may be missing on the standby that was promoted. A call that was given up while it waited for the standby leaves its
+// write in sight of everybody: nobody may be told of it before the standby has it.
+func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	s, o := opened(t, pgstore.Config{DSN: srv.URL()}), opened(t, pgstore.Config{DSN: srv.URL()})
+	l, w := granted(t, s, time.Minute), granted(t, o, time.Minute)
+	p := entered(t, l, "n")
+	q := entered(t, w, "n")
+	turn := waiting(t, w, q)
+	standbys(t, srv, "nobody")
+	brief := func(do func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+		defer cancel()
+		return do(ctx)
+	}
+	c := driver.Claim{Name: "m", ID: rand.Text()}
+	for n := range 3 {
+		if err := brief(func(ctx context.Context) error { return l.Release(ctx, p) }); err == nil || final(err) {
+			t.Errorf("Release %d without the standby = %v, want an unknown outcome", n, err)
+		}
+		if err := brief(func(ctx context.Context) error { _, err := l.Claim(ctx, c); return err }); err == nil || final(err) {
+			t.Errorf("Claim %d without the standby = %v, want an unknown outcome", n, err)
+		}
+		if err := brief(func(ctx context.Context) error { _, err := s.Line(ctx, "n"); return err }); err == nil || final(err) {
+			t.Errorf("Line %d without the standby = %v, want an unknown outcome", n, err)
+		}
+		if err := brief(func(ctx context.Context) error {
+			_, err := l.Wait(ctx, driver.Place{Name: "m", ID: c.ID})
+			return err
+		}); err == nil || final(err) {
+			t.Errorf("Wait %d for a place that the standby does not have = %v, want an unknown outcome", n, err)
+		}
+	}
+	select {
+	case got := <-turn:
+		t.Errorf("Wait = %+v, %v, though the standby does not have the release", got.place, got.err)
+	default:
+	}
+	standbys(t, srv, "")
+	back := time.Now()
+	if got := (<-turn).must(t); got.at.Sub(back) > 3*time.Second {
+		t.Errorf("the turn came %v after the standby", got.at.Sub(back))
+	}
+	if places, err := l.Claim(soon(t), c); err != nil || !places[0].Held {
+		t.Errorf("Claim after the standby came back = %+v, %v", places, err)
+	}
+}
+
+// A role may have set that it does not hear warnings: then a commit that did not wait for the standby would look like any other.
+func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	srv.Exec("ALTER ROLE " + pgtest.User + " SET client_min_messages = error")
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, time.Minute)
+	standbys(t, srv, "nobody")
+	cancelling, stop := context.WithCancel(context.Background())
+	operator, ended := connected(t, srv), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for cancelling.Err() == nil {
+			_, _ = operator.Exec(cancelling, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := l.Renew(ctx); err == nil || final(err) {
+		t.Errorf("Renew whose wait for the standby was cancelled = %v, want an unknown outcome", err)
+	}
+	stop()
+	<-ended
+	standbys(t, srv, "")
+}
