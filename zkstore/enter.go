@@ -1,6 +1,7 @@
 package zkstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -36,32 +37,40 @@ func (l *lease) enterAfter(old, fresh []*claim) {
 // create asks for a version of the lease's life node, and who does not know what became of one raises that version first: after that answer, a late create fails,
 // and what stands is found by its claim ID among the children.
 func (l *lease) enter(batch []*claim, with *swap) {
+	unknown := false // what became of the last step
 	for try := 1; ; try++ {
 		l.mu.Lock()
 		guard := l.guard
-		batch = l.stillWanted(batch)
+		if !unknown {
+			batch = l.stillWanted(batch)
+		}
 		l.mu.Unlock()
-		if len(batch) == 0 {
+		var err error
+		switch {
+		case len(batch) == 0:
 			with.abandon(l)
 			return
-		}
-		answers, err := multi(context.Background(), l.link, append(l.step(guard, batch), with.ops(l.store)...)...)
-		if err == nil {
-			for i, c := range batch {
-				l.stands(c, answers[i+2].String, uint64(answers[1].Stat.Mzxid))
+		case unknown: // another step now would stand beside this one
+			err = l.resolve(batch, with)
+			unknown = err != nil
+		default:
+			var answers []zk.MultiResponse
+			answers, err = multi(context.Background(), l.link, append(l.step(guard, batch), with.ops(l.store)...)...)
+			if err == nil {
+				for i, c := range batch {
+					l.stands(c, answers[i+2].String, uint64(answers[1].Stat.Mzxid))
+				}
+				with.done(l)
+				return
 			}
-			with.done(l)
-			return
-		}
-		if l.link.over() || errors.Is(err, driver.ErrRefused) {
-			if l.link.over() {
-				err = l.link.why
+			if l.link.over() || errors.Is(err, driver.ErrRefused) {
+				l.decline(batch, cmp.Or(l.link.reason(), err))
+				with.abandon(l)
+				return
 			}
-			l.decline(batch, err)
-			with.abandon(l)
-			return
+			unknown, err = l.recover(batch, with, answers, err)
 		}
-		if err = l.recover(batch, with, answers, err); err != nil && !l.link.pause(try) {
+		if err != nil && !l.link.pause(try) {
 			l.decline(batch, l.link.why)
 			return
 		}
@@ -78,35 +87,38 @@ func (l *lease) step(guard int32, batch []*claim) []any {
 	return ops
 }
 
-// stillWanted returns those that were not given up meanwhile; the others do not stand, and will not. The caller has the mutex.
+// stillWanted returns those that are to be entered: not those that were found to stand already, nor those that were given up meanwhile, which do not stand and
+// will not. The caller has the mutex.
 func (l *lease) stillWanted(batch []*claim) (wanted []*claim) {
 	for _, c := range batch {
-		if c.spent {
+		switch {
+		case c.isDecided():
+		case c.spent:
 			l.decide(c, driver.ErrGone)
-		} else {
+		default:
 			wanted = append(wanted, c)
 		}
 	}
 	return wanted
 }
 
-// recover looks into why a step of enter failed, and does what is needed before the next one. Nil: go on at once.
-func (l *lease) recover(batch []*claim, with *swap, answers []zk.MultiResponse, err error) error {
+// recover looks into why a step of enter failed, and does what is needed before the next one. An error: not at once. Unknown: the step may have been done.
+func (l *lease) recover(batch []*claim, with *swap, answers []zk.MultiResponse, err error) (unknown bool, _ error) {
 	at := failed(answers)
 	switch {
 	case at == 0 && errors.Is(err, zk.ErrBadVersion): // somebody has raised it; nothing was done
-		return l.readGuard()
+		return false, l.readGuard()
 	case at == 0 || at == 1 && errors.Is(err, zk.ErrNoNode): // the lease was ended by another
 		if errors.Is(err, zk.ErrNoNode) {
 			l.link.end(driver.ErrGone, true)
 		}
-		return err
+		return false, err
 	case at > 1 && at < 2+len(batch) && errors.Is(err, zk.ErrNoNode):
-		return l.store.ensure(context.Background(), l.link, batch[at-2].dir)
+		return false, l.store.ensure(context.Background(), l.link, batch[at-2].dir)
 	case at >= 2+len(batch):
-		return with.failed(l, at-2-len(batch), err)
+		return false, with.failed(l, at-2-len(batch), err)
 	}
-	return l.resolve(batch, with)
+	return true, nil
 }
 
 // resolve finds out what became of a step whose answer is not known. Nothing of it can happen any more when it returns nil.
@@ -222,10 +234,8 @@ func (l *lease) decline(batch []*claim, err error) {
 
 // decide notes whether a claim stands, once. The caller has the mutex.
 func (l *lease) decide(c *claim, err error) {
-	select {
-	case <-c.entered:
+	if c.isDecided() {
 		return
-	default:
 	}
 	c.err = err
 	if err != nil {
@@ -235,6 +245,16 @@ func (l *lease) decide(c *claim, err error) {
 		l.hasLeft(c)
 	}
 	close(c.entered)
+}
+
+// isDecided says whether it is known if a claim stands.
+func (c *claim) isDecided() bool {
+	select {
+	case <-c.entered:
+		return true
+	default:
+		return false
+	}
 }
 
 // hasLeft notes that nothing of a claim stands. The caller has the mutex.

@@ -100,7 +100,7 @@ func capsOf(version string, tick, least, longest time.Duration) driver.Caps {
 		Shared:        true,
 		AtomicBatch:   true,
 		Linearizable:  true,
-		MinTTL:        ttlWithin(max(least, 2*tick), tick),
+		MinTTL:        max(ttlWithin(max(least, 2*tick), tick), gap(tick)),
 		MaxTTL:        ttlWithin(longest, tick),
 	}
 }

@@ -176,6 +176,14 @@ func (l *link) over() bool {
 	}
 }
 
+// reason returns why the link is over, nil if it is not.
+func (l *link) reason() error {
+	if l.over() {
+		return l.why
+	}
+	return nil
+}
+
 // ready waits until the link has its session and a connection, and its credentials were sent.
 func (l *link) ready(ctx context.Context) error {
 	for {
