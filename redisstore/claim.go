@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,20 +35,36 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	if err != nil {
 		return nil, err
 	}
-	got, err := l.ask(ctx, l.s.calls, claimScript, true, func() []any {
+	sc := claimScript
+	if picky(claims) {
+		sc = tryScript
+	}
+	var places []driver.Place
+	var final error
+	_, err = l.ask(ctx, l.s.calls, sc, true, func() []any {
 		args := make([]any, 0, 1+7*len(claims))
 		args = append(args, len(claims))
 		for i, c := range claims {
 			args = append(args, c.Name, c.Seat, c.Slots, mine[i].n, c.ID, c.Value, c.Try)
 		}
 		return args
-	})
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	}, func(got reply) { places, final = l.answered(claims, mine, got) })
 	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		l.ended(mine, true)
 		return nil, err
 	}
+	return places, final
+}
+
+// picky says whether the store may not repeat a Claim by itself: an answer that nothing has entered would hide that the first try may still enter, late.
+func picky(claims []driver.Claim) bool {
+	return slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try || c.Slots != 0 })
+}
+
+// answered notes what the server says to a Claim. The caller has the mutex.
+func (l *lease) answered(claims []driver.Claim, mine []*claim, got reply) ([]driver.Place, error) {
 	switch got.str(0) {
 	case "OK":
 		return l.entered(mine, got), nil
@@ -63,6 +80,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 		return nil, driver.Misfit(c.Name, int(got.num(3)), c.Slots)
 	case "GONE":
 		l.ended(mine, false)
+		l.later() // if it stood once, whoever follows it is to hear of it
 		return nil, fmt.Errorf("a claim of the call was given up: %w", driver.ErrGone)
 	}
 	l.ended(mine, true)
@@ -123,6 +141,7 @@ func (l *lease) entered(mine []*claim, got reply) []driver.Place {
 		c.busy--
 		p := driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: uint64(got.num(3 + 3*i)), Held: got.num(4+3*i) == 1}
 		p.Held = p.Held || l.early[p.Token] == "h"+l.epoch
+		delete(l.early, p.Token)
 		places = append(places, p)
 		if l.claims[c.id] != c { // released meanwhile
 			continue
@@ -179,7 +198,7 @@ func (l *lease) seen(c *claim, held bool, again time.Duration) {
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	got, err := l.ask(ctx, l.s.calls, updateScript, false, func() []any {
 		return []any{p.Name, p.Seat, p.Token, p.ID, value}
-	})
+	}, nil)
 	if err == nil && got.str(0) == "GONE" {
 		return driver.ErrGone
 	}
@@ -200,12 +219,9 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 			args = append(args, dropped(p, n[i])...)
 		}
 		return args
-	})
+	}, func(reply) { l.released(places) })
 	if errors.Is(err, driver.ErrGone) {
 		return nil // and no Claim can enter any more
-	}
-	if err == nil {
-		l.released(places)
 	}
 	return err
 }
@@ -247,10 +263,8 @@ func (l *lease) left(places []driver.Place) {
 	}
 }
 
-// released forgets places that were given up.
+// released forgets places that were given up. The caller has the mutex.
 func (l *lease) released(places []driver.Place) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, p := range places {
 		if c := l.claims[p.ID]; c == nil {
 			l.spent.add(p.ID)
@@ -274,21 +288,25 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	}
 	n := l.leaving([]driver.Place{p})
 	defer func() { l.left([]driver.Place{p}) }()
+	var places []driver.Place
 	got, err := l.ask(ctx, l.s.calls, exchangeScript, true, func() []any {
 		return append(dropped(p, n[0]), want.Name, want.Seat, mine[0].n, want.ID, want.Value)
+	}, func(got reply) {
+		if got.str(0) == "OK" {
+			l.released([]driver.Place{p})
+			places = l.entered(mine, got)
+		} else {
+			l.ended(mine, got.str(0) != "GONE")
+		}
 	})
-	if err == nil && got.str(0) == "OK" {
-		l.released([]driver.Place{p})
-		l.mu.Lock()
-		defer l.mu.Unlock() // before left, which was deferred earlier
-		return l.entered(mine, got)[0], nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended(mine, err != nil)
 	switch {
 	case err != nil:
+		l.mu.Lock()
+		defer l.mu.Unlock() // before left, which was deferred earlier
+		l.ended(mine, true)
 		return driver.Place{}, err
+	case len(places) > 0:
+		return places[0], nil
 	case got.str(0) == "GONE":
 		return driver.Place{}, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 	}
@@ -301,13 +319,16 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	defer func() { l.left([]driver.Place{p}) }()
 	got, err := l.ask(ctx, l.s.calls, transferScript, false, func() []any {
 		return append(dropped(p, n[0]), strconv.FormatUint(heir, 10))
+	}, func(got reply) {
+		if got.str(0) == "OK" {
+			l.released([]driver.Place{p})
+		}
 	})
 	if err != nil {
 		return err
 	}
 	switch got.str(0) {
 	case "OK":
-		l.released([]driver.Place{p})
 		return nil
 	case "GONE":
 		return driver.ErrGone

@@ -63,9 +63,9 @@ func (s *Store) judged(srv server) (all []driver.Finding) {
 		stored(srv.settings, add)
 	}
 	switch {
-	case srv.replicas > 0 && s.replicas == 0:
-		add("replicas", driver.Warning, fmt.Sprintf("%d replicas, and renewals do not wait for them: a former primary that lives on "+
-			"in its own part of the network keeps its leaders, beside those of the promoted one", srv.replicas),
+	case srv.replicas > s.replicas:
+		add("replicas", driver.Warning, fmt.Sprintf("%d replicas, and renewals wait for %d of them: a former primary that lives on "+
+			"in its own part of the network keeps its leaders, beside those of the promoted one", srv.replicas, s.replicas),
 			"set Replicas to their number (replicas= in the URL), or fence what leaders write")
 	case s.replicas > srv.replicas:
 		add("replicas", driver.Failed, fmt.Sprintf("%d replicas are connected, and renewals wait for %d: none will count", srv.replicas, s.replicas),

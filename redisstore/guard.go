@@ -45,7 +45,6 @@ local rep=call('INFO','replication')
 local id=string.match(rep,'master_replid:(%x+)')
 if not id then return {'NOID'} end
 if string.find(rep,'role:slave',1,true) then return {'REPLICA'} end
-local calm,since=tonumber(V[4]) or 0,tonumber(V[5]) or 0
 if id~=V[2] then
   local info=call('INFO','server')
   local run=string.match(info,'run_id:(%x+)')
@@ -60,13 +59,17 @@ if id~=V[2] then
     calm=since
   elseif not same then
     since=now
-    calm=now+(tonumber(V[7]) or 0)
+    calm=now+most
   end
-  if not same then epoch=string.sub(id,1,16) end
+  if not same then
+    epoch=string.sub(id,1,16)
+    base=draw(0)
+    call('HSET',S,'n',base,'base',base)
+  end
   call('HSET',S,'id',id,'run',run or '','epoch',epoch,'since',since,'calm',calm)
 elseif since>now then
   since=now
-  calm=now+(tonumber(V[7]) or 0)
+  calm=now+most
   call('HSET',S,'since',since,'calm',calm)
 end
 local hush=nil

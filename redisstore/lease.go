@@ -94,7 +94,7 @@ func (l *lease) TTL() time.Duration { return l.ttl }
 
 // Renew starts the ttl afresh. It counts on the server only if that goes on with the history in which the lease was last seen (guard.go).
 func (l *lease) Renew(ctx context.Context) error {
-	got, err := l.ask(ctx, l.s.beats, renewScript, true, nil)
+	got, err := l.ask(ctx, l.s.beats, renewScript, true, nil, nil)
 	if err == nil {
 		l.counted(got.str(2))
 	}
@@ -124,7 +124,9 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 }
 
 // ask runs a verb of the lease. A server that goes on with another history does nothing before the lease knows what is left of it there.
-func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, args func() []any) (reply, error) {
+// take notes what the answer says, under the mutex and only if the lease still goes by the history that the answer tells of: noted a moment later it
+// may be of one that is lost, and nobody would ever compare it with what the server has.
+func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, args func() []any, take func(reply)) (reply, error) {
 	for range 3 {
 		l.mu.Lock()
 		if l.gone {
@@ -153,14 +155,24 @@ func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, ar
 		case "NOID":
 			return nil, l.s.odd(sc.name, got)
 		}
-		l.mu.Lock()
-		moved := l.epoch != epoch // while the answer was on its way: it tells of a history that may be lost
-		l.mu.Unlock()
-		if !moved {
+		if l.counts(epoch, got, take) {
 			return got, nil
 		}
 	}
 	return nil, fmt.Errorf("redis %s: %s: the server changed meanwhile", l.s.names, sc.name)
+}
+
+// counts has take note an answer, unless the lease has left its history while it was on its way.
+func (l *lease) counts(epoch string, got reply, take func(reply)) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch != epoch {
+		return false
+	}
+	if take != nil {
+		take(got)
+	}
+	return true
 }
 
 // odd is the error for an answer that the caller does not expect.

@@ -136,9 +136,21 @@ func (s *Store) accept(srv server) error {
 	}
 	s.caps = driver.Caps{
 		Store: srv.name + " " + srv.version, FIFO: true, Token: driver.TokenUntilLoss, Push: true, SharedRenewal: true, Shared: true,
-		AtomicBatch: true, Linearizable: true, MinTTL: minTTL, MaxTTL: maxTTL, Warnings: s.warnings(srv),
+		AtomicBatch: true, Linearizable: true, BestEffort: s.bestEffort(srv), MinTTL: minTTL, MaxTTL: maxTTL, Warnings: s.warnings(srv),
 	}
 	return nil
+}
+
+// bestEffort says what can make two leaders on this server; see [driver.Caps].
+func (s *Store) bestEffort(srv server) string {
+	var all []string
+	if srv.replicas > s.replicas {
+		all = append(all, "a failover whose former primary lives on")
+	}
+	if policy := srv.settings["maxmemory-policy"]; policy != "" && policy != "noeviction" && srv.settings["maxmemory"] != "0" {
+		all = append(all, "keys that Redis evicts")
+	}
+	return strings.Join(all, ", or ")
 }
 
 // warnings says, for people, what the server cannot promise as it is set up.

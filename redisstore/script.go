@@ -27,18 +27,22 @@ func caller(s *script) *script {
 
 // Lua has one kind of number, exact to 2^53; tokens are below 2^48. It writes large ones as 1e+14 when it joins them to a string: hence F.
 // Where a script gives Redis a number as an argument it is written out.
+//
+// A token is at least the time, and while the server is calm (guard.go) at least the time at which it will grant a place again: the clock that drew those
+// that are lost may have been ahead.
 const baseLua = `
 local S=KEYS[1]
 local B=string.sub(S,1,-7)
 local call=redis.call
 local T=call('TIME')
 local now=T[1]*1000+math.floor(T[2]/1000)
-local V=call('HMGET',S,'n','id','epoch','calm','since','run','max')
+local V=call('HMGET',S,'n','id','epoch','calm','since','run','max','base')
 local count,drew=tonumber(V[1]) or 0,false
 local epoch=V[3] or ''
+local calm,since,most,base=tonumber(V[4]) or 0,tonumber(V[5]) or 0,tonumber(V[7]) or 0,tonumber(V[8]) or 0
 local function F(n) return string.format('%.0f',n) end
-local function draw(odd)
-  local c=now*64
+local function draw(odd,ttl)
+  local c=math.max(now,calm,since+math.max(most,ttl or 0))*64
   if c<=count then c=count+1 end
   if c%2~=odd then c=c+1 end
   count,drew=c,true
@@ -77,16 +81,17 @@ end
 `
 
 // lineLua knows lines. M caches what was read of each, finish writes it back. The claims that hold are those up to token h, always the
-// first of the line; so to grant a place is to raise h. The channel of a line tells who observes it that it has changed.
+// first of the line; so to grant a place is to raise h. The channel of a line tells who observes it that it has changed. Once a day a change puts the
+// end of the keys off, and where nothing changes the renewals do: a line that vanishes under its claims would be led by the next who comes.
 const lineLua = `
 local M,order={},{}
 local function open(name)
   local m=M[name]
   if m then return m end
   m={name=name,line=B..'line:'..name,key=B..'meta:'..name}
-  local v=call('HMGET',m.key,'r','h','k','kn','f')
+  local v=call('HMGET',m.key,'r','h','k','kn','f','e')
   m.r,m.h,m.k,m.kn,m.f=tonumber(v[1]) or 0,tonumber(v[2]) or 0,v[3],tonumber(v[4]) or 0,tonumber(v[5]) or 0
-  m.new=not v[1]
+  m.new,m.e=not v[1],tonumber(v[6]) or 0
   M[name]=m
   order[#order+1]=m
   return m
@@ -175,9 +180,12 @@ local function finish()
         else
           call('HSET',m.key,'r',r,'h',m.h)
         end
-        if m.new then
+        if now-m.e>86400000 then
+          call('HSET',m.key,'e',now)
           call('PEXPIRE',m.line,keep)
           call('PEXPIRE',m.key,keep)
+        end
+        if m.new then
           if call('ZADD',B..'names',0,m.name)==1 and call('PTTL',B..'names')<0 then call('PEXPIRE',B..'names',keep) end
         end
       end

@@ -191,7 +191,8 @@ return {'OK',epoch}
 `)
 
 	// linesScript tells lines: {revision, ms until it is worth to look again, then for each claim owner, lease, slots, held, token, value}. A revision is
-	// odd while somebody stands in the line and even while nobody does: so a line that is empty needs no key to have one.
+	// odd while somebody stands in the line and even while nobody does: so a line that is empty needs no key to have one. None is smaller than what was
+	// drawn when the server went on with another history: those given out before may have told of a line that is lost.
 	linesScript = newScript("line", baseLua, guardLua, leaseLua, lineLua, `
 local out={'OK',epoch}
 local owners={}
@@ -230,6 +231,8 @@ for i=2,#ARGV do
     call('ZREM',B..'names',ARGV[i])
     r=count+count%2
     if r==0 then r=2 end
+  elseif r<base then
+    r=base+1
   end
   out[i+1][1]=F(r)
 end

@@ -107,6 +107,9 @@ end
 return out
 `)
 
+	// tryScript is a claim that may be answered with no.
+	tryScript = func() *script { s := *claimScript; return caller(&s) }()
+
 	releaseScript = newScript("release", baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, dropLua, `
 local n=tonumber(ARGV[5])
 for i=0,n-1 do want[7+i]='s'..ARGV[7+i*8]..':'..ARGV[6+i*8] end
@@ -203,7 +206,7 @@ local function enter(me,c)
     if c.tok>m.h then advance(m,true) end
     return
   end
-  local tok=draw(1)
+  local tok=draw(1,me.t)
   local t=F(tok)
   c.tok,m.empty=tok,false
   call('ZADD',m.line,t,lid..' '..c.slots..' '..t..' '..c.seat..' '..c.id)

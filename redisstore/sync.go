@@ -29,7 +29,10 @@ func (l *lease) later() {
 	l.s.spawn(func() {
 		for l.more() {
 			ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
-			err := l.reconcile(ctx, l.s.calls)
+			ghosts, err := l.compare(ctx, l.s.calls)
+			if err == nil && len(ghosts) > 0 {
+				err = l.Release(ctx, ghosts...)
+			}
 			cancel()
 			if err != nil && l.s.ctx.Err() == nil {
 				l.mu.Lock()
@@ -64,14 +67,23 @@ type known struct {
 	held  bool
 }
 
-// reconcile asks what the server has of the lease and makes it agree with what the owner knows. Only what stood when it asked is judged; what
-// entered or came to hold meanwhile is newer than the answer.
+// reconcile is compare for a verb that has to know before it can go on. What was given up and stands nevertheless is released beside it: that must
+// hold up no renewal, and has to be tried until it is done.
 func (l *lease) reconcile(ctx context.Context, via *link) error {
+	ghosts, err := l.compare(ctx, via)
+	if err == nil && len(ghosts) > 0 {
+		l.learn()
+	}
+	return err
+}
+
+// compare asks what the server has of the lease and makes what the owner knows agree with it. It returns places that are to be released.
+func (l *lease) compare(ctx context.Context, via *link) (ghosts []driver.Place, err error) {
 	select {
 	case l.sync <- struct{}{}:
 		defer func() { <-l.sync }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	l.mu.Lock()
 	stood := map[string]known{}
@@ -84,60 +96,69 @@ func (l *lease) reconcile(ctx context.Context, via *link) error {
 	l.mu.Unlock()
 	got, err := l.s.run(ctx, via, syncScript, false, l.id, epoch, settled, asked)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch got.str(0) {
 	case "OK":
+		return l.judge(stood, got)
 	case "LOST":
 		l.lost()
-		return driver.ErrGone
-	default:
-		return l.s.odd("sync", got)
+		return nil, driver.ErrGone
 	}
-	ghosts, err := l.judge(stood, got)
-	if err != nil || len(ghosts) == 0 {
-		return err
-	}
-	return l.Release(ctx, ghosts...)
+	return nil, l.s.odd("sync", got)
 }
 
-// judge compares. It returns the places that stand though their owner gave them up: their release was lost. A place that its owner believes to
-// hold must still hold, under its token; else the lease is over, before its deadline can be moved any more (guard.go).
+// judge compares. It returns the places that stand though their owner gave them up: their release was lost. stood is what the owner knew when it
+// asked: while the history is the same, what entered, came to hold or was given up since then is newer than the answer. Nothing is newer than another
+// history (guard.go): there a place that its owner believes to hold must hold under its token, or the lease is over, before its deadline can be
+// moved any more.
 func (l *lease) judge(stood map[string]known, got reply) (ghosts []driver.Place, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gone {
 		return nil, driver.ErrGone
 	}
+	moved := got.str(1) != l.epoch
+	stands, tokens := map[string]bool{}, map[uint64]bool{}
 	for i := range got.list(3) {
 		row := reply(got.list(3)).list(i)
 		id, token, held := row.str(2), uint64(row.num(3)), row.num(4) == 1
 		c := l.claims[id]
-		if was, ok := stood[id]; ok && was.token == token && (held || !was.held) {
-			delete(stood, id)
-			if c != nil && c.entered {
-				l.seen(c, held, row.ms(5))
-			}
-		} else if !ok && c == nil {
+		tokens[token] = true
+		was, asked := stood[id]
+		switch {
+		case c == nil && (moved || !asked), c != nil && c.entered && moved && c.token != token:
 			ghosts = append(ghosts, driver.Place{Name: row.str(0), Seat: row.str(1), ID: id, Token: token})
+		case c != nil && c.entered && c.token == token && (held || moved && !c.held || !moved && asked && !was.held):
+			stands[id] = true
+			l.seen(c, held, row.ms(5))
 		}
 	}
-	for id, was := range stood {
-		if c := l.claims[id]; c != nil && c.token == was.token && was.held && got.str(1) != l.epoch && !l.owns(c) {
-			l.end()
-			return nil, driver.ErrGone
-		}
+	if moved && l.bereft(stands) {
+		l.end()
+		return nil, driver.ErrGone
 	}
-	for id, was := range stood {
-		if c := l.claims[id]; c != nil && c.token == was.token && !l.owns(c) {
+	for id, c := range l.claims {
+		_, asked := stood[id]
+		if c.entered && c.busy == 0 && !stands[id] && (moved || asked) && !l.owns(c) {
 			place := c.place()
 			l.forget(c)
 			l.tell(driver.News{Place: place, Gone: true})
 		}
 	}
 	l.epoch, l.changes = got.str(1), got.str(2)
-	l.requests(got.list(4))
+	l.requests(got.list(4), tokens)
 	return ghosts, nil
+}
+
+// bereft says whether the owner believes to hold a place that does not stand so.
+func (l *lease) bereft(stands map[string]bool) bool {
+	for id, c := range l.claims {
+		if c.entered && c.held && !stands[id] && !l.owns(c) {
+			return true
+		}
+	}
+	return false
 }
 
 // owns says whether the owner itself is about to remove the claim: by giving it up, or by another Claim on its seat. Then it is no news.
@@ -153,8 +174,9 @@ func (l *lease) owns(c *claim) bool {
 	return false
 }
 
-// requests tells requests that were not told yet, of claims that hold still. They come in pairs of "<token> <number> <JSON>" and number.
-func (l *lease) requests(all reply) {
+// requests tells requests that were not told yet, of claims that hold still. They come in pairs of "<token> <number> <JSON>" and number. One for a claim
+// whose Claim is not answered yet is left for then. tokens are those of all claims that stand.
+func (l *lease) requests(all reply, tokens map[uint64]bool) {
 	for i := 0; i+1 < len(all); i += 2 {
 		words := strings.SplitN(all.str(i), " ", 3)
 		if len(words) < 3 {
@@ -164,15 +186,17 @@ func (l *lease) requests(all reply) {
 		if number <= l.asked {
 			continue
 		}
-		l.asked = number
 		var r driver.Request
-		if json.Unmarshal([]byte(words[2]), &r) != nil {
-			continue
-		}
-		for _, c := range l.claims {
-			if c.entered && c.token == r.Token {
+		if json.Unmarshal([]byte(words[2]), &r) == nil {
+			c := l.tokens[r.Token]
+			if c == nil && tokens[r.Token] {
+				l.changes = "" // so that the next answer of the server has it asked again
+				return
+			}
+			if c != nil && c.entered {
 				l.tell(driver.News{Place: c.place(), Request: &r})
 			}
 		}
+		l.asked = number
 	}
 }

@@ -58,17 +58,18 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 
 // stillHeld reads how a place stands that was known to hold before Wait was called.
 func (l *lease) stillHeld(ctx context.Context, c *claim) (driver.Place, error) {
-	got, err := l.about(ctx, lookScript, []*claim{c})
-	if err != nil {
-		return driver.Place{}, err
+	held := driver.Place{}
+	err := l.about(ctx, lookScript, []*claim{c}, func(got reply) {
+		if uint64(got.num(3)) == c.token && got.num(4) == 1 && l.claims[c.id] == c {
+			held = c.place()
+		} else {
+			l.later()
+		}
+	})
+	if err == nil && !held.Held {
+		err = driver.ErrGone
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if uint64(got.num(3)) != c.token || got.num(4) != 1 || l.claims[c.id] != c {
-		l.later()
-		return driver.Place{}, driver.ErrGone
-	}
-	return c.place(), nil
+	return held, err
 }
 
 // Follow has News tell what becomes of places.
@@ -168,32 +169,33 @@ func (l *lease) look(claims []*claim) {
 	for len(claims) > 0 {
 		part := claims[:min(some, len(claims))]
 		claims = claims[len(part):]
-		got, err := l.soon(lookScript, part)
-		if err != nil {
+		if l.soon(lookScript, part, func(got reply) { l.looked(part, got) }) != nil {
 			l.again(part)
 			return
 		}
-		l.mu.Lock()
-		missing := got.str(2) != l.changes
-		// A session that waits for very many names looks at them less often: each look takes the server some µs.
-		rest := time.Duration(len(l.claims)) * 10 * time.Millisecond
-		for i, c := range part {
-			if l.claims[c.id] != c || !c.entered {
-				continue
-			}
-			if uint64(got.num(3+3*i)) != c.token {
-				missing, c.at = true, time.Now().Add(poll)
-				continue
-			}
-			l.seen(c, got.num(4+3*i) == 1, got.ms(5+3*i))
-			if rest > poll && got.ms(5+3*i) > poll {
-				c.at = time.Now().Add(min(rest, got.ms(5+3*i)))
-			}
+	}
+}
+
+// looked notes how claims stand. The caller has the mutex.
+func (l *lease) looked(part []*claim, got reply) {
+	missing := got.str(2) != l.changes
+	// A session that waits for very many names looks at them less often: each look takes the server some µs.
+	rest := time.Duration(len(l.claims)) * 10 * time.Millisecond
+	for i, c := range part {
+		if l.claims[c.id] != c || !c.entered {
+			continue
 		}
-		if missing {
-			l.later()
+		if uint64(got.num(3+3*i)) != c.token {
+			missing, c.at = true, time.Now().Add(poll)
+			continue
 		}
-		l.mu.Unlock()
+		l.seen(c, got.num(4+3*i) == 1, got.ms(5+3*i))
+		if rest > poll && got.ms(5+3*i) > poll {
+			c.at = time.Now().Add(min(rest, got.ms(5+3*i)))
+		}
+	}
+	if missing {
+		l.later()
 	}
 }
 
@@ -202,19 +204,18 @@ func (l *lease) want(claims []*claim) {
 	for len(claims) > 0 {
 		part := claims[:min(some, len(claims))]
 		claims = claims[len(part):]
-		got, err := l.soon(followScript, part)
+		err := l.soon(followScript, part, func(got reply) {
+			for i, c := range part {
+				c.at = time.Now().Add(pollWanted)
+				if got.num(3+i) == 1 {
+					l.wanted(c)
+				}
+			}
+		})
 		if err != nil {
 			l.again(part)
 			return
 		}
-		l.mu.Lock()
-		for i, c := range part {
-			c.at = time.Now().Add(pollWanted)
-			if got.num(3+i) == 1 {
-				l.wanted(c)
-			}
-		}
-		l.mu.Unlock()
 	}
 }
 
@@ -227,21 +228,22 @@ func (l *lease) wanted(c *claim) {
 }
 
 // soon is about for what nobody waits for.
-func (l *lease) soon(sc *script, part []*claim) (reply, error) {
+func (l *lease) soon(sc *script, part []*claim, take func(reply)) error {
 	ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
 	defer cancel()
-	return l.about(ctx, sc, part)
+	return l.about(ctx, sc, part, take)
 }
 
 // about runs a script that takes name, seat and ID of claims.
-func (l *lease) about(ctx context.Context, sc *script, part []*claim) (reply, error) {
-	return l.ask(ctx, l.s.calls, sc, false, func() []any {
+func (l *lease) about(ctx context.Context, sc *script, part []*claim, take func(reply)) error {
+	_, err := l.ask(ctx, l.s.calls, sc, false, func() []any {
 		args := []any{len(part)}
 		for _, c := range part {
 			args = append(args, c.name, c.seat, c.id)
 		}
 		return args
-	})
+	}, take)
+	return err
 }
 
 // again has claims looked at a little later, after a failure.
