@@ -1,0 +1,161 @@
+package redisstore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redisstore"
+)
+
+// holdUp is a connection that fails in the writing of the first call that has mark in it, and lets it arrive when late is closed.
+type holdUp struct {
+	net.Conn
+	mark    string
+	done    *atomic.Bool
+	late    chan struct{}
+	arrived chan struct{}
+}
+
+func (h *holdUp) Write(b []byte) (int, error) {
+	if !bytes.Contains(b, []byte(h.mark)) || h.done.Swap(true) {
+		return h.Conn.Write(b)
+	}
+	call := bytes.Clone(b)
+	go func() {
+		<-h.late
+		_, _ = h.Conn.Write(call)
+		_, _ = h.Conn.Read(make([]byte, 1000))
+		close(h.arrived)
+	}()
+	return 0, io.EOF
+}
+
+func (h *holdUp) Close() error { return nil }
+
+// A Claim with Try fails with its connection, and arrives later than whatever comes after. If the store repeated it by itself, its "taken" would be final, and
+// nobody would ever give up what the late one enters.
+func TestATryIsNotRepeatedInSilence(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	h := holdUp{mark: "the-try", done: new(atomic.Bool), late: make(chan struct{}), arrived: make(chan struct{})}
+	client := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		c, err := net.Dial(network, srv.Addr())
+		own := h
+		own.Conn = c
+		return &own, err
+	}})
+	defer client.Close()
+	s, err := redisstore.New(t.Context(), client, redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	first, l := grant(t, store(t, srv.Addr()), time.Minute), grant(t, s, time.Minute)
+	p := enter(t, first, "n", "1")
+	c := driver.Claim{Name: "n", ID: "the-try", Try: true}
+	_, err = l.Claim(t.Context(), c)
+	if err == nil || errors.Is(err, driver.ErrTaken) {
+		t.Errorf("a try whose connection broke = %v, want it unknown", err)
+	}
+	if !errors.Is(err, driver.ErrTaken) { // then the caller gives it up
+		if err := l.Release(t.Context(), driver.Place{Name: "n", ID: "the-try"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Release(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	close(h.late)
+	<-h.arrived
+	if ln, err := s.Line(t.Context(), "n"); err != nil || ln.Holder != nil {
+		t.Errorf("the line = %+v, %v, want it empty: a claim stands for nobody", ln.Holder, err)
+	}
+}
+
+// Names, IDs and values may be anything.
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := store(t, srv.Addr())
+	l, other := grant(t, s, time.Minute), grant(t, s, time.Minute)
+	names := []string{"\x00", "a}b{c", "{}", "server", "lease:" + l.ID(), "s:n", "1e300", "9007199254740993", "\xff\xfe", "%d %s", "a b\nc", "*", "0",
+		strings.Repeat("\xff", 100), strings.Repeat("x", 100_000)}
+	for _, name := range names {
+		id := func(k string) string { return "1 -1 9007199254740993 \n\x00" + name[:min(len(name), 50)] + k }
+		value := []byte("\x00\xff" + name)
+		p, err := l.Claim(t.Context(), driver.Claim{Name: name, Seat: "Seat9", ID: id("a"), Value: value})
+		if err != nil || !p[0].Held {
+			t.Fatalf("Claim of %.40q = %+v, %v", name, p, err)
+		}
+		q, err := other.Claim(t.Context(), driver.Claim{Name: name, ID: id("b")})
+		if err != nil || q[0].Held {
+			t.Fatalf("the second Claim of %.40q = %+v, %v", name, q, err)
+		}
+		if ln, err := s.Line(t.Context(), name); err != nil || ln.Holder == nil || !bytes.Equal(ln.Holder.Value, value) || len(ln.Waiters) != 1 {
+			t.Errorf("the line of %.40q = %+v, %v", name, ln.Holder, err)
+		}
+		if all, err := s.Lines(t.Context(), name); err != nil || len(all) != 1 || all[0].Name != name {
+			t.Errorf("Lines of %.40q = %d, %v", name, len(all), err)
+		}
+		if err := l.Update(t.Context(), p[0], nil); err != nil {
+			t.Errorf("Update of %.40q = %v", name, err)
+		}
+		p[0].Record, p[0].Journal = &driver.Record{Key: "1", Value: value[:min(len(value), driver.MaxRecord)]}, name
+		if err := l.Release(t.Context(), p[0]); err != nil {
+			t.Fatal(err)
+		}
+		held, err := other.Wait(soon(t), q[0])
+		if err != nil || held.Token <= p[0].Token {
+			t.Fatalf("Wait for %.40q = %+v, %v", name, held, err)
+		}
+		if all, err := s.Records(t.Context(), name, "", 9); err != nil || len(all) != 1 || !bytes.Equal(all[0].Value, p[0].Record.Value) {
+			t.Errorf("the journal of %.40q has %d records, %v", name, len(all), err)
+		}
+		if err := other.Release(t.Context(), q[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if all, err := s.Lines(t.Context(), ""); err != nil || len(all) != 0 {
+		t.Errorf("%d lines are left, %v", len(all), err)
+	}
+}
+
+// Caps say what can make two leaders on the server as it is.
+func TestBestEffort(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	has := func(replicas int, want string) {
+		t.Helper()
+		s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}, Replicas: replicas})
+		defer s.Close()
+		if got := s.Caps().BestEffort; got != want {
+			t.Errorf("BestEffort with Replicas %d = %q, want %q", replicas, got, want)
+		}
+	}
+	has(0, "")
+	srv.Do("CONFIG", "SET", "maxmemory", "100mb")
+	has(0, "")
+	srv.Do("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
+	has(0, "keys that Redis evicts")
+	redistest.Start(t, redistest.Options{Replica: srv}).Synced()
+	has(0, "a failover whose former primary lives on, or keys that Redis evicts")
+	has(1, "keys that Redis evicts")
+	srv.Do("CONFIG", "SET", "maxmemory-policy", "noeviction")
+	redistest.Start(t, redistest.Options{Replica: srv}).Synced()
+	has(1, "a failover whose former primary lives on")
+	has(2, "")
+}
