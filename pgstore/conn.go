@@ -195,6 +195,32 @@ func (s *Store) wrap(ctx context.Context, verb string, err error) error {
 // line makes one line of a text that may have several.
 func line(text string) string { return strings.Join(strings.Fields(text), " ") }
 
+// misfits are fixed words of the parser, the more telling first.
+var misfits = []string{"sslmode is invalid", "unable to read CA file", "unable to add CA to cert pool", `both "sslcert" and "sslkey" are required`, "unable to read sslkey",
+	"failed to decode sslkey", "unable to find sslpassword", "unable to decrypt key", "unable to read cert", "unable to load cert", "failed to configure TLS",
+	"invalid sslcertmode", "invalid connect_timeout", "could not match port numbers to hosts", "invalid port", "unknown target_session_attrs", "min_protocol_version",
+	"max_protocol_version", "unknown channel_binding", "invalid require_auth", "failed to read service", "statement_cache_capacity", "description_cache_capacity",
+	"default_query_exec_mode", "pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime_jitter", "pool_max_conn_lifetime",
+	"pool_max_conn_idle_time", "pool_health_check_period", "failed to parse as keyword/value", "failed to parse as URL"}
+
+// unfit says why a connection string cannot be used. The parser's own text quotes the string, with a password it did not know for one: only its fixed words are
+// passed on.
+func unfit(err error) string {
+	if err == nil { // there is none
+		return ""
+	}
+	text := err.Error()
+	if at := strings.LastIndex(text, "`: "); at >= 0 {
+		text = text[at:]
+	}
+	for _, known := range misfits {
+		if strings.Contains(text, known) {
+			return known + ": "
+		}
+	}
+	return ""
+}
+
 // hostsOf names where a configuration leads to.
 func hostsOf(c *pgconn.Config) string {
 	all := []string{address(c.Host, c.Port)}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,16 +50,28 @@ func (st state) faults() (all [][2]string) {
 	return all
 }
 
-// warnings is what Caps tells of it.
-func (s *Store) warnings(ctx context.Context, conn *pgx.Conn) (all []string) {
+// bestEffort names what can make two leaders, as driver.Caps tells it; nothing where nothing can.
+func (st state) bestEffort() string {
+	var all []string
+	if st.followers > 0 && st.standbys == "" {
+		all = append(all, "a failover to a standby that lags")
+	}
+	if st.fsync == "off" || st.pages == "off" {
+		all = append(all, "a crash of the machine")
+	}
+	return strings.Join(all, ", or ")
+}
+
+// weak is what Caps tells of it.
+func (s *Store) weak(ctx context.Context, conn *pgx.Conn) (bestEffort string, warnings []string) {
 	st, err := s.stateOf(ctx, conn)
 	if err != nil {
-		return []string{"how the server keeps its data could not be found out: " + s.wrap(ctx, "settings", err).Error()}
+		return "", []string{"how the server keeps its data could not be found out: " + s.wrap(ctx, "settings", err).Error()}
 	}
 	for _, f := range st.faults() {
-		all = append(all, f[0]+": "+f[1])
+		warnings = append(warnings, f[0]+": "+f[1])
 	}
-	return all
+	return st.bestEffort(), warnings
 }
 
 // Examine implements [driver.Examiner].

@@ -47,8 +47,8 @@ func failover(t *testing.T, leave func(*pgtest.Server)) (old, now *pgtest.Server
 	old = pgtest.Start(t, pgtest.Options{})
 	now = old.Standby()
 	s := opened(t, pgstore.Config{DSN: old.URLAt(now.Addr() + "," + old.Addr())}) // the standby first: it must be passed over
-	if w := s.Caps().Warnings; len(w) > 0 {
-		t.Errorf("warnings with a synchronous standby: %q", w)
+	if c := s.Caps(); len(c.Warnings) > 0 || c.BestEffort != "" {
+		t.Errorf("with a synchronous standby: warnings %q, BestEffort %q", c.Warnings, c.BestEffort)
 	}
 	l, w := granted(t, s, 6*time.Second), granted(t, s, time.Minute)
 	p, q := entered(t, l, "kept"), entered(t, w, "kept")
@@ -155,6 +155,9 @@ func TestAnAsynchronousStandbyIsWarnedOf(t *testing.T) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
 	if w := fmt.Sprint(s.Caps().Warnings); w == "[]" {
 		t.Error("no warning of a standby that is not synchronous")
+	}
+	if best := s.Caps().BestEffort; best != "a failover to a standby that lags" {
+		t.Errorf("BestEffort = %q with a standby that is not synchronous", best)
 	}
 	// And a standby alone is no store.
 	if _, err := pgstore.Open(soon(t), pgstore.Config{DSN: b.URL()}); err == nil {

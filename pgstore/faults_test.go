@@ -159,6 +159,9 @@ func TestSecretsAndTLS(t *testing.T) {
 			t.Errorf("Open with %s = %v, want ErrRefused", what, err)
 			continue
 		}
+		if says := map[string]string{"a broken DSN": "invalid port", "another broken DSN": "sslmode is invalid"}[what]; !strings.Contains(err.Error(), says) {
+			t.Errorf("Open with %s = %v, want %q named", what, err, says)
+		}
 		for _, secret := range []string{"s3cr", "wr0ng", "0ther", "wörd", "\n"} {
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("Open with %s shows %q: %v", what, secret, err)

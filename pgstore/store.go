@@ -82,8 +82,8 @@ var (
 // that we may not create are a [driver.ErrRefused].
 func Open(ctx context.Context, c Config) (*Store, error) {
 	cfg, err := pgxpool.ParseConfig(c.DSN)
-	if err != nil || c.DSN == "" { // whose text may have the password in it
-		return nil, fmt.Errorf("postgres: the connection string cannot be used: write postgres://USER@HOST:5432/DATABASE: %w", driver.ErrRefused)
+	if err != nil || c.DSN == "" {
+		return nil, fmt.Errorf("postgres: the connection string cannot be used: %swrite postgres://USER@HOST:5432/DATABASE: %w", unfit(err), driver.ErrRefused)
 	}
 	if c.Password != "" {
 		cfg.ConnConfig.Password = c.Password
@@ -119,7 +119,7 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 		discard(conn)
 		return nil, s.wrap(ctx, "open", err)
 	}
-	warnings := s.warnings(ctx, conn)
+	bestEffort, warnings := s.weak(ctx, conn)
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		discard(conn)
 		return nil, s.wrap(ctx, "open", err)
@@ -130,6 +130,7 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 		warnings = append(warnings, said)
 	}
 	s.caps = capsOf(version, s.ear.works(), warnings)
+	s.caps.BestEffort = bestEffort
 	s.work.Go(s.ear.run)
 	s.work.Go(s.sweep)
 	return s, nil

@@ -56,3 +56,17 @@ func TestAStandbyIsPromoted(t *testing.T) {
 		t.Errorf("after the failover the sum is %q", got)
 	}
 }
+
+// A backend that outlives its postmaster keeps the next server from starting.
+func TestAServerIsStartedAtOnceAfterItsDeath(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	for range 5 {
+		for range 20 { // some are being started just now
+			go func() { _ = answers(s.URL(), time.Second) }()
+		}
+		time.Sleep(5 * time.Millisecond)
+		s.Kill()
+		s.Restart()
+	}
+}

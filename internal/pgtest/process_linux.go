@@ -104,21 +104,40 @@ func (s *Server) Kill() {
 	}
 	select {
 	case <-exited:
-		return
 	default:
+		pid := cmd.Process.Pid
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // it starts no others
+		for _, p := range children(pid) {
+			_ = syscall.Kill(p, syscall.SIGKILL)
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		<-exited
 	}
-	pid := cmd.Process.Pid
-	_ = syscall.Kill(pid, syscall.SIGSTOP) // it starts no others
-	others := children(pid)
-	for _, p := range others {
-		_ = syscall.Kill(p, syscall.SIGKILL)
-	}
-	_ = syscall.Kill(pid, syscall.SIGKILL)
-	<-exited
-	for _, p := range others { // the next server refuses to start beside them
-		for end := time.Now().Add(5 * time.Second); syscall.Kill(p, 0) == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	// The next server refuses to start beside what is left of this one: who was started while the others were counted, who lives on after a crash.
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		left := within(s.data())
+		if len(left) == 0 {
+			return
+		}
+		for _, p := range left {
+			_ = syscall.Kill(p, syscall.SIGKILL)
 		}
 	}
+}
+
+// within returns the processes that work in a folder: all of a server's do in its data, and nobody else does. One that is dead and not yet buried does not.
+func within(dir string) (all []int) {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, link := range links {
+		at, err := os.Readlink(link)
+		if err != nil || at != dir {
+			continue
+		}
+		if p, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // Stop freezes all processes of the server (SIGSTOP). Its connections stay open and silent.
