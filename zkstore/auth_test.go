@@ -12,6 +12,7 @@ import (
 )
 
 func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
+	t.Parallel()
 	srv := zktest.Start(t, zktest.Options{NoSync: true, Config: long})
 	const secret = "pa55-w0rd"
 	s := openWith(t, zkstore.Config{Servers: []string{srv.Addr()}, Username: "u", Password: secret})
@@ -40,6 +41,7 @@ func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	cert := zktest.NewCert(t)
 	srv := zktest.Start(t, zktest.Options{NoSync: true, TLS: cert, Config: long})
 	s := openWith(t, zkstore.Config{Servers: []string{srv.Addr()}, TLS: cert.Client})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -23,6 +24,7 @@ type claim struct {
 	isGone  bool          // left is closed
 	leaving bool          // somebody sees to that already
 	arm     uint64        // differs for each watch set on its node; 0: none is set
+	armGen  uint64        // the connection by which that was set
 	note    *note         // what it leaves in a journal
 	seen    *sight        // how its line stood when it entered, until somebody waits
 	follows bool          // News is to tell that it holds,
@@ -64,6 +66,10 @@ func (l *lease) checkClaims(claims []driver.Claim) error {
 	for _, c := range claims {
 		if len(c.Value) > maxValue {
 			return fmt.Errorf("%s: a value of %d bytes, more than %d: %w", c.Name, len(c.Value), maxValue, driver.ErrRefused)
+		}
+		odd := strings.ContainsFunc(c.Seat, func(r rune) bool { return !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z') })
+		if odd || len(c.Seat) > 16 { // it is part of a path
+			return fmt.Errorf("the seat %q of a claim on %q is not at most 16 letters and digits: %w", c.Seat, c.Name, driver.ErrRefused)
 		}
 	}
 	return nil

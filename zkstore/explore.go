@@ -125,6 +125,9 @@ func (s *Store) negotiate(ctx context.Context, addr string, timeout time.Duratio
 	if _, err := io.ReadFull(c, head); err != nil {
 		return 0, fmt.Errorf("it closed the connection (it may have no quorum): %w", err)
 	}
+	if strange(head) {
+		return 0, fmt.Errorf("ZooKeeper at %s: %w: %w", addr, errStrange, driver.ErrRefused)
+	}
 	sid, got, _ := answered(head)
 	if sid == 0 || got <= 0 {
 		return 0, errors.New("it gave no session")

@@ -22,3 +22,16 @@ func LateCreate(held driver.Lease, want driver.Claim) error {
 	_, err := multi(context.Background(), l.link, l.step(guard, []*claim{c})...)
 	return err
 }
+
+// WatchedGone looks at a node that is not there, watched, and returns how many watches that leaves.
+func WatchedGone(held driver.Lease, path string) (int, error) {
+	l := held.(*lease)
+	count := func() int {
+		l.link.mu.Lock()
+		defer l.link.mu.Unlock()
+		return len(l.link.watches)
+	}
+	before := count()
+	_, _, err := l.link.look(context.Background(), ofNode, path, true)
+	return count() - before, err
+}

@@ -26,7 +26,7 @@ func needAll(t *testing.T) {
 // behind returns a server, a store that reaches it through a proxy, and one that reaches it directly.
 func behind(t *testing.T) (p *proxy.Proxy, far, near *zkstore.Store, srv *zktest.Server) {
 	t.Helper()
-	srv = zktest.Start(t, zktest.Options{NoSync: true, Config: long})
+	srv = shared(t)
 	p, err := proxy.Listen(srv.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -38,10 +38,10 @@ func behind(t *testing.T) (p *proxy.Proxy, far, near *zkstore.Store, srv *zktest
 	return p, far, near, srv
 }
 
-// stand returns how many stand in the line of "job".
+// stand returns how many stand in the line that has the test's name.
 func stand(t *testing.T, s driver.Store) int {
 	t.Helper()
-	ln, err := s.Line(within(t, 10*time.Second), "job")
+	ln, err := s.Line(within(t, 10*time.Second), t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,13 +56,13 @@ func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	p, far, near, _ := behind(t)
 	l := grantAt(t, far, "a", 8*time.Second)
 	keep(t, l)
-	if err := l.Release(within(t, 10*time.Second), enterAt(t, l, "job", "zero")); err != nil { // so that the line's node is there
+	if err := l.Release(within(t, 10*time.Second), enterAt(t, l, t.Name(), "zero")); err != nil { // so that the line's node is there
 		t.Fatal(err)
 	}
 	p.Hold(proxy.Down)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := l.Claim(ctx, driver.Claim{Name: "job", ID: "one"}); err == nil {
+	if _, err := l.Claim(ctx, driver.Claim{Name: t.Name(), ID: "one"}); err == nil {
 		t.Fatal("Claim returned though no answer came")
 	}
 	if n := stand(t, near); n != 1 {
@@ -70,11 +70,11 @@ func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	}
 	p.Cut()
 	p.Heal()
-	if err := l.Release(within(t, 20*time.Second), driver.Place{Name: "job", ID: "one"}); err != nil {
+	if err := l.Release(within(t, 20*time.Second), driver.Place{Name: t.Name(), ID: "one"}); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
 	other := grantAt(t, near, "b", 8*time.Second)
-	if q := enterAt(t, other, "job", "two"); !q.Held {
+	if q := enterAt(t, other, t.Name(), "two"); !q.Held {
 		t.Errorf("the next claim = %+v, want it held: a ghost stands before it", q)
 	}
 	if err := l.Renew(within(t, 10*time.Second)); err != nil {
@@ -94,7 +94,7 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		places, err := l.Claim(within(t, 60*time.Second), driver.Claim{Name: "job", ID: "one"})
+		places, err := l.Claim(within(t, 60*time.Second), driver.Claim{Name: t.Name(), ID: "one"})
 		done <- answer{places, err}
 	}()
 	for range 3 {
@@ -118,13 +118,13 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 func TestALateCreateDoesNotEnter(t *testing.T) {
 	_, _, near, _ := behind(t)
 	l := grantAt(t, near, "a", 8*time.Second)
-	if err := zkstore.LateCreate(l, driver.Claim{Name: "job", ID: "one"}); !errors.Is(err, zk.ErrBadVersion) {
+	if err := zkstore.LateCreate(l, driver.Claim{Name: t.Name(), ID: "one"}); !errors.Is(err, zk.ErrBadVersion) {
 		t.Errorf("a late create = %v, want it refused", err)
 	}
 	if n := stand(t, near); n != 0 {
 		t.Errorf("%d stand, want nobody", n)
 	}
-	if p := enterAt(t, l, "job", "two"); !p.Held { // and the lease goes on
+	if p := enterAt(t, l, t.Name(), "two"); !p.Held { // and the lease goes on
 		t.Errorf("a claim after it = %+v", p)
 	}
 }
@@ -134,19 +134,19 @@ func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 	_, _, near, srv := behind(t)
 	c := plain(t, srv.Addr())
 	l := grantAt(t, near, "a", 8*time.Second)
-	p := enterAt(t, l, "job", "one")
+	p := enterAt(t, l, t.Name(), "one")
 	if err := l.Release(within(t, 10*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"readme", "_c_0123456789abcdef0123456789abcdef-lock-0000000001", "p1-x", "p1-0000000000000000-0-0-0-x"} {
-		if _, err := c.Create("/primacy/job/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		if _, err := c.Create("/primacy/"+t.Name()+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if p := enterAt(t, l, "job", "two"); !p.Held {
+	if p := enterAt(t, l, t.Name(), "two"); !p.Held {
 		t.Errorf("claim = %+v, want it held", p)
 	}
-	ln, err := near.Line(within(t, 10*time.Second), "job")
+	ln, err := near.Line(within(t, 10*time.Second), t.Name())
 	if err != nil || ln.Holder == nil || len(ln.Waiters) != 4 || ln.Waiters[0].Note == "" || ln.Waiters[0].Held {
 		t.Errorf("line = %+v, %v, want the others shown with a note", ln, err)
 	}
@@ -154,9 +154,10 @@ func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 
 // Finding 10, second half, CURATOR-460 and CURATOR-696: a holder whose session ended is told, has no right from its ttl on, and a new session works.
 func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
+	t.Parallel()
 	p, far, near, _ := behind(t)
 	l := grantAt(t, far, "a", 2*time.Second)
-	mine := enterAt(t, l, "job", "one")
+	mine := enterAt(t, l, t.Name(), "one")
 	if err := l.Renew(within(t, 5*time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +168,7 @@ func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 	}()
 	other := grantAt(t, near, "b", 8*time.Second)
 	keep(t, other)
-	q := enterAt(t, other, "job", "two")
+	q := enterAt(t, other, t.Name(), "two")
 	p.Hold()
 	var promised time.Time
 	go func() {
@@ -199,7 +200,7 @@ func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 		t.Errorf("Release = %v", err)
 	}
 	again := grantAt(t, far, "a", 8*time.Second)
-	if got := enterAt(t, again, "job", "three"); got.Held || got.Token <= q.Token {
+	if got := enterAt(t, again, t.Name(), "three"); got.Held || got.Token <= q.Token {
 		t.Errorf("a claim of a new session = %+v, want it behind token %d", got, q.Token)
 	}
 }

@@ -41,7 +41,7 @@ func (n *note) op(s *Store) any {
 }
 
 // learn makes of the reason why op was not done a better op. False: it cannot be kept.
-func (n *note) learn(l *lease, err error) bool {
+func (n *note) learn(ctx context.Context, l *lease, err error) bool {
 	switch {
 	case errors.Is(err, zk.ErrNodeExists) && !n.exists:
 		n.exists = true
@@ -50,7 +50,7 @@ func (n *note) learn(l *lease, err error) bool {
 		n.exists = false
 		return true
 	case errors.Is(err, zk.ErrNoNode):
-		return l.store.ensure(context.Background(), l.link, l.store.at("@journal", escape(n.journal))) == nil
+		return l.store.ensure(ctx, l.link, l.store.at("@journal", escape(n.journal))) == nil
 	}
 	return false
 }

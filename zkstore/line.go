@@ -144,12 +144,13 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 func anyOf(ctx, stop context.Context, watches []*watch) error {
 	woken := make(chan struct{}, 1)
 	for _, w := range watches {
-		w.on(func(bool) {
+		off := w.on(func(bool) {
 			select {
 			case woken <- struct{}{}:
 			default:
 			}
 		})
+		defer off()
 	}
 	late := time.NewTimer(slowly)
 	defer late.Stop()
@@ -175,7 +176,10 @@ func (s *Store) show(ctx context.Context, l *link, name string, watched bool) (d
 		watches := []*watch{w}
 		if !dir.exists {
 			if watched {
-				_, w, err := l.look(ctx, ofNode, s.at(escape(name)), true)
+				got, w, err := l.look(ctx, ofComing, s.at(escape(name)), true)
+				if err == nil && got.exists {
+					continue // it has come meanwhile, and that watch would not tell who comes into it
+				}
 				return driver.Line{Name: name, Revision: 1}, []*watch{w}, err
 			}
 			return driver.Line{Name: name, Revision: 1}, nil, nil

@@ -246,7 +246,8 @@ func (l *link) end(why error, closing bool) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	delete(l.store.links, l)
-	l.store.work.Go(func() {
+	go func() {
+		defer l.store.work.Done()
 		l.conn.Close() // waits a second at most for the servers' answer
 		l.mu.Lock()
 		l.mute = true
@@ -259,7 +260,7 @@ func (l *link) end(why error, closing bool) {
 		case <-l.idle:
 		case <-time.After(5 * time.Second): // go-zookeeper is not to keep us from closing
 		}
-	})
+	}()
 }
 
 // call does one request. go-zookeeper's calls know no context: one that is given up may still be done, as the port allows, unless f makes something. The

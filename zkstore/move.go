@@ -52,7 +52,7 @@ func (w *swap) failed(l *lease, at int, err error) error {
 		}
 		return err
 	}
-	if !w.old.note.learn(l, err) {
+	if !w.old.note.learn(context.Background(), l, err) {
 		w.old.note = nil
 	}
 	return nil
@@ -134,9 +134,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	c.note = l.store.note(p)
-	l.mu.Unlock()
+	left := l.store.note(p) // by this call only: one that fails leaves nothing for whatever ends the place later
 	for {
 		if err := l.store.barrier(ctx, l.link); err != nil { // an heir that others saw is there for us too
 			return err
@@ -157,23 +155,31 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		case nodes[at].lease == l.id:
 			return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 		}
-		again, err := l.hand(ctx, c, nodes[1:at], nodes[at])
+		again, err := l.hand(ctx, c, nodes[1:at], nodes[at], &left)
 		if err != nil || !again {
 			return err
 		}
 	}
 }
 
-// hand removes a claim, and those between it and its heir, in one step if the heir still stands. It says whether somebody has left meanwhile, so that
-// the line must be looked at again.
-func (l *lease) hand(ctx context.Context, c *claim, between []node, heir node) (again bool, err error) {
+// hand removes a claim, and those between it and its heir, in one step if the heir still stands. It says whether the line must be looked at again: somebody has left
+// meanwhile, or there were more between than one request holds, and those in front were removed.
+func (l *lease) hand(ctx context.Context, c *claim, between []node, heir node, left **note) (again bool, err error) {
 	ops := []any{&zk.CheckVersionRequest{Path: heir.path, Version: -1}}
+	size := 0
 	for _, n := range between {
+		if size += len(n.path) + 20; size > maxBatch {
+			_, err := multi(ctx, l.link, append(ops, &zk.CheckVersionRequest{Path: c.path, Version: -1})...)
+			if errors.Is(err, zk.ErrNoNode) {
+				err = nil
+			}
+			return err == nil, err
+		}
 		ops = append(ops, &zk.DeleteRequest{Path: n.path, Version: -1})
 	}
 	ops = append(ops, &zk.DeleteRequest{Path: c.path, Version: -1})
-	if c.note != nil {
-		ops = append(ops, c.note.op(l.store))
+	if *left != nil {
+		ops = append(ops, (*left).op(l.store))
 	}
 	l.mu.Lock()
 	c.quiet = true // if this is what removes it, that is no news
@@ -193,9 +199,9 @@ func (l *lease) hand(ctx context.Context, c *claim, between []node, heir node) (
 	if at < 0 {
 		return false, err // unknown
 	}
-	if c.note != nil && at == len(ops)-1 {
-		if !c.note.learn(l, err) {
-			c.note = nil
+	if *left != nil && at == len(ops)-1 {
+		if !(*left).learn(ctx, l, err) {
+			*left = nil
 		}
 		return true, nil
 	}

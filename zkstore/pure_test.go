@@ -1,6 +1,7 @@
 package zkstore
 
 import (
+	"context"
 	"math"
 	"slices"
 	"testing"
@@ -174,5 +175,35 @@ func TestARenewalThatMakesItsOwnProofTakesTwoGaps(t *testing.T) {
 		if at = w.answered + l.untilNext(called, timeout); n > 3 {
 			t.Fatal("three writes prove nothing")
 		}
+	}
+}
+
+// Who waits looks again every few seconds, at a watch that may be there for months.
+func TestWhoHasStoppedWaitingIsNotCalled(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := &watch{fired: make(chan struct{})}
+	for range 100 {
+		_ = anyOf(ended, t.Context(), []*watch{w})
+	}
+	if len(w.also) != 0 {
+		t.Errorf("%d are called by a watch that nobody waits for", len(w.also))
+	}
+	called := 0
+	off := w.on(func(bool) { called++ })
+	w.on(func(bool) { called++ })
+	off()
+	w.tell(true)
+	off()
+	if w.on(func(bool) { called++ }); called != 2 {
+		t.Errorf("%d were called, want two", called)
+	}
+}
+
+// A watch of an earlier connection has not fired, and guards nothing.
+func TestAWatchOfAnEarlierConnectionGuardsNothing(t *testing.T) {
+	l, c := &lease{}, &claim{arm: 1, armGen: 3}
+	if !l.guarded(c, 3) || l.guarded(c, 4) || l.guarded(&claim{armGen: 3}, 3) {
+		t.Error("guarded, though no watch of this connection is set")
 	}
 }

@@ -98,7 +98,11 @@ func (l *lease) leave(all []*claim) {
 	}
 	l.mu.Unlock()
 	for len(now) > 0 {
-		n := min(len(now), maxMany/2)
+		n, size := 1, len(now[0].path)
+		for n < min(len(now), maxMany/2) && size+len(now[n].path) < maxBatch/4 { // beside them there is room for the records
+			size += len(now[n].path)
+			n++
+		}
 		go l.erase(now[:n:n])
 		now = now[n:]
 	}
@@ -128,7 +132,7 @@ func (l *lease) erase(batch []*claim) {
 			batch = append(batch[:at:at], batch[at+1:]...)
 			continue
 		case at >= len(batch):
-			if c := notes[at-len(batch)]; !c.note.learn(l, err) {
+			if c := notes[at-len(batch)]; !c.note.learn(context.Background(), l, err) {
 				c.note = nil // no record keeps a place from being given up
 			}
 			continue

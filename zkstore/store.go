@@ -161,6 +161,7 @@ func (s *Store) dial(timeout time.Duration) (*link, error) {
 		return nil, err
 	}
 	s.links[l] = true
+	s.work.Add(1) // until its end has been seen to
 	return l, nil
 }
 

@@ -24,6 +24,7 @@ type fate int
 const (
 	pass       fate = iota
 	drop            // the connection is lost before the server has it
+	swallow         // it is never answered
 	loseAnswer      // the connection is lost when the server has done it
 )
 
@@ -97,8 +98,15 @@ func (p *teller) serve(c net.Conn) {
 	}()
 	for {
 		frame, err := readFrame(c)
-		if err != nil || len(frame) >= 12 && p.fateOf(c, frame) == drop {
+		f := pass
+		if err == nil && len(frame) >= 12 {
+			f = p.fateOf(c, frame)
+		}
+		if err != nil || f == drop {
 			return
+		}
+		if f == swallow {
+			continue
 		}
 		if _, err := s.Write(frame); err != nil {
 			return

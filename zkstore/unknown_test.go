@@ -7,19 +7,18 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/zktest"
 )
 
 // lostTwice has the answer to a create lost, and the connection once more while it is looked for what became of it: in the request before which lostAt says so.
 func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request string) bool) (*teller, driver.Lease, driver.Store) {
 	t.Helper()
-	srv := zktest.Start(t, zktest.Options{NoSync: true, Config: long})
+	srv := shared(t)
 	p := newTeller(t, srv.Addr())
 	far := stopAtEnd(t, openAt(t, p.addr()))
 	near := stopAtEnd(t, openAt(t, srv.Addr()))
 	l := grantAt(t, far, "a", 20*time.Second)
 	keep(t, l)
-	if err := l.Release(within(t, 10*time.Second), enterAt(t, l, "job", "zero")); err != nil { // so that the line's node is there
+	if err := l.Release(within(t, 10*time.Second), enterAt(t, l, t.Name(), "zero")); err != nil { // so that the line's node is there
 		t.Fatal(err)
 	}
 	create, look := once(enters, loseAnswer), once(lostAt, answer)
@@ -44,7 +43,7 @@ func raisesLife(opcode int32, request string) bool {
 }
 
 func looksAtLine(opcode int32, request string) bool {
-	return opcode == opGetChildren2 && strings.Contains(request, "/job")
+	return opcode == opGetChildren2 && strings.Contains(request, "/primacy/TestALoss")
 }
 
 // A second loss, while the first one is looked into, must not have the claim entered again: it would wait behind itself for as long as the lease lives.
@@ -56,7 +55,7 @@ func TestALossWhileALostAnswerIsLookedForEntersNoSecondNode(t *testing.T) {
 	}{{"no loss but the first", func(int32, string) bool { return false }, pass}, {"look", looksAtLife, drop}, {"raise", raisesLife, loseAnswer}, {"children", looksAtLine, drop}} {
 		t.Run(c.what, func(t *testing.T) {
 			_, l, near := lostTwice(t, c.fate, c.lostAt)
-			places, err := l.Claim(within(t, 30*time.Second), driver.Claim{Name: "job", ID: "one"})
+			places, err := l.Claim(within(t, 30*time.Second), driver.Claim{Name: t.Name(), ID: "one"})
 			if err != nil || !places[0].Held {
 				t.Errorf("Claim = %+v, %v, want it held", places, err)
 			}
@@ -78,10 +77,10 @@ func TestAReleaseAfterALossWhileALostAnswerIsLookedForLeavesNothing(t *testing.T
 	_, l, near := lostTwice(t, drop, looksAtLife)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := l.Claim(ctx, driver.Claim{Name: "job", ID: "one"}); err == nil {
+	if _, err := l.Claim(ctx, driver.Claim{Name: t.Name(), ID: "one"}); err == nil {
 		t.Skip("the claim was faster")
 	}
-	if err := l.Release(within(t, 30*time.Second), driver.Place{Name: "job", ID: "one"}); err != nil {
+	if err := l.Release(within(t, 30*time.Second), driver.Place{Name: t.Name(), ID: "one"}); err != nil {
 		t.Errorf("Release: %v", err)
 	}
 	if n := stand(t, near); n != 0 {

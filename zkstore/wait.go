@@ -58,19 +58,20 @@ func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
 		before := slotsOf(nodes[:at])
 		index := slices.IndexFunc(nodes, func(o node) bool { return o.path == front[i].path })
 		alone := driver.Free(c.want.Slots, slices.Delete(before, index, index+1)...)
-		w.on(func(deleted bool) {
+		off := w.on(func(deleted bool) {
 			select {
 			case woken <- deleted && alone:
 			default:
 			}
 		})
+		defer off()
 	}
 	late := time.NewTimer(slowly)
 	defer late.Stop()
 	select {
 	case turn := <-woken:
 		now, _, _ := l.link.generation()
-		return turn && now == gen && l.guarded(c) && !l.link.over(), nil
+		return turn && now == gen && l.guarded(c, gen) && !l.link.over(), nil
 	case <-c.left:
 		return false, driver.ErrGone
 	case <-late.C:
@@ -104,16 +105,17 @@ func (l *lease) lookFor(ctx context.Context, c *claim) (*sight, error) {
 	return &sight{nodes, at, gen}, err
 }
 
-// guarded says whether a watch is set on a claim's own node, which stands.
-func (l *lease) guarded(c *claim) bool {
+// guarded says whether a watch is set on a claim's own node, which stands, on that connection: one of an earlier connection may not know yet that it is none any more.
+func (l *lease) guarded(c *claim, gen uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !c.isGone && c.arm != 0
+	return !c.isGone && c.arm != 0 && c.armGen == gen
 }
 
 // guardNode sets a watch on a claim's own node, so that we hear when somebody removes it.
 func (l *lease) guardNode(c *claim) {
 	for try := 1; ; try++ {
+		gen, _, _ := l.link.generation()
 		got, w, err := l.link.look(context.Background(), ofNode, c.path, true)
 		l.mu.Lock()
 		done := c.isGone
@@ -131,7 +133,7 @@ func (l *lease) guardNode(c *claim) {
 		l.mu.Lock()
 		l.arms++
 		arm := l.arms
-		c.arm = arm
+		c.arm, c.armGen = arm, gen
 		l.mu.Unlock()
 		w.on(func(deleted bool) {
 			l.mu.Lock()
@@ -225,7 +227,10 @@ func (l *lease) follow(c *claim, until func(context.Context, *claim) error, n dr
 		}
 	}()
 	for try := 1; ; try++ {
-		err := until(ctx, c)
+		err := l.hasEntered(ctx, c)
+		if err == nil {
+			err = until(ctx, c)
+		}
 		l.mu.Lock()
 		switch {
 		case c.isGone || c.spent || l.closing || l.link.over():

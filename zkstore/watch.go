@@ -16,8 +16,9 @@ type watch struct {
 
 	mu      sync.Mutex
 	done    bool
-	deleted bool                 // it fired because the node was deleted
-	also    []func(deleted bool) // called when it fires, in the order of the servers' events
+	deleted bool                       // it fired because the node was deleted
+	also    map[int]func(deleted bool) // called when it fires, in the order of the servers' events
+	count   int                        // of all that were ever in also
 }
 
 // tell wakes all who share the watch.
@@ -29,6 +30,7 @@ func (w *watch) tell(deleted bool) {
 	}
 	w.done, w.deleted = true, deleted
 	also := w.also
+	w.also = nil
 	w.mu.Unlock()
 	for _, f := range also {
 		f(deleted)
@@ -36,33 +38,45 @@ func (w *watch) tell(deleted bool) {
 	close(w.fired)
 }
 
-// on calls f when the watch fires, at once if it has.
-func (w *watch) on(f func(deleted bool)) {
+// on calls f when the watch fires, at once if it has. Who waits no longer calls off: a watch on what does not change outlives many who look at it.
+func (w *watch) on(f func(deleted bool)) (off func()) {
 	w.mu.Lock()
 	if !w.done {
-		w.also = append(w.also, f)
+		n := w.count
+		w.count++
+		if w.also == nil {
+			w.also = map[int]func(bool){}
+		}
+		w.also[n] = f
 		w.mu.Unlock()
-		return
+		return func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.also, n)
+		}
 	}
 	deleted := w.deleted
 	w.mu.Unlock()
 	f(deleted)
+	return func() {}
 }
 
-// Kinds of watches: of a node's data and existence, and of its children.
+// Kinds of watches: of a node that is there, of one that may come, and of a node's children. A claim's node that has gone never comes again: a watch for that would stay
+// for ever, with us and with the server.
 const (
 	ofNode     = "n"
+	ofComing   = "e"
 	ofChildren = "c"
 )
 
 // fire takes out the watches that an event is about. The caller has the mutex.
 func (l *link) fire(ev zk.Event) (fired []*watch) {
-	kinds := []string{ofNode, ofChildren}
+	kinds := []string{ofNode, ofComing, ofChildren}
 	switch ev.Type {
 	case zk.EventNodeCreated, zk.EventNodeDataChanged:
-		kinds = kinds[:1]
+		kinds = kinds[:2]
 	case zk.EventNodeChildrenChanged:
-		kinds = kinds[1:]
+		kinds = kinds[2:]
 	}
 	for _, kind := range kinds {
 		if w := l.watches[kind+ev.Path]; w != nil {
@@ -81,7 +95,8 @@ type looked struct {
 	exists   bool
 }
 
-// look reads a node, or its children. With watched it returns a watch that fires on the first change after the reading.
+// look reads a node, or its children. With watched it returns a watch that fires on the first change after the reading; one on a node that is not there has fired, but for
+// ofComing.
 func (l *link) look(ctx context.Context, kind, path string, watched bool) (looked, *watch, error) {
 	if err := l.ready(ctx); err != nil {
 		return looked{}, nil, err
@@ -93,7 +108,7 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 		if w = l.watches[kind+path]; w == nil || !w.armed {
 			w = &watch{fired: make(chan struct{})}
 			if old := l.watches[kind+path]; old != nil { // its call is under way: both fire, this one takes its place
-				w.also = append(w.also, old.tell)
+				w.on(old.tell)
 			}
 			l.watches[kind+path] = w // before the call: the event may overtake the answer
 		} else {
@@ -106,7 +121,7 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 		return got, w, err
 	}
 	l.mu.Lock()
-	if err == nil && (got.exists || kind == ofNode) {
+	if err == nil && (got.exists || kind == ofComing) {
 		w.armed = true
 		l.mu.Unlock()
 		return got, w, nil
@@ -125,15 +140,11 @@ func read(c *zk.Conn, kind, path string, watched bool) (got looked, err error) {
 		got.children, got.stat, _, err = c.ChildrenW(path)
 	case kind == ofChildren:
 		got.children, got.stat, err = c.Children(path)
+	case kind == ofComing:
+		got.exists, got.stat, _, err = c.ExistsW(path)
+		return got, err
 	case watched:
-		got.data, got.stat, _, err = c.GetW(path)
-		if errors.Is(err, zk.ErrNoNode) { // GetW leaves no watch for a node to come
-			got.exists, got.stat, _, err = c.ExistsW(path)
-			if err == nil && got.exists {
-				return read(c, kind, path, watched)
-			}
-			return got, err
-		}
+		got.data, got.stat, _, err = c.GetW(path) // leaves no watch for a node to come
 	default:
 		got.data, got.stat, err = c.Get(path)
 	}

@@ -111,6 +111,9 @@ func (w *wire) Read(b []byte) (int, error) {
 	defer w.mu.Unlock()
 	if !w.whole && n > 0 {
 		w.head = append(w.head, b[:n]...)
+		if strange(w.head) {
+			return 0, errStrange
+		}
 		w.sid, w.timeout, w.whole = answered(w.head)
 	}
 	return n, err
@@ -139,6 +142,15 @@ func answered(head []byte) (sid int64, timeout time.Duration, whole bool) {
 		return 0, 0, false
 	}
 	return int64(binary.BigEndian.Uint64(head[12:])), time.Duration(binary.BigEndian.Uint32(head[8:])) * time.Millisecond, true
+}
+
+// errStrange says that what answers is no ZooKeeper, or speaks TLS where we do not.
+var errStrange = errors.New("what answers there does not speak as ZooKeeper does")
+
+// strange says whether an answer to a request for a session has a length that none has. go-zookeeper would make room for as much as it says: for one that begins with
+// "HTTP", more than a gigabyte.
+func strange(head []byte) bool {
+	return len(head) >= 4 && binary.BigEndian.Uint32(head) > 1024
 }
 
 // servers tells go-zookeeper where to connect next: in turn, without the second it would itself wait after each round.
