@@ -65,8 +65,8 @@ func parse(v string) (own, stamp string, in info, ok bool) {
 
 // try begins another try of a claim. The caller has the lock.
 func (l *lease) try(c *claim) *attempt {
-	c.tries++
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%d", l.id, c.ID, c.tries))
+	l.tries++ // of the lease, not of the claim: the ID of one that was taken back may come again
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%d", l.id, c.ID, l.tries))
 	c.cur = &attempt{c: c, own: hex.EncodeToString(sum[:ownLen/2]), spots: make([]spot, len(l.s.servers)), off: make(chan struct{})}
 	return c.cur
 }

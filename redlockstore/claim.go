@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -23,7 +24,7 @@ type claim struct {
 
 	// The lease's lock guards what follows. cur changes only while the claim is not held, by who has its turn.
 	held, out bool
-	tries     int
+	answered  bool // a call of Claim has returned it
 	updates   int
 	cur       *attempt
 }
@@ -40,6 +41,9 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	for _, want := range claims {
 		if want.Slots != 0 {
 			return nil, fmt.Errorf("%s: a majority of Redis servers has no shared claims: %w", want.Name, driver.ErrRefused)
+		}
+		if l.s.cfg.Plain && (strings.HasPrefix(want.Name, l.s.mark("")) || strings.HasPrefix(want.Name, l.s.revoked(""))) {
+			return nil, fmt.Errorf("%s is a key of ours, not a name: it would end a lease, or keep one from claiming: %w", want.Name, driver.ErrRefused)
 		}
 	}
 	if err := ctx.Err(); err != nil || len(claims) == 0 {
@@ -130,7 +134,8 @@ type outcome struct {
 	err   error
 }
 
-// answer makes the answer of a Claim. A Try that does not hold leaves nothing, and neither do those beside it.
+// answer makes the answer of a Claim. A Try that does not hold leaves nothing, and neither do those beside it; and who hears that nothing came of his call
+// has nothing standing that he was not told of before.
 func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places []driver.Place, err error) {
 	l.mu.Lock()
 	for i, c := range all {
@@ -145,8 +150,10 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 		}
 	}
 	var left []*attempt
-	if errors.Is(err, driver.ErrTaken) {
-		for _, c := range all {
+	taken := errors.Is(err, driver.ErrTaken)
+	final := taken || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrRefused)
+	for _, c := range all {
+		if c.answered = c.answered || err == nil; taken || final && !c.answered {
 			left = append(left, l.withdraw(c))
 		}
 	}
@@ -154,10 +161,8 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	if err == nil {
 		return places, nil
 	}
-	if errors.Is(err, driver.ErrTaken) {
-		if off := l.awaitOff(ctx, "claim", left); off != nil {
-			return nil, off
-		}
+	if off := l.awaitOff(ctx, "claim", left); off != nil {
+		return nil, off
 	}
 	return nil, fmt.Errorf("claim: %w", err)
 }
@@ -223,6 +228,8 @@ func (l *lease) settle(ctx context.Context, all []*claim) []outcome {
 	defer l.mu.Unlock()
 	for i, c := range all {
 		switch j := slices.Index(rest, c); {
+		case c.out && !l.ended && !l.spent.has(c.ID): // by a call beside this one
+			got[i] = outcome{err: driver.ErrTaken}
 		case l.ended || c.out:
 			got[i] = outcome{err: fmt.Errorf("%s: %w", c.Name, driver.ErrGone)}
 		case j >= 0:

@@ -51,6 +51,9 @@ func (c Config) fill() (Config, error) {
 		c.Guard = c.MaxTTL + c.MaxTTL/10
 	}
 	for i, a := range c.Addrs {
+		if i := strings.LastIndexByte(a, '@'); i >= 0 { // what is before it is a password
+			return c, fmt.Errorf("redis quorum: the address of %q is not host:port: user and password are for all servers: %w", a[i+1:], driver.ErrRefused)
+		}
 		if _, _, err := net.SplitHostPort(a); err != nil {
 			return c, fmt.Errorf("redis quorum: the address %q is not host:port: %w", a, driver.ErrRefused)
 		}

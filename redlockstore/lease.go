@@ -23,6 +23,7 @@ type lease struct {
 	mu       sync.Mutex
 	claims   map[seat]*claim
 	spent    *spent
+	tries    int           // of all its claims
 	leaving  []*attempt    // given up, and not known to be off a majority
 	renewed  time.Duration // by the boot clock, when the last accepted renewal was called
 	renewals int           // begun so far

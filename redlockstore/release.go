@@ -38,7 +38,7 @@ func (l *lease) part(a *attempt) {
 		return
 	}
 	now := boottime.Now()
-	until := now + (l.ttl+straying(l.limit))*11/10 // by then every key of it has expired
+	until := now + l.ttl*11/10 + 2*straying(l.limit) // by then every key of it has expired
 	for i := range a.spots {
 		p := &a.spots[i]
 		p.parted = true

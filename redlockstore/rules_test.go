@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/redistest"
 )
 
@@ -42,6 +43,9 @@ func TestValues(t *testing.T) {
 	first, again := l.try(c), l.try(c)
 	if first.own == again.own {
 		t.Error("two tries have one value: what deletes the keys of the first would delete those of the second")
+	}
+	if l.try(&claim{l: l, Claim: c.Claim}).own == first.own {
+		t.Error("the same of a claim that was taken back, and one that was made under its ID again")
 	}
 	c.updates = 7
 	own, stamp, in, ok := parse(again.value())
@@ -111,5 +115,16 @@ func TestAMarkStopsACallUnderWay(t *testing.T) {
 	}
 	if is := late(v.latest(time.Second)); is != "own" {
 		t.Errorf("the same call in time found %q", is)
+	}
+}
+
+// An answer that took long, as over a suspend, says nothing of the server's clock: calls that were given up would be carried out for as much longer.
+func TestAnAnswerThatTookLongSetsNoClock(t *testing.T) {
+	t.Parallel()
+	v := &server{s: &Store{}}
+	v.heard(boottime.Now(), 1000)
+	v.heard(boottime.Now()-time.Minute, 61_000)
+	if got := v.latest(time.Second); got > 5000 {
+		t.Errorf("a call may be carried out until %d, want about 2500", got)
 	}
 }

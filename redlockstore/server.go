@@ -157,7 +157,11 @@ func (v *server) call(script *redis.Script, limit time.Duration, keys []string, 
 	return nil, err
 }
 
+// heard keeps what the server's clock showed. An answer that took long (a machine that slept between) would set latest too far ahead.
 func (v *server) heard(sent time.Duration, ms int64) {
+	if boottime.Now()-sent > maxLimit+maxLimit/4 {
+		return
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.heardAt, v.heardMs = sent, ms
