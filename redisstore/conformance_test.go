@@ -70,6 +70,7 @@ func TestConformanceOverABadNetwork(t *testing.T) {
 
 // One of two nodes has the slot, and pushes go through channels of the slot. There is no proxy before a cluster: its nodes say where they are.
 func TestConformanceOnACluster(t *testing.T) {
+	long(t)
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 2, redistest.Options{})
 	h := harness(t, nodes[0], redisstore.Config{Cluster: true})
@@ -81,8 +82,52 @@ func TestConformanceOnACluster(t *testing.T) {
 const rights = "~{primacy}:* &{primacy}:* +@read +@write +@pubsub +@scripting +@connection +info +time -@dangerous +info"
 
 func TestConformanceWithTLSAndRights(t *testing.T) {
+	long(t)
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	srv := redistest.Start(t, redistest.Options{TLS: cert, User: "alice", Password: "secret:w@rd", Rights: rights})
 	drivertest.Run(t, harness(t, srv, redisstore.Config{Username: "alice", Password: "secret:w@rd", TLS: cert.Client()}))
+}
+
+// The short form of the two: a hand-over by a push, a request, an observer and a journal.
+func TestAClusterAndRights(t *testing.T) {
+	t.Parallel()
+	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
+	srv := redistest.Start(t, redistest.Options{TLS: cert, User: "alice", Password: "secret:w@rd", Rights: rights})
+	nodes := redistest.StartCluster(t, 2, redistest.Options{})
+	for _, c := range []redisstore.Config{
+		{Addrs: []string{srv.Addr()}, Username: "alice", Password: "secret:w@rd", TLS: cert.Client()},
+		{Addrs: []string{nodes[0].Addr()}, Cluster: true},
+	} {
+		s := openAt(t, c)
+		t.Cleanup(func() { s.Close() })
+		a, b := grant(t, s, time.Minute), grant(t, s, time.Minute)
+		p, q := enter(t, a, "n", "1"), enter(t, b, "n", "2")
+		ln, err := s.Line(t.Context(), "n")
+		if err == nil {
+			err = s.Ask(t.Context(), "n", driver.Request{Token: p.Token, By: "x"})
+		}
+		if news, nerr := a.News(soon(t)); err != nil || nerr != nil || !p.Held || q.Held || news[0].Request == nil {
+			t.Fatalf("a request = %+v, %v, %v", news, nerr, err)
+		}
+		seen := make(chan error, 1)
+		go func() { _, err := s.Next(soon(t), "n", ln.Revision); seen <- err }()
+		p.Record, p.Journal = &driver.Record{Key: "k"}, "j"
+		if err := a.Release(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if _, err := b.Wait(soon(t), q); err != nil || time.Since(begun) > time.Second {
+			t.Errorf("Wait = %v after %v, want it pushed", err, time.Since(begun))
+		}
+		if err := <-seen; err != nil {
+			t.Errorf("Next = %v", err)
+		}
+		if all, err := s.Records(t.Context(), "j", "", 1); err != nil || len(all) != 1 {
+			t.Errorf("Records = %d, %v", len(all), err)
+		}
+		if err := b.Renew(t.Context()); err != nil {
+			t.Errorf("Renew = %v", err)
+		}
+	}
 }

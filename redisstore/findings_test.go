@@ -71,7 +71,7 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 	}
 	var done, last atomic.Int64
 	last.Store(time.Now().UnixNano())
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
 	for i := range 8 {
 		all.Go(func() {
