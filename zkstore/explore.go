@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"regexp"
 	"strconv"
 	"time"
@@ -154,9 +153,6 @@ func (s *Store) ask(ctx context.Context, addr, word string) (string, error) {
 	_ = c.SetDeadline(end)
 	if _, err := io.WriteString(c, word); err != nil {
 		return "", err
-	}
-	if half, ok := c.(*net.TCPConn); ok {
-		_ = half.CloseWrite()
 	}
 	text, err := io.ReadAll(io.LimitReader(c, 1<<20))
 	return string(text), err
