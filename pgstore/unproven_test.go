@@ -56,7 +56,7 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 	}
 	select {
 	case got := <-turn:
-		t.Errorf("Wait = %+v, %v, though the standby does not have the release", got.place, got.err)
+		t.Fatalf("Wait = %+v, %v, though the standby does not have the release", got.place, got.err)
 	default:
 	}
 	standbys(t, srv, "")

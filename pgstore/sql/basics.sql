@@ -93,17 +93,24 @@ CREATE OR REPLACE FUNCTION {S}.spend(a_lease text, a_id text) RETURNS void LANGU
 	INSERT INTO {S}.spent VALUES (a_lease, a_id) ON CONFLICT DO NOTHING
 {Q};
 
+-- Says whether an end of a lease is still to come on the clock that wrote it. One beyond a whole ttl is another clock's: of the server before a failover, or of
+-- this one before it was set back.
+CREATE OR REPLACE FUNCTION {S}.ahead(a_expires timestamptz, a_ttl interval) RETURNS boolean LANGUAGE sql VOLATILE AS {Q}
+	SELECT a_expires > clock_timestamp() AND a_expires <= clock_timestamp() + a_ttl
+{Q};
+
 -- Ends a lease that has run out, and says whether it is over. One that somebody works on just now, a renewal above all, is not: it is left to
 -- the next look. After a failover the other clock's time means nothing, and the lease gets a whole ttl of ours.
 CREATE OR REPLACE FUNCTION {S}.over(a_lease text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 DECLARE
 	born text;
+	far boolean;
 BEGIN
-	SELECT timeline INTO born FROM {S}.leases WHERE id = a_lease AND expires <= clock_timestamp() FOR UPDATE SKIP LOCKED;
+	SELECT timeline, expires > clock_timestamp() INTO born, far FROM {S}.leases WHERE id = a_lease AND NOT {S}.ahead(expires, ttl) FOR UPDATE SKIP LOCKED;
 	IF NOT FOUND THEN
 		RETURN NOT EXISTS (SELECT FROM {S}.leases WHERE id = a_lease);
 	END IF;
-	IF born <> {S}.timeline() THEN
+	IF far OR born <> {S}.timeline() THEN
 		UPDATE {S}.leases SET expires = clock_timestamp() + ttl, timeline = {S}.timeline() WHERE id = a_lease;
 		RETURN false;
 	END IF;
@@ -159,12 +166,15 @@ BEGIN
 		ELSE
 			EXIT WHEN writer OR (c.slots > 0 AND n >= c.slots);
 		END IF;
-		SELECT channel, expires > clock_timestamp() AS lives INTO l FROM {S}.leases WHERE id = c.lease;
+		SELECT channel, {S}.ahead(expires, ttl) AS lives INTO l FROM {S}.leases WHERE id = c.lease;
 		IF l.lives IS NOT TRUE THEN
 			IF {S}.bury(c.token, c.lease) THEN
 				changed := true;
 				CONTINUE;
-			END IF;
+			END IF; -- it may have got a whole ttl
+			SELECT channel, {S}.ahead(expires, ttl) AS lives INTO l FROM {S}.leases WHERE id = c.lease;
+		END IF;
+		IF l.lives IS NOT TRUE THEN
 			EXIT WHEN NOT c.held; -- who cannot be told dead or alive just now gets nothing, and is passed by nobody
 		ELSIF NOT c.held THEN
 			UPDATE {S}.claims SET held = true WHERE token = c.token;
@@ -193,7 +203,7 @@ DECLARE
 	changed boolean := false;
 BEGIN
 	FOR c IN SELECT t.token, t.lease FROM {S}.claims t LEFT JOIN {S}.leases l ON l.id = t.lease
-		WHERE t.name = a_name AND (l.id IS NULL OR l.expires <= clock_timestamp()) ORDER BY t.token LOOP
+		WHERE t.name = a_name AND (l.id IS NULL OR NOT {S}.ahead(l.expires, l.ttl)) ORDER BY t.token LOOP
 		IF {S}.bury(c.token, c.lease) THEN
 			changed := true;
 		END IF;
@@ -214,10 +224,10 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN 0;
 	ELSIF c.held THEN
-		SELECT min(coalesce(l.expires, '-infinity')) INTO e FROM {S}.claims t LEFT JOIN {S}.leases l ON l.id = t.lease
+		SELECT min(CASE WHEN {S}.ahead(l.expires, l.ttl) THEN l.expires ELSE '-infinity' END) INTO e FROM {S}.claims t LEFT JOIN {S}.leases l ON l.id = t.lease
 			WHERE t.name = a_name AND t.token < a_token AND t.held;
 	ELSE
-		SELECT expires INTO e FROM {S}.leases WHERE id = c.lease;
+		SELECT expires INTO e FROM {S}.leases WHERE id = c.lease AND {S}.ahead(expires, ttl);
 	END IF;
 	IF e IS NULL OR e <= clock_timestamp() THEN
 		RETURN 0;

@@ -6,7 +6,7 @@ DECLARE
 BEGIN
 	LOOP
 		SELECT token, lease INTO c FROM {S}.claims WHERE name = a_name AND token < a_token ORDER BY token DESC LIMIT 1;
-		EXIT WHEN NOT FOUND OR EXISTS (SELECT FROM {S}.leases WHERE id = c.lease AND expires > clock_timestamp());
+		EXIT WHEN NOT FOUND OR EXISTS (SELECT FROM {S}.leases WHERE id = c.lease AND {S}.ahead(expires, ttl));
 		EXIT WHEN NOT {S}.bury(c.token, c.lease);
 		changed := true;
 	END LOOP;
@@ -91,7 +91,7 @@ DECLARE
 	n text;
 BEGIN
 	FOR n IN SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease
-		WHERE c.name = ANY (a_names) AND (l.id IS NULL OR l.expires <= clock_timestamp()) LIMIT 100 LOOP
+		WHERE c.name = ANY (a_names) AND (l.id IS NULL OR NOT {S}.ahead(l.expires, l.ttl)) LIMIT 100 LOOP
 		IF {S}.try_lock(n) THEN
 			PERFORM {S}.purge(n);
 		END IF;
@@ -105,7 +105,7 @@ RETURNS TABLE (name text, revision bigint, token bigint, slots int, held boolean
 BEGIN
 	PERFORM {S}.verb();
 	PERFORM {S}.tidy(ARRAY(SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease
-		WHERE starts_with(c.name, a_prefix) AND (l.id IS NULL OR l.expires <= clock_timestamp())));
+		WHERE starts_with(c.name, a_prefix) AND (l.id IS NULL OR NOT {S}.ahead(l.expires, l.ttl))));
 	RETURN QUERY SELECT c.name, l.revision, c.token, c.slots, c.held, c.value, c.lease, coalesce(o.owner, '')
 		FROM {S}.claims c JOIN {S}.lines l ON l.name = c.name LEFT JOIN {S}.leases o ON o.id = c.lease
 		WHERE starts_with(c.name, a_prefix) ORDER BY c.name, c.token;
@@ -243,7 +243,7 @@ DECLARE
 	n text;
 BEGIN
 	PERFORM {S}.verb();
-	FOR n IN SELECT id FROM {S}.leases WHERE expires <= clock_timestamp() - interval '10 seconds' LIMIT 1000 LOOP
+	FOR n IN SELECT id FROM {S}.leases WHERE expires <= clock_timestamp() - interval '10 seconds' OR expires > clock_timestamp() + ttl LIMIT 1000 LOOP
 		PERFORM {S}.over(n);
 	END LOOP;
 	PERFORM {S}.tidy(ARRAY(SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease WHERE l.id IS NULL));
