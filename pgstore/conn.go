@@ -43,6 +43,7 @@ func tune(cfg *pgxpool.Config) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "primacy"
 	}
+	c.RuntimeParams["client_encoding"] = "UTF8" // a role or database may have set another one
 	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another connection.
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	c.OnNotification = nil // the connection that listens reads them itself

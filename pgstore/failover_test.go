@@ -84,6 +84,7 @@ func failover(t *testing.T, leave func(*pgtest.Server)) (old, now *pgtest.Server
 }
 
 func TestFailoverToASynchronousStandby(t *testing.T) {
+	long(t)
 	t.Parallel()
 	failover(t, func(s *pgtest.Server) { s.Kill() })
 }

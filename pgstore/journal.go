@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"math"
 
@@ -39,10 +40,14 @@ func (s *Store) Records(ctx context.Context, name, before string, limit int) (al
 	if err := fit(before); err != nil {
 		return nil, err
 	}
-	err = s.do(ctx, "records", `SELECT key, value FROM {S}.records WHERE journal = $1::bytea AND ($2::text = '' OR key < $2::text COLLATE "C") ORDER BY key DESC LIMIT $3::bigint`,
+	err = s.do(ctx, "records", `SELECT key, encode(value, 'hex') FROM {S}.records WHERE journal = $1::bytea AND ($2::text = '' OR key < $2::text COLLATE "C") ORDER BY key DESC LIMIT $3::bigint`,
 		[]any{[]byte(name), before, int64(min(max(limit, 0), math.MaxInt32))}, func(rows pgx.Rows) error {
 			var r driver.Record
-			err := rows.Scan(&r.Key, &r.Value)
+			var value string // bytea itself comes in one of two forms, as the role has set
+			err := rows.Scan(&r.Key, &value)
+			if err == nil {
+				r.Value, err = hex.DecodeString(value)
+			}
 			all = append(all, r)
 			return err
 		})
@@ -50,8 +55,14 @@ func (s *Store) Records(ctx context.Context, name, before string, limit int) (al
 }
 
 // Journals implements [driver.Journal].
-func (s *Store) Journals(ctx context.Context, prefix string) ([]string, error) {
-	return s.texts(ctx, "journals", "SELECT DISTINCT journal FROM {S}.records WHERE substr(journal, 1, length($1::bytea)) = $1::bytea ORDER BY journal", []byte(prefix))
+func (s *Store) Journals(ctx context.Context, prefix string) (all []string, err error) {
+	all, err = s.texts(ctx, "journals", "SELECT encode(j, 'hex') FROM (SELECT DISTINCT journal AS j FROM {S}.records WHERE substr(journal, 1, length($1::bytea)) = $1::bytea) u ORDER BY j", []byte(prefix))
+	for i := 0; i < len(all) && err == nil; i++ {
+		var name []byte
+		name, err = hex.DecodeString(all[i])
+		all[i] = string(name)
+	}
+	return all, err
 }
 
 // texts runs a query with one argument and one column.

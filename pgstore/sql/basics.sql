@@ -13,6 +13,9 @@ BEGIN
 		PERFORM set_config('synchronous_commit', 'on', true);
 	END IF;
 	PERFORM set_config('primacy.own', '1', true); -- tells the trigger that it is not an operator
+	IF current_setting('bytea_output') <> 'hex' THEN
+		PERFORM set_config('bytea_output', 'hex', true); -- the other form cannot be read by the client
+	END IF;
 	IF {S}.replicated() THEN
 		-- That a commit did not wait for the standby is a warning: a role that hears none would take it for a success.
 		IF current_setting('client_min_messages') NOT LIKE 'debug%' THEN
