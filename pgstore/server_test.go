@@ -283,7 +283,7 @@ func otherTimeline(t *testing.T, srv *pgtest.Server) {
 // A take-over that judged from what was committed would end a lease whose renewal is on its way to the disk.
 func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l, w := granted(t, s, 800*time.Millisecond), granted(t, s, time.Minute)
+	l, w := granted(t, s, 3*time.Second), granted(t, s, time.Minute)
 	name := rand.Text()
 	entered(t, l, name)
 	done := waiting(t, w, entered(t, w, name))
@@ -291,10 +291,10 @@ func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(soon(t), "UPDATE primacy.leases SET expires = clock_timestamp() + interval '4 seconds' WHERE id = $1", l.ID()); err != nil {
+	if _, err := tx.Exec(soon(t), "UPDATE primacy.leases SET expires = clock_timestamp() + interval '12 seconds' WHERE id = $1", l.ID()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(1200 * time.Millisecond)
+	time.Sleep(3500 * time.Millisecond)
 	if _, err := l.Claim(soon(t), driver.Claim{Name: rand.Text(), ID: rand.Text()}); errors.Is(err, driver.ErrGone) {
 		t.Errorf("Claim while a renewal is under way = %v, want no final answer", err)
 	}

@@ -26,8 +26,8 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		env  string
 		want string
 	}{
-		{[]string{"--store", "redis://x", "status"}, "", `--store: not a store URL: unknown scheme "redis": use etcd://`},
-		{[]string{"--store", "redis://x", "status"}, "", "or embedded:DIR"},
+		{[]string{"--store", "mysql://x", "status"}, "", `--store: not a store URL: unknown scheme "mysql": use etcd://`},
+		{[]string{"--store", "mysql://x", "status"}, "", "or embedded:DIR"},
 		{[]string{"--store", "nonsense", "status"}, "", "it has no scheme: use etcd://HOST:2379"},
 		{[]string{"status"}, "PRIMACY_STORE=nonsense", "it has no scheme: use etcd://HOST:2379"},
 		{[]string{"--store", "etcd://", "status"}, "", "it names no host: use etcd://HOST:2379"},
