@@ -55,7 +55,7 @@ torture-all: tools ## the same, and every other torture test for longer
 	cd cmd && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
 
 stores: tools ## PostgreSQL, Redis, its quorum and ZooKeeper: their own faults at length, then ROUNDS faults of real processes on each (default 24), and all at once FOR (default 5m)
-	PRIMACY_PG_LONG=1 PRIMACY_ZK=all TORTURE_REDIS=1 PRIMACY_REDLOCK_JUDGE=60s go test -count=1 -p 1 -timeout 40m ./pgstore ./redisstore ./redlockstore ./zkstore
+	PRIMACY_PG_LONG=1 PRIMACY_ZK=all TORTURE_REDIS=1 PRIMACY_REDLOCK_JUDGE=60s go test -count=1 -p 1 -timeout 40m ./internal/zktest ./pgstore ./redisstore ./redlockstore ./zkstore
 	REGISTER_SEEDS=2000 go test -count=1 -timeout 30m -run '^TestNeverTwo$$' ./registerstore
 	cd cmd && TORTURE_ROUNDS=$${ROUNDS:-24} go test -count=1 -timeout 60m -v -run 'TestRunOnStores$$' ./torture
 	cd cmd && TORTURE_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestTortureOnStores$$' ./torture

@@ -42,7 +42,7 @@ func chosen(t testing.TB) (some []*storeUnder) {
 	return some
 }
 
-// atOnce is how many stores have their faults at one time in a short run, which has other tests beside it.
+// atOnce is how many stores a short run has, at one time, for it has other tests beside it.
 const atOnce = 2
 
 // TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside each other, since most of it is waiting. The
@@ -53,14 +53,16 @@ func TestRunOnStores(t *testing.T) {
 	seed := newSeed(t)
 	t.Logf("TORTURE_SEED=%d", seed)
 	var all sync.WaitGroup
-	turn := make(chan struct{}, len(stores()))
-	if short {
+	some := chosen(t)
+	turn := make(chan struct{}, len(some))
+	if short && os.Getenv("TORTURE_STORE") == "" {
 		turn = make(chan struct{}, atOnce)
+		some = slices.DeleteFunc(some, func(u *storeUnder) bool { return u.long })
+		// Each run of the tests has two of them, and each fault of a server is in the stores' own tests besides.
+		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(some), func(i, k int) { some[i], some[k] = some[k], some[i] })
+		some = some[:atOnce]
 	}
-	for _, under := range chosen(t) {
-		if short && under.long && os.Getenv("TORTURE_STORE") == "" {
-			continue
-		}
+	for _, under := range some {
 		turn <- struct{}{}
 		all.Go(func() {
 			defer func() { <-turn }()

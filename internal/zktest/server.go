@@ -117,7 +117,7 @@ func (s *Server) Ready(limit time.Duration) error {
 	s.mu.Unlock()
 	end := time.After(limit)
 	for {
-		if text, err := s.Ask("srvr"); err == nil && strings.Contains(text, "Mode: ") {
+		if text, err := s.Ask("srvr"); err == nil && strings.Contains(text, "Mode: ") && s.listens() {
 			return nil
 		}
 		select {
@@ -128,6 +128,15 @@ func (s *Server) Ready(limit time.Duration) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// listens says whether clients can connect: with TLS they have a port of their own, which is opened after the one that answers commands.
+func (s *Server) listens() bool {
+	conn, err := net.DialTimeout("tcp", s.client, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
 }
 
 // Ask sends one of ZooKeeper's commands of four letters and returns the answer.
