@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -120,7 +121,7 @@ func (p *patient) clock(ctx context.Context) Check {
 // judgeRate holds the rate against the bound. Dangerous is only a store whose clock is fast: it ends leases before we know.
 func judgeRate(c Check, r Rate, drift float64) Check {
 	limit := 1 / (1 - drift)
-	mid, half := (r.Low+r.High)/2, (r.High-r.Low)/2
+	mid, half := (r.Low+r.High)/2, math.Abs(r.High-r.Low)/2 // where the steps are as fine as the calls are quick the two may cross
 	c.Figures = map[string]float64{"rate_low": r.Low, "rate_high": r.High, "rate_limit": limit, "window_s": r.Over.Seconds()}
 	c.Found = fmt.Sprintf("the store's clock runs at %+.2f %% of ours, ±%.2f %%, watched for %v; the bound is %+.1f %%",
 		100*(mid-1), 100*half, r.Over.Round(100*time.Millisecond), 100*(limit-1))
