@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Options say what kind of server to start. The zero value is a plain one of the newest version.
@@ -33,6 +34,7 @@ type Options struct {
 
 // Server is one etcd process.
 type Server struct {
+	servertest.Process
 	tb     testing.TB
 	name   string
 	bin    string
@@ -43,10 +45,7 @@ type Server struct {
 	args   []string
 	wrap   func([]string) []string
 
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
-
+	mu             sync.Mutex
 	user, password string // see Cluster.Login
 }
 
@@ -161,7 +160,7 @@ func (c *Cluster) down() {
 		s.Cont()
 		s.Kill()
 		if c.tb.Failed() {
-			c.tb.Logf("the end of %s's log:\n%s", s.name, s.logTail())
+			c.tb.Logf("the end of %s's log:\n%s", s.name, s.LogTail())
 		}
 	}
 }
@@ -188,27 +187,8 @@ func (s *Server) Addr() string { return s.client }
 
 // start runs the process.
 func (s *Server) start() error {
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
 	line := s.wrap(append([]string{s.bin}, s.args...))
-	cmd := exec.Command(line[0], line[1:]...)
-	cmd.Stdout, cmd.Stderr = log, log
-	dieWithUs(cmd)
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", s.name, err)
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	s.mu.Lock()
-	s.cmd, s.exited = cmd, exited
-	s.mu.Unlock()
-	return nil
+	return s.Run(s.tb, exec.Command(line[0], line[1:]...), filepath.Join(s.dir, "log"))
 }
 
 // ready waits until the server knows a leader.
@@ -219,25 +199,13 @@ func (s *Server) ready(limit time.Duration) error {
 			return nil
 		}
 		select {
-		case <-s.exited:
-			return fmt.Errorf("%s exited:\n%s", s.name, s.logTail())
+		case <-s.Done():
+			return fmt.Errorf("%s exited:\n%s", s.name, s.LogTail())
 		case <-end:
-			return fmt.Errorf("%s does not serve after %v:\n%s", s.name, limit, s.logTail())
+			return fmt.Errorf("%s does not serve after %v:\n%s", s.name, limit, s.LogTail())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// Kill ends the process with SIGKILL and waits for it.
-func (s *Server) Kill() {
-	s.mu.Lock()
-	cmd, exited := s.cmd, s.exited
-	s.mu.Unlock()
-	if cmd == nil {
-		return
-	}
-	_ = cmd.Process.Kill()
-	<-exited
 }
 
 // Launch starts a server that has ended, with its data and ports, and does not wait until it serves.
@@ -249,19 +217,6 @@ func (s *Server) Launch() error {
 // Ready returns nil when the server knows a leader, and an error when it does not within the limit or has exited.
 func (s *Server) Ready(limit time.Duration) error { return s.ready(limit) }
 
-// Exited says whether the process has ended.
-func (s *Server) Exited() bool {
-	s.mu.Lock()
-	exited := s.exited
-	s.mu.Unlock()
-	select {
-	case <-exited:
-		return true
-	default:
-		return false
-	}
-}
-
 // Restart starts a killed server again, with its data and ports, and returns when it knows a leader.
 func (s *Server) Restart() {
 	s.tb.Helper()
@@ -272,42 +227,6 @@ func (s *Server) Restart() {
 	if err := s.ready(30 * time.Second); err != nil {
 		s.tb.Fatalf("etcdtest: %v", err)
 	}
-}
-
-// Stop freezes the process (SIGSTOP). Its connections stay open and silent.
-func (s *Server) Stop() {
-	s.tb.Helper()
-	if err := freeze(s.process()); err != nil {
-		s.tb.Fatalf("etcdtest: stop %s: %v", s.name, err)
-	}
-}
-
-// Cont lets a frozen process go on. On one that runs or has ended it does nothing.
-func (s *Server) Cont() {
-	if p := s.process(); p != nil {
-		_ = thaw(p)
-	}
-}
-
-func (s *Server) process() *os.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd == nil {
-		return nil
-	}
-	return s.cmd.Process
-}
-
-// logTail returns the last lines of the server's log.
-func (s *Server) logTail() string {
-	b, err := os.ReadFile(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err.Error()
-	}
-	if len(b) > 3000 {
-		b = b[len(b)-3000:]
-	}
-	return string(b)
 }
 
 // clientTLS returns how to talk to the server, nil where it is plain.

@@ -2,15 +2,6 @@
 
 package etcdtest
 
-import (
-	"errors"
-	"os"
-	"os/exec"
-)
+import "errors"
 
-var errUnix = errors.New("etcdtest: needs a Unix system")
-
-func lockFile(string) (func(), error) { return nil, errUnix }
-func freeze(*os.Process) error        { return errUnix }
-func thaw(*os.Process) error          { return errUnix }
-func dieWithUs(*exec.Cmd)             {}
+func lockFile(string) (func(), error) { return nil, errors.New("etcdtest: needs a Unix system") }

@@ -19,7 +19,3 @@ func lockFile(path string) (func(), error) {
 	}
 	return func() { f.Close() }, nil
 }
-
-// freeze and thaw stop and continue a process.
-func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
-func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }

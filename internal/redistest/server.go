@@ -12,13 +12,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Options say what kind of server to start. The zero value is a plain one that keeps nothing on disk.
@@ -36,6 +36,7 @@ type Options struct {
 
 // Server is one redis-server process.
 type Server struct {
+	servertest.Process
 	tb   testing.TB
 	o    Options
 	bin  string
@@ -43,10 +44,6 @@ type Server struct {
 	dir  string
 	port string
 	args []string
-
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
 }
 
 // Start runs one server until the test ends, and returns when it serves. Stores with the default prefix take it for one that has run for
@@ -171,7 +168,7 @@ func (s *Server) down() {
 	s.Cont()
 	s.Kill()
 	if s.tb.Failed() {
-		s.tb.Logf("the end of the log of Redis at %s:\n%s", s.Addr(), s.logTail())
+		s.tb.Logf("the end of the log of Redis at %s:\n%s", s.Addr(), s.LogTail())
 	}
 }
 
@@ -232,16 +229,11 @@ func (s *Server) try(args ...any) (any, error) {
 	return c.Do(ctx, args...).Result()
 }
 
-// Kill ends the process with SIGKILL and waits for it.
-func (s *Server) Kill() {
-	s.mu.Lock()
-	cmd, exited := s.cmd, s.exited
-	s.mu.Unlock()
-	if cmd == nil {
-		return
-	}
-	_ = cmd.Process.Kill()
-	<-exited
+// start runs the process.
+func (s *Server) start() error {
+	cmd := exec.Command(s.bin, s.args...)
+	cmd.Args[0] = s.name
+	return s.Run(s.tb, cmd, filepath.Join(s.dir, "log"))
 }
 
 // Launch starts a server that has ended, on its port and with what it kept, and does not wait until it serves.
@@ -264,9 +256,7 @@ func (s *Server) Restart() {
 
 // Ready returns nil when the server answers and has loaded its data, and an error when it does not within the limit or has exited.
 func (s *Server) Ready(limit time.Duration) error {
-	s.mu.Lock()
-	exited := s.exited
-	s.mu.Unlock()
+	exited := s.Done()
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		if s.listens() {
 			if _, err := s.try("PING"); err == nil {
@@ -275,11 +265,11 @@ func (s *Server) Ready(limit time.Duration) error {
 		}
 		select {
 		case <-exited:
-			return fmt.Errorf("redis at %s has ended:\n%s", s.Addr(), s.logTail())
+			return fmt.Errorf("redis at %s has ended:\n%s", s.Addr(), s.LogTail())
 		default:
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("redis at %s does not serve after %v:\n%s", s.Addr(), limit, s.logTail())
+			return fmt.Errorf("redis at %s does not serve after %v:\n%s", s.Addr(), limit, s.LogTail())
 		}
 	}
 }
@@ -291,13 +281,4 @@ func (s *Server) listens() bool {
 		c.Close()
 	}
 	return err == nil
-}
-
-// logTail returns the last lines of the server's log.
-func (s *Server) logTail() string {
-	b, err := os.ReadFile(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err.Error()
-	}
-	return string(b[max(0, len(b)-3000):])
 }

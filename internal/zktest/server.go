@@ -2,21 +2,21 @@ package zktest
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Server is one ZooKeeper process.
 type Server struct {
+	servertest.Process
 	tb      testing.TB
 	id      int
 	dir     string
@@ -25,9 +25,6 @@ type Server struct {
 	client, quorum, election string // host:port
 	plain                    string // of a second port without TLS, for the helper's own questions
 
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
 }
 
 // Addr returns the clients' address, host:port.
@@ -88,33 +85,12 @@ func (s *Server) command() *exec.Cmd {
 
 // start runs the process.
 func (s *Server) start() error {
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := s.command()
-	cmd.Stdout, cmd.Stderr = log, log
-	dieWithUs(cmd)
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start ZooKeeper: %w", err)
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	s.mu.Lock()
-	s.cmd, s.exited = cmd, exited
-	s.mu.Unlock()
-	return nil
+	return s.Run(s.tb, s.command(), filepath.Join(s.dir, "log"))
 }
 
 // Ready returns nil when the server serves clients, and an error when it does not within the limit or has exited.
 func (s *Server) Ready(limit time.Duration) error {
-	s.mu.Lock()
-	exited := s.exited
-	s.mu.Unlock()
+	exited := s.Done()
 	end := time.After(limit)
 	for {
 		if text, err := s.Ask("srvr"); err == nil && strings.Contains(text, "Mode: ") && s.listens() {
@@ -122,9 +98,9 @@ func (s *Server) Ready(limit time.Duration) error {
 		}
 		select {
 		case <-exited:
-			return fmt.Errorf("ZooKeeper server %d exited:\n%s", s.id, s.logTail())
+			return fmt.Errorf("ZooKeeper server %d exited:\n%s", s.id, s.LogTail())
 		case <-end:
-			return fmt.Errorf("ZooKeeper server %d does not serve after %v:\n%s", s.id, limit, s.logTail())
+			return fmt.Errorf("ZooKeeper server %d does not serve after %v:\n%s", s.id, limit, s.LogTail())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -158,18 +134,6 @@ func (s *Server) Ask(word string) (string, error) {
 	return string(text), err
 }
 
-// Kill ends the process with SIGKILL and waits for it.
-func (s *Server) Kill() {
-	s.mu.Lock()
-	cmd, exited := s.cmd, s.exited
-	s.mu.Unlock()
-	if cmd == nil {
-		return
-	}
-	_ = cmd.Process.Kill() // one that is stopped too
-	<-exited
-}
-
 // Launch starts a server that has ended, with its data and ports, and does not wait until it serves.
 func (s *Server) Launch() error {
 	s.Kill()
@@ -188,43 +152,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// Stop freezes the process (SIGSTOP). Its connections stay open and silent.
-func (s *Server) Stop() {
-	s.tb.Helper()
-	if err := freeze(s.process()); err != nil {
-		s.tb.Fatalf("zktest: stop: %v", err)
-	}
-}
-
-// Cont lets a frozen process go on. On one that runs or has ended it does nothing.
-func (s *Server) Cont() {
-	if p := s.process(); p != nil {
-		_ = thaw(p)
-	}
-}
-
-func (s *Server) process() *os.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd == nil {
-		return nil
-	}
-	return s.cmd.Process
-}
-
-// logTail returns the last lines of the server's log.
-func (s *Server) logTail() string {
-	b, err := os.ReadFile(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err.Error()
-	}
-	return string(b[max(0, len(b)-3000):])
-}
-
 // Cert is a certificate of a server and what clients check it with.
 type Cert struct {
 	certFile, keyStore string
 	Client             *tls.Config
 }
-
-var errUnix = errors.New("zktest: needs a Unix system")

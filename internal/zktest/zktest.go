@@ -192,7 +192,7 @@ func (e *Ensemble) down() {
 	for _, s := range e.Members {
 		s.Kill()
 		if e.tb.Failed() {
-			e.tb.Logf("the end of the log of ZooKeeper server %d:\n%s", s.id, s.logTail())
+			e.tb.Logf("the end of the log of ZooKeeper server %d:\n%s", s.id, s.LogTail())
 		}
 	}
 }

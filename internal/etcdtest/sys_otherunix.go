@@ -1,8 +1,0 @@
-//go:build unix && !linux
-
-package etcdtest
-
-import "os/exec"
-
-// dieWithUs does nothing: only Linux can do it. Tests still kill their servers when they end.
-func dieWithUs(*exec.Cmd) {}
