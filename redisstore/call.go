@@ -73,6 +73,9 @@ func (s *Store) run(ctx context.Context, via *link, sc *script, durable bool, ar
 		}
 		last = err
 		// A connection that a restarted server closed is found out by its first use: that is worth another try.
+		if movedAway(err) && ctx.Err() == nil {
+			continue // it has not begun, and the next client goes where the slot is
+		}
 		if sc.once || ctx.Err() != nil || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 			break
 		}
@@ -105,8 +108,11 @@ func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, a
 		return nil, errClosed
 	}
 	var slow net.Error
-	if r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout()) && time.Since(begun) > tooSoon || readOnly(r.err) {
+	if r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout()) && time.Since(begun) > tooSoon {
 		via.leave(client)
+	}
+	if readOnly(r.err) || movedAway(r.err) {
+		s.elsewhere(via, client)
 	}
 	return r.got, r.err
 }
@@ -144,23 +150,18 @@ var errReplica = errors.New("the server has become a replica")
 
 // eval sends a script, by its hash or, to a server that does not know it yet, as it is.
 func (s *Store) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
-	keys := []string{s.base + "server"}
 	if durable && s.replicas > 0 {
-		return s.evalWait(ctx, client, sc, keys, args)
+		return s.evalWait(ctx, client, sc, s.keys, args)
 	}
-	got, err := client.EvalSha(ctx, sc.sha, keys, args...).Result()
+	got, err := client.EvalSha(ctx, sc.sha, s.keys, args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		got, err = client.Eval(ctx, sc.text, keys, args...).Result()
+		got, err = client.Eval(ctx, sc.text, s.keys, args...).Result()
 	}
 	return parsed(got, err)
 }
 
 // evalWait is eval for what the replicas must have too. WAIT counts what its own connection wrote.
 func (s *Store) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
-	client, err := node(ctx, client, keys[0])
-	if err != nil {
-		return nil, err
-	}
 	limit := callLimit / 2
 	if end, ok := ctx.Deadline(); ok {
 		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
@@ -174,7 +175,7 @@ func (s *Store) evalWait(ctx context.Context, client redis.UniversalClient, sc *
 			eval = pipe.EvalSha(ctx, sc.sha, keys, args...)
 		}
 		acks := pipe.Do(ctx, "WAIT", s.replicas, limit.Milliseconds()+1)
-		_, err = pipe.Exec(ctx)
+		_, err := pipe.Exec(ctx)
 		if !full && redis.HasErrorPrefix(eval.Err(), "NOSCRIPT") {
 			continue
 		}
@@ -191,7 +192,7 @@ func (s *Store) evalWait(ctx context.Context, client redis.UniversalClient, sc *
 		}
 		return got, nil
 	}
-	return nil, err
+	return nil, errors.New("the server forgets a script at once")
 }
 
 func parsed(got any, err error) (reply, error) {
@@ -210,6 +211,9 @@ func parsed(got any, err error) (reply, error) {
 
 // final says what an error of Redis means: [driver.ErrRefused] where asking again is of no use, nil where the outcome is unknown.
 func final(err error) error {
+	if errors.Is(err, driver.ErrRefused) {
+		return driver.ErrRefused
+	}
 	text := err.Error()
 	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "invalid username-password", "AUTH <password> called without",
 		"cluster support disabled", "DB index is out of range"} {

@@ -72,7 +72,7 @@ func TestConformanceOverABadNetwork(t *testing.T) {
 func TestConformanceOnACluster(t *testing.T) {
 	long(t)
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 2, redistest.Options{})
+	nodes := redistest.StartCluster(t, 2, 0, redistest.Options{})
 	h := harness(t, nodes[0], redisstore.Config{Cluster: true})
 	h.Cut = nil
 	drivertest.Run(t, h)
@@ -94,7 +94,7 @@ func TestAClusterAndRights(t *testing.T) {
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	srv := redistest.Start(t, redistest.Options{TLS: cert, User: "alice", Password: "secret:w@rd", Rights: rights})
-	nodes := redistest.StartCluster(t, 2, redistest.Options{})
+	nodes := redistest.StartCluster(t, 2, 0, redistest.Options{})
 	for _, c := range []redisstore.Config{
 		{Addrs: []string{srv.Addr()}, Username: "alice", Password: "secret:w@rd", TLS: cert.Client()},
 		{Addrs: []string{nodes[0].Addr()}, Cluster: true},

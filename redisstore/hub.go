@@ -174,7 +174,7 @@ func (h *hub) listen() (heard bool) {
 		msg, err = ps.ReceiveTimeout(h.s.ctx, silence)
 		if err == nil {
 			heard, asked = true, false
-			h.got(msg)
+			err = h.got(msg)
 		} else if timeout(err) && !asked {
 			asked, err = true, ps.Ping(h.s.ctx)
 		}
@@ -192,12 +192,28 @@ func (h *hub) gone() {
 	}
 }
 
+// anew leaves the connection, whose server is not the right one any more.
+func (h *hub) anew() {
+	h.mu.Lock()
+	ps := h.ps
+	h.mu.Unlock()
+	if ps != nil {
+		h.s.spawn(func() { ps.Close() })
+	}
+}
+
+// errUnsubscribed: the server has taken back what nobody else does: the slot has gone to another one (Redis 7).
+var errUnsubscribed = errors.New("unsubscribed by the server")
+
 // got takes one message.
-func (h *hub) got(msg any) {
+func (h *hub) got(msg any) error {
 	switch m := msg.(type) {
 	case *redis.Subscription:
 		if strings.HasSuffix(m.Kind, "unsubscribe") {
-			return
+			if m.Channel == h.to() {
+				return errUnsubscribed
+			}
+			return nil
 		}
 		if m.Channel == h.to() {
 			h.doubt()
@@ -214,7 +230,7 @@ func (h *hub) got(msg any) {
 			if o := h.lines[h.line(m.Channel)]; o != nil {
 				o.stir()
 			}
-			return
+			return nil
 		}
 		words := strings.Split(m.Payload, " ")
 		h.mu.Lock()
@@ -224,6 +240,7 @@ func (h *hub) got(msg any) {
 			l.pushed(words)
 		}
 	}
+	return nil
 }
 
 // doubt has all leases look at everything: pushes may have been lost.

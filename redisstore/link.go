@@ -1,9 +1,7 @@
 package redisstore
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +20,7 @@ const (
 )
 
 // link is a client that can be replaced: a connection that fell silent looks like any other, and so do those that lie idle beside it. So
-// whoever gave up a call leaves all of them behind.
+// whoever gave up a call leaves all of them behind. So does who finds out that the server is the wrong one.
 type link struct {
 	dial func(pool int) redis.UniversalClient
 	pool int
@@ -45,12 +43,13 @@ func (k *link) get() redis.UniversalClient {
 	return k.client
 }
 
-// leave replaces a client whose connections may be silent. Calls of others that are still under way on it get the time to end.
-func (k *link) leave(c redis.UniversalClient) {
+// leave replaces a client whose connections may be silent, unless another call has done so. Calls of others that are still under way on it get the time to
+// end.
+func (k *link) leave(c redis.UniversalClient) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed || k.client != c || time.Since(k.changed) < tooSoon {
-		return
+		return false
 	}
 	k.changed, k.client = time.Now(), k.dial(k.pool)
 	k.old[c] = time.AfterFunc(2*callLimit, func() {
@@ -59,6 +58,7 @@ func (k *link) leave(c redis.UniversalClient) {
 		defer k.mu.Unlock()
 		delete(k.old, c)
 	})
+	return true
 }
 
 func (k *link) close() {
@@ -72,18 +72,31 @@ func (k *link) close() {
 	k.client.Close()
 }
 
-// client makes a client with a pool of that size, the default if 0.
-func (c Config) client(pool int) redis.UniversalClient {
+// elsewhere leaves a client whose server is not the right one any more, and the pushes of that one.
+func (s *Store) elsewhere(k *link, c redis.UniversalClient) {
+	if k.leave(c) {
+		s.hub.anew()
+	}
+}
+
+// clients returns what makes clients, with a pool of that size, the default if 0. key is one of the store's.
+func (c Config) clients(key string) func(pool int) redis.UniversalClient {
+	o := redis.Options{Addr: c.Addrs[0], Username: c.Username, Password: c.Password, DB: c.DB, TLSConfig: c.TLS}
 	switch {
 	case c.Cluster:
-		return redis.NewClusterClient(ours(&redis.ClusterOptions{Addrs: c.Addrs, Username: c.Username, Password: c.Password, TLSConfig: c.TLS}, pool))
+		return inCluster(c.Addrs, o, key, nil).found(o)
 	case c.Sentinel != "":
-		return redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: c.Sentinel, SentinelAddrs: c.Addrs, Username: c.Username, Password: c.Password, DB: c.DB, TLSConfig: c.TLS,
-			MaxRetries: -1, DialTimeout: dialLimit, DialerRetries: 1, ReadTimeout: callLimit, WriteTimeout: callLimit,
-			ContextTimeoutEnabled: true, PoolSize: pool, DisableIdentity: true})
+		return c.bySentinels().found(o)
 	}
-	return redis.NewClient(own(&redis.Options{Addr: c.Addrs[0], Username: c.Username, Password: c.Password, DB: c.DB, TLSConfig: c.TLS}, pool))
+	return alone(o)
+}
+
+// alone makes clients of the server that the options name.
+func alone(o redis.Options) func(pool int) redis.UniversalClient {
+	return func(pool int) redis.UniversalClient {
+		o := o
+		return redis.NewClient(own(&o, pool))
+	}
 }
 
 // own sets what the store needs. The client's own repeats are off: it would repeat an Append, and be told that the record was there before.
@@ -94,32 +107,14 @@ func own(o *redis.Options, pool int) *redis.Options {
 	return o
 }
 
-// ours is own for a cluster.
-func ours(o *redis.ClusterOptions, pool int) *redis.ClusterOptions {
-	o.MaxRetries, o.DialTimeout, o.DialerRetries, o.ReadTimeout, o.WriteTimeout = -1, dialLimit, 1, callLimit, callLimit
-	o.ContextTimeoutEnabled, o.PoolSize, o.MinIdleConns, o.DisableIdentity = true, pool, 0, true
-	o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return o
-}
-
 // like returns what makes clients with the options of a caller's.
-func like(client redis.UniversalClient) (dial func(int) redis.UniversalClient, names string, err error) {
+func like(client redis.UniversalClient, key string) (dial func(int) redis.UniversalClient, names []string, err error) {
 	switch c := client.(type) {
 	case *redis.Client:
-		o := *c.Options()
-		return func(pool int) redis.UniversalClient { o := o; return redis.NewClient(own(&o, pool)) }, o.Addr, nil
+		return alone(*c.Options()), []string{c.Options().Addr}, nil
 	case *redis.ClusterClient:
-		o := *c.Options()
-		return func(pool int) redis.UniversalClient { o := o; return redis.NewClusterClient(ours(&o, pool)) }, strings.Join(o.Addrs, ", "), nil
+		o := ofCluster(c.Options())
+		return inCluster(c.Options().Addrs, o, key, c.Options().ClusterSlots).found(o), c.Options().Addrs, nil
 	}
-	return nil, "", fmt.Errorf("redis: a client of type %T: want *redis.Client or *redis.ClusterClient: %w", client, driver.ErrRefused)
-}
-
-// node returns the client of the very server that has key.
-func node(ctx context.Context, c redis.UniversalClient, key string) (redis.UniversalClient, error) {
-	if cl, ok := c.(*redis.ClusterClient); ok {
-		return cl.MasterForKey(ctx, key)
-	}
-	return c, nil
+	return nil, nil, fmt.Errorf("redis: a client of type %T: want *redis.Client or *redis.ClusterClient: %w", client, driver.ErrRefused)
 }

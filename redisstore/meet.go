@@ -48,7 +48,7 @@ func (s *Store) ask(ctx context.Context) (srv server, err error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		srv, err := about(ctx, s.calls.get(), s.base+"server")
+		srv, err := about(ctx, s.calls.get())
 		done <- result{srv, err}
 	}()
 	select {
@@ -60,10 +60,7 @@ func (s *Store) ask(ctx context.Context) (srv server, err error) {
 }
 
 // about asks one server what it is.
-func about(ctx context.Context, client redis.UniversalClient, key string) (srv server, err error) {
-	if client, err = node(ctx, client, key); err != nil {
-		return srv, err
-	}
+func about(ctx context.Context, client redis.UniversalClient) (srv server, err error) {
 	info := ""
 	for _, section := range []string{"server", "replication", "cluster"} {
 		text, err := client.Info(ctx, section).Result()
@@ -110,7 +107,6 @@ func about(ctx context.Context, client redis.UniversalClient, key string) (srv s
 
 // refused says why a server cannot keep the promises, nil if it can.
 func (s *Store) refused(srv server) error {
-	_, cluster := s.calls.get().(*redis.ClusterClient)
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("redis %s: %s: %w", s.names, fmt.Sprintf(format, args...), driver.ErrRefused)
 	}
@@ -119,7 +115,7 @@ func (s *Store) refused(srv server) error {
 		return refuse("the server is %s %s, and 6.2 is needed", srv.name, srv.version)
 	case srv.role != "master":
 		return refuse("the server is a replica: give the address of the primary, or of the sentinels with the primary's name")
-	case srv.cluster && !cluster:
+	case srv.cluster && !s.cluster:
 		return refuse("the server is in cluster mode: say so")
 	}
 	return nil

@@ -42,7 +42,7 @@ func TestOpenSaysWhyNot(t *testing.T) {
 	locked := redistest.Start(t, redistest.Options{Password: "s3cret-right"})
 	secure := redistest.Start(t, redistest.Options{TLS: cert})
 	replica := redistest.Start(t, redistest.Options{Replica: plain})
-	node := redistest.StartCluster(t, 1, redistest.Options{})[0]
+	node := redistest.StartCluster(t, 1, 0, redistest.Options{})[0]
 	poor := redistest.Start(t, redistest.Options{User: "bob", Password: "s3cret", Rights: "~other:* +@all"})
 	at := func(s *redistest.Server) redisstore.Config { return redisstore.Config{Addrs: []string{s.Addr()}} }
 	replica.Synced()

@@ -40,7 +40,7 @@ const (
 
 // Config is how Open reaches Redis. Addrs are required.
 type Config struct {
-	Addrs    []string    // host:port of the server; of some nodes of a cluster; of the sentinels
+	Addrs    []string    // host:port of the server; of some nodes of a cluster; of all sentinels
 	Username string      // empty: the default user
 	Password string      //
 	DB       int         // database number; 0 on a cluster
@@ -49,6 +49,9 @@ type Config struct {
 	Cluster  bool        // the servers are a cluster
 	Sentinel string      // the name of the primary, as the sentinels at Addrs know it; empty: no sentinels
 	Replicas int         // see Options
+
+	SentinelUsername string // of the sentinels, which have users of their own
+	SentinelPassword string
 }
 
 // Options is how a Store uses a client. The zero value works.
@@ -63,6 +66,8 @@ type Options struct {
 // Store is a [driver.Store] on Redis, with every optional port.
 type Store struct {
 	base     string // "{prefix}:"
+	cluster  bool
+	keys     []string // that scripts are told of; see cluster.go
 	replicas int
 	names    string // the servers, for errors
 	calls    *link  // all that is not a renewal
@@ -106,31 +111,50 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if !c.Cluster && c.Sentinel == "" && len(c.Addrs) > 1 {
 		return nil, fmt.Errorf("redis %s: %d addresses: several are a cluster or sentinels: %w", strings.Join(c.Addrs, ", "), len(c.Addrs), driver.ErrRefused)
 	}
-	return open(ctx, strings.Join(c.Addrs, ", "), c.client, Options{Prefix: c.Prefix, Replicas: c.Replicas})
+	base, err := baseOf(c.Prefix)
+	if err != nil {
+		return nil, fmt.Errorf("redis %s: %w", strings.Join(c.Addrs, ", "), err)
+	}
+	s, err := open(ctx, base, c.Addrs, c.clients(base+"server"), c.Cluster, c.Replicas)
+	if err == nil && c.Sentinel != "" {
+		s.attend(c)
+	}
+	return s, err
+}
+
+// baseOf returns what all keys of a store begin with.
+func baseOf(prefix string) (string, error) {
+	if prefix == "" {
+		prefix = "primacy"
+	}
+	if strings.ContainsAny(prefix, "{}") {
+		return "", fmt.Errorf("the prefix %q must not have braces, which mark the slot: %w", prefix, driver.ErrRefused)
+	}
+	return "{" + prefix + "}:", nil
 }
 
 // New returns a store beside a client, which stays the caller's: only its options are used, for connections of the store's own. It takes a
 // *redis.Client, one made for sentinels too, and a *redis.ClusterClient. It returns what Open returns.
 func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
-	dial, names, err := like(client)
+	base, err := baseOf(o.Prefix)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	dial, names, err := like(client, base+"server")
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, names, dial, o)
+	_, cluster := client.(*redis.ClusterClient)
+	return open(ctx, base, names, dial, cluster, o.Replicas)
 }
 
 // open puts a Store together and asks the server what it is.
-func open(ctx context.Context, names string, dial func(pool int) redis.UniversalClient, o Options) (*Store, error) {
-	if o.Prefix == "" {
-		o.Prefix = "primacy"
+func open(ctx context.Context, base string, addrs []string, dial func(pool int) redis.UniversalClient, cluster bool, replicas int) (*Store, error) {
+	names := strings.Join(addrs, ", ")
+	if replicas < 0 {
+		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, replicas, driver.ErrRefused)
 	}
-	if strings.ContainsAny(o.Prefix, "{}") {
-		return nil, fmt.Errorf("redis %s: the prefix %q must not have braces, which mark the slot: %w", names, o.Prefix, driver.ErrRefused)
-	}
-	if o.Replicas < 0 {
-		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, o.Replicas, driver.ErrRefused)
-	}
-	s := &Store{base: "{" + o.Prefix + "}:", replicas: o.Replicas, names: names, jobs: make(chan func())}
+	s := &Store{base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names, jobs: make(chan func())}
 	s.calls, s.beats = newLink(dial, 0), newLink(dial, 3)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.hub = newHub(s)

@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
-	"testing"
 	"time"
 )
 
@@ -55,60 +53,6 @@ func (s *Server) Follow(of *Server) {
 	s.tb.Helper()
 	s.o.Replica = of
 	s.Do("REPLICAOF", "127.0.0.1", of.port)
-}
-
-// StartCluster runs a cluster of n servers without replicas, which share the slots, and returns when all of them know that.
-func StartCluster(tb testing.TB, n int, o Options) []*Server {
-	tb.Helper()
-	o.Cluster = true
-	var all []*Server
-	const slots = 16384
-	for i := range n {
-		s := Start(tb, o)
-		s.Do("CLUSTER", "ADDSLOTSRANGE", slots*i/n, slots*(i+1)/n-1)
-		if i > 0 {
-			s.Do("CLUSTER", "MEET", "127.0.0.1", all[0].port)
-		}
-		all = append(all, s)
-	}
-	for _, s := range all {
-		s.until("the cluster to be whole", func() bool {
-			info := fmt.Sprint(s.Do("CLUSTER", "INFO"))
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_assigned:16384") &&
-				strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n))
-		})
-	}
-	if !o.Young {
-		aged := false
-		for _, s := range all { // the one that has the slot
-			if _, err := s.try("EXISTS", "{primacy}:server"); err == nil {
-				s.Age("primacy")
-				aged = true
-			}
-		}
-		if !aged {
-			tb.Fatal("redistest: no server of the cluster has the slot of {primacy}")
-		}
-	}
-	return all
-}
-
-// StartSentinel runs a sentinel that watches a primary under that name and, alone, decides to fail over after a second of silence.
-func StartSentinel(tb testing.TB, name string, primary *Server) *Server {
-	tb.Helper()
-	s := &Server{tb: tb, bin: binary(tb), name: "redis-sentinel", dir: folder(tb), port: freePort(tb)}
-	conf := filepath.Join(s.dir, "sentinel.conf")
-	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %s 1\nsentinel down-after-milliseconds %s 1000\n"+
-		"sentinel failover-timeout %s 3000\n", s.port, s.dir, name, primary.port, name, name)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	s.args = []string{conf, "--sentinel"}
-	if err := s.up(); err != nil {
-		tb.Fatalf("redistest: %v", err)
-	}
-	tb.Cleanup(s.down)
-	return s
 }
 
 // until polls, and fails the test if it does not come.

@@ -41,4 +41,37 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-func TestCluster(t *testing.T) { redistest.StartCluster(t, 2, redistest.Options{}) }
+// A cluster fails over by itself, and its slot can be moved.
+func TestCluster(t *testing.T) {
+	all := redistest.StartCluster(t, 2, 1, redistest.Options{})
+	if all[2].Role() != "slave" {
+		t.Fatalf("the third server is a %s, want a replica", all[2].Role())
+	}
+	first := redistest.Owner(all)
+	from, to := first, all[0]
+	if to == from {
+		to = all[1]
+	}
+	m := redistest.BeginMove(all, from, to)
+	for !m.Keys(1) {
+	}
+	m.End()
+	if now := redistest.Owner(all); now != to {
+		t.Errorf("the slot is at %s, want it at %s", now.Addr(), to.Addr())
+	}
+	all[0].Kill()
+	if all[0] == to {
+		if now := redistest.Owner(all); now != all[2] {
+			t.Errorf("after the failover the slot is at %s, want it at the replica", now.Addr())
+		}
+	}
+}
+
+func TestSentinels(t *testing.T) {
+	a := redistest.Start(t, redistest.Options{Password: "secret"})
+	b := redistest.Start(t, redistest.Options{Password: "secret", Replica: a})
+	all := redistest.StartSentinels(t, "main", a, redistest.Sentinels{N: 3, Password: "other"}, b)
+	if got := fmt.Sprint(all[2].Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")); got != "[127.0.0.1 "+a.Addr()[len("127.0.0.1:"):]+"]" {
+		t.Errorf("the primary is %s, want %s", got, a.Addr())
+	}
+}

@@ -1,0 +1,98 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// In a cluster all keys of a store are in one slot, so on one server at a time: the master that has the slot.
+//
+// While a slot is moved by hand, key by key, its keys are on two servers, and a script would meet those that are on its own and take the others for
+// absent, or fail half-way. So each script is also given a key that never exists: Redis refuses a call some of whose keys it has and some not for as long as
+// the slot is on its way (ASK at the old server, TRYAGAIN at the new one), before the script begins. Nothing is done then, and nothing is lost.
+// When the slot has arrived, its new server goes on with another history (guard.go).
+
+// keysOf returns the keys that a script is told of.
+func keysOf(base string, cluster bool) []string {
+	keys := []string{base + "server"}
+	if cluster {
+		keys = append(keys, base+"-")
+	}
+	return keys
+}
+
+// movedAway reports whether another server has the slot, or none: the script has not begun.
+func movedAway(err error) bool {
+	return redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "CLUSTERDOWN ")
+}
+
+// inCluster finds the master of the slot that key is in. slots replaces CLUSTER SLOTS where the user has his own.
+func inCluster(addrs []string, o redis.Options, key string, slots func(context.Context) ([]redis.ClusterSlot, error)) *finder {
+	f := &finder{who: "the cluster", first: addrs, reach: o.Dialer}
+	if f.reach == nil {
+		f.reach = straight(o.TLSConfig)
+	}
+	f.ask = func(ctx context.Context, addr string) (where string, others []string, err error) {
+		o := o
+		o.Addr, o.Dialer = addr, f.reach
+		c := redis.NewClient(own(&o, 1))
+		defer c.Close()
+		slot, err := c.ClusterKeySlot(ctx, key).Result()
+		if err != nil {
+			return "", nil, err
+		}
+		var all []redis.ClusterSlot
+		if slots != nil {
+			all, err = slots(ctx)
+		} else {
+			all, err = c.ClusterSlots(ctx).Result()
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		for _, part := range all {
+			for i, n := range part.Nodes {
+				at := seenFrom(addr, n.Addr)
+				if i == 0 && part.Start <= int(slot) && int(slot) <= part.End {
+					where = at
+				}
+				if !slices.Contains(others, at) {
+					others = append(others, at)
+				}
+			}
+		}
+		if where == "" {
+			return "", nil, errors.New("no server has the slot of " + strings.TrimSuffix(key, ":server"))
+		}
+		return where, others, nil
+	}
+	return f
+}
+
+// seenFrom returns the address of a node that the one at asked has told of: one that knows no name of its own, or only that of the loopback, is where the question
+// went.
+func seenFrom(asked, node string) string {
+	host, port, err := net.SplitHostPort(node)
+	home, _, err2 := net.SplitHostPort(asked)
+	if err != nil || err2 != nil {
+		return node
+	}
+	ip, own := net.ParseIP(host), net.ParseIP(home)
+	if host == "" || host == "?" || ip != nil && ip.IsLoopback() && (own == nil && home != "localhost" || own != nil && !own.IsLoopback()) {
+		host = home
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// ofCluster returns what one server of a cluster is reached with.
+func ofCluster(c *redis.ClusterOptions) redis.Options {
+	return redis.Options{ClientName: c.ClientName, Dialer: c.Dialer, OnConnect: c.OnConnect, Protocol: c.Protocol, Username: c.Username, Password: c.Password,
+		CredentialsProvider: c.CredentialsProvider, CredentialsProviderContext: c.CredentialsProviderContext,
+		StreamingCredentialsProvider: c.StreamingCredentialsProvider, ReadBufferSize: c.ReadBufferSize, WriteBufferSize: c.WriteBufferSize,
+		PoolFIFO: c.PoolFIFO, PoolTimeout: c.PoolTimeout, ConnMaxIdleTime: c.ConnMaxIdleTime, ConnMaxLifetime: c.ConnMaxLifetime, TLSConfig: c.TLSConfig}
+}

@@ -1,0 +1,81 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// sentinelOptions is how one sentinel is reached. Sentinels have users and passwords of their own.
+func (c Config) sentinelOptions(addr string) *redis.Options {
+	o := own(&redis.Options{Addr: addr, Username: c.SentinelUsername, Password: c.SentinelPassword, TLSConfig: c.TLS}, 1)
+	o.ReadTimeout, o.WriteTimeout = dialLimit, dialLimit
+	return o
+}
+
+// bySentinels finds the primary that the sentinels name.
+func (c Config) bySentinels() *finder {
+	f := &finder{who: "the sentinels", first: c.Addrs, reach: straight(c.TLS)}
+	f.ask = func(ctx context.Context, addr string) (string, []string, error) {
+		s := redis.NewSentinelClient(c.sentinelOptions(addr))
+		defer s.Close()
+		at, err := s.GetMasterAddrByName(ctx, c.Sentinel).Result()
+		switch {
+		case errors.Is(err, redis.Nil):
+			return "", nil, fmt.Errorf("%s knows no primary %q: %w", addr, c.Sentinel, driver.ErrRefused)
+		case err != nil:
+			return "", nil, fmt.Errorf("%s: %w", addr, err)
+		case len(at) < 2:
+			return "", nil, fmt.Errorf("%s: an answer without an address", addr)
+		}
+		return net.JoinHostPort(at[0], at[1]), nil, nil
+	}
+	return f
+}
+
+// attend hears from each sentinel of a new primary, and has the former one left: at a failover by hand that one lives on for seconds, and
+// whoever keeps to it so long leads beside the next.
+func (s *Store) attend(c Config) {
+	for _, addr := range c.Addrs {
+		s.spawn(func() {
+			for s.ctx.Err() == nil {
+				s.hear(redis.NewSentinelClient(c.sentinelOptions(addr)), c.Sentinel)
+				rest(s.ctx, time.Second)
+			}
+		})
+	}
+}
+
+// hear listens to one sentinel until the connection is lost.
+func (s *Store) hear(sentinel *redis.SentinelClient, primary string) {
+	defer sentinel.Close()
+	ps := sentinel.Subscribe(s.ctx)
+	stop := context.AfterFunc(s.ctx, func() { ps.Close() })
+	defer stop()
+	defer ps.Close()
+	err := ps.Subscribe(s.ctx, "+switch-master")
+	for asked := false; err == nil && s.ctx.Err() == nil; {
+		var msg any
+		msg, err = ps.ReceiveTimeout(s.ctx, silence)
+		if timeout(err) && !asked {
+			asked, err = true, ps.Ping(s.ctx)
+			continue
+		}
+		asked = false
+		if m, ok := msg.(*redis.Message); ok && err == nil && strings.HasPrefix(m.Payload, primary+" ") {
+			for _, k := range []*link{s.calls, s.beats} { // each time, for when the first has told the others may not know yet
+				for !k.leave(k.get()) && s.ctx.Err() == nil {
+					rest(s.ctx, tooSoon)
+				}
+			}
+			s.hub.anew()
+		}
+	}
+}
