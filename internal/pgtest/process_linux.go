@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // owner is the user a server runs as, nil for our own: PostgreSQL refuses root.
@@ -106,7 +108,7 @@ func (s *Server) Kill() {
 	case <-exited:
 	default:
 		pid := cmd.Process.Pid
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // it starts no others
+		_ = servertest.Halt(pid) // it starts no others
 		for _, p := range children(pid) {
 			_ = syscall.Kill(p, syscall.SIGKILL)
 		}
@@ -147,9 +149,11 @@ func (s *Server) Stop() {
 	if pid == 0 {
 		s.tb.Fatalf("pgtest: the server to freeze does not run")
 	}
-	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	if err := servertest.Halt(pid); err != nil { // first, so that it starts no others
+		s.tb.Fatalf("pgtest: %v", err)
+	}
 	for _, p := range children(pid) {
-		_ = syscall.Kill(p, syscall.SIGSTOP)
+		_ = servertest.Halt(p) // one may end meanwhile
 	}
 }
 
