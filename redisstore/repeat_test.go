@@ -47,21 +47,31 @@ func (h *holdUp) Close() error { return nil }
 // nobody would ever give up what the late one enters.
 func TestATryIsNotRepeatedInSilence(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t, redistest.Options{})
+	t.Run("one server", func(t *testing.T) { aTryNotRepeated(t, redistest.Start(t, redistest.Options{}), false) })
+	t.Run("cluster", func(t *testing.T) { aTryNotRepeated(t, redistest.StartCluster(t, 1, 0, redistest.Options{})[0], true) })
+}
+
+func aTryNotRepeated(t *testing.T, srv *redistest.Server, cluster bool) {
 	h := holdUp{mark: "the-try", done: new(atomic.Bool), late: make(chan struct{}), arrived: make(chan struct{})}
-	client := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		c, err := net.Dial(network, srv.Addr())
 		own := h
 		own.Conn = c
 		return &own, err
-	}})
+	}
+	var client redis.UniversalClient = redis.NewClient(&redis.Options{Dialer: dial})
+	if cluster {
+		client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{srv.Addr()}, Dialer: dial})
+	}
 	defer client.Close()
 	s, err := redisstore.New(t.Context(), client, redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	first, l := grant(t, store(t, srv.Addr()), time.Minute), grant(t, s, time.Minute)
+	near := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}, Cluster: cluster})
+	t.Cleanup(func() { near.Close() })
+	first, l := grant(t, near, time.Minute), grant(t, s, time.Minute)
 	p := enter(t, first, "n", "1")
 	c := driver.Claim{Name: "n", ID: "the-try", Try: true}
 	_, err = l.Claim(t.Context(), c)
