@@ -18,7 +18,7 @@ package redisstore
 //     (sync.go): where a place that it holds is missing, waits here, or has another token, the lease ends and Renew says ErrGone. So X is not
 //     renewed past since + ttl.
 //
-// And g ≥ since + max(the largest ttl known here, the ttl of the lease that is granted a place). All of it is on this server's clock and the
+// And g ≥ since + max(the largest ttl known here (most), the ttl of the lease that is granted a place). All of it is on this server's clock and the
 // clients' rates, within the drift the library allows. Two clients that notice at once: scripts run one after the other, the second finds the
 // new ID. A lease granted while it is calm is of this history, and its ttl does not make the calm longer. A failover during the calm is
 // noticed like the first, and begins it afresh. A replica that is promoted in place keeps its connections, scripts and run ID, but draws a new
@@ -34,6 +34,11 @@ package redisstore
 //
 // A replication ID also changes when a primary gets its first replica, or has had none for an hour. That loses nothing: the process is the
 // same (run_id) and was never a replica (no master_replid2).
+//
+// The largest ttl is not that of all times, or one long lease would make every later restart a long pause. It is the largest that was granted or renewed in
+// this period or the one before (periodLua); a period is longer than any ttl. A lease that lives was granted or renewed less than its ttl ago, so in one of
+// the two: had two periods begun since, a whole one would lie between, and the lease would be over. By another history's clock a period begins anew, and what was known is kept for
+// so long: until then the deadlines of those before are over too.
 //
 // What is left, and told by Caps and the docs:
 //
@@ -61,16 +66,17 @@ if id~=V[2] then
     since=now
     calm=now+most
   end
+  call('PERSIST',S) -- does nothing, but is allowed also where the memory is full, and then so is all that follows
   if not same then
     epoch=string.sub(id,1,16)
     base=draw(0)
-    call('HSET',S,'n',base,'base',base)
+    call('HSET',S,'n',base,'base',base,'mt',now)
   end
   call('HSET',S,'id',id,'run',run or '','epoch',epoch,'since',since,'calm',calm)
 elseif since>now then
   since=now
   calm=now+most
-  call('HSET',S,'since',since,'calm',calm)
+  call('HSET',S,'since',since,'calm',calm,'mt',now)
 end
 local hush=nil
 local function may(ttl)
@@ -79,5 +85,19 @@ local function may(ttl)
   if t<=now then return true end
   if not hush or t-now<hush then hush=t-now end
   return false
+end
+`
+
+// periodLua knows of a ttl that is granted or renewed. max is the largest of this period and the one before, mc that of this one, which began at mt.
+const periodLua = `
+local period=3600000
+local function lasts(t)
+  local v=call('HMGET',S,'mc','mt')
+  local mc,mt=tonumber(v[1]) or 0,tonumber(v[2])
+  if mt and now-mt>=period then
+    call('HSET',S,'max',math.max(mc,t),'mc',t,'mt',now)
+  elseif t>mc or not mt then
+    call('HSET',S,'max',math.max(most,t),'mc',math.max(mc,t),'mt',mt or now)
+  end
 end
 `

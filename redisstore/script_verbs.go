@@ -24,17 +24,17 @@ local function settle(l) if l.wnew then call('HSET',B..'lease:'..lid,'w',l.w) en
 `
 
 var (
-	grantScript = newScript("grant", baseLua, guardLua, `
+	grantScript = newScript("grant", baseLua, guardLua, periodLua, `
 local key=B..'lease:'..ARGV[2]
 local t=tonumber(ARGV[4])
 call('HSET',key,'o',ARGV[3],'t',t,'x',now+1+t,'c',ARGV[5],'u',now)
 call('PEXPIRE',key,t+60000)
-if t>(tonumber(V[7]) or 0) then call('HSET',S,'max',t) end
+lasts(t)
 return {'OK',epoch}
 `)
 
 	// PEXPIRE comes first: it is allowed also where the memory is full, and then so is all that follows.
-	renewScript = newScript("renew", baseLua, guardLua, leaseLua, mineLua, `
+	renewScript = newScript("renew", baseLua, guardLua, periodLua, leaseLua, mineLua, `
 want[7]='u'
 local me=mine()
 if not me.live then return {'LOST',epoch} end
@@ -42,6 +42,7 @@ if ARGV[3]~=epoch then return {'EPOCH',epoch} end
 local key=B..'lease:'..lid
 call('PEXPIRE',key,me.t+60000)
 call('HSET',key,'x',now+1+me.t)
+lasts(me.t)
 settle(me)
 if me.p then
   call('PEXPIRE',B..'spent:'..lid,me.t+60000)

@@ -25,6 +25,7 @@ type Mirror struct {
 	Young  bool  // the server has just started when the run begins
 	Beside bool  // a former primary lives on, answers some machines, and nothing it does is on the replica
 	Wait   bool  // it acknowledges only what its replica has
+	Mixed  bool  // the sessions of every other machine have a quarter of the ttl
 }
 
 // content is all that a server knows.
@@ -50,7 +51,9 @@ type marker struct {
 	epoch uint64
 	since int64 // on the server's clock
 	calm  int64
-	most  int64     // the largest ttl ever granted
+	most  int64     // the largest ttl granted or renewed in this period and the one before
+	mc    int64     // and in this one
+	mt    int64     // which began then
 	upTo  [2]uint64 // tokens that hold, by name
 }
 

@@ -22,13 +22,38 @@ func planRedis(p *Plan, r *rng) {
 	default:
 		m.Lag, m.Loses = [...]int64{20 * ms, 2 * sec}[r.intn(2)], 2*sec
 	}
+	m.Mixed = !m.Empty && r.intn(2) == 0
 	p.pester(r, LeaderCut, StoreDown)
 }
 
 func newRedis(w *World) *redis {
 	s := &redis{newMirror(w)}
 	s.holds = s.granted
+	if w.plan.Mirror.Mixed { // it has been in use for long
+		s.mark = marker{set: true, life: s.life, epoch: s.life, since: s.since, calm: s.since, mt: s.host.clock()}
+		s.hist[0] = s.now()
+	}
 	return s
+}
+
+// lasts notes that a lease of such a ttl may live from now on.
+func (s *redis) lasts(ttl int64) {
+	m, now := &s.mark, s.host.clock()
+	if ttl > m.most { // that the first of its kind may be lost is told in the documentation of the package, and none of the promise
+		for i := range s.hist {
+			h := &s.hist[i].mark
+			h.most, h.mc = max(h.most, ttl), max(h.mc, ttl)
+		}
+	}
+	if s.w.plan.Broken.LastTTL {
+		m.most = ttl
+		return
+	}
+	if now-m.mt < s.w.plan.TTL {
+		m.most, m.mc = max(m.most, ttl), max(m.mc, ttl)
+		return
+	}
+	m.most, m.mc, m.mt = max(m.mc, ttl), ttl, now
 }
 
 // notice compares the history of the server with that of its data.
@@ -46,7 +71,7 @@ func (s *redis) notice() {
 		m.since = s.since
 		m.calm = s.since
 	}
-	m.set, m.life, m.epoch = true, s.life, s.life
+	m.set, m.life, m.epoch, m.mt = true, s.life, s.life, now
 }
 
 // may says whether a lease may be newly granted a place.
@@ -103,9 +128,12 @@ func (c *redisClient) grant(t *task, ctx *life) (storeLease, error) {
 		s.notice()
 		s.nextID++
 		l := s.begin(s.nextID, n, inc)
+		if s.w.plan.Mirror.Mixed && n.id%2 == 1 {
+			l.ttl /= 4
+		}
 		l.ends = s.host.clock() + l.ttl
 		l.arm()
-		s.mark.most = max(s.mark.most, l.ttl)
+		s.lasts(l.ttl)
 		return reply{id: l.id, ttl: l.ttl, epoch: s.mark.epoch}
 	})
 	if err != nil {
@@ -225,6 +253,7 @@ func (h *redisHandle) renew(t *task, ctx *life) error {
 			return reply{err: errGone}
 		}
 		l.ends = h.s.host.clock() + l.ttl
+		h.s.lasts(l.ttl)
 		return reply{}
 	})
 	return err
