@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,9 +61,12 @@ func TestFind(t *testing.T) {
 // Of a cluster the one address that was given may die, when others have become known. A server that cannot be dialed is looked for again.
 func TestFindAgain(t *testing.T) {
 	where, up := "m1", []string{"first", "m1"}
+	var mu sync.Mutex
 	var dialed, asked []string
 	f := &finder{who: "the cluster", first: []string{"first"}}
 	f.ask = func(_ context.Context, addr string) (string, []string, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, addr)
 		if !slices.Contains(up, addr) {
 			return "", nil, errors.New("dead")
@@ -70,6 +74,8 @@ func TestFindAgain(t *testing.T) {
 		return where, []string{"m2"}, nil
 	}
 	f.reach = func(_ context.Context, _, addr string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		dialed = append(dialed, addr)
 		if !slices.Contains(up, addr) {
 			return nil, errors.New("dead")
@@ -83,9 +89,13 @@ func TestFindAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	mu.Lock()
 	where, up = "m2", []string{"m2"}
+	mu.Unlock()
 	_, err1 := dial(ctx, "tcp", "") // finds it dead
 	_, err2 := dial(ctx, "tcp", "")
+	mu.Lock()
+	defer mu.Unlock()
 	if err1 == nil || err2 != nil || strings.Join(dialed, " ") != "m1 m1 m1 m2" || len(asked) < 2 || asked[0] != "first" {
 		t.Errorf("dialed %v after asking %v: %v, %v", dialed, asked, err1, err2)
 	}

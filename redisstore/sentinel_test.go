@@ -146,3 +146,31 @@ func TestSentinelsSayWhyNot(t *testing.T) {
 	defer s.Close()
 	enter(t, grant(t, s, time.Minute), "n", "1")
 }
+
+// At a failover by hand the former primary serves on for some seconds, until a sentinel makes it a replica. Who has heard of the new one leaves it at once.
+func TestAFailoverByHandIsHeard(t *testing.T) {
+	t.Parallel()
+	w, c := watch(t, nil)
+	s := openAt(t, c)
+	t.Cleanup(func() { s.Close() })
+	grant(t, s, time.Minute)
+	was := w.primary()
+	eventually(t, "the failover to begin", func() bool {
+		_, err := w.sentinels[0].Client().Do(t.Context(), "SENTINEL", "FAILOVER", "main").Result()
+		return err == nil
+	})
+	now := w.changed(t, was)
+	begun := time.Now()
+	at := was
+	for at == was && time.Since(begun) < 3*time.Second {
+		l, err := s.Grant(soon(t), "x", time.Minute)
+		if err == nil && fmt.Sprint(now.Do("EXISTS", "{primacy}:lease:"+l.ID())) == "1" {
+			at = now
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if at == was {
+		t.Errorf("%v after the failover by hand the store still uses the former primary", time.Since(begun))
+	}
+	t.Logf("at the new primary %v after most sentinels named it", time.Since(begun))
+}
