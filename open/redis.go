@@ -2,6 +2,8 @@ package open
 
 import (
 	"context"
+	"os"
+	"strings"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/redisstore"
@@ -19,6 +21,9 @@ func redisConfig(a address) (c redisstore.Config, err error) {
 	c.Addrs, c.Username, c.Password = a.hosts, a.user, a.password
 	c.Prefix, _ = a.take("prefix")
 	c.Sentinel, _ = a.take("sentinel")
+	if err = a.sentinelLogin(&c); err != nil {
+		return c, err
+	}
 	if c.DB, err = a.redisDB(); err != nil {
 		return c, err
 	}
@@ -39,5 +44,22 @@ func redisConfig(a address) (c redisstore.Config, err error) {
 	case len(c.Addrs) > 1 && !c.Cluster && c.Sentinel == "":
 		return c, bad("several hosts: add cluster=true, or sentinel=MASTER where they are sentinels; for independent servers use redis+quorum://")
 	}
-	return c, a.rest("ca, cert, key, server-name, password-file, prefix, cluster, sentinel or replicas")
+	return c, a.rest("ca, cert, key, server-name, password-file, prefix, cluster, sentinel, sentinel-user, sentinel-password-file or replicas")
+}
+
+// sentinelLogin takes how sentinels know who asks them: by users and passwords of their own.
+func (a *address) sentinelLogin(c *redisstore.Config) error {
+	c.SentinelUsername, _ = a.take("sentinel-user")
+	file, ok := a.take("sentinel-password-file")
+	if ok {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return bad("sentinel-password-file: %v", err)
+		}
+		c.SentinelPassword = strings.TrimRight(string(b), "\r\n")
+	}
+	if (ok || c.SentinelUsername != "") && c.Sentinel == "" {
+		return bad("sentinel-user and sentinel-password-file go with sentinel=MASTER")
+	}
+	return nil
 }

@@ -3,6 +3,9 @@ package open
 import (
 	"context"
 	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -69,24 +72,26 @@ func TestZooKeeperURLs(t *testing.T) {
 // TestEachStoreSaysWhatIsWrongWithItsURL goes through Open, which must not get as far as the network.
 func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 	for url, want := range map[string]string{
-		"postgres://u:CANARY@h/db?password=CANARY": "write it before the host",
-		"postgres://u:CANARY@h/db?migrate=often":   "use true or false",
-		"postgres://u:CANARY@h/db?sslmode=often":   "connection string",
-		"redis://h/x":                              "not the number of a database",
-		"redis://h/-1":                             "not the number of a database",
-		"redis://a,b":                              "several hosts",
-		"redis://a/1?cluster=true":                 "only database 0",
-		"redis://a?cluster=true&sentinel=m":        "do not go together",
-		"redis://a?replicas=many":                  "use a number from 0 to 100",
-		"redis://h?ca=/x":                          "use rediss://",
-		"redis://h?foo=CANARY":                     `unknown option "foo"`,
-		"redis+quorum://a,b,c?ca=/x":               "use rediss+quorum://",
-		"redis+quorum://a,b,c?guard=often":         "use a duration",
-		"redis+quorum://a,a,b":                     "twice",
-		"redis+plain://a?prefix=x":                 `unknown option "prefix"`,
-		"zk://u@h":                                 "user and password go together",
-		"zk://h?tick=soon":                         "use a duration",
-		"zk://h?ca=/x":                             "use zks://",
+		"postgres://u:CANARY@h/db?password=CANARY":            "write it before the host",
+		"postgres://u:CANARY@h/db?migrate=often":              "use true or false",
+		"postgres://u:CANARY@h/db?sslmode=often":              "connection string",
+		"redis://h/x":                                         "not the number of a database",
+		"redis://h/-1":                                        "not the number of a database",
+		"redis://a,b":                                         "several hosts",
+		"redis://a/1?cluster=true":                            "only database 0",
+		"redis://a?cluster=true&sentinel=m":                   "do not go together",
+		"redis://a?replicas=many":                             "use a number from 0 to 100",
+		"redis://a?sentinel-user=CANARY":                      "go with sentinel=MASTER",
+		"redis://a?sentinel=m&sentinel-password-file=/nosuch": "sentinel-password-file: open /nosuch",
+		"redis://h?ca=/x":                                     "use rediss://",
+		"redis://h?foo=CANARY":                                `unknown option "foo"`,
+		"redis+quorum://a,b,c?ca=/x":                          "use rediss+quorum://",
+		"redis+quorum://a,b,c?guard=often":                    "use a duration",
+		"redis+quorum://a,a,b":                                "twice",
+		"redis+plain://a?prefix=x":                            `unknown option "prefix"`,
+		"zk://u@h":                                            "user and password go together",
+		"zk://h?tick=soon":                                    "use a duration",
+		"zk://h?ca=/x":                                        "use zks://",
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		st, err := Open(ctx, url)
@@ -132,4 +137,20 @@ func FuzzStoreURL(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Sentinels have a user and a password of their own, which is never in the URL.
+func TestSentinelLogin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pw")
+	if err := os.WriteFile(file, []byte("s/e?c@r:e t\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := parse("redis://:p@a:26379,b:26379?sentinel=main&sentinel-user=u&sentinel-password-file=" + url.QueryEscape(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := redisConfig(a)
+	if err != nil || c.Password != "p" || c.Sentinel != "main" || c.SentinelUsername != "u" || c.SentinelPassword != "s/e?c@r:e t" {
+		t.Errorf("got %+v, %v", c, err)
+	}
 }
