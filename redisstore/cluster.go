@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -33,6 +33,7 @@ func movedAway(err error) bool {
 
 // inCluster finds the master of the slot that key is in. slots replaces CLUSTER SLOTS where the user has his own.
 func inCluster(addrs []string, o redis.Options, key string, slots func(context.Context) ([]redis.ClusterSlot, error)) *finder {
+	slot := slotOf(strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:server"))
 	f := &finder{who: "the cluster", first: addrs, reach: o.Dialer}
 	if f.reach == nil {
 		f.reach = straight(o.TLSConfig)
@@ -42,10 +43,6 @@ func inCluster(addrs []string, o redis.Options, key string, slots func(context.C
 		o.Addr, o.Dialer = addr, f.reach
 		c := redis.NewClient(own(&o, 1))
 		defer c.Close()
-		slot, err := c.ClusterKeySlot(ctx, key).Result()
-		if err != nil {
-			return "", nil, err
-		}
 		var all []redis.ClusterSlot
 		if slots != nil {
 			all, err = slots(ctx)
@@ -58,7 +55,7 @@ func inCluster(addrs []string, o redis.Options, key string, slots func(context.C
 		for _, part := range all {
 			for i, n := range part.Nodes {
 				at := seenFrom(addr, n.Addr)
-				if i == 0 && part.Start <= int(slot) && int(slot) <= part.End {
+				if i == 0 && part.Start <= slot && slot <= part.End {
 					where = at
 				}
 				if !slices.Contains(others, at) {
@@ -67,11 +64,26 @@ func inCluster(addrs []string, o redis.Options, key string, slots func(context.C
 			}
 		}
 		if where == "" {
-			return "", nil, errors.New("no server has the slot of " + strings.TrimSuffix(key, ":server"))
+			return "", nil, fmt.Errorf("no server has the slot %d of %s", slot, strings.TrimSuffix(key, ":server"))
 		}
 		return where, others, nil
 	}
 	return f
+}
+
+// slotOf returns the slot of all keys with that hash tag: CRC-16/XMODEM of it, as the specification of Redis Cluster has it. CLUSTER KEYSLOT would need a right.
+func slotOf(tag string) int {
+	crc := uint16(0)
+	for _, b := range []byte(tag) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			carry := crc&0x8000 != 0
+			if crc <<= 1; carry {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return int(crc % 16384)
 }
 
 // seenFrom returns the address of a node that the one at asked has told of: one that knows no name of its own, or only that of the loopback, is where the question

@@ -126,7 +126,7 @@ func TestSessionsOutliveAMove(t *testing.T) {
 	all := redistest.StartCluster(t, 2, 0, redistest.Options{})
 	s := openAt(t, clusterConfig(all))
 	t.Cleanup(func() { s.Close() })
-	const ttl = 6 * time.Second
+	const ttl = 5 * time.Second
 	l, second := grant(t, s, ttl), grant(t, s, ttl)
 	p, q := enter(t, l, "n", "1"), enter(t, second, "n", "2")
 	owner := redistest.Owner(all)
@@ -179,18 +179,31 @@ func TestSessionsOutliveAMove(t *testing.T) {
 func TestPushesFollowTheSlot(t *testing.T) {
 	t.Parallel()
 	all := redistest.StartCluster(t, 2, 2, redistest.Options{})
-	s := openAt(t, clusterConfig(all))
-	t.Cleanup(func() { s.Close() })
-	pushed(t, s, "at first")
+	var stores []*redisstore.Store
+	for _, plain := range []bool{false, true} {
+		s := openAt(t, clusterConfig(all))
+		t.Cleanup(func() { s.Close() })
+		if plain {
+			s.PlainPushes()
+		}
+		stores = append(stores, s)
+	}
+	check := func(when string) {
+		t.Helper()
+		for i, s := range stores {
+			pushed(t, s, fmt.Sprint(when, ", plain ", i == 1))
+		}
+	}
+	check("at first")
 	m := redistest.BeginMove(all, redistest.Owner(all), other(t, all))
 	for !m.Keys(100) {
 	}
 	m.End()
-	pushed(t, s, "after the slot has moved")
+	check("after the slot has moved")
 	_, replica := successor(t, all)
 	replica.Do("CLUSTER", "FAILOVER")
 	eventually(t, "the failover by hand", func() bool { return replica.Role() == "master" })
-	pushed(t, s, "after a failover by hand")
+	check("after a failover by hand")
 }
 
 // pushed wants hand-overs that do not wait for a poll, once the store has had time to notice.

@@ -68,11 +68,11 @@ func TestConformanceOverABadNetwork(t *testing.T) {
 	drivertest.Run(t, h)
 }
 
-// One of two nodes has the slot, and pushes go through channels of the slot. There is no proxy before a cluster: its nodes say where they are.
+// One of three masters has the slot, and pushes go through channels of the slot. There is no proxy before a cluster: its nodes say where they are.
 func TestConformanceOnACluster(t *testing.T) {
 	long(t)
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 2, 0, redistest.Options{})
+	nodes := redistest.StartCluster(t, 3, 1, redistest.Options{})
 	h := harness(t, nodes[0], redisstore.Config{Cluster: true})
 	h.Cut = nil
 	drivertest.Run(t, h)

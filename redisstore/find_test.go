@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/redistest"
 )
 
 // Who is asked where the server is may be dead, frozen, or of a former opinion.
@@ -114,6 +116,16 @@ func TestSeenFrom(t *testing.T) {
 	} {
 		if got := seenFrom(c[0], c[1]); got != c[2] {
 			t.Errorf("seenFrom(%q, %q) = %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+func TestSlotOf(t *testing.T) {
+	t.Parallel()
+	srv := redistest.StartCluster(t, 1, 0, redistest.Options{})[0]
+	for _, tag := range []string{"primacy", "a", "123456789", "with spaces and \xff", "\x00"} {
+		if want := srv.Do("CLUSTER", "KEYSLOT", "{"+tag+"}:server").(int64); slotOf(tag) != int(want) {
+			t.Errorf("slotOf(%q) = %d, want %d", tag, slotOf(tag), want)
 		}
 	}
 }
