@@ -26,6 +26,7 @@ type claim struct {
 	arm     uint64        // differs for each watch set on its node; 0: none is set
 	armGen  uint64        // the connection by which that was set
 	note    *note         // what it leaves in a journal
+	alone   bool          // nobody else stood in its line when it entered: it held
 	seen    *sight        // how its line stood when it entered, until somebody waits
 	follows bool          // News is to tell that it holds,
 	wants   bool          // or that another waits behind it
@@ -212,6 +213,10 @@ func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error
 	gen, _, _ := l.link.generation()
 	err := each(len(all), func(i int) error {
 		c := all[i]
+		if c.alone {
+			places[i] = l.place(c, true)
+			return nil
+		}
 		nodes, at, err := l.position(ctx, c)
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -22,7 +23,7 @@ func (l *lease) enterAfter(old, fresh []*claim) {
 				rest = append(rest, c)
 				continue
 			}
-			names[c.want.Name], size = true, size+len(c.want.Value)+len(c.dir)+300
+			names[c.want.Name], size = true, size+len(c.want.Value)+2*len(c.dir)+330
 			batch = append(batch, c)
 		}
 		l.enter(batch, nil)
@@ -55,10 +56,11 @@ func (l *lease) enter(batch []*claim, with *swap) {
 			unknown = err != nil
 		default:
 			var answers []zk.MultiResponse
-			answers, err = multi(context.Background(), l.link, append(l.step(guard, batch), with.ops(l.store)...)...)
+			answers, err = multi(context.Background(), l.link, l.step(guard, batch, with)...)
 			if err == nil {
+				stats := answers[len(answers)-len(batch):]
 				for i, c := range batch {
-					l.stands(c, answers[i+2].String, uint64(answers[1].Stat.Mzxid))
+					l.stands(c, answers[i+1].String, uint64(stats[i].Stat.Mzxid), stats[i].Stat.NumChildren == 1)
 				}
 				with.done(l)
 				return
@@ -77,12 +79,16 @@ func (l *lease) enter(batch []*claim, with *swap) {
 	}
 }
 
-// step returns what makes the nodes of claims: it asks for the lease's life in that version, and writes to the beat node, for the answer to that tells the
-// czxid of the nodes too, which saves a read.
-func (l *lease) step(guard int32, batch []*claim) []any {
-	ops := []any{&zk.CheckVersionRequest{Path: l.life, Version: guard}, &zk.SetDataRequest{Path: l.beat, Data: []byte{}, Version: -1}}
+// step returns what makes the nodes of claims: it asks for the lease's life in that version, and in the end writes to the nodes of their lines, for the answer to
+// that tells the czxid of the claims, which is the same, and how many stand in each line then: who is alone holds. Both would be reads otherwise.
+func (l *lease) step(guard int32, batch []*claim, with *swap) []any {
+	ops := []any{&zk.CheckVersionRequest{Path: l.life, Version: guard}}
 	for _, c := range batch {
 		ops = append(ops, l.store.node(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value), zk.FlagEphemeral|zk.FlagSequence))
+	}
+	ops = append(ops, with.ops(l.store)...)
+	for _, c := range batch {
+		ops = append(ops, &zk.SetDataRequest{Path: c.dir, Data: []byte{}, Version: -1})
 	}
 	return ops
 }
@@ -108,15 +114,15 @@ func (l *lease) recover(batch []*claim, with *swap, answers []zk.MultiResponse, 
 	switch {
 	case at == 0 && errors.Is(err, zk.ErrBadVersion): // somebody has raised it; nothing was done
 		return false, l.readGuard()
-	case at == 0 || at == 1 && errors.Is(err, zk.ErrNoNode): // the lease was ended by another
+	case at == 0: // the lease was ended by another
 		if errors.Is(err, zk.ErrNoNode) {
 			l.link.end(driver.ErrGone, true)
 		}
 		return false, err
-	case at > 1 && at < 2+len(batch) && errors.Is(err, zk.ErrNoNode):
-		return false, l.store.ensure(context.Background(), l.link, batch[at-2].dir)
-	case at >= 2+len(batch):
-		return false, with.failed(l, at-2-len(batch), err)
+	case at > 0 && at <= len(batch) && errors.Is(err, zk.ErrNoNode):
+		return false, l.store.ensure(context.Background(), l.link, batch[at-1].dir)
+	case at > len(batch) && at < len(answers)-len(batch):
+		return false, with.failed(l, at-1-len(batch), err)
 	}
 	return true, nil
 }
@@ -153,7 +159,7 @@ func (l *lease) resolve(batch []*claim, with *swap) error {
 	any := false
 	for i, c := range batch {
 		if stand[i].path != "" {
-			l.stands(c, stand[i].path, stand[i].token)
+			l.stands(c, stand[i].path, stand[i].token, false)
 			any = true
 		}
 	}
@@ -207,11 +213,11 @@ func (l *lease) readGuard() error {
 	return err
 }
 
-// stands notes that a claim has its node, and removes it again if it was given up meanwhile.
-func (l *lease) stands(c *claim, path string, token uint64) {
+// stands notes that a claim has its node, alone in its line if so, and removes it again if it was given up meanwhile.
+func (l *lease) stands(c *claim, path string, token uint64, alone bool) {
 	l.mu.Lock()
 	if c.path == "" {
-		c.path, c.token = path, token
+		c.path, c.token, c.alone = path, token, alone
 		l.decide(c, nil)
 	}
 	spent := c.spent
@@ -220,8 +226,12 @@ func (l *lease) stands(c *claim, path string, token uint64) {
 		l.leave([]*claim{c})
 		return
 	}
-	go l.guardNode(c)
+	time.AfterFunc(calm, func() { l.guardNode(c) })
 }
+
+// calm is how long a claim stands before its node is watched, if nobody waits for it, who sets that watch with others: most locks have been given up by then. If
+// somebody removed it meanwhile that is found out then.
+const calm = 20 * time.Millisecond
 
 // decline notes that claims do not stand and never will.
 func (l *lease) decline(batch []*claim, err error) {

@@ -19,7 +19,7 @@ func LateCreate(held driver.Lease, want driver.Claim) error {
 	if err := l.resolve([]*claim{c}, nil); err != nil {
 		return err
 	}
-	_, err := multi(context.Background(), l.link, l.step(guard, []*claim{c})...)
+	_, err := multi(context.Background(), l.link, l.step(guard, []*claim{c}, nil)...)
 	return err
 }
 

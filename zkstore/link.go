@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -32,16 +33,19 @@ type link struct {
 	authed  bool // user and password were taken
 	mute    bool // nothing is sent any more
 	present *wire
+	zxid    atomic.Int64
 	watches map[string]*watch
 
 	dead chan struct{} // closed once the session is over for us
 	why  error         // why, set before dead is closed
-	idle chan struct{} // closed when nothing of it runs any more
+	// What hear has heard: nobody reads it until the end, so that no goroutine wakes for each (go-zookeeper drops what finds no room). It is closed when nothing
+	// of the connection runs any more.
+	events <-chan zk.Event
 }
 
 // newLink opens a session with that timeout. It does not wait for it.
 func newLink(s *Store, timeout time.Duration) (*link, error) {
-	l := &link{store: s, up: make(chan struct{}), dead: make(chan struct{}), idle: make(chan struct{}), watches: map[string]*watch{}}
+	l := &link{store: s, up: make(chan struct{}), dead: make(chan struct{}), watches: map[string]*watch{}}
 	l.servers = newServers(s.config.Servers, l.dead)
 	built := make(chan struct{})
 	conn, events, err := zk.Connect(s.config.Servers, (timeout + time.Millisecond - 1).Truncate(time.Millisecond),
@@ -54,12 +58,8 @@ func newLink(s *Store, timeout time.Duration) (*link, error) {
 		return nil, fmt.Errorf("ZooKeeper at %s: %w", s.where(), err)
 	}
 	l.conn = conn
+	l.events = events
 	close(built)
-	go func() {
-		for range events { // all of it was heard by hear; the channel ends when the connection's goroutine does
-		}
-		close(l.idle)
-	}()
 	return l, nil
 }
 
@@ -256,9 +256,13 @@ func (l *link) end(why error, closing bool) {
 		if present != nil {
 			_ = present.Close()
 		}
-		select {
-		case <-l.idle:
-		case <-time.After(5 * time.Second): // go-zookeeper is not to keep us from closing
+		late := time.After(5 * time.Second)
+		for more := true; more; {
+			select {
+			case _, more = <-l.events:
+			case <-late: // go-zookeeper is not to keep us from closing
+				more = false
+			}
 		}
 	}()
 }
@@ -268,6 +272,13 @@ func (l *link) end(why error, closing bool) {
 func call[T any](ctx context.Context, l *link, f func(c *zk.Conn) (T, error)) (got T, err error) {
 	if err := l.ready(ctx); err != nil {
 		return got, err
+	}
+	if ctx.Done() == nil { // the end of the link ends it too: go-zookeeper answers all that waits when it is closed
+		got, err := f(l.conn)
+		if why := l.reason(); why != nil && err != nil {
+			return got, why
+		}
+		return got, l.translate(err)
 	}
 	type answer struct {
 		got T

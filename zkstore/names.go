@@ -127,14 +127,17 @@ func slotsOf(nodes []node) []int {
 // free says whether the node at i holds.
 func free(nodes []node, i int) bool { return driver.Free(nodes[i].slots, slotsOf(nodes[:i])...) }
 
-// blockers returns those before i of which one must leave before it can hold; none if it holds. An exclusive claim watches the one in front only, a reader the last
-// writer in front, one of n slots the n in front: so few wake when one leaves.
-func blockers(nodes []node, i int) []node {
+// ahead is how many in front an exclusive claim watches: with two, its look as the first of them goes would come as late as its turn, where nobody holds for long.
+const ahead = 3
+
+// lookouts returns those before i that its claim watches; none if it holds. An exclusive claim watches the last ones, a reader the last writer in front, one of n slots the n
+// in front: so few wake when one leaves.
+func lookouts(nodes []node, i int) []node {
 	if free(nodes, i) {
 		return nil
 	}
 	if nodes[i].slots == 0 {
-		return nodes[i-1 : i]
+		return nodes[max(0, i-ahead):i]
 	}
 	for j := i - 1; j >= 0; j-- {
 		if nodes[j].slots == 0 {

@@ -55,8 +55,9 @@ func TestWhoIsWatched(t *testing.T) {
 		want  []int
 	}{
 		{[]int{0}, nil},
-		{[]int{0, 0, 0}, []int{1}},
-		{[]int{-1, -1, 0}, []int{1}},
+		{[]int{0, 0, 0}, []int{0, 1}},
+		{[]int{0, 0, 0, 0, 0, 0}, []int{2, 3, 4}},
+		{[]int{-1, -1, 0}, []int{0, 1}},
 		{[]int{-1, -1, -1}, nil},
 		{[]int{0, -1, 0, -1, -1}, []int{2}},
 		{[]int{2, 2, 2}, []int{0, 1}},
@@ -69,7 +70,7 @@ func TestWhoIsWatched(t *testing.T) {
 			nodes[i] = node{seq: int64(i), slots: n}
 		}
 		var got []int
-		for _, n := range blockers(nodes, len(nodes)-1) {
+		for _, n := range lookouts(nodes, len(nodes)-1) {
 			got = append(got, int(n.seq))
 		}
 		if !slices.Equal(got, c.want) {

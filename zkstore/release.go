@@ -121,7 +121,14 @@ func (l *lease) erase(batch []*claim) {
 				notes, ops = append(notes, c), append(ops, c.note.op(l.store))
 			}
 		}
-		answers, err := multi(context.Background(), l.link, ops...)
+		var answers []zk.MultiResponse
+		var err error
+		if len(ops) == 1 { // without what a step of several costs the servers
+			_, err = l.link.beside(context.Background(), deletePacket(batch[0].path))
+			answers = []zk.MultiResponse{{Error: err}}
+		} else {
+			answers, err = multi(context.Background(), l.link, ops...)
+		}
 		if err == nil {
 			l.haveGone(batch)
 			return

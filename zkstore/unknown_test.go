@@ -87,3 +87,54 @@ func TestAReleaseAfterALossWhileALostAnswerIsLookedForLeavesNothing(t *testing.T
 		t.Errorf("%d stand after the release, want nobody", n)
 	}
 }
+
+// Who has seen that only those it watches are left in front holds as soon as they have gone: a read then would wait for whatever the servers write.
+func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
+	srv := shared(t)
+	p := newTeller(t, srv.Addr())
+	near, far := openAt(t, srv.Addr()), openAt(t, p.addr())
+	stopAtEnd(t, near)
+	stopAtEnd(t, far)
+	leases := []driver.Lease{grantAt(t, near, "a", 20*time.Second), grantAt(t, near, "b", 20*time.Second), grantAt(t, far, "c", 20*time.Second)}
+	var places []driver.Place
+	for i, l := range leases {
+		keep(t, l)
+		places = append(places, enterAt(t, l, t.Name(), string(rune('a'+i))))
+		if places[i].Held != (i == 0) {
+			t.Fatalf("claim %d of three: %+v", i+1, places[i])
+		}
+	}
+	held := make(chan error, 1)
+	go func() {
+		_, err := leases[2].Wait(within(t, 20*time.Second), places[2])
+		held <- err
+	}()
+	time.Sleep(300 * time.Millisecond)
+	p.decide(func(opcode int32, _ string) fate {
+		if opcode == opGetChildren2 || opcode == opGetData {
+			return swallow
+		}
+		return pass
+	})
+	for i := range 2 {
+		if err := leases[i].Release(within(t, 10*time.Second), places[i]); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			select {
+			case err := <-held:
+				t.Fatalf("Wait returned %v behind one who holds", err)
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}
+	select {
+	case err := <-held:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(3 * time.Second): // it looks also without an event, later
+		t.Error("it has not held: it reads")
+	}
+	p.decide(nil)
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Wait blocks until the place is held. It watches the claims in front that block it, no others, and its own node.
+// Wait blocks until the place is held. It watches its own node and one or two of those in front: see [vigil].
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	c, err := l.standingAt(ctx, p)
 	if err != nil {
@@ -19,68 +19,6 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		return driver.Place{}, err
 	}
 	return l.place(c, true), nil
-}
-
-// held returns nil when a claim has come to hold.
-func (l *lease) held(ctx context.Context, c *claim) error {
-	for {
-		turn, err := l.await1(ctx, c)
-		if err != nil || turn {
-			return err
-		}
-	}
-}
-
-// await1 looks once, and if the claim does not hold waits until it is worth looking again. True: it holds.
-//
-// Where one claim alone blocks it, the end of that one is enough, without another look: the servers tell a connection of changes in the order in which they
-// happened. So if a watch on our own node is set, by which time it stood, and has not fired, and the connection is the one by which we looked, our node stood
-// when the other one went.
-func (l *lease) await1(ctx context.Context, c *claim) (bool, error) {
-	seen, err := l.lookFor(ctx, c)
-	if err != nil {
-		return false, err
-	}
-	nodes, at, gen := seen.nodes, seen.at, seen.gen
-	front := blockers(nodes, at)
-	if len(front) == 0 {
-		return true, nil
-	}
-	woken := make(chan bool, 1) // true: a claim in front was deleted that alone was in the way
-	for i, n := range front {
-		got, w, err := l.link.look(ctx, ofNode, n.path, true)
-		if err != nil {
-			return false, err
-		}
-		if !got.exists {
-			return false, nil
-		}
-		before := slotsOf(nodes[:at])
-		index := slices.IndexFunc(nodes, func(o node) bool { return o.path == front[i].path })
-		alone := driver.Free(c.want.Slots, slices.Delete(before, index, index+1)...)
-		off := w.on(func(deleted bool) {
-			select {
-			case woken <- deleted && alone:
-			default:
-			}
-		})
-		defer off()
-	}
-	late := time.NewTimer(slowly)
-	defer late.Stop()
-	select {
-	case turn := <-woken:
-		now, _, _ := l.link.generation()
-		return turn && now == gen && l.guarded(c, gen) && !l.link.over(), nil
-	case <-c.left:
-		return false, driver.ErrGone
-	case <-late.C:
-		return false, nil
-	case <-l.link.dead:
-		return false, l.link.why
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
 }
 
 // sight is how a line stood, as its claim found it.
@@ -115,40 +53,46 @@ func (l *lease) guarded(c *claim, gen uint64) bool {
 // guardNode sets a watch on a claim's own node, so that we hear when somebody removes it.
 func (l *lease) guardNode(c *claim) {
 	for try := 1; ; try++ {
-		gen, _, _ := l.link.generation()
-		got, w, err := l.link.look(context.Background(), ofNode, c.path, true)
 		l.mu.Lock()
-		done := c.isGone
+		done := c.isGone || c.leaving || c.arm != 0 // who waits sets it with others
 		l.mu.Unlock()
+		if done || l.link.over() {
+			return
+		}
+		gen, _, _ := l.link.generation()
+		all, err := l.link.arm(context.Background(), c.path)
 		switch {
-		case done || l.link.over():
+		case l.link.over():
 			return
 		case err != nil:
 			l.link.pause(try)
 			continue
-		case !got.exists:
-			l.removed(c)
-			return
 		}
-		l.mu.Lock()
-		l.arms++
-		arm := l.arms
-		c.arm, c.armGen = arm, gen
-		l.mu.Unlock()
-		w.on(func(deleted bool) {
-			l.mu.Lock()
-			if c.arm == arm {
-				c.arm = 0
-			}
-			l.mu.Unlock()
-			if deleted {
-				l.removed(c)
-			} else {
-				go l.guardNode(c)
-			}
-		})
+		l.guardWith(c, all[0], gen)
 		return
 	}
+}
+
+// guardWith makes a watch on a claim's own node its guard.
+func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
+	l.mu.Lock()
+	l.arms++
+	arm := l.arms
+	c.arm, c.armGen = arm, gen
+	l.mu.Unlock()
+	w.on(func(deleted bool) {
+		l.mu.Lock()
+		current := c.arm == arm
+		if current {
+			c.arm = 0
+		}
+		l.mu.Unlock()
+		if deleted {
+			l.removed(c)
+		} else if current {
+			go l.guardNode(c)
+		}
+	})
 }
 
 // patrol looks at all claims now and then, should a watch have been lost.

@@ -106,17 +106,19 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 	if watched {
 		l.mu.Lock()
 		if w = l.watches[kind+path]; w == nil || !w.armed {
-			w = &watch{fired: make(chan struct{})}
-			if old := l.watches[kind+path]; old != nil { // its call is under way: both fire, this one takes its place
-				w.on(old.tell)
-			}
-			l.watches[kind+path] = w // before the call: the event may overtake the answer
+			w = l.newWatch(kind + path)
 		} else {
 			armed = true
 		}
 		l.mu.Unlock()
 	}
-	got, err := call(ctx, l, func(c *zk.Conn) (looked, error) { return read(c, kind, path, watched && !armed) })
+	var got looked
+	var err error
+	if kind == ofChildren && !watched {
+		got, err = l.children(ctx, path)
+	} else {
+		got, err = call(ctx, l, func(c *zk.Conn) (looked, error) { return read(c, kind, path, watched && !armed) })
+	}
 	if w == nil || armed {
 		return got, w, err
 	}
@@ -134,12 +136,83 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 	return got, w, err
 }
 
+// arm watches nodes in one request, and returns the watches in the same order: that on a node that is not there has fired. go-zookeeper does not know of them, so it
+// does not set them again on another connection; then all of a link's watches have fired ([link.connected]).
+func (l *link) arm(ctx context.Context, paths ...string) ([]*watch, error) {
+	if err := l.ready(ctx); err != nil {
+		return nil, err
+	}
+	all := make([]*watch, len(paths))
+	var fresh []string
+	l.mu.Lock()
+	for i, path := range paths {
+		if all[i] = l.watches[ofNode+path]; all[i] == nil || !all[i].armed {
+			all[i] = l.newWatch(ofNode + path)
+			fresh = append(fresh, path)
+		}
+	}
+	l.mu.Unlock()
+	if len(fresh) == 0 {
+		return all, nil
+	}
+	_, err := l.beside(ctx, watchesPacket(fresh))
+	l.mu.Lock()
+	var failed []*watch
+	for i, path := range paths {
+		switch w := all[i]; {
+		case err == nil:
+			w.armed = true
+		case !w.armed:
+			if l.watches[ofNode+path] == w {
+				delete(l.watches, ofNode+path)
+			}
+			failed = append(failed, w)
+		}
+	}
+	l.mu.Unlock()
+	for _, w := range failed {
+		w.tell(false)
+	}
+	return all, err
+}
+
+// newWatch puts a watch in place, before it is asked for: the event may overtake the answer. The caller has the mutex.
+func (l *link) newWatch(key string) *watch {
+	w := &watch{fired: make(chan struct{})}
+	if old := l.watches[key]; old != nil { // its call is under way: both fire, this one takes its place
+		w.on(old.tell)
+	}
+	l.watches[key] = w
+	return w
+}
+
+// lookArmed is look at a node, watched, in two requests: of its own watches go-zookeeper is not sure, as it comes back, while answers arrive.
+func (l *link) lookArmed(ctx context.Context, path string) (looked, *watch, error) {
+	all, err := l.arm(ctx, path)
+	if err != nil {
+		return looked{}, nil, err
+	}
+	got, _, err := l.look(ctx, ofNode, path, false)
+	return got, all[0], err
+}
+
+// children reads the children of a node.
+func (l *link) children(ctx context.Context, path string) (got looked, err error) {
+	body, err := l.beside(ctx, childrenPacket(path))
+	if errors.Is(err, zk.ErrNoNode) {
+		return got, nil
+	}
+	if err == nil {
+		got.children, got.stat, err = readChildren(body)
+	}
+	got.exists = err == nil
+	return got, err
+}
+
 func read(c *zk.Conn, kind, path string, watched bool) (got looked, err error) {
 	switch {
-	case kind == ofChildren && watched:
-		got.children, got.stat, _, err = c.ChildrenW(path)
 	case kind == ofChildren:
-		got.children, got.stat, err = c.Children(path)
+		got.children, got.stat, _, err = c.ChildrenW(path)
 	case kind == ofComing:
 		got.exists, got.stat, _, err = c.ExistsW(path)
 		return got, err

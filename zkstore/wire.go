@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,6 +21,19 @@ type wire struct {
 	asked time.Duration // when its first bytes were sent
 	sent  bool
 
+	writing sync.Mutex // held while something is written
+
+	asking []chan reply // guarded by mu: who waits for an answer to a request of ours, the first first
+	ended  bool         // guarded by mu: none will come any more
+
+	// Of go-zookeeper's reader: the answer that it reads.
+	front, body []byte // its beginning, and what follows if it is ours
+	left        int    // how much of it is to come
+	ours, begun bool   // it is an answer to us; there was one before it
+	code        int32  // its error
+
+	zxid *atomic.Int64 // the largest that an answer had, on any connection of the link
+
 	mu      sync.Mutex
 	head    []byte // the answer to the first request, until it is whole
 	whole   bool
@@ -28,10 +42,15 @@ type wire struct {
 	muted   func() bool
 
 	rewatched func() // called when go-zookeeper has sent its watches again
-}
 
-// setWatches is the code of a request to set watches again.
-const setWatches = 101
+	// go-zookeeper reads the length of each answer by itself, and sets a deadline before and after whatever it reads or writes. What is kept here saves most of
+	// these system calls and timers.
+	ahead  []byte // its reader's: read, and not asked for yet
+	room   [4096]byte
+	reads  time.Time     // its reader's: the deadline that is set
+	writes time.Time     // guarded by writing, as what follows
+	span   time.Duration // how far ahead it was when it was asked for
+}
 
 // handshakes is for how long a server may leave us without an answer to the first request. go-zookeeper itself would wait for many times the session's timeout
 // for a server that is frozen, and lose the session.
@@ -53,7 +72,7 @@ func (l *link) dial(addr string) (net.Conn, error) {
 		l.servers.failed(addr, err)
 		return nil, err
 	}
-	w := &wire{Conn: c}
+	w := &wire{Conn: c, zxid: &l.zxid}
 	w.muted = func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -93,20 +112,59 @@ func (s *Store) connect(ctx context.Context, addr string) (net.Conn, error) {
 func (w *wire) Write(b []byte) (int, error) {
 	if !w.sent { // by one goroutine, before all others
 		w.sent, w.asked = true, now()
+		b = withZxid(b, w.zxid.Load())
 	}
 	if len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == setWatches {
 		defer w.rewatched()
 	}
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	w.send(b)
+	return len(b), nil
+}
+
+// withZxid has a request for a session say what its client has seen: a server that knows less refuses it, or what was seen could come to be unseen. go-zookeeper does
+// not count the answers that are ours.
+func withZxid(b []byte, zxid int64) []byte {
+	if len(b) >= 16 && int64(binary.BigEndian.Uint64(b[8:])) < zxid {
+		b = append([]byte(nil), b...)
+		binary.BigEndian.PutUint64(b[8:], uint64(zxid))
+	}
+	return b
+}
+
+// send writes a request. The caller has the mutex of writing.
+func (w *wire) send(b []byte) {
 	if w.muted() {
 		w.Conn.Close()
 	} else if _, err := w.Conn.Write(b); err != nil {
 		w.Conn.Close()
 	}
-	return len(b), nil
 }
 
-func (w *wire) Read(b []byte) (int, error) {
+func (w *wire) Read(b []byte) (n int, err error) {
+	defer func() { w.pass(b[:n]) }()
+	if len(w.ahead) == 0 && len(b) < len(w.room) {
+		n, err := w.read(w.room[:])
+		w.ahead = w.room[:n]
+		if n == 0 {
+			return 0, err
+		}
+	}
+	if len(w.ahead) > 0 {
+		n = copy(b, w.ahead)
+		w.ahead = w.ahead[n:]
+		return n, nil
+	}
+	return w.read(b)
+}
+
+// read reads from the connection, and the answer to the first request along.
+func (w *wire) read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
+	if err != nil && n == 0 {
+		w.answer(reply{err: errLost}, true)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.whole && n > 0 {
@@ -124,10 +182,34 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	w.mu.Lock()
 	whole := w.whole
 	w.mu.Unlock()
-	if soon := time.Now().Add(handshakes); !whole && (t.IsZero() || t.After(soon)) {
+	if whole {
+		return postpone(&w.reads, t, w.Conn.SetReadDeadline)
+	}
+	if soon := time.Now().Add(handshakes); t.IsZero() || t.After(soon) {
 		t = soon
 	}
 	return w.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline sets the deadline of writes.
+func (w *wire) SetWriteDeadline(t time.Time) error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if !t.IsZero() {
+		w.span = time.Until(t)
+	}
+	return postpone(&w.writes, t, w.Conn.SetWriteDeadline)
+}
+
+// postpone sets a deadline up to an eighth later than it is asked for, and then not again as long as the one that is set will do. No deadline is asked for only where another
+// one will be before the next read or write, so the old one does no harm.
+func postpone(is *time.Time, t time.Time, set func(time.Time) error) error {
+	late := time.Until(t) / 8
+	if t.IsZero() || !t.After(*is) && is.Sub(t) <= late+time.Millisecond {
+		return nil
+	}
+	*is = t.Add(late)
+	return set(*is)
 }
 
 func (w *wire) session() (int64, time.Duration) {
