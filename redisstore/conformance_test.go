@@ -94,10 +94,10 @@ func TestAClusterAndRights(t *testing.T) {
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	srv := redistest.Start(t, redistest.Options{TLS: cert, User: "alice", Password: "secret:w@rd", Rights: rights})
-	nodes := redistest.StartCluster(t, 2, 0, redistest.Options{})
+	nodes := redistest.StartCluster(t, 2, 0, redistest.Options{User: "alice", Password: "secret:w@rd", Rights: rights + " +cluster|slots"})
 	for _, c := range []redisstore.Config{
 		{Addrs: []string{srv.Addr()}, Username: "alice", Password: "secret:w@rd", TLS: cert.Client()},
-		{Addrs: []string{nodes[0].Addr()}, Cluster: true},
+		{Addrs: []string{nodes[0].Addr()}, Username: "alice", Password: "secret:w@rd", Cluster: true},
 	} {
 		s := openAt(t, c)
 		t.Cleanup(func() { s.Close() })
