@@ -35,10 +35,10 @@ package redisstore
 // A replication ID also changes when a primary gets its first replica, or has had none for an hour. That loses nothing: the process is the
 // same (run_id) and was never a replica (no master_replid2).
 //
-// The largest ttl is not that of all times, or one long lease would make every later restart a long pause. It is the largest that was granted or renewed in
-// this period or the one before (periodLua); a period is longer than any ttl. A lease that lives was granted or renewed less than its ttl ago, so in one of
-// the two: had two periods begun since, a whole one would lie between, and the lease would be over. By another history's clock a period begins anew, and what was known is kept for
-// so long: until then the deadlines of those before are over too.
+// The largest ttl is not that of all times, or one long lease would make every later restart a long pause. It is the largest that was granted or
+// renewed in this period or the one before (periodLua); a period is longer than any ttl. A lease that lives was granted or renewed less than its ttl ago, so
+// in one of the two: had two periods begun since, a whole one would lie between, and the lease would be over. By another history's clock a period begins
+// anew, and what was known is kept for so long: until then the deadlines of those before are over too.
 //
 // What is left, and told by Caps and the docs:
 //
