@@ -33,10 +33,14 @@ func opened(t testing.TB, c pgstore.Config) *pgstore.Store {
 }
 
 // harness tells the suite about a server of its own. Claims are removed by a plain DELETE, as in psql.
-func harness(t *testing.T) drivertest.Harness {
+func harness(t *testing.T, c pgstore.Config) drivertest.Harness {
 	t.Helper()
 	srv := pgtest.Start(t, pgtest.Options{Settings: []string{"max_connections=900", "shared_buffers=64MB"}})
-	few := func(addr string) pgstore.Config { return pgstore.Config{DSN: srv.URLAt(addr) + "&pool_max_conns=4"} }
+	few := func(addr string) pgstore.Config {
+		c := c
+		c.DSN = srv.URLAt(addr) + "&pool_max_conns=4"
+		return c
+	}
 	return drivertest.Harness{
 		Open: func(t testing.TB) driver.Store { return open(t, few(srv.Addr())) },
 		TTL:  2 * time.Second,
@@ -53,13 +57,19 @@ func harness(t *testing.T) drivertest.Harness {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	drivertest.Run(t, harness(t))
+	drivertest.Run(t, harness(t, pgstore.Config{}))
+}
+
+func TestConformanceWithAdvisoryWake(t *testing.T) {
+	long(t)
+	t.Parallel()
+	drivertest.Run(t, harness(t, pgstore.Config{AdvisoryWake: true}))
 }
 
 func TestConformanceOverABadNetwork(t *testing.T) {
 	long(t)
 	t.Parallel()
-	h := harness(t)
+	h := harness(t, pgstore.Config{})
 	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}
 	drivertest.Run(t, h)
 }

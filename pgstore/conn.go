@@ -30,6 +30,10 @@ var (
 // warned is the key under which a connection counts the server's warnings.
 const warned = "primacy.warned"
 
+// patience is how long the server bears a client that does not answer, or does not read what it is sent: with what it has under way it keeps a line
+// from all others.
+const patience = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 10000"
+
 // tune sets a pool's configuration up for the store.
 func tune(cfg *pgxpool.Config) {
 	c := cfg.ConnConfig
@@ -44,8 +48,19 @@ func tune(cfg *pgxpool.Config) {
 		c.RuntimeParams["application_name"] = "primacy"
 	}
 	c.RuntimeParams["client_encoding"] = "UTF8" // a role or database may have set another one
+	c.RuntimeParams["standard_conforming_strings"] = "on"
 	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another connection.
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	after := cfg.AfterConnect
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if _, err := conn.PgConn().Exec(ctx, patience).ReadAll(); err != nil && conn.IsClosed() {
+			return err // one that the server does not know is none
+		}
+		if after != nil {
+			return after(ctx, conn)
+		}
+		return nil
+	}
 	c.OnNotification = nil // the connection that listens reads them itself
 	before := c.OnNotice
 	c.OnNotice = func(pc *pgconn.PgConn, n *pgconn.Notice) {
@@ -88,9 +103,12 @@ func discard(conn *pgx.Conn) {
 }
 
 // query runs one statement and reads its rows. An answer that the standby may not know of is an error.
+//
+// It is one message, which the server has as a whole or not at all. As several, of which the last says that it may commit, it would have the line
+// until a link that has died in between is given up.
 func query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
 	before, _ := conn.PgConn().CustomData()[warned].(int)
-	rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
 	if err != nil {
 		return err
 	}

@@ -259,6 +259,9 @@ func (s *Store) forgetLease(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.leases, l.id)
+	if s.wake != nil {
+		s.wake.forget(l)
+	}
 }
 
 // lookAll has everything looked at that somebody waits for.

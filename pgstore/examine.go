@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,12 @@ func (st state) bestEffort() string {
 	if st.fsync == "off" || st.pages == "off" {
 		all = append(all, "a crash of the machine")
 	}
-	return strings.Join(all, ", or ")
+	return either(all...)
+}
+
+// either names one or another of these.
+func either(all ...string) string {
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), ", or ")
 }
 
 // weak is what Caps tells of it.
@@ -140,7 +146,7 @@ func (s *Store) push() driver.Finding {
 func (s *Store) permission(ctx context.Context, name string) driver.Finding {
 	f := driver.Finding{Topic: "permission", Level: driver.Fine, Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
 	var missing []string
-	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records']) t
+	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records', 'tethers']) t
 		WHERE NOT has_table_privilege(format('%I.%I', $1::text, t), 'SELECT, INSERT, UPDATE, DELETE')
 		OR NOT (has_table_privilege(format('%I.%I', $1::text, t), 'INSERT') AND has_table_privilege(format('%I.%I', $1::text, t), 'UPDATE')
 			AND has_table_privilege(format('%I.%I', $1::text, t), 'DELETE'))`, []any{s.schema.name}, func(rows pgx.Rows) error {

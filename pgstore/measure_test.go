@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -25,13 +26,18 @@ func TestMeasure(t *testing.T) {
 	}
 	quantiles := func(what string, all []time.Duration) {
 		slices.Sort(all)
-		t.Logf("%s: %d times, p50 %v, p90 %v, p99 %v, max %v", what, len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)*99/100], all[len(all)-1])
+		t.Logf("%s: %d times, p10 %v, p50 %v, p90 %v, p99 %v, max %v", what, len(all), all[len(all)/10], all[len(all)/2], all[len(all)*9/10], all[len(all)*99/100], all[len(all)-1])
 	}
 	leases := []driver.Lease{granted(t, a, time.Minute), granted(t, b, time.Minute)}
 	const name = "measured"
-	var clean []time.Duration
 	p := entered(t, leases[0], name)
-	for i := range 10 * rounds {
+	variants := []struct {
+		stood time.Duration
+		bytes int
+	}{{2 * time.Millisecond, 0}, {25 * time.Millisecond, 0}, {2 * time.Millisecond, 200}, {25 * time.Millisecond, 200}}
+	clean := make([][]time.Duration, len(variants))
+	for i := range len(variants) * 4 * rounds { // in turns: the machine is not always the same
+		v := variants[i/2%len(variants)]
 		next := leases[(i+1)%2]
 		q := entered(t, next, name)
 		done := make(chan time.Time, 1)
@@ -42,15 +48,20 @@ func TestMeasure(t *testing.T) {
 			}
 			done <- time.Now()
 		}()
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(v.stood)
+		if v.bytes > 0 {
+			p.Journal, p.Record = name, &driver.Record{Key: fmt.Sprintf("%020d", p.Token), Value: make([]byte, v.bytes)}
+		}
 		begun := time.Now()
 		if err := leases[i%2].Release(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
-		clean = append(clean, (<-done).Sub(begun))
+		clean[i/2%len(variants)] = append(clean[i/2%len(variants)], (<-done).Sub(begun))
 		p = q
 	}
-	quantiles("clean hand-over", clean)
+	for i, v := range variants {
+		quantiles(fmt.Sprintf("clean hand-over, the next has stood %v, a record of %d bytes", v.stood, v.bytes), clean[i])
+	}
 	var crash []time.Duration
 	for range rounds {
 		n := "crash" + time.Now().String()

@@ -30,11 +30,14 @@ var verbs string
 //go:embed sql/others.sql
 var others string
 
+//go:embed sql/wake.sql
+var wakes string
+
 // steps lead from nothing to the present tables: step n makes version n of version n - 1, with its data. Never change one that was released.
 var steps = []string{tables1}
 
 // functions come last, and anew with every version.
-var functions = basics + verbs + others
+var functions = basics + verbs + others + wakes
 
 // dropFunctions makes room for functions whose results have changed.
 const dropFunctions = `DO {Q} DECLARE f regprocedure; BEGIN

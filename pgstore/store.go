@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,12 +41,17 @@ type Config struct {
 	Password  string // if not empty, in place of the DSN's
 	Prefix    string // the schema, default "primacy"
 	NoMigrate bool   // never create or change the schema: refuse where it is missing or older
+
+	// AdvisoryWake replaces a process that has crashed as soon as its connections have ended, some 50 ms after it, and not a ttl. A connection's end is not the
+	// process's: see Caps.BestEffort and docs/postgres.md. Use it with [Fence], for work that ends with the process.
+	AdvisoryWake bool
 }
 
 // Options is how New uses a pool's configuration. The zero value works.
 type Options struct {
-	Prefix    string // the schema, default "primacy"
-	NoMigrate bool   // never create or change the schema
+	Prefix       string // the schema, default "primacy"
+	NoMigrate    bool   // never create or change the schema
+	AdvisoryWake bool   // as [Config] has it
 }
 
 // Store is a [driver.Store] on PostgreSQL, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner],
@@ -59,6 +65,7 @@ type Store struct {
 	renews *solo
 	ear    *ear
 	watch  *watch
+	wake   *tethers // nil without Config.AdvisoryWake
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -91,7 +98,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if !strings.Contains(c.DSN, "pool_max_conns") {
 		cfg.MaxConns = max(cfg.MaxConns, 10)
 	}
-	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate})
+	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate, AdvisoryWake: c.AdvisoryWake})
 }
 
 // New returns a store that connects as the pool does. Of the pool only its configuration is used: an application that has taken all its
@@ -120,6 +127,15 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 		return nil, s.wrap(ctx, "open", err)
 	}
 	bestEffort, warnings := s.weak(ctx, conn)
+	if o.AdvisoryWake {
+		yes, warning := s.able(ctx, conn)
+		if yes {
+			s.wake, bestEffort = newTethers(s), either(bestEffort, wakeDoubt)
+		}
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		discard(conn)
 		return nil, s.wrap(ctx, "open", err)
@@ -133,6 +149,9 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 	s.caps.BestEffort = bestEffort
 	s.work.Go(s.ear.run)
 	s.work.Go(s.sweep)
+	if s.wake != nil {
+		s.work.Go(s.vigil)
+	}
 	return s, nil
 }
 
@@ -199,11 +218,15 @@ func (s *Store) Close() error {
 	if was {
 		return nil
 	}
+	loose := s.wake == nil || s.wake.loosen()
 	s.cancel()
 	for _, l := range leases {
 		l.stop()
 	}
 	s.work.Wait()
+	if s.wake != nil {
+		s.wake.close(loose)
+	}
 	s.renews.close()
 	// The pool waits for calls under way, which may hang: their contexts end them.
 	go s.pool.Close()
@@ -214,6 +237,9 @@ func (s *Store) Close() error {
 func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
 	if ttl <= 0 || ttl > maxTTL {
 		return nil, fmt.Errorf("postgres: ttl %v is not between 0 and %v: %w", ttl, maxTTL, driver.ErrRefused)
+	}
+	if !utf8.ValidString(owner) || strings.ContainsRune(owner, 0) {
+		return nil, fmt.Errorf("postgres: the owner %q is not UTF-8 without zero bytes: %w", owner, driver.ErrRefused)
 	}
 	ttl = max(ttl, minTTL)
 	ttl = (ttl + time.Microsecond - 1).Truncate(time.Microsecond)
@@ -228,6 +254,9 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, errClosed
 	}
 	s.leases[l.id] = l
+	if s.wake != nil {
+		s.wake.add(l)
+	}
 	return l, nil
 }
 

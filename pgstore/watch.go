@@ -54,6 +54,9 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	if err := fit(prefix); err != nil {
 		return nil, err
 	}
+	if err := s.do(ctx, "lines", "SELECT {S}.tidy_lines($1::text)", []any{prefix}, nil); err != nil {
+		return nil, err
+	}
 	return s.lines(ctx, "lines", "SELECT * FROM {S}.all_lines($1::text)", prefix)
 }
 

@@ -98,14 +98,20 @@ BEGIN
 	END LOOP;
 END {Q};
 
--- All lines whose names begin with the prefix and in which somebody stands.
+-- Removes the dead from all lines whose names begin with the prefix.
+CREATE OR REPLACE FUNCTION {S}.tidy_lines(a_prefix text) RETURNS void LANGUAGE plpgsql AS {Q}
+BEGIN
+	PERFORM {S}.verb();
+	PERFORM {S}.tidy(ARRAY(SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease
+		WHERE starts_with(c.name, a_prefix) AND (l.id IS NULL OR NOT {S}.ahead(l.expires, l.ttl))));
+END {Q};
+
+-- All lines whose names begin with the prefix and in which somebody stands. It locks none of them: who reads the answer may be slow.
 CREATE OR REPLACE FUNCTION {S}.all_lines(a_prefix text)
 RETURNS TABLE (name text, revision bigint, token bigint, slots int, held boolean, value bytea, lease text, owner text) LANGUAGE plpgsql AS {Q}
 #variable_conflict use_column
 BEGIN
 	PERFORM {S}.verb();
-	PERFORM {S}.tidy(ARRAY(SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease
-		WHERE starts_with(c.name, a_prefix) AND (l.id IS NULL OR NOT {S}.ahead(l.expires, l.ttl))));
 	RETURN QUERY SELECT c.name, l.revision, c.token, c.slots, c.held, c.value, c.lease, coalesce(o.owner, '')
 		FROM {S}.claims c JOIN {S}.lines l ON l.name = c.name LEFT JOIN {S}.leases o ON o.id = c.lease
 		WHERE starts_with(c.name, a_prefix) ORDER BY c.name, c.token;
@@ -249,5 +255,6 @@ BEGIN
 	PERFORM {S}.tidy(ARRAY(SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease WHERE l.id IS NULL));
 	DELETE FROM {S}.spent s WHERE NOT EXISTS (SELECT FROM {S}.leases l WHERE l.id = s.lease);
 	DELETE FROM {S}.requests r WHERE NOT EXISTS (SELECT FROM {S}.leases l WHERE l.id = r.lease);
+	DELETE FROM {S}.tethers t WHERE NOT EXISTS (SELECT FROM {S}.leases l WHERE l.id = t.lease);
 	DELETE FROM {S}.records WHERE at < clock_timestamp() - interval '400 days';
 END {Q};
