@@ -108,6 +108,9 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	for _, f := range st.faults() {
 		out = append(out, driver.Finding{Topic: "durability", Level: driver.Warning, Found: f[0], Advice: f[1]})
 	}
+	if s.wake != nil {
+		out = append(out, s.wake.finding())
+	}
 	return append(out, s.push(), s.permission(ctx, name))
 }
 

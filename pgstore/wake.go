@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/primacy-go/primacy/driver"
 )
 
 // With Config.AdvisoryWake a crash is noticed by the connections that end with the process, long before the ttl.
@@ -277,4 +279,18 @@ func (s *Store) able(ctx context.Context, conn *pgx.Conn) (yes bool, warning str
 			"as with a restart of the server"
 	}
 	return true, ""
+}
+
+// finding says how leases are tied, for people.
+func (w *tethers) finding() driver.Finding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := driver.Finding{Topic: "advisory wake", Level: driver.Warning, Advice: "use it with pgstore.Fence: docs/postgres.md",
+		Found: "is on: " + wakeDoubt + " makes two leaders"}
+	for _, d := range w.leases {
+		if !d.sure[0] || !d.sure[1] {
+			f.Found = "is on, and a lease is not tied to two connections just now"
+		}
+	}
+	return f
 }

@@ -30,6 +30,9 @@ func TestACrashIsTakenOverAtOnce(t *testing.T) {
 	if c := s.Caps(); !strings.Contains(c.BestEffort, "advisory-wake") || len(c.Warnings) > 0 {
 		t.Errorf("Caps = %+v, want BestEffort to name advisory-wake", c)
 	}
+	if !slices.ContainsFunc(s.Examine(soon(t), "n"), func(f driver.Finding) bool { return f.Topic == "advisory wake" }) {
+		t.Error("Examine says nothing of advisory-wake")
+	}
 	var all []time.Duration
 	for range rounds {
 		h := held(t, srv.URL(), "n", 30*time.Second)
@@ -310,18 +313,25 @@ func TestManyLeasesHaveFewConnections(t *testing.T) {
 	})
 }
 
-// The last word before a lease is ended: a renewal after the crash was seen, or one that is under way, shows that it was none.
-func TestARenewedLeaseHasNotCrashed(t *testing.T) {
+// The last word before a lease is ended: what shows that there was no crash.
+func TestALeaseThatHasNotCrashedIsNotEnded(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
 	l := granted(t, s, time.Minute)
 	entered(t, l, "n")
-	srv.Exec("INSERT INTO primacy.tethers VALUES ('" + l.ID() + "', 1, pg_postmaster_start_time()), ('" + l.ID() + "', 2, pg_postmaster_start_time())")
 	expires := func() string {
 		return srv.Query("SELECT (extract(epoch FROM expires) * 1000000)::bigint FROM primacy.leases WHERE id = '" + l.ID() + "'")
 	}
 	ended := func(seen string) string { return srv.Query("SELECT primacy.wake('" + l.ID() + "', " + seen + ")") }
+	if got := ended(expires()); got != "f" {
+		t.Errorf("wake of a lease that was never tied = %s", got)
+	}
+	srv.Exec("INSERT INTO primacy.tethers VALUES ('" + l.ID() + "', 1, pg_postmaster_start_time() - interval '1 hour')")
+	if got := ended(expires()); got != "f" {
+		t.Errorf("wake of a lease that was tied before the server's start = %s", got)
+	}
+	srv.Exec("INSERT INTO primacy.tethers VALUES ('" + l.ID() + "', 2, pg_postmaster_start_time()), ('" + l.ID() + "', 3, pg_postmaster_start_time())")
 	before := expires()
 	if err := l.Renew(soon(t)); err != nil {
 		t.Fatal(err)
@@ -344,7 +354,7 @@ func TestARenewedLeaseHasNotCrashed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ended(expires()); got != "f" {
-		t.Errorf("wake of a lease with a session = %s", got)
+		t.Errorf("wake of a lease with one of two sessions = %s", got)
 	}
 	_ = hold.Conn().Close(soon(t))
 	eventually(t, "the lease without sessions ends", func() bool { return ended(expires()) == "t" })
