@@ -18,7 +18,7 @@ const (
 	pingEvery = slowPoll
 	pingLimit = 3 * time.Second
 	// leastSilence is how long the server bears a silent session, at least.
-	leastSilence = time.Minute
+	leastSilence = 2 * time.Minute
 )
 
 // tether keeps one session open to which the leases of this process are tied: the server frees its lock when it ends.
@@ -27,11 +27,12 @@ type tether struct {
 	i int
 
 	// The tethers' mutex guards these.
-	key  int64     // of the session; 0: there is none
-	last int64     // of the present or the last session: rows with it are removed when there is another
-	conn *pgx.Conn // of the session
-	old  *pgx.Conn // one that has fallen silent, kept until there is another: to close it would end the session
-	way  way       // of the last session
+	key  int64         // of the session; 0: there is none
+	last int64         // of the present or the last session: rows with it are removed when there is another
+	conn *pgx.Conn     // of the session
+	old  *pgx.Conn     // one that has fallen silent, kept until there is another: to close it would end the session
+	way  way           // of the last session
+	bear time.Duration // how long the server bears its silence
 }
 
 // way is how a session's connection leads to the server.
@@ -83,9 +84,9 @@ func (t *tether) open() (conn *pgx.Conn, key int64, err error) {
 			conn = nil
 		}
 	}()
-	own := rand.Int64N(1<<62) + 1
+	own, silence := rand.Int64N(1<<62)+1, t.w.silence()
 	pid, server, client, mine := "", "", "", false
-	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()::text, "+ends+", pg_try_advisory_lock($1::bigint), "+settings(t.w.silence()), pgx.QueryExecModeExec, own).Scan(
+	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()::text, "+ends+", pg_try_advisory_lock($1::bigint), "+settings(silence), pgx.QueryExecModeExec, own).Scan(
 		&pid, &server, &client, &mine, nil, nil, nil, nil)
 	if err != nil || pid != strconv.FormatUint(uint64(conn.PgConn().PID()), 10) {
 		return conn, 0, err
@@ -93,7 +94,7 @@ func (t *tether) open() (conn *pgx.Conn, key int64, err error) {
 	if !mine {
 		return conn, 0, fmt.Errorf("the key %d is taken", own)
 	}
-	before, leases := t.attach(conn, own, server, client)
+	before, leases := t.attach(conn, own, silence, wayOf(conn, server, client))
 	err = t.w.tie(ctx, t, own, before, leases, func(sql string, args []any, scan func(pgx.Rows) error) error {
 		return query(ctx, conn, s.schema.fill.Replace(sql), args, scan)
 	})
@@ -109,14 +110,14 @@ func (t *tether) open() (conn *pgx.Conn, key int64, err error) {
 }
 
 // attach notes a session, and returns the key of the one before and the leases to tie to it. From here on every new lease is tied to it too.
-func (t *tether) attach(conn *pgx.Conn, key int64, server, client string) (before int64, leases []*lease) {
+func (t *tether) attach(conn *pgx.Conn, key int64, silence time.Duration, at way) (before int64, leases []*lease) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	before = t.last
 	if t.old == nil {
 		t.old = t.conn
 	}
-	t.key, t.last, t.conn, t.way = key, key, conn, wayOf(conn, server, client)
+	t.key, t.last, t.conn, t.way, t.bear = key, key, conn, at, silence
 	for l, d := range t.w.leases {
 		leases = append(leases, l)
 		d.sure[t.i] = false
@@ -175,6 +176,7 @@ func (t *tether) hold(conn *pgx.Conn, key int64) {
 			discard(conn)
 			return
 		}
+		t.w.borne(t, key, silence)
 	}
 }
 

@@ -63,7 +63,12 @@ func (s *Store) vigil() {
 func (s *Store) vigilant() *pgx.Conn {
 	ctx, cancel := context.WithTimeout(s.ctx, callLimit)
 	defer cancel()
-	conn, _ := s.connect(ctx)
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil
+	}
+	_, _ = conn.PgConn().Exec(ctx, "SET statement_timeout = 0").ReadAll()
+	_, _ = conn.PgConn().Exec(ctx, "SET idle_session_timeout = 0").ReadAll() // older servers do not know it
 	return conn
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -77,9 +78,27 @@ func (w *tethers) silence() time.Duration {
 	defer w.mu.Unlock()
 	d := leastSilence
 	for l := range w.leases {
-		d = max(d, 2*l.ttl+pingEvery)
+		d = max(d, borneFor(l))
 	}
 	return d
+}
+
+// borneFor is how long the server has to bear the silence of a session that this lease is tied to.
+func borneFor(l *lease) time.Duration { return 2*l.ttl + pingEvery }
+
+// borne notes how long the server bears a session's silence, and ties the leases that it did not bear for long enough before.
+func (w *tethers) borne(t *tether, key int64, silence time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t.key != key || w.closed {
+		return
+	}
+	t.bear = silence
+	for l, d := range w.leases {
+		if !d.perhaps[t.i] {
+			go w.tieLater(t, key, l)
+		}
+	}
 }
 
 // add ties a lease, in the background: until it is tied it has its ttl.
@@ -130,7 +149,8 @@ func (w *tethers) tie(ctx context.Context, t *tether, key, before int64, leases 
 	ids, stand := make([]string, 0, len(leases)), map[string]bool{}
 	w.mu.Lock()
 	for _, l := range leases {
-		if d := w.leases[l]; d != nil {
+		// A session that the server may end before the lease has run out would look like a crash of a process that is only stopped.
+		if d := w.leases[l]; d != nil && borneFor(l) <= t.bear {
 			ids = append(ids, l.id)
 			d.perhaps[t.i] = true // before the call: it may happen whatever its answer
 		}
@@ -153,7 +173,7 @@ func (w *tethers) tie(ctx context.Context, t *tether, key, before int64, leases 
 	for _, l := range leases {
 		d := w.leases[l]
 		switch {
-		case d == nil:
+		case d == nil || !slices.Contains(ids, l.id):
 		case !stand[l.id]:
 			gone = append(gone, l)
 		case t.key == key:
