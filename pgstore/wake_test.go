@@ -61,9 +61,9 @@ func TestSilenceIsNoCrash(t *testing.T) {
 	srv.Exec("ALTER ROLE " + pgtest.User + " SET idle_session_timeout = 2500")
 	const ttl = 4 * time.Second
 	s := opened(t, waking(srv.URL()))
-	w := granted(t, s, time.Minute)
 	t.Run("stopped", func(t *testing.T) {
 		t.Parallel()
+		w := granted(t, s, time.Minute)
 		h := held(t, srv.URL(), "stopped", ttl)
 		done := waiting(t, w, entered(t, w, "stopped"))
 		armed(t, srv, h.lease, false)
@@ -78,6 +78,7 @@ func TestSilenceIsNoCrash(t *testing.T) {
 	})
 	t.Run("cut off", func(t *testing.T) {
 		t.Parallel()
+		w := granted(t, s, time.Minute)
 		p, err := proxy.Listen(srv.Addr())
 		if err != nil {
 			t.Fatal(err)
