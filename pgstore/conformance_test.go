@@ -42,8 +42,14 @@ func harness(t *testing.T, c pgstore.Config) drivertest.Harness {
 		return c
 	}
 	return drivertest.Harness{
-		Open: func(t testing.TB) driver.Store { return open(t, few(srv.Addr())) },
-		TTL:  2 * time.Second,
+		Open: func(t testing.TB) driver.Store {
+			s := open(t, few(srv.Addr()))
+			if c.AdvisoryWake {
+				pgstore.SlowWake(s)
+			}
+			return s
+		},
+		TTL: 2 * time.Second,
 		Remove: func(_ testing.TB, _ string, token uint64) {
 			srv.Exec(fmt.Sprintf("DELETE FROM primacy.claims WHERE token = %d", token))
 		},

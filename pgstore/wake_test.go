@@ -70,7 +70,7 @@ func TestSilenceIsNoCrash(t *testing.T) {
 		time.Sleep(time.Second)
 		_ = h.cmd.Process.Signal(syscall.SIGSTOP)
 		begun := time.Now()
-		if took := (<-done).must(t).at.Sub(begun); took < ttl-ttl/10-200*time.Millisecond || took > ttl+3*time.Second {
+		if took := (<-done).must(t).at.Sub(begun); took < ttl*3/4 || took > ttl+4*time.Second {
 			t.Errorf("taken over %v after the holder was stopped, with a ttl of %v", took, ttl)
 		}
 		_ = h.cmd.Process.Signal(syscall.SIGCONT)
@@ -89,12 +89,12 @@ func TestSilenceIsNoCrash(t *testing.T) {
 		done := waiting(t, w, entered(t, w, "cut"))
 		armed(t, srv, l.ID(), false)
 		time.Sleep(time.Second)
+		begun := time.Now()
 		if err := l.Renew(soon(t)); err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
 		p.Hold()
-		if took := (<-done).must(t).at.Sub(begun); took < ttl-200*time.Millisecond || took > ttl+3*time.Second {
+		if took := (<-done).must(t).at.Sub(begun); took < ttl || took > ttl+4*time.Second {
 			t.Errorf("taken over %v after the link was cut, with a ttl of %v", took, ttl)
 		}
 	})
@@ -251,14 +251,14 @@ func TestAClosedStoreIsNoCrash(t *testing.T) {
 	entered(t, l, "n")
 	done := waiting(t, w, entered(t, w, "n"))
 	armed(t, srv, l.ID(), true)
+	begun := time.Now()
 	if err := l.Renew(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if took := (<-done).must(t).at.Sub(begun); took < 3900*time.Millisecond {
+	if took := (<-done).must(t).at.Sub(begun); took < 4*time.Second {
 		t.Errorf("taken over %v after the store was closed, with a ttl of 4 s", took)
 	}
 }
