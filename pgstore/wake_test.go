@@ -149,6 +149,7 @@ func TestTheEndOfConnectionsIsNoCrash(t *testing.T) {
 
 // A restart ends the sessions of a stopped process too, and it can tie its lease to no new ones.
 func TestARestartIsNoCrashOfAStoppedProcess(t *testing.T) {
+	long(t)
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{})
 	h := held(t, srv.URL(), "n", time.Minute)
@@ -266,6 +267,7 @@ func TestAClosedStoreIsNoCrash(t *testing.T) {
 // However many leases and claims there are, a process has two sessions for its own leases and one for those before it. With several before it
 // a crash is found by asking.
 func TestManyLeasesHaveFewConnections(t *testing.T) {
+	long(t)
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
 	name := rand.Text()
