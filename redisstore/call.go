@@ -94,18 +94,27 @@ func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, a
 	if ctx.Done() == nil {
 		return s.eval(ctx, client, sc, durable, args)
 	}
-	done := make(chan result, 1)
-	s.aside(func() {
-		got, err := s.eval(ctx, client, sc, durable, args)
-		done <- result{got, err}
-	})
 	var r result
-	select {
-	case r = <-done:
-	case <-ctx.Done():
-		r.err = ctx.Err()
-	case <-s.ctx.Done():
-		return nil, errClosed
+	if d := s.direct(via, durable); d != nil {
+		var broken bool
+		r.got, broken, r.err = d.eval(ctx, sc, s.keys, args)
+		via.give(d, broken)
+		if s.ctx.Err() != nil && r.err != nil {
+			return nil, errClosed
+		}
+	} else {
+		done := make(chan result, 1)
+		s.aside(func() {
+			got, err := s.eval(ctx, client, sc, durable, args)
+			done <- result{got, err}
+		})
+		select {
+		case r = <-done:
+		case <-ctx.Done():
+			r.err = ctx.Err()
+		case <-s.ctx.Done():
+			return nil, errClosed
+		}
 	}
 	var slow net.Error
 	if r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout()) && time.Since(begun) > tooSoon {
@@ -115,6 +124,14 @@ func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, a
 		s.elsewhere(via, client)
 	}
 	return r.got, r.err
+}
+
+// direct returns a connection for the caller alone, nil where there is none: renewals do not need one, and WAIT comes with a pipeline.
+func (s *Store) direct(via *link, durable bool) *direct {
+	if via != s.calls || durable && s.replicas > 0 {
+		return nil
+	}
+	return via.take(s.spawn)
 }
 
 // aside runs do in a goroutine, of one that has nothing to do if there is one: a new one grows its stack in each call, which takes a

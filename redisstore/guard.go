@@ -46,37 +46,38 @@ package redisstore
 //   - A lost lease with a larger ttl than any that the server still knows of, and than that of the lease that is granted the place.
 //   - FLUSHALL, keys removed by hand, eviction, a clock that is set forward: the server then ends leases early, and says nothing.
 const guardLua = `
-local rep=call('INFO','replication')
-local id=string.match(rep,'master_replid:(%x+)')
-if not id then return {'NOID'} end
-if string.find(rep,'role:slave',1,true) then return {'REPLICA'} end
-if id~=V[2] then
-  local info=call('INFO','server')
-  local run=string.match(info,'run_id:(%x+)')
-  local never=string.match(rep,'master_replid2:0+%f[%X]')
-  local same=run and run==V[6] and never
-  if not V[2] then
-    since=now
-    if never then
-      since=(math.floor(now/1000)-tonumber(string.match(info,'uptime_in_seconds:(%d+)'))+1)*1000
-      if since>now then since=now end
+if not steady then
+  local id=string.match(rep,'master_replid:(%x+)')
+  if not id then return {'NOID'} end
+  if string.find(rep,'role:slave',1,true) then return {'REPLICA'} end
+  if id~=V[2] then
+    local info=call('INFO','server')
+    local run=string.match(info,'run_id:(%x+)')
+    local never=string.match(rep,'master_replid2:0+%f[%X]')
+    local same=run and run==call('HGET',S,'run') and never
+    if not V[2] then
+      since=now
+      if never then
+        since=(math.floor(now/1000)-tonumber(string.match(info,'uptime_in_seconds:(%d+)'))+1)*1000
+        if since>now then since=now end
+      end
+      calm=since
+    elseif not same then
+      since=now
+      calm=now+most
     end
-    calm=since
-  elseif not same then
+    call('PERSIST',S) -- does nothing, but is allowed also where the memory is full, and then so is all that follows
+    if not same then
+      epoch=string.sub(id,1,16)
+      local base=draw(0)
+      call('HSET',S,'n',base,'base',base,'mt',now)
+    end
+    call('HSET',S,'id',id,'run',run or '','epoch',epoch,'since',since,'calm',calm)
+  elseif since>now then
     since=now
     calm=now+most
+    call('HSET',S,'since',since,'calm',calm,'mt',now)
   end
-  call('PERSIST',S) -- does nothing, but is allowed also where the memory is full, and then so is all that follows
-  if not same then
-    epoch=string.sub(id,1,16)
-    base=draw(0)
-    call('HSET',S,'n',base,'base',base,'mt',now)
-  end
-  call('HSET',S,'id',id,'run',run or '','epoch',epoch,'since',since,'calm',calm)
-elseif since>now then
-  since=now
-  calm=now+most
-  call('HSET',S,'since',since,'calm',calm,'mt',now)
 end
 local hush=nil
 local function may(ttl)

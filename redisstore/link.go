@@ -30,6 +30,11 @@ type link struct {
 	old     map[redis.UniversalClient]*time.Timer
 	changed time.Time
 	closed  bool
+
+	directs map[*direct]bool // see direct.go: all
+	free    []*direct        // those that nobody uses, the last used last
+	dialing bool
+	missed  time.Time // when none was free for the last time
 }
 
 func newLink(dial func(pool int) redis.UniversalClient, pool int) *link {
@@ -52,6 +57,7 @@ func (k *link) leave(c redis.UniversalClient) bool {
 		return false
 	}
 	k.changed, k.client = time.Now(), k.dial(k.pool)
+	k.chill()
 	k.old[c] = time.AfterFunc(2*callLimit, func() {
 		c.Close()
 		k.mu.Lock()
@@ -65,6 +71,9 @@ func (k *link) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true
+	for d := range k.directs {
+		d.close()
+	}
 	for c, t := range k.old {
 		t.Stop()
 		c.Close()

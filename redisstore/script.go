@@ -14,7 +14,7 @@ type script struct {
 }
 
 func newScript(name string, parts ...string) *script {
-	text := strings.Join(parts, "")
+	text := headLua + strings.Join(parts, "")
 	sum := sha1.Sum([]byte(text))
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
 }
@@ -25,21 +25,28 @@ func caller(s *script) *script {
 	return s
 }
 
+// headLua is what each script begins with: the time, what {p}:server says, and whether the server goes on with the history that is written there, as it
+// does nearly always (steady). guardLua finds out what it means if not.
+const headLua = `
+local S=KEYS[1]
+local B=string.sub(S,1,-7)
+local call=redis.call
+local T=call('TIME')
+local now=T[1]*1000+math.floor(T[2]/1000)
+local V=call('HMGET',S,'n','id','epoch','calm','since','max')
+local count,drew=tonumber(V[1]) or 0,false
+local epoch=V[3] or ''
+local calm,since,most=tonumber(V[4]) or 0,tonumber(V[5]) or 0,tonumber(V[6]) or 0
+local rep=call('INFO','replication')
+local steady=V[2] and since<=now and string.find(rep,'role:master',1,true) and string.find(rep,'master_replid:'..V[2]..'\r',1,true)
+`
+
 // Lua has one kind of number, exact to 2^53; tokens are below 2^48. It writes large ones as 1e+14 when it joins them to a string: hence F.
 // Where a script gives Redis a number as an argument it is written out.
 //
 // A token is at least the time, and while the server is calm (guard.go) at least the time at which it will grant a place again: the clock that drew those
 // that are lost may have been ahead.
 const baseLua = `
-local S=KEYS[1]
-local B=string.sub(S,1,-7)
-local call=redis.call
-local T=call('TIME')
-local now=T[1]*1000+math.floor(T[2]/1000)
-local V=call('HMGET',S,'n','id','epoch','calm','since','run','max','base')
-local count,drew=tonumber(V[1]) or 0,false
-local epoch=V[3] or ''
-local calm,since,most,base=tonumber(V[4]) or 0,tonumber(V[5]) or 0,tonumber(V[7]) or 0,tonumber(V[8]) or 0
 local function F(n) return string.format('%.0f',n) end
 local function draw(odd,ttl)
   local c=math.max(now,calm,since+math.max(most,ttl or 0))*64
@@ -169,6 +176,7 @@ local function finish()
     local m=order[i]
     if m.changed then
       local r
+      if m.r>count then count=m.r end
       if m.empty or m.empty==nil and call('EXISTS',m.line)==0 then
         call('DEL',m.key)
         call('ZREM',B..'names',m.name)

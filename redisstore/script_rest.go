@@ -225,6 +225,7 @@ for i=2,#ARGV do
   out[#out+1]=one
 end
 finish()
+local base=tonumber(call('HGET',S,'base')) or 0
 for i=2,#ARGV do
   local r=tonumber(call('HGET',M[ARGV[i]].key,'r') or 0)
   if #out[i+1]==2 then

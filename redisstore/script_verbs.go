@@ -47,6 +47,7 @@ settle(me)
 if me.p then
   call('PEXPIRE',B..'spent:'..lid,me.t+60000)
   call('ZREMRANGEBYSCORE',B..'spent:'..lid,'-inf',me.w)
+  if call('EXISTS',B..'spent:'..lid)==0 then call('HDEL',key,'p') end
 end
 if (tonumber(me.seat[7]) or 0)+86400000<now then
   call('HSET',key,'u',now)
@@ -62,7 +63,7 @@ call('PEXPIRE',B..'names',259200000)
 return {'OK',epoch,me.g}
 `)
 
-	claimScript = newScript("claim", baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, enterLua, `
+	claimScript = newScript("claim", quickClaimLua, baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, enterLua, `
 local n=tonumber(ARGV[5])
 for i=0,n-1 do want[7+i]='s'..ARGV[7+i*7]..':'..ARGV[6+i*7] end
 local me=mine()
@@ -111,7 +112,7 @@ return out
 	// tryScript is a claim that may be answered with no.
 	tryScript = func() *script { s := *claimScript; return caller(&s) }()
 
-	releaseScript = newScript("release", baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, dropLua, `
+	releaseScript = newScript("release", quickReleaseLua, baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, dropLua, `
 local n=tonumber(ARGV[5])
 for i=0,n-1 do want[7+i]='s'..ARGV[7+i*8]..':'..ARGV[6+i*8] end
 local me=mine()
@@ -123,7 +124,7 @@ finish()
 return {'OK',epoch}
 `)
 
-	exchangeScript = newScript("exchange", baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, enterLua, dropLua, `
+	exchangeScript = newScript("exchange", quickExchangeLua, baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, enterLua, dropLua, `
 local c={name=ARGV[13],seat=ARGV[14],slots='0',n=tonumber(ARGV[15]),id=ARGV[16],value=ARGV[17]}
 want[7]='s'..ARGV[6]..':'..ARGV[5]
 want[8]='s'..c.seat..':'..c.name

@@ -1,0 +1,282 @@
+package redisstore
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// direct is a connection that one call at a time has to itself, without the client's pool: the caller's own goroutine writes, and reads the answer. In
+// a hand-over each goroutine that wakes another costs as much as all that the server does. The client of the day dials it, with TLS, login
+// and database, so it leads where the others lead. Calls that come seldom go through the client, which finds out whether a connection still stands.
+type direct struct {
+	origin redis.UniversalClient // the client of the day when it was dialed
+	client *redis.Client
+	conn   net.Conn
+	in     *bufio.Reader
+	out    []byte
+	used   time.Time
+	until  time.Time // the deadline of conn
+}
+
+const (
+	hot     = time.Second // a direct connection that was not used for so long may have been closed by the server
+	busy    = 100 * time.Millisecond
+	directs = 16
+)
+
+// dialDirect dials like client.
+func dialDirect(ctx context.Context, client *redis.Client) (*direct, error) {
+	o := *client.Options()
+	var conn atomic.Pointer[net.Conn]
+	dial := o.Dialer
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err == nil {
+			conn.Store(&c)
+		}
+		return c, err
+	}
+	d := &direct{origin: client, client: redis.NewClient(own(&o, 1))}
+	if err := d.client.Ping(ctx).Err(); err != nil {
+		d.client.Close()
+		return nil, err
+	}
+	d.conn, d.used = *conn.Load(), time.Now()
+	d.in = bufio.NewReader(d.conn)
+	return d, nil
+}
+
+// close ends the call under way, too. The connection goes first: its client looks at it before it closes it, and would wait for who reads.
+func (d *direct) close() {
+	d.conn.Close()
+	d.client.Close()
+}
+
+// refusal is an error that the server answers; the connection is as good as before.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError has the client's helpers know it.
+func (r refusal) RedisError() {}
+
+// eval runs a script. It returns when ctx ends, and at the latest after two callLimits; broken: the connection is of no use any more.
+func (d *direct) eval(ctx context.Context, sc *script, keys []string, args []any) (got reply, broken bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	if d.used = time.Now(); d.until.Sub(d.used) < callLimit {
+		d.until = d.used.Add(2 * callLimit)
+		if err := d.conn.SetDeadline(d.until); err != nil {
+			return nil, true, err
+		}
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = d.conn.SetDeadline(time.Unix(1, 0)) })
+		defer func() {
+			if !stop() {
+				broken = true
+			}
+			if broken && err != nil && ctx.Err() != nil {
+				err = ctx.Err()
+			}
+		}()
+	}
+	answer, err := d.send("EVALSHA", sc.sha, keys, args)
+	var no refusal
+	if errors.As(err, &no) && strings.HasPrefix(string(no), "NOSCRIPT") {
+		answer, err = d.send("EVAL", sc.text, keys, args)
+	}
+	got, err = parsed(answer, err)
+	return got, err != nil && !errors.As(err, &no) && !errors.Is(err, errReplica), err
+}
+
+// send writes a call and reads its answer.
+func (d *direct) send(verb, text string, keys []string, args []any) (any, error) {
+	b := append(d.out[:0], '*')
+	b = append(strconv.AppendInt(b, int64(3+len(keys)+len(args)), 10), "\r\n"...)
+	var room [20]byte
+	b = bulk(bulk(bulk(b, verb), text), strconv.AppendInt(room[:0], int64(len(keys)), 10))
+	for _, key := range keys {
+		b = bulk(b, key)
+	}
+	for _, a := range args {
+		switch v := a.(type) {
+		case string:
+			b = bulk(b, v)
+		case []byte:
+			b = bulk(b, v)
+		case int:
+			b = bulk(b, strconv.AppendInt(room[:0], int64(v), 10))
+		case int64:
+			b = bulk(b, strconv.AppendInt(room[:0], v, 10))
+		case uint64:
+			b = bulk(b, strconv.AppendUint(room[:0], v, 10))
+		case bool:
+			if v {
+				b = bulk(b, "1")
+			} else {
+				b = bulk(b, "0")
+			}
+		default:
+			return nil, refusal(fmt.Sprintf("an argument of type %T", a))
+		}
+	}
+	if d.out = b; cap(b) > 64<<10 {
+		d.out = nil
+	}
+	if _, err := d.conn.Write(b); err != nil {
+		return nil, err
+	}
+	return read(d.in)
+}
+
+// bulk appends a string as Redis reads it.
+func bulk[T string | []byte](b []byte, s T) []byte {
+	b = append(b, '$')
+	b = append(strconv.AppendInt(b, int64(len(s)), 10), "\r\n"...)
+	b = append(b, s...)
+	return append(b, "\r\n"...)
+}
+
+// read reads one answer, of what scripts answer: strings, whole numbers, nothing, lists of these, and errors.
+func read(in *bufio.Reader) (any, error) {
+	line, err := in.ReadSlice('\n')
+	if err != nil {
+		return nil, err
+	}
+	if len(line) < 3 || line[len(line)-2] != '\r' {
+		return nil, fmt.Errorf("an answer that is not of the protocol: %.40q", line)
+	}
+	kind, rest := line[0], line[1:len(line)-2]
+	switch kind {
+	case '+':
+		return string(rest), nil
+	case '-':
+		return nil, refusal(rest)
+	case '_':
+		return nil, nil
+	}
+	n, err := strconv.ParseInt(string(rest), 10, 64)
+	if err != nil || n > 512<<20 && kind != ':' {
+		return nil, fmt.Errorf("an answer that is not of the protocol: %.40q", line)
+	}
+	switch {
+	case kind == ':':
+		return n, nil
+	case kind == '$' && n >= 0:
+		b := make([]byte, n+2)
+		if _, err := io.ReadFull(in, b); err != nil {
+			return nil, err
+		}
+		return string(b[:n]), nil
+	case kind == '*' && n >= 0:
+		return list(in, n)
+	case (kind == '$' || kind == '*') && n == -1:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("an answer that is not of the protocol: %.40q", line)
+}
+
+func list(in *bufio.Reader, n int64) (any, error) {
+	all := make([]any, 0, min(n, 1024))
+	for range n {
+		v, err := read(in)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// take returns a direct connection that is free, nil if none is: then the call goes through the client. If calls come one upon another, it
+// has one more dialed.
+func (k *link) take(spawn func(func())) *direct {
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n := len(k.free); n > 0 {
+		d := k.free[n-1]
+		k.free = k.free[:n-1]
+		if now.Sub(d.used) < hot {
+			return d
+		}
+		k.drop(d)
+		k.chill()
+	}
+	client, ok := k.client.(*redis.Client)
+	if ok && now.Sub(k.missed) < busy && len(k.directs) < directs && !k.dialing && !k.closed {
+		if o := client.Options(); o.StreamingCredentialsProvider == nil && o.Limiter == nil {
+			k.dialing = true
+			spawn(func() { k.more(client) })
+		}
+	}
+	k.missed = now
+	return nil
+}
+
+// more dials a direct connection.
+func (k *link) more(client *redis.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
+	defer cancel()
+	d, err := dialDirect(ctx, client)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dialing = false
+	switch {
+	case err != nil:
+		k.missed = time.Time{}
+	case k.closed || k.client != d.origin:
+		d.close()
+	default:
+		if k.directs == nil {
+			k.directs = map[*direct]bool{}
+		}
+		k.directs[d] = true
+		k.free = append(k.free, d)
+	}
+}
+
+// give gives a direct connection back.
+func (k *link) give(d *direct, broken bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if broken {
+		k.drop(d)
+		k.chill() // the others may have gone with it
+		return
+	}
+	if k.client != d.origin || k.closed {
+		k.drop(d)
+		return
+	}
+	k.free = append(k.free, d)
+	if old := k.free[0]; d.used.Sub(old.used) > hot {
+		k.free = k.free[1:]
+		k.drop(old)
+	}
+}
+
+// chill closes the direct connections that are free, drop one of them. The caller has the mutex.
+func (k *link) chill() {
+	for _, d := range k.free {
+		k.drop(d)
+	}
+	k.free = nil
+}
+
+func (k *link) drop(d *direct) {
+	delete(k.directs, d)
+	d.close()
+}

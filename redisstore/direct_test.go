@@ -1,0 +1,112 @@
+package redisstore
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/redistest"
+)
+
+// warmed returns a store whose calls go over a connection of their caller's.
+func warmed(t *testing.T, srv *redistest.Server) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Config{Addrs: []string{srv.Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	for end := time.Now().Add(15 * time.Second); ; {
+		if _, err := s.Line(t.Context(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		s.calls.mu.Lock()
+		n := len(s.calls.free)
+		s.calls.mu.Unlock()
+		if n > 0 {
+			return s
+		}
+		if time.Now().After(end) {
+			t.Fatal("calls that come one upon another have no connection of their own")
+		}
+	}
+}
+
+// A call on a connection of its caller's ends with its context while the server says nothing, and with the store. Its connection is not used again: the answer
+// to the call before would come for the next one.
+func TestACallOfItsOwnConnectionObeysItsContext(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := warmed(t, srv)
+	srv.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(30*time.Millisecond, cancel)
+	begun := time.Now()
+	if _, err := s.Line(ctx, "n"); !errors.Is(err, context.Canceled) || time.Since(begun) > 2*time.Second {
+		t.Errorf("Line of a server that is frozen = %v after %v, want context.Canceled after 30ms", err, time.Since(begun))
+	}
+	if n := len(s.calls.directs); n != 0 {
+		t.Errorf("%d connections are kept, want none", n)
+	}
+	srv.Cont()
+	if _, _, err := s.Append(t.Context(), "j", driver.Record{Key: "1"}, 9); err != nil {
+		t.Error(err)
+	}
+	for i := range 300 {
+		if ln, err := s.Line(t.Context(), fmt.Sprint(i)); err != nil || ln.Name != fmt.Sprint(i) || ln.Holder != nil {
+			t.Fatalf("Line = %+v, %v", ln, err)
+		}
+	}
+	srv.Stop()
+	defer srv.Cont()
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Line(t.Context(), "n")
+		done <- err
+	}()
+	time.Sleep(30 * time.Millisecond)
+	s.Close()
+	select {
+	case err := <-done:
+		if !errors.Is(err, errClosed) {
+			t.Errorf("Line of a store that was closed = %v", err)
+		}
+	case <-time.After(2 * time.Second):
+		t.Error("Line goes on 2 s after the store was closed")
+	}
+}
+
+// A server that was restarted has closed all connections: what may be repeated is, and meets none of them.
+func TestARestartClosesOwnConnections(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{Persist: "always"})
+	s := warmed(t, srv)
+	srv.Restart()
+	if _, err := s.Line(t.Context(), "n"); err != nil {
+		t.Errorf("the first call after a restart: %v", err)
+	}
+}
+
+// What no server of the protocol says is an error, not a hang and not a panic.
+func TestReadAnswers(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"+OK\r\n": "OK", ":-7\r\n": "-7", "$2\r\nab\r\n": "ab", "$-1\r\n": "<nil>", "_\r\n": "<nil>", "*2\r\n:1\r\n*1\r\n$0\r\n\r\n": "[1 []]", "*0\r\n": "[]",
+		"-ERR no\r\n": "error ERR no", "$2\r\na": "error unexpected EOF", "": "error EOF", "x\r\n": "error an answer", "$9999999999\r\n": "error an answer",
+		"*-2\r\n": "error an answer", ":\r\n": "error an answer", "\n": "error an answer", "*1000000\r\n:1\r\n": "error EOF",
+	} {
+		got, err := read(bufio.NewReader(strings.NewReader(in)))
+		text := fmt.Sprint(got)
+		if err != nil {
+			text = "error " + err.Error()
+		}
+		if !strings.HasPrefix(text, want) || want == "" {
+			t.Errorf("read(%q) = %q, want %q", in, text, want)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package redisstore
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/internal/redistest"
+)
+
+// way is a server with the scripts as they are, or without their short way.
+type way struct {
+	t                        *testing.T
+	c                        *redis.Client
+	pushes                   *redis.PubSub
+	claim, release, exchange string
+	tokens                   []string // in the order in which they were drawn
+	revisions                map[string]int64
+}
+
+func newWay(t *testing.T, long bool) *way {
+	srv := redistest.Start(t, redistest.Options{})
+	w := &way{t: t, c: redis.NewClient(&redis.Options{Addr: srv.Addr()}), claim: claimScript.text, release: releaseScript.text, exchange: exchangeScript.text,
+		revisions: map[string]int64{}}
+	t.Cleanup(func() { w.c.Close() })
+	if long {
+		w.claim, w.release = strings.Replace(w.claim, quickClaimLua, "", 1), strings.Replace(w.release, quickReleaseLua, "", 1)
+		w.exchange = strings.Replace(w.exchange, quickExchangeLua, "", 1)
+	}
+	w.pushes = w.c.PSubscribe(t.Context(), "*")
+	t.Cleanup(func() { w.pushes.Close() })
+	if _, err := w.pushes.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *way) run(text string, args ...any) reply {
+	w.t.Helper()
+	got, err := w.c.Eval(w.t.Context(), text, []string{"{primacy}:server"}, append([]any{"PUBLISH"}, args...)...).Slice()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got
+}
+
+// told has each token as the number of its drawing, so that two servers can be compared.
+func (w *way) told(text string) string {
+	for i, tok := range w.tokens {
+		text = strings.ReplaceAll(text, tok, fmt.Sprint("#", i))
+	}
+	return text
+}
+
+// enter claims, and tells the answer.
+func (w *way) enter(epoch, lease, name, id string, n, settled int, value string) string {
+	return w.entered(w.run(w.claim, lease, epoch, settled, 1, name, "", "0", n, id, value, 0))
+}
+
+// entered tells the answer to what enters a claim.
+func (w *way) entered(got reply) string {
+	if tok := got.str(3); got.str(0) == "OK" && !slices.Contains(w.tokens, tok) {
+		w.tokens = append(w.tokens, tok)
+	}
+	ms := got.num(5) > 0
+	return w.told(fmt.Sprint(got.str(0), got.str(2), got.str(3), got.str(4), ms))
+}
+
+// state tells all that is kept and what was pushed, but for revisions: each must be larger than the one before wherever something has changed.
+func (w *way) state(leases, names []string) string {
+	ctx, b := w.t.Context(), "{primacy}:"
+	var all []string
+	for _, name := range names {
+		all = append(all, "line "+name, fmt.Sprint(w.c.ZRange(ctx, b+"line:"+name, 0, -1).Val()))
+		meta := w.c.HGetAll(ctx, b+"meta:"+name).Val()
+		if len(meta) > 0 && (w.c.PTTL(ctx, b+"meta:"+name).Val() < 0 || w.c.PTTL(ctx, b+"line:"+name).Val() < 0) {
+			all = append(all, "never vanishes")
+		}
+		for _, f := range slices.Sorted(maps.Keys(meta)) {
+			if f == "h" || f[0] == 'v' || (f == "kn" || f == "f") && meta[f] != "0" {
+				all = append(all, f+"="+meta[f])
+			}
+		}
+	}
+	all = append(all, fmt.Sprint(w.c.ZRange(ctx, b+"names", 0, -1).Val()))
+	for _, id := range leases {
+		l := w.c.HGetAll(ctx, b+"lease:"+id).Val()
+		for _, f := range slices.Sorted(maps.Keys(l)) {
+			if f[0] == 's' || f == "w" || f == "p" {
+				all = append(all, f+"="+l[f])
+			}
+		}
+		all = append(all, fmt.Sprint(w.c.ZRange(ctx, b+"spent:"+id, 0, -1).Val()))
+	}
+	return w.told(strings.Join(all, "\n"))
+}
+
+// pushed tells what was published since the last call.
+func (w *way) pushed() string {
+	mark := fmt.Sprint(rand.Uint64())
+	w.c.Publish(w.t.Context(), "mark", mark)
+	var all []string
+	for {
+		msg, err := w.pushes.ReceiveMessage(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if msg.Payload == mark {
+			return w.told(strings.Join(all, "\n"))
+		}
+		all = append(all, msg.Channel+" "+msg.Payload)
+	}
+}
+
+// looked reads the line's revision, which must have grown where something was pushed.
+func (w *way) looked(name string, changed bool) {
+	w.t.Helper()
+	r := w.run(linesScript.text, name).list(2).num(0)
+	w.pushed() // the look may have met leases that have ended
+	if before := w.revisions[name]; changed && r <= before || r < before {
+		w.t.Fatalf("the revision of %s went from %d to %d, changed %v", name, before, r, changed)
+	}
+	w.revisions[name] = r
+}
+
+// The scripts begin with a short way for what is frequent. Whatever happens, it must do what the long one does.
+func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
+	t.Parallel()
+	short, long := newWay(t, false), newWay(t, true)
+	for seed := range uint64(12) {
+		t.Logf("seed %d", seed)
+		r := rand.New(rand.NewPCG(seed, 1))
+		var leases []string
+		names, last, settled := []string{fmt.Sprint("n", seed), fmt.Sprint("m", seed)}, map[string]int{}, map[string]int{}
+		epoch, changed := map[*way]string{}, map[string]bool{}
+		for i := range 4 {
+			id := fmt.Sprintf("%014d%02d", seed, i)
+			leases = append(leases, id)
+			for _, w := range []*way{short, long} {
+				epoch[w] = w.run(grantScript.text, id, "owner", time.Hour.Milliseconds()/2, "channel"+id).str(1)
+			}
+		}
+		for step := range 150 {
+			lease, name := leases[r.IntN(4)], names[r.IntN(2)]
+			act := r.IntN(20)
+			if act > 1 && act < 11 && r.IntN(8) > 0 { // another claim, mostly of a new ID
+				last[lease]++
+			}
+			n := max(last[lease], 1)
+			if r.IntN(4) > 0 {
+				settled[lease] = max(settled[lease], n-1)
+			}
+			do := func(w *way) string {
+				ctx := t.Context()
+				there := regexp.MustCompile(`^(\d+) 0 (\d+) (.*)$`)
+				p := there.FindStringSubmatch(w.c.HGet(ctx, "{primacy}:lease:"+lease, "s:"+name).Val())
+				q := there.FindStringSubmatch(w.c.HGet(ctx, "{primacy}:lease:"+lease, "sw:"+name).Val())
+				switch {
+				case act == 0: // it ends
+					w.c.HSet(ctx, "{primacy}:lease:"+lease, "x", 1)
+					return "ends"
+				case act == 1: // it is granted, or renewed
+					w.c.HSet(ctx, "{primacy}:lease:"+lease, "o", "owner", "t", "1800000", "x", time.Now().UnixMilli()+1790000, "c", "channel"+lease)
+					return "lives"
+				case act < 11:
+					value := ""
+					if act < 4 {
+						value = "value"
+					}
+					return w.enter(epoch[w], lease, name, fmt.Sprint("id ", name, n), n, settled[lease], value)
+				case act > 14 && p != nil:
+					last[lease] += map[*way]int{short: 1}[w]
+					return w.entered(w.run(w.exchange, lease, epoch[w], max(settled[lease], n), name, "", p[1], p[2], p[3], "", "", "", name, "w", last[lease],
+						fmt.Sprint("id ", name, last[lease]), "other"))
+				case act > 14 && q != nil:
+					last[lease] += map[*way]int{short: 1}[w]
+					return w.entered(w.run(w.exchange, lease, epoch[w], max(settled[lease], n), name, "w", q[1], q[2], q[3], "", "", "", name, "", last[lease],
+						fmt.Sprint("id ", name, last[lease]), ""))
+				case p == nil && q != nil:
+					return fmt.Sprint("release w", w.run(w.release, lease, epoch[w], settled[lease], 1, name, "w", q[1], q[2], q[3], "", "", "").str(0))
+				case p != nil:
+					token := p[1]
+					if act == 12 {
+						token = "0"
+					}
+					got := w.run(w.release, lease, epoch[w], settled[lease]+step%2, 1, name, "", token, p[2], p[3], "", "", "")
+					return fmt.Sprint("release", got.str(0))
+				}
+				return "nothing"
+			}
+			what := do(short)
+			if other := do(long); other != what {
+				t.Fatalf("step %d, act %d: the short way says %q, the long one %q", step, act, what, other)
+			}
+			a, b := short.pushed(), long.pushed()
+			if a != b {
+				t.Fatalf("step %d, act %d: the short way pushes\n%s\nthe long one\n%s", step, act, a, b)
+			}
+			if a, b := short.state(leases, names), long.state(leases, names); a != b {
+				t.Fatalf("step %d, act %d: the short way leaves\n%s\nthe long one\n%s", step, act, a, b)
+			}
+			changed[name] = changed[name] || strings.Contains(a, "on:"+name)
+			if r.IntN(4) == 0 { // seldom: it removes what has ended
+				for _, w := range []*way{short, long} {
+					w.looked(name, changed[name])
+				}
+				changed[name] = false
+			}
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package redisstore
+
+import "strings"
+
+// What nearly every call is about, in the fewest steps: one exclusive claim that enters, one that holds and is given up, and both at once. Each stands at
+// the head of its script, before anything else is even defined, and does what the rest would do. Wherever something is as it seldom is, it leaves
+// everything to the rest, and has written nothing. What it need not ask, and why:
+//
+//   - may: the server is steady and not calm, and the largest ttl has passed since it took over (since+longest<=now).
+//   - whether others may be granted a place, when one enters: the first of the line holds and its lease lives. Nobody else does then, for it is exclusive.
+//   - whether other leases have ended: those of waiters that nobody is granted a place before are met when their turn comes.
+//
+// Numbers are given to Redis as strings where they are known: Lua takes a third of a µs to write one.
+
+// quickLua reads the lease, for what all need: that it lives and knows this history. In place of NAME, SEAT and OTHER stand where the name, the seat and, for an exchange, the other seat are.
+func quickLua(name, seat, other string) string {
+	return strings.NewReplacer("NAME", name, "SEAT", seat, "OTHER", other).Replace(`
+  if not steady or calm>now or ARGV[3]~=epoch then break end
+  local lid,name,seat=ARGV[2],NAME,SEAT
+  local lkey,mkey,line,field=B..'lease:'..lid,B..'meta:'..name,B..'line:'..name,'s'..seat..':'..name
+  local l=call('HMGET',lkey,'x','t','w','g','p',fieldOTHER)
+  local x,t,w,settled=tonumber(l[1]),tonumber(l[2]),tonumber(l[3]) or 0,tonumber(ARGV[4])
+  if not x or not t or x<=now or x>now+t+1 or since+math.max(most,t)>now then break end
+`)
+}
+
+// quickTokenLua draws a token, and the revision of a line that has one: larger than all before.
+const quickTokenLua = `
+  local tok=now*64
+  if tok<=count then tok=count+1 end
+  if tok%2==0 then tok=tok+1 end
+  local k=string.format('%.0f',tok)
+  local rev=k
+  if m[1] and tonumber(m[1])>=tok then rev=string.format('%.0f',m[1]+1+m[1]%2) end
+`
+
+// quickNextLua has the first of the line, mine, and the next, whose lease lives: oid, ok (its token) and o (its lease).
+const quickNextLua = `
+  local oid,ok=string.match(two[2],'^(%S+) 0 (%d+)')
+  if not oid or tonumber(ok)<=(tonumber(m[2]) or 0) then break end
+  local o=call('HMGET',B..'lease:'..oid,'x','t','c')
+  local ox,ot=tonumber(o[1]),tonumber(o[2])
+  if not ox or not ot or ox<=now or ox>now+ot+1 or since+ot>now then break end
+`
+
+// quickMineLua finds the claim that is given up: it holds, alone, as the first of its line. k is its token.
+func quickMineLua(token, id string) string {
+	return strings.NewReplacer("TOKEN", token, "ID", id).Replace(`
+  if not l[6] then break end
+  local k,slots,n,id=string.match(l[6],'^(%d+) (%-?%d+) (%d+) (.*)$')
+  if slots~='0' or id~=ID or TOKEN~='0' and TOKEN~=k then break end
+  local m=call('HMGET',mkey,'r','h','kn','f','e','v'..k)
+  if not m[1] or m[3] and m[3]~='0' or m[4] and m[4]~='0' or now-(m[5] or 0)>86400000 then break end
+  if tonumber(k)>(tonumber(m[2]) or 0) then break end
+  local two=call('ZRANGE',line,'0','1')
+  local mine=lid..' 0 '..k..' '..seat..' '..id
+  if two[1]~=mine then break end
+`)
+}
+
+var quickClaimLua = `
+repeat
+  if ARGV[5]~='1' or ARGV[8]~='0' or ARGV[12]~='0' then break end` + quickLua("ARGV[6]", "ARGV[7]", "") + `
+  local n=tonumber(ARGV[9])
+  if l[6] or n<=w or n<=settled or l[5] and call('ZSCORE',B..'spent:'..lid,ARGV[9]) then break end
+  local m=call('HMGET',mkey,'r','h','kn','f','e')
+  local held,left=0,0` + quickTokenLua + `  if m[1] then
+    if m[3] and m[3]~='0' or m[4] and m[4]~='0' or now-(m[5] or 0)>86400000 then break end
+    local first=call('ZRANGE',line,'0','0')[1]
+    if not first then break end
+    local id,h=string.match(first,'^(%S+) 0 (%d+)')
+    if not id or tonumber(h)>(tonumber(m[2]) or 0) then break end
+    local o=call('HMGET',B..'lease:'..id,'x','t')
+    local ox,ot=tonumber(o[1]),tonumber(o[2])
+    if not ox or not ot or ox<=now or ox>now+ot+1 then break end
+    left=ox-now
+    call('ZADD',line,k,lid..' 0 '..k..' '..seat..' '..ARGV[10])
+    if ARGV[11]=='' then call('HSET',mkey,'r',rev) else call('HSET',mkey,'r',rev,'v'..k,ARGV[11]) end
+  else
+    if call('EXISTS',line)==1 then break end
+    held=1
+    call('ZADD',line,k,lid..' 0 '..k..' '..seat..' '..ARGV[10])
+    if ARGV[11]=='' then call('HSET',mkey,'r',k,'h',k,'e',now) else call('HSET',mkey,'r',k,'h',k,'e',now,'v'..k,ARGV[11]) end
+    call('PEXPIRE',line,'259200000')
+    call('PEXPIRE',mkey,'259200000')
+    if call('ZADD',B..'names','0',name)==1 and call('PTTL',B..'names')<0 then call('PEXPIRE',B..'names','259200000') end
+  end
+  call('HSET',lkey,field,k..' 0 '..ARGV[9]..' '..ARGV[10])
+  call('HSET',S,'n',k)
+  call(ARGV[1],B..'on:'..name,'c')
+  return {'OK',epoch,l[4] or '0',k,held,left}
+until true
+`
+
+// A revision need not be counted in {p}:server while the line stands: it is larger than the line's last one. When the line ends it is, so that
+// the next of that name begins beyond it.
+var quickReleaseLua = `
+repeat
+  if ARGV[5]~='1' or ARGV[11]~='' then break end` + quickLua("ARGV[6]", "ARGV[7]", "") + quickMineLua("ARGV[8]", "ARGV[10]") + `
+  local c=math.max(now*64,tonumber(m[1])+1,count+1)
+  if two[2] then` + quickNextLua + `
+    if c%2==0 then c=c+1 end
+    call('ZREM',line,mine)
+    call('HDEL',lkey,field)
+    if o[3] and o[3]~='' then call(ARGV[1],B..'to:'..o[3],'h '..ok..' '..epoch..' '..oid) end
+    if m[6] then call('HDEL',mkey,'v'..k) end
+    call('HSET',mkey,'r',string.format('%.0f',c),'h',ok)
+  else
+    if c%2==1 then c=c+1 end
+    call('DEL',line,mkey)
+    call('HDEL',lkey,field)
+    call('ZREM',B..'names',name)
+    call('HSET',S,'n',string.format('%.0f',c))
+  end
+  if tonumber(n)>w and tonumber(n)>settled then
+    call('ZADD',B..'spent:'..lid,n,n)
+    call('PEXPIRE',B..'spent:'..lid,call('PTTL',lkey))
+    if settled>w then call('HSET',lkey,'p','1','w',ARGV[4]) else call('HSET',lkey,'p','1') end
+  elseif settled>w then
+    call('HSET',lkey,'w',ARGV[4])
+  end
+  call(ARGV[1],B..'on:'..name,'c')
+  return {'OK',epoch}
+until true
+`
+
+// Where nobody else waits, the line would end for a moment: the rest does that.
+var quickExchangeLua = `
+repeat
+  if ARGV[10]~='' then break end` + quickLua("ARGV[5]", "ARGV[6]", ",'s'..ARGV[14]..':'..ARGV[13]") + `
+  local n2=tonumber(ARGV[15])
+  if l[7] or n2<=w or n2<=settled or l[5] and call('ZSCORE',B..'spent:'..lid,ARGV[15]) then break end` + quickMineLua("ARGV[7]", "ARGV[9]") + `
+  if not two[2] or tonumber(n)>w and tonumber(n)>settled then break end` + quickNextLua + `
+  local old=k` + quickTokenLua + `
+  call('ZREM',line,mine)
+  call('HDEL',lkey,field)
+  if o[3] and o[3]~='' then call(ARGV[1],B..'to:'..o[3],'h '..ok..' '..epoch..' '..oid) end
+  if m[6] then call('HDEL',mkey,'v'..old) end
+  call('ZADD',line,k,lid..' 0 '..k..' '..ARGV[14]..' '..ARGV[16])
+  local p=k..' 0 '..ARGV[15]..' '..ARGV[16]
+  if settled>w then call('HSET',lkey,'s'..ARGV[14]..':'..name,p,'w',ARGV[4]) else call('HSET',lkey,'s'..ARGV[14]..':'..name,p) end
+  if ARGV[17]=='' then call('HSET',mkey,'r',rev,'h',ok) else call('HSET',mkey,'r',rev,'h',ok,'v'..k,ARGV[17]) end
+  call('HSET',S,'n',k)
+  call(ARGV[1],B..'on:'..name,'c')
+  return {'OK',epoch,l[4] or '0',k,0,ox-now}
+until true
+`
