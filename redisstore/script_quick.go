@@ -12,7 +12,8 @@ import "strings"
 //
 // Numbers are given to Redis as strings where they are known: Lua takes a third of a µs to write one.
 
-// quickLua reads the lease, for what all need: that it lives and knows this history. In place of NAME, SEAT and OTHER stand where the name, the seat and, for an exchange, the other seat are.
+// quickLua reads the lease, for what all need: that it lives and knows this history. In place of NAME, SEAT and OTHER stand where the name, the seat and, for
+// an exchange, the other seat are.
 func quickLua(name, seat, other string) string {
 	return strings.NewReplacer("NAME", name, "SEAT", seat, "OTHER", other).Replace(`
   if not steady or calm>now or ARGV[3]~=epoch then break end
