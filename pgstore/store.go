@@ -146,7 +146,7 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 		warnings = append(warnings, said)
 	}
 	s.caps = capsOf(version, s.ear.works(), warnings)
-	s.caps.BestEffort = bestEffort
+	s.caps.BestEffort, s.caps.EndsWithProcess = bestEffort, s.wake != nil
 	s.work.Go(s.ear.run)
 	s.work.Go(s.sweep)
 	if s.wake != nil {
