@@ -85,7 +85,7 @@ func open(data []byte) (letters []letter) {
 // readMail tells the requests that arrive in the lease's mail node, and empties it.
 func (l *lease) readMail() {
 	for try := 1; ; {
-		got, w, err := l.link.lookArmed(context.Background(), l.mail)
+		got, w, err := l.link.look(context.Background(), ofNode, l.mail, true)
 		switch {
 		case l.link.over() || err == nil && !got.exists:
 			return

@@ -11,29 +11,35 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Requests that we send beside those of go-zookeeper on its connection: those of each hand-over, at half the cost, and one that it has only for itself. All have the same
-// negative number, for ZooKeeper answers a connection's requests in their order; go-zookeeper passes over their answers. A request begins with the connection that
-// is there and ends with it: what was lost on the way is unknown, and it is never sent again.
+// Requests that we send beside those of go-zookeeper on its connection: those of each hand-over, at half the cost, and all that set watches. They have negative numbers,
+// whose answers go-zookeeper passes over. A request begins with the connection that is there and ends with it: what was lost on the way is unknown, and it is never sent
+// again.
+//
+// No two requests of a session have one number, on whatever connections: a server takes what was committed for its client's request by session and number alone
+// (CommitProcessor). After a move to another server, one of the old server's that is committed only now would be told as the answer to a later one with its number.
 
 // Codes of requests.
 const (
 	codeDelete   = 2
+	codeExists   = 3
+	codeData     = 4
 	codeChildren = 12
+	setAuth      = 100
 	setWatches   = 101
 )
 
-const (
-	ourNumber  = -8 // which ZooKeeper's own client gives to its requests beside
-	answerHead = 20 // of each answer: its length, the request's number, a zxid, an error
-)
+const answerHead = 20 // of each answer: its length, the request's number, a zxid, an error
+
+// ourNumber returns the number of our nth request. Those from -8 on have a meaning of their own.
+func ourNumber(n uint32) int32 { return math.MinInt32 + int32(n%(1<<30)) }
+
+func isOurs(number int32) bool { return number < -(1 << 30) }
 
 var errLost = errors.New("the connection was lost")
 
-// packet begins a request; finish ends it.
+// packet begins a request, with room for its length and number; finish ends it.
 func packet(code uint32, room int) []byte {
-	number := int32(ourNumber)
-	b := make([]byte, 4, 12+room)
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, uint32(number)), code)
+	return binary.BigEndian.AppendUint32(make([]byte, 8, 12+room), code)
 }
 
 func finish(b []byte) []byte {
@@ -50,8 +56,13 @@ func deletePacket(path string) []byte {
 	return finish(binary.BigEndian.AppendUint32(appendText(packet(codeDelete, len(path)+8), path), math.MaxUint32))
 }
 
-func childrenPacket(path string) []byte {
-	return finish(append(appendText(packet(codeChildren, len(path)+5), path), 0))
+// readPacket asks for what a node, or its children, are, and for a watch if watched.
+func readPacket(code uint32, path string, watched bool) []byte {
+	b := append(appendText(packet(code, len(path)+5), path), 0)
+	if watched {
+		b[len(b)-1] = 1
+	}
+	return finish(b)
 }
 
 // watchesPacket asks for watches on nodes as they are. Of one that is not there the answer is preceded by the event that it was deleted.
@@ -65,8 +76,8 @@ func watchesPacket(paths []string) []byte {
 	return finish(binary.BigEndian.AppendUint64(b, 0)) // no watches of the two other kinds
 }
 
-// readChildren reads what answers a request for children.
-func readChildren(b []byte) (names []string, stat *zk.Stat, err error) {
+// readAnswer reads what answers a readPacket.
+func readAnswer(code uint32, b []byte) (got looked, err error) {
 	const statSize = 68
 	take := func(n int) (part []byte) {
 		if n < 0 || n > len(b) {
@@ -76,15 +87,22 @@ func readChildren(b []byte) (names []string, stat *zk.Stat, err error) {
 		part, b = b[:n], b[n:]
 		return part
 	}
-	for n := int32(binary.BigEndian.Uint32(take(4))); n > 0 && err == nil; n-- {
-		names = append(names, string(take(int(int32(binary.BigEndian.Uint32(take(4)))))))
+	number := func() int { return int(int32(binary.BigEndian.Uint32(take(4)))) }
+	switch code {
+	case codeChildren:
+		for n := number(); n > 0 && err == nil; n-- {
+			got.children = append(got.children, string(take(number())))
+		}
+	case codeData:
+		got.data = take(max(0, number())) // -1: none
 	}
 	s := take(statSize)
 	whole := func(at int) int64 { return int64(binary.BigEndian.Uint64(s[at:])) }
 	half := func(at int) int32 { return int32(binary.BigEndian.Uint32(s[at:])) }
-	stat = &zk.Stat{Czxid: whole(0), Mzxid: whole(8), Ctime: whole(16), Mtime: whole(24), Version: half(32), Cversion: half(36), Aversion: half(40),
+	got.stat = &zk.Stat{Czxid: whole(0), Mzxid: whole(8), Ctime: whole(16), Mtime: whole(24), Version: half(32), Cversion: half(36), Aversion: half(40),
 		EphemeralOwner: whole(44), DataLength: half(52), NumChildren: half(56), Pzxid: whole(60)}
-	return names, stat, err
+	got.exists = err == nil
+	return got, err
 }
 
 // errorOf is go-zookeeper's error for a code of ZooKeeper's.
@@ -123,8 +141,14 @@ func (l *link) beside(ctx context.Context, packet []byte) ([]byte, error) {
 	if !ok {
 		return nil, errLost
 	}
+	answer := w.begin(packet)
+	if ctx.Done() == nil {
+		w.ask(packet)
+	} else {
+		go w.ask(packet) // for it waits where the network takes nothing, which knows no context
+	}
 	select {
-	case r := <-w.begin(packet):
+	case r := <-answer:
 		return r.body, l.translate(r.err)
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -133,24 +157,31 @@ func (l *link) beside(ctx context.Context, packet []byte) ([]byte, error) {
 	}
 }
 
-// begin sends a request of ours. The answer comes in the channel.
+// begin gives a request of ours its number, and returns where its answer comes. It is to be sent then.
 func (w *wire) begin(packet []byte) <-chan reply {
 	answer := make(chan reply, 1)
-	w.writing.Lock() // for the answers come in the order of the requests
-	defer w.writing.Unlock()
+	number := ourNumber(w.count.Add(1))
+	binary.BigEndian.PutUint32(packet[4:], uint32(number))
 	w.mu.Lock()
-	ended := w.ended
-	if !ended {
-		w.asking = append(w.asking, answer)
-	}
-	w.mu.Unlock()
-	if ended {
+	defer w.mu.Unlock()
+	if w.ended {
 		answer <- reply{err: errLost}
 		return answer
 	}
-	_ = postpone(&w.writes, time.Now().Add(w.span), w.Conn.SetWriteDeadline)
-	w.send(packet)
+	if w.asking == nil {
+		w.asking = map[int32]chan<- reply{}
+	}
+	w.asking[number] = answer
 	return answer
+}
+
+// ask sends a request that was begun.
+func (w *wire) ask(packet []byte) {
+	_, timeout := w.session()
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	_ = postpone(&w.writes, time.Now().Add(timeout*2/3), w.Conn.SetWriteDeadline) // as go-zookeeper has it
+	w.send(packet)
 }
 
 // pass goes along with what go-zookeeper reads, and so gives out an answer of ours when all that came before it has been heard. It is its reader's.
@@ -171,7 +202,8 @@ func (w *wire) pass(b []byte) {
 			return
 		}
 		w.left = max(0, int(binary.BigEndian.Uint32(w.front))+4-answerHead)
-		w.ours = w.begun && int32(binary.BigEndian.Uint32(w.front[4:])) == ourNumber
+		w.number = int32(binary.BigEndian.Uint32(w.front[4:]))
+		w.ours = w.begun && isOurs(w.number)
 		w.code = int32(binary.BigEndian.Uint32(w.front[16:]))
 		if w.begun { // the first answer of a connection has no number, and no zxid
 			w.zxid.Store(max(w.zxid.Load(), int64(binary.BigEndian.Uint64(w.front[8:])))) // events have -1
@@ -183,26 +215,28 @@ func (w *wire) pass(b []byte) {
 
 func (w *wire) whetherWhole() {
 	if w.ours && w.left == 0 {
-		w.answer(reply{w.body, errorOf(w.code)}, false)
-	}
-}
-
-// answer gives the first who waits his answer, or all of them if none will come any more.
-func (w *wire) answer(r reply, ended bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ended = w.ended || ended
-	for len(w.asking) > 0 {
-		w.asking[0] <- r
-		w.asking = w.asking[1:]
-		if !ended {
-			return
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if answer := w.asking[w.number]; answer != nil {
+			delete(w.asking, w.number)
+			answer <- reply{w.body, errorOf(w.code)}
 		}
 	}
 }
 
+// lost tells all who wait that no answer will come any more.
+func (w *wire) lost() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	for _, answer := range w.asking {
+		answer <- reply{err: errLost}
+	}
+	w.asking = nil
+}
+
 // Close closes the connection.
 func (w *wire) Close() error {
-	w.answer(reply{err: errLost}, true)
+	w.lost()
 	return w.Conn.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -20,12 +21,15 @@ func frame(number int32, zxid int64, failed int32, body string) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(failed)), body...)
 }
 
+// isFirst is the number of a link's first request of ours.
+var isFirst = ourNumber(1)
+
 // piped returns a wire whose first answer was read, the server's side of it, and what reads one answer as go-zookeeper does.
 func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 	t.Helper()
 	client, server := net.Pipe()
 	t.Cleanup(func() { client.Close(); server.Close() })
-	w = &wire{Conn: client, zxid: new(atomic.Int64), muted: func() bool { return false }, span: time.Minute}
+	w = &wire{Conn: client, zxid: new(atomic.Int64), count: new(atomic.Uint32), muted: func() bool { return false }}
 	next = func() {
 		t.Helper()
 		b := make([]byte, 4)
@@ -36,7 +40,7 @@ func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 			t.Fatal(err)
 		}
 	}
-	go server.Write(frame(ourNumber, 99, 0, "0123456789abcdef0123")) // by which nothing of ours is answered, and no zxid told
+	go server.Write(frame(isFirst, 99, 0, "0123456789abcdef0123")) // by which nothing of ours is answered, and no zxid told
 	next()
 	go func() { _, _ = io.Copy(io.Discard, server) }()
 	return w, server, next
@@ -45,8 +49,8 @@ func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 // What is told of events must have been told when an answer to a request behind them is: on that rests who waits.
 func TestAnAnswerWaitsForTheEventsBeforeIt(t *testing.T) {
 	w, server, next := piped(t)
-	first, second := w.begin(childrenPacket("/a")), w.begin(deletePacket("/b"))
-	go server.Write(append(frame(-1, -1, 0, "an event"), append(frame(ourNumber, 7, 0, "body"), frame(ourNumber, 8, -101, "")...)...))
+	first, second := w.begin(readPacket(codeChildren, "/a", false)), w.begin(deletePacket("/b"))
+	go server.Write(append(frame(-1, -1, 0, "an event"), append(frame(isFirst, 7, 0, "body"), frame(isFirst+1, 8, -101, "")...)...))
 	next()
 	select {
 	case <-first:
@@ -88,7 +92,7 @@ func TestALostConnectionAnswersAllWhoWait(t *testing.T) {
 func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
 	w, server, next := piped(t)
 	answer := w.begin(deletePacket("/a"))
-	go server.Write(append(frame(ourNumber, 1<<40, 0, ""), frame(-1, -1, 0, "an event")...))
+	go server.Write(append(frame(isFirst, 1<<40, 0, ""), frame(-1, -1, 0, "an event")...))
 	next()
 	next()
 	<-answer
@@ -109,18 +113,35 @@ func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
 	}
 }
 
-func TestChildrenAreReadOrRefused(t *testing.T) {
+func must(got looked, err error) looked {
+	if err != nil {
+		panic(err)
+	}
+	return got
+}
+
+func TestAnswersAreReadOrRefused(t *testing.T) {
 	b := appendText(appendText(binary.BigEndian.AppendUint32(nil, 2), "one"), "two")
 	for i := range 68 {
 		b = append(b, byte(i))
 	}
-	names, stat, err := readChildren(b)
-	if err != nil || len(names) != 2 || names[0] != "one" || names[1] != "two" || stat.Czxid != 0x01020304050607 || stat.Pzxid != 0x3c3d3e3f40414243 || stat.NumChildren != 0x38393a3b {
-		t.Errorf("%q, %+v, %v", names, stat, err)
+	got, err := readAnswer(codeChildren, b)
+	if err != nil || !slices.Equal(got.children, []string{"one", "two"}) || got.stat.Czxid != 0x01020304050607 || got.stat.Pzxid != 0x3c3d3e3f40414243 || got.stat.NumChildren != 0x38393a3b {
+		t.Errorf("%+v, %+v, %v", got, got.stat, err)
 	}
-	for n := range b {
-		if _, _, err := readChildren(b[:n]); err == nil {
-			t.Errorf("%d of %d bytes were taken for an answer", n, len(b))
+	stat := b[14+4:]
+	value := append(appendText(nil, "value"), stat...)
+	if got, err := readAnswer(codeData, value); err != nil || string(got.data) != "value" || *got.stat != *must(readAnswer(codeExists, stat)).stat {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := readAnswer(codeData, append([]byte{255, 255, 255, 255}, stat...)); err != nil || len(got.data) != 0 || got.stat.Czxid != 0x01020304050607 {
+		t.Errorf("without a value: %+v, %v", got, err)
+	}
+	for code, whole := range map[uint32][]byte{codeChildren: b, codeData: value, codeExists: stat} {
+		for n := range whole {
+			if _, err := readAnswer(code, whole[:n]); err == nil {
+				t.Errorf("%d of %d bytes were taken for an answer", n, len(whole))
+			}
 		}
 	}
 }

@@ -61,7 +61,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (la
 	s := stopAtEnd(t, openAt(t, e.Members[member].Addr()))
 	far := stopAtEnd(t, openAt(t, others...))
 	reads := plain(t, e.Members[member].Addr())
-	l := grantAt(t, s, "holder", 1500*time.Millisecond)
+	l := grantAt(t, s, "holder", 2500*time.Millisecond) // one that is not renewed in time ends, on a busy machine too
 	p := enterAt(t, l, "job", "one")
 	children, _, err := reads.Children("/primacy/job")
 	if err != nil || len(children) != 1 {
@@ -102,7 +102,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (la
 	seen := make(chan time.Time, 1) // when a plain read was answered for the last time that the node is there
 	go func() {
 		var last time.Time
-		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			if ok, _, err := reads.Exists(node); err == nil && ok {
 				last = time.Now()
 			} else if err == nil {
@@ -146,7 +146,7 @@ func keep(t *testing.T, l driver.Lease) {
 // The control too: a read is answered by a member that is cut off while the others have given the lease to another, so it proves nothing.
 func TestARenewalIsNotAnsweredByAMemberThatIsCutOff(t *testing.T) {
 	t.Parallel()
-	e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true, NoSync: true, Config: []string{"syncLimit=10"}})
+	e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true, NoSync: true, Config: []string{"syncLimit=20"}})
 	member := (e.Leader() + 1) % 3
 	late := fooled(t, e, member, func() { e.Isolate(member, true) }, func() {})
 	t.Logf("plain reads by a member that is cut off showed the old holder for %v after another held", late)

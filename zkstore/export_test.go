@@ -35,3 +35,6 @@ func WatchedGone(held driver.Lease, path string) (int, error) {
 	_, _, err := l.link.look(context.Background(), ofNode, path, true)
 	return count() - before, err
 }
+
+// OurNumber is the number of a session's nth request of ours.
+var OurNumber = ourNumber

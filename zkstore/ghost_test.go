@@ -2,6 +2,7 @@ package zkstore_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"os"
 	"testing"
@@ -137,19 +138,20 @@ func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 	_, _, near, srv := behind(t)
 	c := plain(t, srv.Addr())
 	l := grantAt(t, near, "a", 8*time.Second)
-	p := enterAt(t, l, t.Name(), "one")
+	name := rand.Text()
+	p := enterAt(t, l, name, "one")
 	if err := l.Release(within(t, 10*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"readme", "_c_0123456789abcdef0123456789abcdef-lock-0000000001", "p1-x", "p1-0000000000000000-0-0-0-x"} {
-		if _, err := c.Create("/primacy/"+t.Name()+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+	for _, child := range []string{"readme", "_c_0123456789abcdef0123456789abcdef-lock-0000000001", "p1-x", "p1-0000000000000000-0-0-0-x"} {
+		if _, err := c.Create("/primacy/"+name+"/"+child, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if p := enterAt(t, l, t.Name(), "two"); !p.Held {
+	if p := enterAt(t, l, name, "two"); !p.Held {
 		t.Errorf("claim = %+v, want it held", p)
 	}
-	ln, err := near.Line(within(t, 10*time.Second), t.Name())
+	ln, err := near.Line(within(t, 10*time.Second), name)
 	if err != nil || ln.Holder == nil || len(ln.Waiters) != 4 || ln.Waiters[0].Note == "" || ln.Waiters[0].Held {
 		t.Errorf("line = %+v, %v, want the others shown with a note", ln, err)
 	}

@@ -152,7 +152,7 @@ func (l *lease) check(ctx context.Context) error {
 // watchLife notes when somebody else ends the lease.
 func (l *lease) watchLife() {
 	for try := 1; ; try++ {
-		got, w, err := l.link.lookArmed(context.Background(), l.life)
+		got, w, err := l.link.look(context.Background(), ofNode, l.life, true)
 		switch {
 		case l.link.over():
 			return

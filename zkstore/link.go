@@ -34,6 +34,7 @@ type link struct {
 	mute    bool // nothing is sent any more
 	present *wire
 	zxid    atomic.Int64
+	count   atomic.Uint32 // requests that were ours, not go-zookeeper's
 	watches map[string]*watch
 
 	dead chan struct{} // closed once the session is over for us
@@ -110,19 +111,14 @@ func (l *link) connected() {
 		l.end(driver.ErrGone, false)
 		return
 	}
-	first := l.sid == 0
 	l.sid, l.timeout, l.began, l.has = sid, timeout, l.present.asked, true
 	switch {
-	case !l.authed && l.store.config.Username != "":
-		go l.login(l.gen)
-	case first:
+	case l.store.config.Username == "":
 		l.raise()
-	default:
-		// go-zookeeper now sends its watches again, if it has any, as of the last answer it had: calls of ours must not get one before.
-		w := l.present
-		time.AfterFunc(50*time.Millisecond, func() { l.settled(w) })
+	case !l.authed:
+		go l.login(l.gen)
 	}
-	// go-zookeeper sets its watches again on the new server. We do not rest on it: all who watch look again.
+	// Who watches looks again. go-zookeeper knows of no watches: it would set them again as of the last answer it had, while another answer may arrive.
 	var all []*watch
 	for key, w := range l.watches {
 		all = append(all, w)
@@ -143,11 +139,11 @@ func (l *link) raise() {
 	}
 }
 
-// settled lets calls through to a connection that has its watches again.
-func (l *link) settled(w *wire) {
+// loggedIn lets calls through to a connection of ours on which go-zookeeper has logged in again: a request of ours that overtook that would be refused.
+func (l *link) loggedIn(w *wire) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.present == w && l.has && (l.authed || l.store.config.Username == "") {
+	if l.present == w && l.has && l.authed {
 		l.raise()
 	}
 }

@@ -51,6 +51,12 @@ func (l *lease) held(ctx context.Context, c *claim) error {
 
 // look reads the line, or takes it as the claim's call has just found it, and watches those in front that matter. True: the claim holds.
 func (v *vigil) look(ctx context.Context) (turn bool, err error) {
+	v.mu.Lock()
+	for path := range v.gone { // on another server, which lags behind, one may stand that had gone on the last: it is to be watched again
+		delete(v.watched, path)
+	}
+	clear(v.gone)
+	v.mu.Unlock()
 	if v.seen, err = v.l.lookFor(ctx, v.c); err != nil {
 		return false, err
 	}

@@ -78,12 +78,13 @@ func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
 	l.mu.Lock()
 	l.arms++
 	arm := l.arms
-	c.arm, c.armGen = arm, gen
 	l.mu.Unlock()
+	set, fired := false, false // guarded by the mutex
 	w.on(func(deleted bool) {
 		l.mu.Lock()
-		current := c.arm == arm
-		if current {
+		fired = true
+		current := !set || c.arm == arm
+		if set && current {
 			c.arm = 0
 		}
 		l.mu.Unlock()
@@ -93,6 +94,11 @@ func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
 			go l.guardNode(c)
 		}
 	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if set = true; !fired { // only now, for another who waits may hold by it: of a node that had gone already, that is known by now
+		c.arm, c.armGen = arm, gen
+	}
 }
 
 // patrol looks at all claims now and then, should a watch have been lost.

@@ -8,8 +8,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// watch is a watch on one node, which all who look at the node share: go-zookeeper keeps one for each call until the node changes, so that somebody who looks
-// again and again would fill its memory.
+// watch is a watch on one node, which all who look at the node share. go-zookeeper knows of none: it keeps one for each call until the node changes, so that
+// somebody who looks again and again would fill its memory.
 type watch struct {
 	fired chan struct{} // closed when the node has changed, or may have
 	armed bool          // the server has it. Guarded by the link's mutex
@@ -64,14 +64,27 @@ func (w *watch) on(f func(deleted bool)) (off func()) {
 // Kinds of watches: of a node that is there, of one that may come, and of a node's children. A claim's node that has gone never comes again: a watch for that would stay
 // for ever, with us and with the server.
 const (
-	ofNode     = "n"
-	ofComing   = "e"
-	ofChildren = "c"
+	ofNode     kind = "n"
+	ofComing   kind = "e"
+	ofChildren kind = "c"
 )
+
+type kind string
+
+// code is that of the request that reads it, and sets such a watch.
+func (k kind) code() uint32 {
+	switch k {
+	case ofChildren:
+		return codeChildren
+	case ofComing:
+		return codeExists
+	}
+	return codeData // which leaves no watch for a node to come
+}
 
 // fire takes out the watches that an event is about. The caller has the mutex.
 func (l *link) fire(ev zk.Event) (fired []*watch) {
-	kinds := []string{ofNode, ofComing, ofChildren}
+	kinds := []kind{ofNode, ofComing, ofChildren}
 	switch ev.Type {
 	case zk.EventNodeCreated, zk.EventNodeDataChanged:
 		kinds = kinds[:2]
@@ -79,9 +92,9 @@ func (l *link) fire(ev zk.Event) (fired []*watch) {
 		kinds = kinds[2:]
 	}
 	for _, kind := range kinds {
-		if w := l.watches[kind+ev.Path]; w != nil {
+		if w := l.watches[string(kind)+ev.Path]; w != nil {
 			fired = append(fired, w)
-			delete(l.watches, kind+ev.Path)
+			delete(l.watches, string(kind)+ev.Path)
 		}
 	}
 	return fired
@@ -97,7 +110,7 @@ type looked struct {
 
 // look reads a node, or its children. With watched it returns a watch that fires on the first change after the reading; one on a node that is not there has fired, but for
 // ofComing.
-func (l *link) look(ctx context.Context, kind, path string, watched bool) (looked, *watch, error) {
+func (l *link) look(ctx context.Context, kind kind, path string, watched bool) (looked, *watch, error) {
 	if err := l.ready(ctx); err != nil {
 		return looked{}, nil, err
 	}
@@ -105,8 +118,8 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 	armed := false
 	if watched {
 		l.mu.Lock()
-		if w = l.watches[kind+path]; w == nil || !w.armed {
-			w = l.newWatch(kind + path)
+		if w = l.watches[string(kind)+path]; w == nil || !w.armed {
+			w = l.newWatch(string(kind) + path)
 		} else {
 			armed = true
 		}
@@ -114,10 +127,10 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 	}
 	var got looked
 	var err error
-	if kind == ofChildren && !watched {
-		got, err = l.children(ctx, path)
-	} else {
-		got, err = call(ctx, l, func(c *zk.Conn) (looked, error) { return read(c, kind, path, watched && !armed) })
+	if body, failed := l.beside(ctx, readPacket(kind.code(), path, watched && !armed)); failed == nil {
+		got, err = readAnswer(kind.code(), body)
+	} else if !errors.Is(failed, zk.ErrNoNode) {
+		err = failed
 	}
 	if w == nil || armed {
 		return got, w, err
@@ -128,16 +141,16 @@ func (l *link) look(ctx context.Context, kind, path string, watched bool) (looke
 		l.mu.Unlock()
 		return got, w, nil
 	}
-	if l.watches[kind+path] == w {
-		delete(l.watches, kind+path)
+	if l.watches[string(kind)+path] == w {
+		delete(l.watches, string(kind)+path)
 	}
 	l.mu.Unlock()
 	w.tell(false)
 	return got, w, err
 }
 
-// arm watches nodes in one request, and returns the watches in the same order: that on a node that is not there has fired. go-zookeeper does not know of them, so it
-// does not set them again on another connection; then all of a link's watches have fired ([link.connected]).
+// arm watches nodes in one request, and returns the watches in the same order: that on a node that is not there has fired. They
+// are not set again on another connection: then all of a link's watches have fired ([link.connected]).
 func (l *link) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 	if err := l.ready(ctx); err != nil {
 		return nil, err
@@ -146,8 +159,8 @@ func (l *link) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 	var fresh []string
 	l.mu.Lock()
 	for i, path := range paths {
-		if all[i] = l.watches[ofNode+path]; all[i] == nil || !all[i].armed {
-			all[i] = l.newWatch(ofNode + path)
+		if all[i] = l.watches[string(ofNode)+path]; all[i] == nil || !all[i].armed {
+			all[i] = l.newWatch(string(ofNode) + path)
 			fresh = append(fresh, path)
 		}
 	}
@@ -163,8 +176,8 @@ func (l *link) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 		case err == nil:
 			w.armed = true
 		case !w.armed:
-			if l.watches[ofNode+path] == w {
-				delete(l.watches, ofNode+path)
+			if l.watches[string(ofNode)+path] == w {
+				delete(l.watches, string(ofNode)+path)
 			}
 			failed = append(failed, w)
 		}
@@ -184,46 +197,4 @@ func (l *link) newWatch(key string) *watch {
 	}
 	l.watches[key] = w
 	return w
-}
-
-// lookArmed is look at a node, watched, in two requests: of its own watches go-zookeeper is not sure, as it comes back, while answers arrive.
-func (l *link) lookArmed(ctx context.Context, path string) (looked, *watch, error) {
-	all, err := l.arm(ctx, path)
-	if err != nil {
-		return looked{}, nil, err
-	}
-	got, _, err := l.look(ctx, ofNode, path, false)
-	return got, all[0], err
-}
-
-// children reads the children of a node.
-func (l *link) children(ctx context.Context, path string) (got looked, err error) {
-	body, err := l.beside(ctx, childrenPacket(path))
-	if errors.Is(err, zk.ErrNoNode) {
-		return got, nil
-	}
-	if err == nil {
-		got.children, got.stat, err = readChildren(body)
-	}
-	got.exists = err == nil
-	return got, err
-}
-
-func read(c *zk.Conn, kind, path string, watched bool) (got looked, err error) {
-	switch {
-	case kind == ofChildren:
-		got.children, got.stat, _, err = c.ChildrenW(path)
-	case kind == ofComing:
-		got.exists, got.stat, _, err = c.ExistsW(path)
-		return got, err
-	case watched:
-		got.data, got.stat, _, err = c.GetW(path) // leaves no watch for a node to come
-	default:
-		got.data, got.stat, err = c.Get(path)
-	}
-	if errors.Is(err, zk.ErrNoNode) {
-		return got, nil
-	}
-	got.exists = err == nil
-	return got, err
 }

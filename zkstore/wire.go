@@ -23,13 +23,15 @@ type wire struct {
 
 	writing sync.Mutex // held while something is written
 
-	asking []chan reply // guarded by mu: who waits for an answer to a request of ours, the first first
-	ended  bool         // guarded by mu: none will come any more
+	count  *atomic.Uint32         // requests of ours, on all connections of the link
+	asking map[int32]chan<- reply // guarded by mu: who waits for an answer to a request of ours
+	ended  bool                   // guarded by mu: none will come any more
 
 	// Of go-zookeeper's reader: the answer that it reads.
 	front, body []byte // its beginning, and what follows if it is ours
 	left        int    // how much of it is to come
 	ours, begun bool   // it is an answer to us; there was one before it
+	number      int32  // the request's
 	code        int32  // its error
 
 	zxid *atomic.Int64 // the largest that an answer had, on any connection of the link
@@ -41,15 +43,14 @@ type wire struct {
 	timeout time.Duration
 	muted   func() bool
 
-	rewatched func() // called when go-zookeeper has sent its watches again
+	loggedIn func() // called when go-zookeeper has sent user and password
 
 	// go-zookeeper reads the length of each answer by itself, and sets a deadline before and after whatever it reads or writes. What is kept here saves most of
 	// these system calls and timers.
 	ahead  []byte // its reader's: read, and not asked for yet
 	room   [4096]byte
-	reads  time.Time     // its reader's: the deadline that is set
-	writes time.Time     // guarded by writing, as what follows
-	span   time.Duration // how far ahead it was when it was asked for
+	reads  time.Time // its reader's: the deadline that is set
+	writes time.Time // guarded by writing
 }
 
 // handshakes is for how long a server may leave us without an answer to the first request. go-zookeeper itself would wait for many times the session's timeout
@@ -72,13 +73,13 @@ func (l *link) dial(addr string) (net.Conn, error) {
 		l.servers.failed(addr, err)
 		return nil, err
 	}
-	w := &wire{Conn: c, zxid: &l.zxid}
+	w := &wire{Conn: c, zxid: &l.zxid, count: &l.count}
 	w.muted = func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.mute
 	}
-	w.rewatched = func() { l.settled(w) }
+	w.loggedIn = func() { l.loggedIn(w) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mute {
@@ -113,9 +114,8 @@ func (w *wire) Write(b []byte) (int, error) {
 	if !w.sent { // by one goroutine, before all others
 		w.sent, w.asked = true, now()
 		b = withZxid(b, w.zxid.Load())
-	}
-	if len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == setWatches {
-		defer w.rewatched()
+	} else if len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == setAuth {
+		defer w.loggedIn()
 	}
 	w.writing.Lock()
 	defer w.writing.Unlock()
@@ -163,7 +163,7 @@ func (w *wire) Read(b []byte) (n int, err error) {
 func (w *wire) read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if err != nil && n == 0 {
-		w.answer(reply{err: errLost}, true)
+		w.lost()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,9 +195,6 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 func (w *wire) SetWriteDeadline(t time.Time) error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	if !t.IsZero() {
-		w.span = time.Until(t)
-	}
 	return postpone(&w.writes, t, w.Conn.SetWriteDeadline)
 }
 
