@@ -28,7 +28,8 @@ package redisstore
 // releases it again. Counters may have gone back, but a token is at least the time in 1/64 ms.
 //
 // No marker at all: first use, or all data lost. Then it is calm until the server has run for the ttl of the lease that claims, and
-// where it was ever promoted (master_replid2), for that ttl from now.
+// where it was ever promoted (master_replid2), for that ttl from now. So it is in a cluster: a slot may have come without its keys, to a server that has
+// run for long, when those of a dead one are given to others.
 //
 // A primary that was made a replica keeps its connections too, and would answer with what it has: each script refuses there.
 //
@@ -57,7 +58,7 @@ if not steady then
     local same=run and run==call('HGET',S,'run') and never
     if not V[2] then
       since=now
-      if never then
+      if never and not string.find(info,'_mode:cluster',1,true) then
         since=(math.floor(now/1000)-tonumber(string.match(info,'uptime_in_seconds:(%d+)'))+1)*1000
         if since>now then since=now end
       end
@@ -76,6 +77,7 @@ if not steady then
   elseif since>now then
     since=now
     calm=now+most
+    call('PERSIST',S)
     call('HSET',S,'since',since,'calm',calm,'mt',now)
   end
 end

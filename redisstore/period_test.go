@@ -101,3 +101,16 @@ func TestAFullServerThatTookOver(t *testing.T) {
 		t.Errorf("Renew at a full server that took over = %v, want nil", err)
 	}
 }
+
+// So it is where its clock was set back: that too is written down.
+func TestAFullServerWhoseClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	_, l := opened(t, srv, time.Minute)
+	stand(t, l, "n", "1")
+	srv.Do("HSET", "{primacy}:server", "since", time.Now().Add(time.Hour).UnixMilli())
+	srv.Do("CONFIG", "SET", "maxmemory", "1mb")
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew at a full server whose clock was set back = %v, want nil", err)
+	}
+}

@@ -1,0 +1,43 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/redisstore"
+)
+
+// A master dies without a replica, and its slot is given to another one, as "redis-cli --cluster fix" does it: that one has none of the keys, and has run
+// for long. Who led at the dead one may do so still, for a ttl.
+func TestASlotThatComesWithoutItsKeys(t *testing.T) {
+	t.Parallel()
+	all := redistest.StartCluster(t, 3, 0, redistest.Options{})
+	for _, srv := range all {
+		srv.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	s := openAt(t, clusterConfig(all))
+	t.Cleanup(func() { s.Close() })
+	const ttl = 2 * time.Second
+	time.Sleep(ttl) // so that all of them have run for longer, to the second
+	asked := time.Now()
+	enter(t, grant(t, s, ttl), "n", "1")
+	owner, heir := redistest.Owner(all), other(t, all)
+	slot := owner.Do("CLUSTER", "KEYSLOT", "{primacy}:server")
+	owner.Kill()
+	heir.Do("CLUSTER", "SETSLOT", slot, "NODE", heir.Do("CLUSTER", "MYID"))
+	heir.Do("CLUSTER", "BUMPEPOCH")
+
+	next := openAt(t, redisstore.Config{Addrs: []string{heir.Addr()}, Cluster: true})
+	t.Cleanup(func() { next.Close() })
+	l := grant(t, next, ttl)
+	go keepAlive(t.Context(), l)
+	p, err := l.Claim(soon(t), driver.Claim{Name: "n", ID: "2"})
+	if err == nil {
+		_, err = l.Wait(soon(t), p[0])
+	}
+	if took := time.Since(asked); err != nil || took < ttl {
+		t.Errorf("the next leader: %v, %v after the last one's renewal, want a ttl of %v to pass", err, took, ttl)
+	}
+}
