@@ -21,6 +21,9 @@ import (
 //go:embed sql/tables1.sql
 var tables1 string
 
+//go:embed sql/tables2.sql
+var tables2 string
+
 //go:embed sql/basics.sql
 var basics string
 
@@ -34,9 +37,9 @@ var others string
 var wakes string
 
 // steps lead from nothing to the present tables: step n makes version n of version n - 1, with its data. Never change one that was released.
-var steps = []string{tables1}
+var steps = []string{tables1, tables2}
 
-// functions come last, and anew with every version.
+// functions come last, and anew with every version: others than those of the last version need a step too, if an empty one. A schema without it would lack them.
 var functions = basics + verbs + others + wakes
 
 // dropFunctions makes room for functions whose results have changed.

@@ -3,9 +3,12 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
@@ -31,7 +34,7 @@ func TestMigration(t *testing.T) {
 	}
 	now := steps
 	defer func() { steps = now }()
-	steps = append(steps[:1:1], "ALTER TABLE {S}.lines ADD COLUMN extra int;\n")
+	steps = append(steps[:len(now):len(now)], "ALTER TABLE {S}.lines ADD COLUMN extra int;\n")
 	if _, err := Open(ctx, Config{DSN: srv.URL(), NoMigrate: true}); !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "older") {
 		t.Errorf("Open of older tables with NoMigrate = %v, want ErrRefused", err)
 	}
@@ -49,6 +52,61 @@ func TestMigration(t *testing.T) {
 	steps = now
 	if _, err := Open(ctx, Config{DSN: srv.URL()}); !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "newer program") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("Open of newer tables = %v, want ErrRefused in one line", err)
+	}
+}
+
+// The schema of a program that knew nothing of sessions that tie leases, with a role that was given its rights then: everything works after the migration.
+func TestMigrationFromTheFirstVersion(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, prefix := range []string{"primacy", `o'd"d %s {S}`} {
+		c, err := newSchema(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		role := `u"'r ` + strings.ReplaceAll(prefix, `"`, "")
+		srv.Exec(c.fill.Replace("CREATE SCHEMA {S};" + tables1 + "UPDATE {S}.meta SET version = 1;" + basics + verbs + strings.ReplaceAll(others, "tidy_lines", "former")))
+		srv.Exec("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN;" + Grants(prefix, role))
+		if _, err := Open(ctx, Config{DSN: srv.URL(), Prefix: prefix, NoMigrate: true}); !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "version 1 of") {
+			t.Errorf("Open of the first version with NoMigrate = %v, want ErrRefused that names the versions", err)
+		}
+		migrates, err := Open(ctx, Config{DSN: srv.URL(), Prefix: prefix})
+		if err != nil {
+			t.Fatalf("Open of the first version: %v", err)
+		}
+		migrates.Close()
+		dsn := strings.Replace(srv.URL(), pgtest.User+"@", url.PathEscape(role)+"@", 1)
+		s, err := Open(ctx, Config{DSN: dsn, Prefix: prefix, AdvisoryWake: true})
+		if err != nil {
+			t.Fatalf("Open by a role without rights of an owner: %v", err)
+		}
+		defer s.Close()
+		l, err := s.Grant(ctx, "a", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Lines(ctx, ""); err != nil {
+			t.Errorf("Lines: %v", err)
+		}
+		if err := s.do(ctx, "sweep", "SELECT {S}.sweep()", nil, nil); err != nil {
+			t.Errorf("sweep: %v", err)
+		}
+		for tied := false; !tied && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			s.wake.mu.Lock()
+			d := s.wake.leases[l.(*lease)]
+			tied = d.sure[0] && d.sure[1]
+			s.wake.mu.Unlock()
+		}
+		for _, f := range s.Examine(ctx, "n") {
+			if f.Level == driver.Failed {
+				t.Errorf("Examine: %+v", f)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		t.Error("a lease was not tied in time")
 	}
 }
 

@@ -58,12 +58,3 @@ CREATE TABLE {S}.records (
 	at      timestamptz NOT NULL DEFAULT clock_timestamp(),
 	PRIMARY KEY (journal, key)
 );
-
--- Sessions that the processes of leases hold open, each with a lock on its key (Config.AdvisoryWake). Not logged, on purpose: after a crash and on another
--- server there are none, and the leases have their ttl.
-CREATE UNLOGGED TABLE {S}.tethers (
-	lease text COLLATE "C" NOT NULL,
-	key   bigint NOT NULL,
-	boot  timestamptz NOT NULL, -- the server's start: what was before it says nothing
-	PRIMARY KEY (lease, key)
-);
