@@ -120,6 +120,9 @@ func (t *tether) attach(conn *pgx.Conn, key int64, silence time.Duration, at way
 	t.key, t.last, t.conn, t.way, t.bear = key, key, conn, at, silence
 	for l, d := range t.w.leases {
 		leases = append(leases, l)
+		if d.sure[t.i] && !d.sure[1-t.i] { // from here on nobody hears of the end of the one before
+			t.w.bare(l, d)
+		}
 		d.sure[t.i] = false
 	}
 	return before, leases
@@ -166,7 +169,7 @@ func (t *tether) hold(conn *pgx.Conn, key int64) {
 		select {
 		case err = <-answered:
 		case <-time.After(pingLimit):
-			go t.linger(key, answered, silence)
+			go t.linger(conn, key, answered, silence)
 			return
 		case <-s.ctx.Done():
 			return
@@ -181,11 +184,12 @@ func (t *tether) hold(conn *pgx.Conn, key int64) {
 }
 
 // linger waits for the end of a session that has fallen silent. The server ends it itself after the silence: long before, it counts as ended.
-func (t *tether) linger(key int64, answered <-chan error, silence time.Duration) {
+func (t *tether) linger(conn *pgx.Conn, key int64, answered <-chan error, silence time.Duration) {
 	select {
 	case err := <-answered:
 		if err == nil {
-			return // it lives, and is replaced all the same
+			t.hold(conn, key) // it lives, and is replaced all the same: until there is another, its end has to be heard
+			return
 		}
 	case <-time.After(silence / 2):
 	case <-t.w.s.ctx.Done():

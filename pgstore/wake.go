@@ -76,7 +76,7 @@ func newTethers(s *Store) *tethers {
 func (w *tethers) silence() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d := leastSilence
+	d := max(leastSilence, w.lines[0].bear, w.lines[1].bear) // never less than before: leases are tied on that ground while this is on its way
 	for l := range w.leases {
 		d = max(d, borneFor(l))
 	}
@@ -148,9 +148,10 @@ func (w *tethers) tieLater(t *tether, key int64, l *lease) {
 func (w *tethers) tie(ctx context.Context, t *tether, key, before int64, leases []*lease, do func(string, []any, func(pgx.Rows) error) error) error {
 	ids, stand := make([]string, 0, len(leases)), map[string]bool{}
 	w.mu.Lock()
+	there := t.key == key && !w.closed // tied to a session that has ended already, a lease would look like a crashed process's
 	for _, l := range leases {
 		// A session that the server may end before the lease has run out would look like a crash of a process that is only stopped.
-		if d := w.leases[l]; d != nil && borneFor(l) <= t.bear {
+		if d := w.leases[l]; there && d != nil && borneFor(l) <= t.bear {
 			ids = append(ids, l.id)
 			d.perhaps[t.i] = true // before the call: it may happen whatever its answer
 		}
@@ -229,7 +230,7 @@ func (w *tethers) refusal(t *tether, err error) {
 		return
 	}
 	var pe *pgconn.PgError
-	down := errors.As(err, &pe) && pe.Code == "57P03" && !strings.Contains(w.s.hosts, ",")
+	down := errors.As(err, &pe) && pe.Code == "57P03" && w.s.down(at.at, w.retie)
 	if !down && pe == nil { // the error may be another host's
 		var nc net.Conn
 		if nc, err = net.DialTimeout(at.at.Network(), at.at.String(), w.retie); err == nil {
@@ -244,6 +245,27 @@ func (w *tethers) refusal(t *tether, err error) {
 	}
 }
 
+// down says whether the server at that address is being shut down or has not started. A host's name may stand for several servers.
+func (s *Store) down(at net.Addr, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(s.ctx, limit)
+	defer cancel()
+	c := s.cfg.ConnConfig.Copy()
+	if s.cfg.BeforeConnect != nil && s.cfg.BeforeConnect(ctx, c) != nil {
+		return false
+	}
+	if at.Network() == "unix" {
+		if strings.Contains(s.hosts, ",") {
+			return false
+		}
+	} else {
+		c.LookupFunc = func(context.Context, string) ([]string, error) { return []string{at.String()}, nil }
+	}
+	conn, err := pgx.ConnectConfig(ctx, c)
+	discard(conn)
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == "57P03"
+}
+
 // forget drops a lease that has ended: its rows go with the next sweep.
 func (w *tethers) forget(l *lease) {
 	w.mu.Lock()
@@ -256,8 +278,12 @@ func (w *tethers) loosen() (done bool) {
 	w.mu.Lock()
 	w.closed = true
 	var ids []string
-	for l := range w.leases {
+	doubt := false // a call that ties one may come to the server later than this
+	for l, d := range w.leases {
 		ids = append(ids, l.id)
+		for i := range d.perhaps {
+			doubt = doubt || d.perhaps[i] && !d.sure[i]
+		}
 	}
 	w.mu.Unlock()
 	if len(ids) == 0 {
@@ -265,7 +291,7 @@ func (w *tethers) loosen() (done bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	return w.s.do(ctx, "loosen", "DELETE FROM {S}.tethers WHERE lease = ANY ($1::text[])", []any{ids}, nil) == nil
+	return w.s.do(ctx, "loosen", "DELETE FROM {S}.tethers WHERE lease = ANY ($1::text[])", []any{ids}, nil) == nil && !doubt
 }
 
 // close ends the sessions: at once if nothing is tied to them, else when all leases have run out.
