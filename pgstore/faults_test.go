@@ -56,7 +56,7 @@ func TestASilentLinkHasNoTwoHolders(t *testing.T) {
 	if until := time.Unix(0, trusted.Load()); got.at.Before(until) {
 		t.Errorf("the next one holds %v before the former's time is over", until.Sub(got.at))
 	}
-	if late := got.at.Sub(cut); late > ttl+time.Second {
+	if late := got.at.Sub(cut); late > ttl+3*time.Second {
 		t.Errorf("taken over %v after the cut, with a ttl of %v", late, ttl)
 	}
 	p.Cut(false)
@@ -88,7 +88,7 @@ func TestAFrozenServerEndsNoLease(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		begun := time.Now()
-		if err := do(ctx); err == nil || final(err) || time.Since(begun) > 2*time.Second {
+		if err := do(ctx); err == nil || final(err) || time.Since(begun) > 5*time.Second {
 			t.Errorf("%s of a frozen server = %v after %v, want an unknown outcome when its context ends", what, err, time.Since(begun))
 		}
 		cancel()
@@ -187,7 +187,7 @@ func TestAServerThatIsNotThere(t *testing.T) {
 	ln.Close()
 	begun = time.Now()
 	_, err = pgstore.Open(soon(t), pgstore.Config{DSN: "postgres://u@" + addr + "/d?sslmode=disable"})
-	if took := time.Since(begun); err == nil || final(err) || !strings.Contains(err.Error(), addr) || strings.Contains(err.Error(), "\n") || took > 2*time.Second {
+	if took := time.Since(begun); err == nil || final(err) || !strings.Contains(err.Error(), addr) || strings.Contains(err.Error(), "\n") || took > 5*time.Second {
 		t.Errorf("Open of a server that refuses connections = %v after %v, want its address at once, in one line", err, took)
 	}
 }

@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,59 @@ func TestOddSettingsOfARole(t *testing.T) {
 	}
 	if all, err := s.Records(soon(t), name, "", 9); err != nil || len(all) != 1 || string(all[0].Value) != value {
 		t.Errorf("Records = %q, %v", all, err)
+	}
+}
+
+// Texts of callers stand in the statements themselves. None of them may end its own quotes.
+func TestNoTextEndsItsQuotes(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	srv.Exec("CREATE TABLE canary (x int); ALTER ROLE " + pgtest.User + " SET standard_conforming_strings = off; ALTER ROLE " + pgtest.User + " SET backslash_quote = on")
+	s := opened(t, pgstore.Config{DSN: srv.URL(), Prefix: `a"'$1 -- $2`})
+	owner := granted(t, s, time.Minute)
+	for i, bad := range []string{`'); DROP TABLE canary; --`, `\'); DROP TABLE canary; --`, `\`, `$1 $2 $15`, `-- `, `/*`, `E'\''`, `"}'); DROP TABLE canary; --`, `{NULL,"}`, "\n\r\t\v", "{S}.{Q}{SALT}", "-1", "\u2028'",
+		"\xbf'); DROP TABLE canary; --", "\x00'; DROP TABLE canary; --", "ab\xc0\xa7); DROP TABLE canary; --"} {
+		sound := func(what string, err error) {
+			t.Helper()
+			if i >= 13 && !errors.Is(err, driver.ErrRefused) || i < 13 && err != nil && !errors.Is(err, driver.ErrGone) {
+				t.Errorf("%s of %q = %v", what, bad, err)
+			}
+		}
+		l, err := s.Grant(soon(t), bad, time.Minute)
+		sound("Grant", err)
+		if err != nil {
+			l = owner
+		}
+		places, err := l.Claim(soon(t), driver.Claim{Name: bad, Seat: bad, ID: bad, Value: []byte(bad)})
+		sound("Claim", err)
+		if err == nil {
+			ln, err := s.Line(soon(t), bad)
+			if err != nil || ln.Name != bad || ln.Holder == nil || ln.Holder.Owner != bad || string(ln.Holder.Value) != bad {
+				t.Errorf("Line of %q = %+v, %v", bad, ln, err)
+			}
+			sound("Update", l.Update(soon(t), places[0], []byte(bad+bad)))
+			sound("Ask", s.Ask(soon(t), bad, driver.Request{Token: places[0].Token}))
+			sound("Release", l.Release(soon(t), places...))
+		}
+		_, err = s.Lines(soon(t), bad)
+		sound("Lines", err)
+		_, err = s.Leases(soon(t), bad)
+		sound("Leases", err)
+		_, err = s.Remaining(soon(t), bad)
+		sound("Remaining", err)
+		_, err = s.Records(soon(t), "j", bad, 1)
+		sound("Records", err)
+		sound("Revoke", s.Revoke(soon(t), bad))
+		sound("RemoveClaim", s.RemoveClaim(soon(t), bad, 1))
+		if _, _, err = s.Append(soon(t), bad, driver.Record{Key: "k", Value: []byte(bad)}, 3); err != nil { // any bytes
+			t.Errorf("Append to %q = %v", bad, err)
+		}
+		if _, err = s.Journals(soon(t), bad); err != nil {
+			t.Errorf("Journals of %q = %v", bad, err)
+		}
+	}
+	if got := srv.Query("SELECT count(*) FROM pg_class WHERE relname = 'canary'"); got != "1" {
+		t.Error("a text of a caller was carried out")
 	}
 }
 

@@ -88,7 +88,7 @@ func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l := granted(t, s, time.Second)
+	l := granted(t, s, 10*time.Second)
 	name := rand.Text()
 	unlock := locked(t, srv, name)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,7 +113,7 @@ func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 	srv.Exec(pgstore.Grants("", "full_up"))
 	url := strings.Replace(srv.URL(), pgtest.User+"@", "full_up@", 1)
 	s := opened(t, pgstore.Config{DSN: url + "&pool_max_conns=1"})
-	l := granted(t, s, time.Second)
+	l := granted(t, s, 10*time.Second)
 	full := false
 	for range 10 {
 		c, err := pgx.Connect(soon(t), url)
@@ -373,7 +373,7 @@ func removedSilently(t *testing.T, srv *pgtest.Server) {
 		if !n.Gone || n.Place.Token != p.Token {
 			t.Errorf("news = %+v, want that %+v is gone", n, p)
 		}
-	case <-time.After(3 * time.Second):
+	case <-time.After(4 * time.Second):
 		t.Error("no news after a renewal")
 	}
 	if err := l.Update(soon(t), q, []byte("x")); err != nil {

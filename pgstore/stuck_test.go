@@ -73,7 +73,7 @@ func TestALinkThatDiesInACallHoldsUpNobody(t *testing.T) {
 	if err := l.Release(ctx, p); err == nil || final(err) {
 		t.Errorf("Release over a link that has died = %v, want an unknown outcome", err)
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel = context.WithTimeout(context.Background(), 8*time.Second)
 	defer cancel()
 	for range 5 {
 		q := entered(t, w, "n")
@@ -88,14 +88,14 @@ func TestAFrozenReaderOfLinesLocksNothing(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	dead, w := granted(t, s, 300*time.Millisecond), granted(t, s, time.Minute)
+	dead, w := granted(t, s, 1500*time.Millisecond), granted(t, s, time.Minute)
 	entered(t, dead, "n")
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(1700 * time.Millisecond)
 	if _, err := s.Lines(soon(t), ""); err != nil {
 		t.Fatal(err)
 	}
-	entered(t, granted(t, s, 300*time.Millisecond), "m")
-	time.Sleep(500 * time.Millisecond)
+	entered(t, granted(t, s, 1500*time.Millisecond), "m")
+	time.Sleep(1700 * time.Millisecond)
 	tx, err := connected(t, srv).Begin(soon(t)) // the answer is on its way as long as this runs
 	if err == nil {
 		_, err = tx.Exec(soon(t), "SELECT * FROM primacy.all_lines('')")

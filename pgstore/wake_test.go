@@ -21,7 +21,7 @@ import (
 
 func TestACrashIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
-	rounds := 4
+	rounds := 3
 	if os.Getenv("PRIMACY_PG_LONG") != "" {
 		rounds = 20
 	}
@@ -87,8 +87,10 @@ func TestSilenceIsNoCrash(t *testing.T) {
 		l := granted(t, opened(t, waking(srv.URLAt(p.Addr()))), ttl)
 		entered(t, l, "cut")
 		done := waiting(t, w, entered(t, w, "cut"))
+		k := keep(l)
 		armed(t, srv, l.ID(), false)
 		time.Sleep(time.Second)
+		k.stop()
 		begun := time.Now()
 		if err := l.Renew(soon(t)); err != nil {
 			t.Fatal(err)
@@ -251,7 +253,9 @@ func TestAClosedStoreIsNoCrash(t *testing.T) {
 	w := granted(t, opened(t, waking(srv.URL())), time.Minute)
 	entered(t, l, "n")
 	done := waiting(t, w, entered(t, w, "n"))
+	k := keep(l)
 	armed(t, srv, l.ID(), true)
+	k.stop()
 	begun := time.Now()
 	if err := l.Renew(soon(t)); err != nil {
 		t.Fatal(err)
