@@ -96,7 +96,7 @@ func TestMigrationFromTheFirstVersion(t *testing.T) {
 		for tied := false; !tied && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 			s.wake.mu.Lock()
 			d := s.wake.leases[l.(*lease)]
-			tied = d.sure[0] && d.sure[1]
+			tied = d != nil && d.sure[0] && d.sure[1]
 			s.wake.mu.Unlock()
 		}
 		for _, f := range s.Examine(ctx, "n") {
