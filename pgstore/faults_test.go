@@ -26,11 +26,8 @@ func TestASilentLinkHasNoTwoHolders(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{})
 	p := drivertest.NewProxy(t, srv.Addr())
-	const ttl = 1500 * time.Millisecond
+	const ttl = 3 * time.Second
 	l := granted(t, opened(t, pgstore.Config{DSN: srv.URLAt(p.Addr)}), ttl)
-	w := granted(t, opened(t, pgstore.Config{DSN: srv.URL()}), time.Minute)
-	place := entered(t, l, "n")
-	done := waiting(t, w, entered(t, w, "n"))
 	var trusted atomic.Int64 // until when the holder may lead: a ttl after the last renewal that succeeded was called
 	stop := make(chan struct{})
 	go func() {
@@ -49,7 +46,10 @@ func TestASilentLinkHasNoTwoHolders(t *testing.T) {
 		}
 	}()
 	defer close(stop)
-	time.Sleep(ttl)
+	w := granted(t, opened(t, pgstore.Config{DSN: srv.URL()}), time.Minute)
+	place := entered(t, l, "n")
+	done := waiting(t, w, entered(t, w, "n"))
+	time.Sleep(ttl / 2)
 	p.Cut(true)
 	cut := time.Now()
 	got := (<-done).must(t)

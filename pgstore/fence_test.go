@@ -141,9 +141,9 @@ func fenceOver(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 	refused("fence of a released term", p.Token)
 	tx := fenced(t, srv, q)
 	_ = tx.Rollback(soon(t))
-	dead := granted(t, s, 2*time.Second)
+	dead := granted(t, s, 3*time.Second)
 	d := entered(t, dead, rand.Text())
-	time.Sleep(2100 * time.Millisecond)
+	time.Sleep(3100 * time.Millisecond)
 	p.Name = d.Name
 	refused("fence under a lease that has run out", d.Token)
 }

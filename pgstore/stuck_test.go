@@ -88,14 +88,14 @@ func TestAFrozenReaderOfLinesLocksNothing(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	dead, w := granted(t, s, 1500*time.Millisecond), granted(t, s, time.Minute)
+	dead, w := granted(t, s, 3*time.Second), granted(t, s, time.Minute)
 	entered(t, dead, "n")
-	time.Sleep(1700 * time.Millisecond)
+	time.Sleep(3100 * time.Millisecond)
 	if _, err := s.Lines(soon(t), ""); err != nil {
 		t.Fatal(err)
 	}
-	entered(t, granted(t, s, 1500*time.Millisecond), "m")
-	time.Sleep(1700 * time.Millisecond)
+	entered(t, granted(t, s, 3*time.Second), "m")
+	time.Sleep(3100 * time.Millisecond)
 	tx, err := connected(t, srv).Begin(soon(t)) // the answer is on its way as long as this runs
 	if err == nil {
 		_, err = tx.Exec(soon(t), "SELECT * FROM primacy.all_lines('')")
