@@ -131,7 +131,7 @@ func (s *Store) direct(via *link, durable bool) *direct {
 	if via != s.calls || durable && s.replicas > 0 {
 		return nil
 	}
-	return via.take(s.spawn)
+	return via.take(s.ctx, s.spawn)
 }
 
 // aside runs do in a goroutine, of one that has nothing to do if there is one: a new one grows its stack in each call, which takes a

@@ -192,6 +192,10 @@ func list(in *bufio.Reader, n int64) (any, error) {
 	all := make([]any, 0, min(n, 1024))
 	for range n {
 		v, err := read(in)
+		var no refusal
+		if errors.As(err, &no) { // what follows it is not read: on a connection that is kept it would answer the next call
+			return nil, fmt.Errorf("an error inside an answer: %s", no)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -202,7 +206,7 @@ func list(in *bufio.Reader, n int64) (any, error) {
 
 // take returns a direct connection that is free, nil if none is: then the call goes through the client. If calls come one upon another, it
 // has one more dialed.
-func (k *link) take(spawn func(func())) *direct {
+func (k *link) take(life context.Context, spawn func(func())) *direct {
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -219,16 +223,16 @@ func (k *link) take(spawn func(func())) *direct {
 	if ok && now.Sub(k.missed) < busy && len(k.directs) < directs && !k.dialing && !k.closed {
 		if o := client.Options(); o.StreamingCredentialsProvider == nil && o.Limiter == nil {
 			k.dialing = true
-			spawn(func() { k.more(client) })
+			spawn(func() { k.more(life, client) })
 		}
 	}
 	k.missed = now
 	return nil
 }
 
-// more dials a direct connection.
-func (k *link) more(client *redis.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
+// more dials a direct connection. It ends with life: Close waits for it.
+func (k *link) more(life context.Context, client *redis.Client) {
+	ctx, cancel := context.WithTimeout(life, dialLimit)
 	defer cancel()
 	d, err := dialDirect(ctx, client)
 	k.mu.Lock()

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,5 +111,79 @@ func TestReadAnswers(t *testing.T) {
 		if !strings.HasPrefix(text, want) || want == "" {
 			t.Errorf("read(%q) = %q, want %q", in, text, want)
 		}
+	}
+}
+
+// An error inside a list ends the reading of it: what follows would answer the next call of the connection.
+func TestAnErrorInsideAnAnswerBreaksTheConnection(t *testing.T) {
+	t.Parallel()
+	var no refusal
+	if got, err := read(bufio.NewReader(strings.NewReader("*2\r\n-ERR no\r\n:1\r\n"))); err == nil || errors.As(err, &no) {
+		t.Errorf("read = %v, %v, want an error that the connection does not outlive", got, err)
+	}
+}
+
+// Close does not wait for a connection that is being dialed to a server that says nothing.
+func TestCloseWhileAServerIsDialed(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s, err := Open(t.Context(), Config{Addrs: []string{srv.Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Stop()
+	defer srv.Cont()
+	for range 2 { // two calls one upon the other
+		s.calls.take(s.ctx, s.spawn)
+	}
+	begun := time.Now()
+	s.Close()
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("Close took %v, want it at once", took)
+	}
+}
+
+// However many calls are given up at whatever moment, each answer is that to its own call.
+func TestNoAnswerIsMixedUp(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	s := warmed(t, srv)
+	l, err := s.Grant(t.Context(), "x", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const names = 20
+	for i := range names {
+		name := fmt.Sprint("n", i)
+		if _, err := l.Claim(t.Context(), driver.Claim{Name: name, ID: name, Value: []byte(name)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	var good, bad atomic.Int64
+	for i := range names {
+		all.Go(func() {
+			name := fmt.Sprint("n", i)
+			for k := range 60 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				if k%3 > 0 {
+					time.AfterFunc(rand.N(4*time.Millisecond), cancel)
+				}
+				ln, err := s.Line(ctx, name)
+				cancel()
+				switch {
+				case err != nil:
+					bad.Add(1)
+				case ln.Holder == nil || string(ln.Holder.Value) != name:
+					t.Errorf("the line of %s = %+v", name, ln)
+				default:
+					good.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if good.Load() == 0 || bad.Load() == 0 {
+		t.Errorf("%d calls were answered and %d given up, want some of both", good.Load(), bad.Load())
 	}
 }

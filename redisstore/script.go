@@ -98,7 +98,7 @@ local function open(name)
   m={name=name,line=B..'line:'..name,key=B..'meta:'..name}
   local v=call('HMGET',m.key,'r','h','k','kn','f','e')
   m.r,m.h,m.k,m.kn,m.f=tonumber(v[1]) or 0,tonumber(v[2]) or 0,v[3],tonumber(v[4]) or 0,tonumber(v[5]) or 0
-  m.new,m.e=not v[1],tonumber(v[6]) or 0
+  m.new,m.e,m.fold=not v[1],tonumber(v[6]) or 0,v[5]
   M[name]=m
   order[#order+1]=m
   return m
@@ -183,7 +183,7 @@ local function finish()
         r=draw(0)
       else
         r=draw(1)
-        if m.kn>0 or m.f>0 or m.k then
+        if m.kn>0 or m.f>0 or m.k or m.fold then
           call('HSET',m.key,'r',r,'h',m.h,'k',m.k or '0','kn',m.kn,'f',m.f)
         else
           call('HSET',m.key,'r',r,'h',m.h)
