@@ -209,13 +209,14 @@ func TestPushesFollowTheSlot(t *testing.T) {
 // pushed wants hand-overs that do not wait for a poll, once the store has had time to notice.
 func pushed(t *testing.T, s *redisstore.Store, when string) {
 	t.Helper()
-	a, b := grant(t, s, 500*time.Millisecond), grant(t, s, 500*time.Millisecond)
+	const ttl = 2 * time.Second // and so long it is calm; on a busy machine a renewal takes its time
+	a, b := grant(t, s, ttl), grant(t, s, ttl)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go keepAlive(ctx, a)
 	go keepAlive(ctx, b)
 	fast := 0
-	for i, end := 0, time.Now().Add(8*time.Second); fast < 3 && time.Now().Before(end); i++ {
+	for i, end := 0, time.Now().Add(10*time.Second); fast < 3 && time.Now().Before(end); i++ {
 		p, err := a.Claim(soon(t), driver.Claim{Name: "n", ID: fmt.Sprint(a.ID(), i)})
 		if err != nil {
 			continue

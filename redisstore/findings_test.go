@@ -56,6 +56,8 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	l := grant(t, store(t, srv.Addr()), time.Minute)
+	slowest := pulse(t, srv)
+	limit := func() time.Duration { return time.Second + 10*slowest() }
 	stop := make(chan struct{})
 	var burn, all sync.WaitGroup
 	for range 2 * runtime.NumCPU() {
@@ -71,8 +73,14 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 	}
 	var done, last atomic.Int64
 	last.Store(time.Now().UnixNano())
-	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	time.AfterFunc(1500*time.Millisecond, func() {
+		for ctx.Err() == nil && done.Load() < 10 { // as many as a busy machine needs a while for
+			time.Sleep(10 * time.Millisecond)
+		}
+		cancel()
+	})
 	for i := range 8 {
 		all.Go(func() {
 			for k := 0; ctx.Err() == nil; k++ {
@@ -84,7 +92,7 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 					continue
 				}
 				done.Add(1)
-				if gap := time.Duration(time.Now().UnixNano() - last.Swap(time.Now().UnixNano())); gap > time.Second {
+				if gap := time.Duration(time.Now().UnixNano() - last.Swap(time.Now().UnixNano())); gap > limit() {
 					t.Errorf("nobody had the free name for %v", gap)
 				}
 				_ = l.Release(context.WithoutCancel(ctx), p[0])
@@ -94,7 +102,7 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 	all.Wait()
 	close(stop)
 	burn.Wait()
-	if gap := time.Duration(time.Now().UnixNano() - last.Load()); done.Load() < 10 || gap > time.Second {
+	if gap := time.Duration(time.Now().UnixNano() - last.Load()); done.Load() < 10 || gap > limit() {
 		t.Errorf("%d locks, the last one %v before the end, want many until the end", done.Load(), gap)
 	}
 }
@@ -134,6 +142,7 @@ func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	s := store(t, srv.Addr())
 	const ttl = 2 * time.Second
 	dies, heir := grant(t, s, ttl), grant(t, store(t, srv.Addr()), time.Minute)
+	slowest := pulse(t, srv)
 	asked := time.Now()
 	if err := dies.Renew(t.Context()); err != nil {
 		t.Fatal(err)
@@ -144,7 +153,7 @@ func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	if _, err := heir.Wait(soon(t), enter(t, heir, "n", "2")); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(asked); took < ttl || took > ttl+300*time.Millisecond {
+	if took := time.Since(asked); took < ttl || took > ttl+300*time.Millisecond+10*slowest() {
 		t.Errorf("taken over %v after the last renewal, want the ttl of %v and little more", took, ttl)
 	}
 }

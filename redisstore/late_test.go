@@ -33,11 +33,18 @@ func TestALateClaimDoesNotEnter(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := dl.(*lease)
-	// What the lease asks when its pushes begin is over: it gives up what it finds and no longer knows, which takes a number.
+	// What the lease asks when its pushes begin is over: it gives up what it finds and no longer knows, which takes a number. A push that has
+	// it ask, and has been answered, came behind.
 	for srv.Do("PUBSUB", "NUMSUB", s.hub.to()).([]any)[1].(int64) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(50 * time.Millisecond)
+	srv.Do("HSET", "{primacy}:lease:"+l.id, "g", "1")
+	srv.Do("PUBLISH", s.hub.to(), "s "+l.id)
+	for asked := false; !asked; time.Sleep(5 * time.Millisecond) {
+		l.mu.Lock()
+		asked = l.changes == "1" && !l.syncing
+		l.mu.Unlock()
+	}
 	for _, id := range []string{"1", "2", "3"} {
 		p, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: id})
 		if err == nil {
