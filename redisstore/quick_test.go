@@ -234,3 +234,27 @@ func TestALineThatWasFollowedIsShortAgain(t *testing.T) {
 		t.Errorf("%s places are followed once another has come, want none", f)
 	}
 }
+
+// A line that nobody met any more vanishes by itself: who saw it last is told all the same that it is empty.
+func TestTheRevisionOfALineThatVanished(t *testing.T) {
+	t.Parallel()
+	w := newWay(t, false)
+	epoch := w.run(grantScript.text, "a", "owner", 600000, "channel").str(1)
+	w.run(grantScript.text, "b", "owner", 600000, "channel")
+	w.enter(epoch, "a", "n", "1", 1, 0, "")
+	w.enter(epoch, "b", "n", "2", 1, 0, "")
+	time.Sleep(2 * time.Millisecond)
+	w.run(w.release, "a", epoch, 1, 1, "n", "", "0", 1, "1", "", "", "")
+	// Its last change was as long ago as that of one that vanishes: all numbers are those of two days before.
+	ctx, old := t.Context(), int64(48*time.Hour/time.Millisecond*64)
+	before := w.run(linesScript.text, "n").list(2).num(0) - old
+	n, err := w.c.HGet(ctx, "{primacy}:server", "n").Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.c.HSet(ctx, "{primacy}:server", "n", n-old)
+	w.c.Del(ctx, "{primacy}:line:n", "{primacy}:meta:n")
+	if after := w.run(linesScript.text, "n").list(2).num(0); after <= before || after%2 != 0 {
+		t.Errorf("the revision went from %d to %d, want a larger one, and even", before, after)
+	}
+}

@@ -193,6 +193,8 @@ return {'OK',epoch}
 	// linesScript tells lines: {revision, ms until it is worth to look again, then for each claim owner, lease, slots, held, token, value}. A revision is
 	// odd while somebody stands in the line and even while nobody does: so a line that is empty needs no key to have one. None is smaller than what was
 	// drawn when the server went on with another history: those given out before may have told of a line that is lost.
+	// Nor is that of an empty line smaller than what any line had that vanished by itself: its last change is two days old. What is told so is
+	// written (twice a day; not where the memory is full), so that a clock that is set back later draws no smaller one.
 	linesScript = newScript("line", baseLua, guardLua, leaseLua, lineLua, `
 local out={'OK',epoch}
 local owners={}
@@ -230,8 +232,11 @@ for i=2,#ARGV do
   local r=tonumber(call('HGET',M[ARGV[i]].key,'r') or 0)
   if #out[i+1]==2 then
     call('ZREM',B..'names',ARGV[i])
+    if count<(now-129600000)*64 then
+      count=(now-86400000)*64
+      redis.pcall('HSET',S,'n',F(count))
+    end
     r=count+count%2
-    if r==0 then r=2 end
   elseif r<base then
     r=base+1
   end
