@@ -26,6 +26,7 @@ type Mirror struct {
 	Beside bool  // a former primary lives on, answers some machines, and nothing it does is on the replica
 	Wait   bool  // it acknowledges only what its replica has
 	Mixed  bool  // the sessions of every other machine have a quarter of the ttl
+	Ambush bool  // claims that have just come to hold are lost in a failover, and who holds is cut off; one machine alone has the whole ttl
 }
 
 // content is all that a server knows.
@@ -53,6 +54,7 @@ type marker struct {
 	calm  int64
 	most  int64     // the largest ttl granted or renewed in this period and the one before
 	mc    int64     // and in this one
+	prev  int64     // and in the one before
 	mt    int64     // which began then
 	upTo  [2]uint64 // tokens that hold, by name
 }
@@ -185,13 +187,7 @@ func (s *mirror) fault(f Fault) {
 		if m.Beside {
 			s.aside, s.side = w.now+f.For, int(f.Arg>>3&1)
 		}
-		skew := m.Skew
-		if s.other {
-			skew = -skew
-		}
-		s.other = !s.other
-		s.line++
-		s.restart(c, w.rng.span(0, down+1), skew)
+		s.takeOver(c, w.rng.span(0, down+1))
 	}
 }
 
@@ -208,6 +204,39 @@ func (s *mirror) restart(c content, down, skew int64) {
 	for _, l := range s.all {
 		l.arm()
 	}
+}
+
+// ambush has the replica take over as it was before a claim entered that has just come to hold, once its owner knows that it does. He hears no more.
+func (s *mirror) ambush(e *entry) {
+	w, n, inc := s.w, e.owner, e.inc
+	entered := w.now - s.host.real(s.host.clock()-int64(e.token/64)*ms) - ms
+	if w.calm || w.now-entered > s.w.plan.Mirror.Lag-500*ms {
+		return
+	}
+	if s.as(w.now-entered).mark.mc == w.plan.TTL && w.rng.intn(10) > 0 { // at most where only the period before knows of its lease
+		return
+	}
+	w.after(w.rng.span(20*ms, 500*ms), nil, func() {
+		if w.calm || n.inc != inc || e.gone || w.now < s.host.frozen {
+			return
+		}
+		w.say(&n.host, news, "FAULT cut off for %v, and its claim is lost in a failover", span(2*w.plan.TTL))
+		for i := range s.servers() {
+			w.sever(n, i, Fault{Kind: CutBoth, For: 2 * w.plan.TTL})
+		}
+		s.takeOver(s.as(w.now-entered), 0)
+	})
+}
+
+// takeOver has the other machine go on with c.
+func (s *mirror) takeOver(c content, down int64) {
+	skew := s.w.plan.Mirror.Skew
+	if s.other {
+		skew = -skew
+	}
+	s.other = !s.other
+	s.line++
+	s.restart(c, down, skew)
 }
 
 func (s *mirror) heal() { s.aside = 0 }

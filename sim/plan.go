@@ -63,6 +63,7 @@ type Broken struct {
 	NoCalm      bool // a Redis that forgot something grants at once
 	HalfCalm    bool // or after half the ttl
 	LastTTL     bool // or remembers only the last ttl
+	OnePeriod   bool // or those of the present period
 	EarlyTicket bool // and draws tokens by the time, before it grants again
 	NoGuard     bool // of a quorum each server counts at once
 	NoRecheck   bool // and an attempt that won late counts

@@ -1,9 +1,12 @@
 package sim
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // redis is a Redis server with a replica, and the rules of package redisstore (guard.go there): the data carries the mark of the history under
-// which it was written. A server with another history grants nothing new until the largest ttl that was ever granted has passed, and does nothing for a
+// which it was written. A server with another history grants nothing new until the largest ttl of two periods has passed, and does nothing for a
 // lease that does not know of it: its client first asks what is left of its places.
 type redis struct{ *mirror }
 
@@ -23,6 +26,11 @@ func planRedis(p *Plan, r *rng) {
 		m.Lag, m.Loses = [...]int64{20 * ms, 2 * sec}[r.intn(2)], 2*sec
 	}
 	m.Mixed = !m.Empty && r.intn(2) == 0
+	if m.Mixed && !m.Beside && r.intn(2) == 0 { // rare losses at the worst moment, so that whole periods pass between them
+		m.Ambush, m.Lag, p.Span = true, p.TTL, 8*p.TTL
+		p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind >= StoreDown && f.Kind <= LeaderBoth })
+		return
+	}
 	p.pester(r, LeaderCut, StoreDown)
 }
 
@@ -39,7 +47,7 @@ func newRedis(w *World) *redis {
 // lasts notes that a lease of such a ttl may live from now on.
 func (s *redis) lasts(ttl int64) {
 	m, now := &s.mark, s.host.clock()
-	if ttl > m.most { // that the first of its kind may be lost is told in the documentation of the package, and none of the promise
+	if ttl > max(m.most, m.prev) { // that the first of its kind may be lost is told in the documentation of the package, and none of the promise
 		for i := range s.hist {
 			h := &s.hist[i].mark
 			h.most, h.mc = max(h.most, ttl), max(h.mc, ttl)
@@ -53,7 +61,11 @@ func (s *redis) lasts(ttl int64) {
 		m.most, m.mc = max(m.most, ttl), max(m.mc, ttl)
 		return
 	}
-	m.most, m.mc, m.mt = max(m.mc, ttl), ttl, now
+	m.prev, m.mc, m.mt = m.mc, ttl, now
+	m.most = max(m.prev, m.mc)
+	if s.w.plan.Broken.OnePeriod {
+		m.most = m.mc
+	}
 }
 
 // notice compares the history of the server with that of its data.
@@ -90,6 +102,9 @@ func (s *redis) granted(e *entry) bool {
 	up := &s.mark.upTo[e.line.name]
 	if l := s.find(e.sess); e.token > *up && l != nil && s.may(l) {
 		*up = e.token
+		if l.ttl == s.w.plan.TTL && s.w.plan.Mirror.Ambush {
+			s.ambush(e)
+		}
 	}
 	return e.token <= *up
 }
@@ -128,7 +143,7 @@ func (c *redisClient) grant(t *task, ctx *life) (storeLease, error) {
 		s.notice()
 		s.nextID++
 		l := s.begin(s.nextID, n, inc)
-		if s.w.plan.Mirror.Mixed && n.id%2 == 1 {
+		if m := s.w.plan.Mirror; m.Mixed && (n.id%2 == 1 || m.Ambush && n.id > 0) {
 			l.ttl /= 4
 		}
 		l.ends = s.host.clock() + l.ttl

@@ -118,6 +118,7 @@ func TestControls(t *testing.T) {
 		{"a Redis that has forgotten grants at once", "redis", RuleOneLeader, Broken{NoCalm: true}},
 		{"and one that waits for half the ttl", "redis", RuleOneLeader, Broken{HalfCalm: true}},
 		{"and one that remembers only the last ttl", "redis", RuleOneLeader, Broken{LastTTL: true}},
+		{"and one that forgets the period before", "redis", RuleOneLeader, Broken{OnePeriod: true}},
 		{"tokens by the time of a replica whose clock is behind", "redis", RuleOvertake, Broken{EarlyTicket: true}},
 		{"a former primary that needs nobody to confirm", "redis", RuleOneLeader, Broken{NoWait: true}},
 		{"a PostgreSQL whose standby lags", "postgres", RuleOvertake, Broken{Async: true}},
