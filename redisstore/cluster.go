@@ -47,7 +47,7 @@ func inCluster(addrs []string, o redis.Options, key string, slots func(context.C
 		if slots != nil {
 			all, err = slots(ctx)
 		} else {
-			all, err = c.ClusterSlots(ctx).Result()
+			all, err = slotsOf(ctx, c)
 		}
 		if err != nil {
 			return "", nil, err
@@ -69,6 +69,21 @@ func inCluster(addrs []string, o redis.Options, key string, slots func(context.C
 		return where, others, nil
 	}
 	return f
+}
+
+// slotsOf is CLUSTER SLOTS. The client's own reading of it fails where nodes tell no address (cluster-preferred-endpoint-type unknown-endpoint).
+func slotsOf(ctx context.Context, c *redis.Client) (all []redis.ClusterSlot, err error) {
+	rows, err := c.Do(ctx, "CLUSTER", "SLOTS").Slice()
+	for i := range rows {
+		row := reply(rows).list(i)
+		part := redis.ClusterSlot{Start: int(row.num(0)), End: int(row.num(1))}
+		for j := 2; j < len(row); j++ {
+			node := row.list(j)
+			part.Nodes = append(part.Nodes, redis.ClusterNode{Addr: net.JoinHostPort(node.str(0), node.str(1))})
+		}
+		all = append(all, part)
+	}
+	return all, err
 }
 
 // slotOf returns the slot of all keys with that hash tag: CRC-16/XMODEM of it, as the specification of Redis Cluster has it. CLUSTER KEYSLOT would need a right.

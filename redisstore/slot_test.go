@@ -41,3 +41,15 @@ func TestASlotThatComesWithoutItsKeys(t *testing.T) {
 		t.Errorf("the next leader: %v, %v after the last one's renewal, want a ttl of %v to pass", err, took, ttl)
 	}
 }
+
+// Nodes that tell no address of their own are where they were asked.
+func TestAClusterWithoutAddresses(t *testing.T) {
+	t.Parallel()
+	all := redistest.StartCluster(t, 1, 0, redistest.Options{})
+	all[0].Do("CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint")
+	s := openAt(t, clusterConfig(all))
+	t.Cleanup(func() { s.Close() })
+	if p := enter(t, grant(t, s, time.Second), "n", "1"); !p.Held {
+		t.Error("the first claim waits, want it held")
+	}
+}
