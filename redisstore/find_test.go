@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/internal/redistest"
 )
@@ -127,5 +130,34 @@ func TestSlotOf(t *testing.T) {
 		if want := srv.Do("CLUSTER", "KEYSLOT", "{"+tag+"}:server").(int64); slotOf(tag) != int(want) {
 			t.Errorf("slotOf(%q) = %d, want %d", tag, slotOf(tag), want)
 		}
+	}
+}
+
+// Those who are asked may lag behind a failover and name what is a replica by now: Open asks them again.
+func TestOpenDuringAFailover(t *testing.T) {
+	t.Parallel()
+	primary := redistest.Start(t, redistest.Options{})
+	replica := redistest.Start(t, redistest.Options{Replica: primary})
+	var asked atomic.Int32
+	f := &finder{who: "the sentinels", first: []string{"s"}, reach: straight(nil)}
+	f.ask = func(context.Context, string) (string, []string, error) {
+		if asked.Add(1) <= 2 {
+			return replica.Addr(), nil, nil
+		}
+		return primary.Addr(), nil, nil
+	}
+	s, err := open(t.Context(), "{primacy}:", f.first, f.found(redis.Options{}), kind{found: true}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if asked.Load() < 3 {
+		t.Errorf("they were asked %d times, want until they name the primary", asked.Load())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	asked.Store(-1 << 20)
+	if _, err := open(ctx, "{primacy}:", f.first, f.found(redis.Options{}), kind{found: true}, 0); err == nil {
+		t.Error("Open of a replica that stays one = nil")
 	}
 }

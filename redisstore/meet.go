@@ -25,14 +25,15 @@ type server struct {
 	settings      map[string]string // nil: it may not be asked
 }
 
-// meet asks the server what it is, waits for one that is silent, and fills in Caps.
-func (s *Store) meet(ctx context.Context) error {
+// meet asks the server what it is, waits for one that is silent, and fills in Caps. Those who were asked where the primary is may lag behind a failover and
+// name a replica: then they are asked again.
+func (s *Store) meet(ctx context.Context, found bool) error {
 	for {
 		srv, err := s.ask(ctx)
-		if err == nil {
+		if err == nil && (!found || srv.role == "master" || ctx.Err() != nil) {
 			return s.accept(srv)
 		}
-		if final(err) != nil || ctx.Err() != nil || errors.Is(err, syscall.ECONNREFUSED) || certificate(err) || !timeout(err) {
+		if err != nil && (final(err) != nil || ctx.Err() != nil || errors.Is(err, syscall.ECONNREFUSED) || certificate(err) || !timeout(err)) {
 			return s.wrap(ctx, "open", err)
 		}
 		s.calls.leave(s.calls.get())

@@ -115,7 +115,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis %s: %w", strings.Join(c.Addrs, ", "), err)
 	}
-	s, err := open(ctx, base, c.Addrs, c.clients(base+"server"), c.Cluster, c.Replicas)
+	s, err := open(ctx, base, c.Addrs, c.clients(base+"server"), kind{cluster: c.Cluster, found: c.Cluster || c.Sentinel != ""}, c.Replicas)
 	if err == nil && c.Sentinel != "" {
 		s.attend(c)
 	}
@@ -145,20 +145,23 @@ func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, 
 		return nil, err
 	}
 	_, cluster := client.(*redis.ClusterClient)
-	return open(ctx, base, names, dial, cluster, o.Replicas)
+	return open(ctx, base, names, dial, kind{cluster: cluster, found: cluster}, o.Replicas)
 }
 
+// kind says of a server whether it is a cluster's, and whether others were asked where it is.
+type kind struct{ cluster, found bool }
+
 // open puts a Store together and asks the server what it is.
-func open(ctx context.Context, base string, addrs []string, dial func(pool int) redis.UniversalClient, cluster bool, replicas int) (*Store, error) {
+func open(ctx context.Context, base string, addrs []string, dial func(pool int) redis.UniversalClient, k kind, replicas int) (*Store, error) {
 	names := strings.Join(addrs, ", ")
 	if replicas < 0 {
 		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, replicas, driver.ErrRefused)
 	}
-	s := &Store{base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names, jobs: make(chan func())}
+	s := &Store{base: base, cluster: k.cluster, keys: keysOf(base, k.cluster), replicas: replicas, names: names, jobs: make(chan func())}
 	s.calls, s.beats = newLink(dial, 0), newLink(dial, 3)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.hub = newHub(s)
-	if err := s.meet(ctx); err != nil {
+	if err := s.meet(ctx, k.found); err != nil {
 		s.Close()
 		return nil, err
 	}
