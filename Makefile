@@ -35,7 +35,7 @@ test: tools check ## everything that must hold: conformance, real stores, real p
 	go test -timeout 11m -run '$(SIMS)' . ./etcdstore ./cmd/internal/cron
 	go test -run '^$$' $(PROGRAMS) >/dev/null
 	go test $(RACE) -run '^$$' $(RACED) $(REST) >/dev/null
-	go test -timeout 11m -p 2 -parallel 6 -skip '$(CROWD)' $(PROGRAMS) & programs=$$!; \
+	go test -timeout 11m -p 2 -parallel 4 -skip '$(CROWD)' $(PROGRAMS) & programs=$$!; \
 	$(FEW) go test $(RACE) -timeout 11m -p 2 -parallel 4 -skip '^(TestSimulatedFleet|TestTheSimulation)' $(RACED) $(REST) && raced=0 || raced=$$?; \
 	wait $$programs && exit $$raced
 

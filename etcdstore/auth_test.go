@@ -146,6 +146,11 @@ func TestTLS(t *testing.T) {
 			c.Username, c.Password = user, user
 			begun := time.Now()
 			_, err := etcdstore.Open(soon(t), c)
+			for range 2 { // an attempt that was silent might have come through: the first read of the system's certificates takes seconds on a busy machine
+				if err != nil && !errors.Is(err, driver.ErrRefused) {
+					_, err = etcdstore.Open(soon(t), c)
+				}
+			}
 			if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("Open (user %q) = %v, want one line with ErrRefused and %q", user, err, what)
 			} else if host := strings.TrimPrefix(c.Endpoints[0], "https://"); !strings.Contains(err.Error(), host) {

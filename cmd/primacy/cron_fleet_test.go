@@ -24,6 +24,7 @@ type cronFleet struct {
 	log   string
 	jobs  []*cron.Job
 	procs []*prog
+	since []time.Time // when each was started
 	acts  map[string]int
 }
 
@@ -70,7 +71,7 @@ func newCronFleet(t *testing.T, jobs int, ttl string) *cronFleet {
 	if f.jobs, err = cron.Load(f.file); err != nil {
 		t.Fatal(err)
 	}
-	f.procs = make([]*prog, 5)
+	f.procs, f.since = make([]*prog, 5), make([]time.Time, 5)
 	return f
 }
 
@@ -87,6 +88,7 @@ func cronScript(busy float64) string {
 }
 
 func (f *cronFleet) start1(i int) {
+	f.since[i] = time.Now()
 	f.procs[i] = f.start("cron", "-q", "-f", f.file, "--id", fmt.Sprintf("p%d", i))
 }
 
@@ -105,6 +107,7 @@ func (f *cronFleet) hurt() {
 		p.signal(syscall.SIGCONT)
 	case n < 9:
 		f.acts["kill -TERM"]++
+		f.listens(i)
 		p.signal(syscall.SIGTERM)
 		p.ends(0)
 		f.start1(i)
@@ -113,6 +116,9 @@ func (f *cronFleet) hurt() {
 		p.signal(syscall.SIGHUP)
 	}
 }
+
+// listens waits until a process has had the time to ask for its signals: on a busy machine a program that was just started has not, and SIGTERM ends it at once.
+func (f *cronFleet) listens(i int) { time.Sleep(time.Until(f.since[i].Add(3 * time.Second))) }
 
 func (f *cronFleet) kill(i int) {
 	f.procs[i].signal(syscall.SIGKILL)
@@ -135,7 +141,8 @@ func (f *cronFleet) gap(d time.Duration) {
 
 // stop lets everything end that has begun: what was lost is found and tried again, until nothing is open.
 func (f *cronFleet) stop() {
-	for _, p := range f.procs {
+	for i, p := range f.procs {
+		f.listens(i)
 		p.signal(syscall.SIGTERM)
 	}
 	for _, p := range f.procs {
