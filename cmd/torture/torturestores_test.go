@@ -23,18 +23,21 @@ func TestTortureOnStores(t *testing.T) {
 	d, seed := forHow(t, "TORTURE_FOR", 6*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v", seed, d)
 	var all sync.WaitGroup
-	for _, under := range chosen(t) {
+	stores := chosen(t)
+	for _, under := range stores {
 		if d < time.Minute && under.long && os.Getenv("TORTURE_STORE") == "" {
 			continue
 		}
 		all.Go(func() {
-			t.Run(under.name, func(t *testing.T) { tortureOn(t, under, seed, d) })
+			t.Run(under.name, func(t *testing.T) { tortureOn(t, under, seed, d, len(stores) == 1) })
 		})
 	}
 	all.Wait()
 }
 
-func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration) {
+// tortureOn tortures one store. Alone on the machine, and for five minutes, it also demands that the faults met enough holders to show something; beside others
+// a lock is waited for too long for that.
+func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, alone bool) {
 	s, short := bareStage(t, seed, under.ttl), d < time.Minute
 	s.store, s.spare = under.start(t), under.spare
 	processes, loops, kinds, row := 5, 4, lockKinds, s.store.lanes(short)
@@ -56,7 +59,7 @@ func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration) {
 	}
 	t.Log("\n" + s.table([]*verdict{v}, under.name))
 	s.expect(v, false)
-	s.expectLocks(locks, kinds, d < 5*time.Minute) // several lines share the faults
+	s.expectLocks(locks, kinds, !alone || d < 5*time.Minute) // several lines share the faults
 	s.expectNobody("torture")
 	if !short {
 		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes acknowledged, %d lost\n", under.name, len(s.struck),
