@@ -3,6 +3,8 @@ package pgstore
 import (
 	"context"
 	"crypto/rand"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -264,15 +266,16 @@ func (s *Store) forgetLease(l *lease) {
 	}
 }
 
+// present returns the leases of this process, to be looked at one by one without the store's mutex.
+func (s *Store) present() []*lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.leases))
+}
+
 // lookAll has everything looked at that somebody waits for.
 func (s *Store) lookAll() {
-	s.mu.Lock()
-	var all []*lease
-	for _, l := range s.leases {
-		all = append(all, l)
-	}
-	s.mu.Unlock()
-	for _, l := range all {
+	for _, l := range s.present() {
 		l.mu.Lock()
 		for _, st := range l.stands {
 			if st.waits > 0 || st.follows || st.wants {

@@ -74,13 +74,7 @@ func (s *Store) vigilant() *pgx.Conn {
 
 // waitingTokens returns claims of this process that wait, a few of them.
 func (s *Store) waitingTokens() (tokens []int64) {
-	s.mu.Lock()
-	var all []*lease
-	for _, l := range s.leases {
-		all = append(all, l)
-	}
-	s.mu.Unlock()
-	for _, l := range all {
+	for _, l := range s.present() {
 		l.mu.Lock()
 		for _, st := range l.stands { // in an order that is another one each time
 			if !st.place.Held && (st.waits > 0 || st.follows) {

@@ -20,6 +20,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/fence"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // placesEnv says that this binary runs as a leader, and where the resources are.
@@ -200,13 +201,9 @@ func (l *leader) wrote(t *testing.T) []outcome {
 
 func (l *leader) stop(t *testing.T) {
 	t.Helper()
-	if err := l.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := servertest.Halt(l.cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the leader to stop", func() bool {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", l.cmd.Process.Pid))
-		return err == nil && strings.Contains(string(b), ") T ")
-	})
 }
 
 func (l *leader) thaw(t *testing.T) {

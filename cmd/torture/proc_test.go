@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // proc is a process, told from a later one with the same number by when it started.
@@ -27,8 +28,8 @@ type stat struct {
 	start  string
 }
 
-func readStat(path string) (stat, bool) {
-	text, err := os.ReadFile(path)
+func statOf(pid int) (stat, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return stat{}, false
 	}
@@ -39,8 +40,6 @@ func readStat(path string) (stat, bool) {
 	parent, err := strconv.Atoi(string(f[1]))
 	return stat{f[0][0], parent, string(f[19])}, err == nil
 }
-
-func statOf(pid int) (stat, bool) { return readStat(fmt.Sprintf("/proc/%d/stat", pid)) }
 
 // find returns the process with that number, which must be there.
 func find(t testing.TB, pid int, role string) proc {
@@ -60,14 +59,7 @@ func (p proc) dead() bool {
 
 // frozen says whether each thread of the process has stopped, or the process is dead.
 func (p proc) frozen() bool {
-	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.pid))
-	for _, task := range tasks {
-		st, ok := readStat(fmt.Sprintf("/proc/%d/task/%s/stat", p.pid, task.Name()))
-		if ok && !strings.ContainsRune("TZX", rune(st.state)) {
-			return false
-		}
-	}
-	return true
+	return servertest.Halted(p.pid)
 }
 
 func (p proc) signal(t testing.TB, sig syscall.Signal) {

@@ -21,15 +21,15 @@ func Halt(pid int) error {
 		return err
 	}
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
-		if halted(pid) {
+		if Halted(pid) {
 			return nil
 		}
 	}
 	return fmt.Errorf("process %d runs on 10 s after SIGSTOP", pid)
 }
 
-// halted says whether each thread of a process is stopped, or dead.
-func halted(pid int) bool {
+// Halted says whether each thread of a process is stopped, or the process is dead.
+func Halted(pid int) bool {
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
