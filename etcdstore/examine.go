@@ -9,15 +9,15 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 var _ driver.Examiner = (*Store)(nil)
@@ -50,7 +50,7 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 
 // askAll asks every endpoint at the same time, each on a connection of its own: the store's calls go to one only.
 func (s *Store) askAll(ctx context.Context) []seen {
-	eps := s.ring.client.Endpoints()
+	eps := s.wire.Client().Endpoints()
 	all := make([]seen, len(eps))
 	var wg sync.WaitGroup
 	for i, ep := range eps {
@@ -62,10 +62,10 @@ func (s *Store) askAll(ctx context.Context) []seen {
 
 // ask asks one endpoint twice: the first answer pays for the connection.
 func (s *Store) ask(ctx context.Context, endpoint string) seen {
-	m := seen{endpoint: (&member{endpoint: endpoint}).name()}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	m := seen{endpoint: etcdwire.HostOf(endpoint)}
+	ctx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
-	conn, err := s.ring.client.Dial(endpoint)
+	conn, err := s.wire.Client().Dial(endpoint)
 	if err != nil {
 		m.err = err
 		return m
@@ -97,12 +97,12 @@ func (s *Store) member(m seen) driver.Finding {
 		f.Found += "; " + found
 		f.Advice = strings.TrimPrefix(f.Advice+"; "+advice, "; ")
 	}
-	if stale(r.Version) {
+	if etcdwire.Stale(r.Version) {
 		worse(driver.Failed, "too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
 			"use 3.4.42, 3.5.28, 3.6.9, 3.7.0 or newer")
 	}
-	if r.Header.GetClusterId() != s.cluster {
-		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), s.cluster), "mend the store URL: each cluster could have a leader")
+	if r.Header.GetClusterId() != s.wire.Cluster() {
+		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), s.wire.Cluster()), "mend the store URL: each cluster could have a leader")
 	}
 	if r.Leader == 0 {
 		worse(driver.Failed, "knows no leader", "it is cut off from the others, or too few of them run")
@@ -147,13 +147,13 @@ func bytesOf(n int64) string {
 
 // plainly says an error without gRPC's frame.
 func plainly(err error) string {
-	if reason := tlsReason(err); reason != "" {
+	if reason := etcdwire.TLSReason(err); reason != "" {
 		return "TLS: " + reason
 	}
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
-		return "silent for " + callLimit.String()
+		return "silent for " + etcdwire.CallLimit.String()
 	}
-	return text(err)
+	return etcdwire.Text(err)
 }
 
 // clusterOf says what the servers are together.
@@ -161,7 +161,7 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 	f := driver.Finding{Topic: "cluster", Level: driver.Fine}
 	term, leader, terms := s.leaderOf(all)
 	var resp *pb.MemberListResponse
-	_, err := s.call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := s.wire.Call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{}, opts...)
 		return err
 	})
@@ -204,7 +204,7 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 // leaderOf returns the newest raft term told, its leader, and all terms that were told.
 func (s *Store) leaderOf(all []seen) (term, leader uint64, terms []uint64) {
 	for _, m := range all {
-		if m.err != nil || m.resp.Header.GetClusterId() != s.cluster {
+		if m.err != nil || m.resp.Header.GetClusterId() != s.wire.Cluster() {
 			continue
 		}
 		if !slices.Contains(terms, m.resp.RaftTerm) {
@@ -228,7 +228,7 @@ func countOf(n int, what string) string {
 func (s *Store) alarms(ctx context.Context) driver.Finding {
 	f := driver.Finding{Topic: "alarms", Level: driver.Fine, Found: "none"}
 	var resp *pb.AlarmResponse
-	_, err := s.call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := s.wire.Call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET}, opts...)
 		return err
 	})
@@ -257,9 +257,9 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 	var denied []string
 	for _, key := range []string{s.lineDir(name), s.prefix + sessions, s.journalsDir()} {
 		probe := key + "primacy-doctor"
-		_, _, err := s.txn(ctx, "permissions", &pb.TxnRequest{
+		_, _, err := s.wire.Txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
-			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(prefixEnd(key)), Limit: 1}),
+			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(etcdwire.PrefixEnd(key)), Limit: 1}),
 				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
 		})
 		switch {
@@ -284,7 +284,7 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 
 // guard tells whether etcd asks who is there.
 func (s *Store) guard(ctx context.Context) string {
-	switch on, err := s.guarded(ctx); {
+	switch on, err := asksForUsers(ctx, s.wire); {
 	case err != nil:
 		return "whether etcd asks for a user was not told"
 	case on:
@@ -293,10 +293,10 @@ func (s *Store) guard(ctx context.Context) string {
 	return "etcd asks for no user"
 }
 
-// guarded reports whether etcd asks who is there.
-func (s *Store) guarded(ctx context.Context) (bool, error) {
+// asksForUsers reports whether etcd asks who is there.
+func asksForUsers(ctx context.Context, w *etcdwire.Wire) (bool, error) {
 	var resp *pb.AuthStatusResponse
-	_, err := s.call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := w.Call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
 		return err
 	})
@@ -306,7 +306,7 @@ func (s *Store) guarded(ctx context.Context) (bool, error) {
 	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied): // only the administrator is told
 		return true, nil
 	case status.Code(err) == codes.Unimplemented: // etcd 3.4
-		return s.ring.client.Username != "", nil
+		return w.Client().Username != "", nil
 	}
 	return false, err
 }

@@ -1,28 +1,3 @@
-// Package etcdstore keeps leases and claims in etcd.
-//
-// A claim is a key under an etcd lease, laid out as etcd's own concurrency package does it, so that its elections and
-// mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line (their names must be escaped as here: all but
-// letters, digits, "_", "." and "-" is written %XX). The token is the key's create revision. Shared claims, those of readers and of
-// semaphores, have a range of keys of their own beside the exclusive ones, and stand in the same line by their create revisions.
-//
-// etcd's keepalive does not go through consensus: a leader that was cut off and paused still acknowledges renewals while
-// the majority revokes the lease. So a renewal counts only when a linearizable read on the same connection, in the
-// same raft term, has found the session's own key in place. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones
-// answer linearizable reads with old state after a pause.
-//
-// A session with a ttl below 2 s, or with [Options.Heartbeat], rewrites a key of its own each renewal. Whoever waits right behind it watches that key,
-// and ends the session when it has not changed for 1.12 × ttl; who tries again and again without waiting does so too. etcd's own clients in the line do
-// not, and who only looks does not: they see a crashed session until the lease below it ends, after 10 s or 4 × ttl, whichever is longer.
-// What a heartbeat costs is told at [Options.Heartbeat].
-//
-// Endpoints are members, or load balancers that pass connections through; not etcd's own grpc-proxy, which acknowledges
-// renewals out of its cache.
-//
-// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes share; with passwords under none, and until they are removed. Who reaches a record's journal but not the whole prefix
-// needs the right to read and write there; without it, and while etcd is full (NOSPACE), places are given up without their records.
-//
-// In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number than the create revision
-// of the claim behind it. Fence on create revisions only.
 package etcdstore
 
 import (
@@ -31,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat (see heart). Above 300 s a lease checkpoint may
@@ -52,25 +26,14 @@ const (
 
 // Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and [driver.Journal] too.
 type Store struct {
-	prefix  string
-	caps    driver.Caps
-	ring    *ring
-	hub     *hub
-	owners  owners
-	vigils  vigils
-	shelves shelves
-	hearts  bool             // every session gets a heartbeat
-	owned   *clientv3.Client // made by Open, nil if the caller's
-
-	cluster uint64        // etcd's ID of the cluster
-	term    atomic.Uint64 // the newest raft term seen
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup // the hub, and clean-ups under way
+	layout
+	*journal
+	caps     driver.Caps
+	wire     *etcdwire.Wire
+	owners   owners
+	liveness *livenessWatches
+	hearts   bool             // every session gets a heartbeat
+	owned    *clientv3.Client // made by Open, nil if the caller's
 
 	asks chan struct{} // holds one for each waiter that asks etcd just now
 
@@ -126,7 +89,7 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
 	}
 	s := build(client, o)
-	version, err := s.version(ctx)
+	version, err := s.wire.Open(ctx)
 	if err == nil {
 		s.caps, err = capsOf(version, o.RefuseOld)
 	}
@@ -139,12 +102,9 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 
 // build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
-	s := &Store{prefix: o.Prefix, hearts: o.Heartbeat, ring: &ring{client: client}, asks: make(chan struct{}, asking)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.hub = newHub(s)
-	s.ring.mu.Lock()
-	defer s.ring.mu.Unlock()
-	s.ring.sync()
+	k, w := layout{o.Prefix}, etcdwire.New(client, o.Prefix)
+	s := &Store{layout: k, wire: w, journal: newJournal(k, w), hearts: o.Heartbeat, asks: make(chan struct{}, asking)}
+	s.liveness = &livenessWatches{s: s, by: map[string]*livenessWatch{}}
 	return s
 }
 
@@ -173,7 +133,7 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 		c.DialTimeout = 2 * time.Second
 	}
 	if c.Username != "" {
-		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err, errTLS)) {
+		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err, etcdwire.ErrTLS)) {
 			return nil, err
 		}
 	}
@@ -183,11 +143,11 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 		if err == nil {
 			return client, nil
 		}
-		if last = err; ctx.Err() != nil || classify(err) != nil {
+		if last = err; ctx.Err() != nil || etcdwire.Final(err) != nil {
 			break
 		}
 	}
-	return nil, wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
+	return nil, etcdwire.Wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
 }
 
 // handshake asks the members for their version without logging in, which a server with authentication may refuse. The
@@ -196,12 +156,12 @@ func handshake(ctx context.Context, c Config) error {
 	c.Username, c.Password = "", ""
 	client, err := dial(ctx, c)
 	if err != nil {
-		return wrap(ctx, strings.Join(c.Endpoints, ", "), "dial", err)
+		return etcdwire.Wrap(ctx, strings.Join(c.Endpoints, ", "), "dial", err)
 	}
 	defer client.Close()
-	s := build(client, c.Options)
-	defer s.Close()
-	_, err = s.version(ctx)
+	w := etcdwire.New(client, c.Prefix)
+	defer w.Close()
+	_, err = w.Open(ctx)
 	return err
 }
 
@@ -242,7 +202,7 @@ func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientC
 		err := do(tctx, method, req, reply, cc, opts...)
 		late := tctx.Err() != nil && ctx.Err() == nil
 		cancel()
-		if !late || err == nil || limit > callLimit {
+		if !late || err == nil || limit > etcdwire.CallLimit {
 			return err
 		}
 	}
@@ -251,14 +211,26 @@ func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientC
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps { return s.caps }
 
+// capsOf says what a server of this version can do.
+func capsOf(version string, refuseOld bool) (driver.Caps, error) {
+	c := driver.Caps{
+		Store: "etcd " + version, FIFO: true, Token: driver.TokenDurable, Push: true, ExpiryPush: true,
+		SharedRenewal: true, Shared: true, Linearizable: true, MinTTL: minTTL, MaxTTL: maxTTL,
+	}
+	why := etcdwire.Warning(version)
+	switch {
+	case why == "":
+		return c, nil
+	case refuseOld:
+		return c, fmt.Errorf("%w: %s", driver.ErrRefused, why)
+	}
+	c.Warnings = append(c.Warnings, why)
+	return c, nil
+}
+
 // Close ends the store's streams and connections, and the client if Open made it. Leases stay until they end.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.cancel()
-	s.ring.close()
-	s.work.Wait()
+	s.wire.Close()
 	if s.owned == nil {
 		return nil
 	}
@@ -267,22 +239,4 @@ func (s *Store) Close() error {
 		return fmt.Errorf("etcd: close: %w", err)
 	}
 	return nil
-}
-
-// spawn runs do in a goroutine that Close waits for, unless the store is closed already.
-func (s *Store) spawn(do func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.work.Go(do)
-	}
-}
-
-// later does a clean-up that no caller waits for, under a limit of its own.
-func (s *Store) later(do func(ctx context.Context)) {
-	s.spawn(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, 2*callLimit)
-		defer cancel()
-		do(ctx)
-	})
 }
