@@ -69,7 +69,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	}
 	switch code {
 	case "noheir":
-		return fmt.Errorf("%s: token %d: %w", p.Name, heir, driver.ErrNoHeir)
+		return fmt.Errorf("%s: token %d: %w", p.Name, heir, driver.ErrNoSuccessor)
 	case "own":
 		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 	case "refused":

@@ -32,7 +32,7 @@ type stand struct {
 }
 
 func isFinal(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir) || errors.Is(err, errBusy)
+	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoSuccessor) || errors.Is(err, errBusy)
 }
 
 // stand notes that a claim stands. The caller has the mutex.

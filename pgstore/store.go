@@ -50,7 +50,7 @@ type Options struct {
 }
 
 // Store is a [driver.Store] on PostgreSQL, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner],
-// [driver.Overseer] and [driver.Operator] too.
+// [driver.LeaseViewer] and [driver.Admin] too.
 type Store struct {
 	schema *schema
 	cfg    *pgxpool.Config
