@@ -9,7 +9,6 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-
 // waiter is what calls of Wait need to know of a claim.
 type waiter struct {
 	calls int
