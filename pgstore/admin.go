@@ -2,8 +2,10 @@ package pgstore
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,7 +17,7 @@ var (
 	_ driver.Revoker     = (*Store)(nil)
 	_ driver.Admin       = (*Store)(nil)
 	_ driver.LeaseViewer = (*Store)(nil)
-	_ driver.LeaseTimer  = (*lease)(nil)
+	_ driver.Journal     = (*Store)(nil)
 )
 
 // Ask implements [driver.Asker].
@@ -56,7 +58,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	if err := fit(name); err != nil {
 		return err
 	}
-	return s.patiently(ctx, "remove claim", "SELECT {S}.remove_claim($1::text, $2::bigint)", []any{name, int64(token)}, nil)
+	return s.doUnfenced(ctx, "remove claim", "SELECT {S}.remove_claim($1::text, $2::bigint)", []any{name, int64(token)}, nil)
 }
 
 // Leases implements [driver.Admin].
@@ -84,18 +86,65 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, err
 }
 
-// Left implements [driver.LeaseTimer], to the microsecond.
-func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
-	if l.ended() {
-		return 0, 0, driver.ErrGone
+// Append implements [driver.Journal].
+func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+	err = driver.CheckRecord(name, r)
+	if err == nil && keep < 1 {
+		err = fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
-	all, err := l.s.Remaining(ctx, l.id)
 	if err != nil {
-		return 0, 0, err
+		return driver.Record{}, false, err
 	}
-	r, there := all[l.id]
-	if !there {
-		return 0, 0, fmt.Errorf("postgres %s: left: the lease has ended: %w", l.s.hosts, driver.ErrGone)
+	value := append([]byte{}, r.Value...)
+	there = driver.Record{Key: r.Key}
+	err = s.do(ctx, "append", "SELECT * FROM {S}.append($1::bytea, $2::text, $3::bytea, $4::bigint)", []any{[]byte(name), r.Key, value, int64(keep)},
+		func(rows pgx.Rows) error { return rows.Scan(&added, &there.Value) })
+	if err == nil && !added && there.Value == nil {
+		err = fmt.Errorf("postgres %s: append: the record %q was removed meanwhile", s.hosts, r.Key)
 	}
-	return r.Left, r.Step, nil
+	if err != nil {
+		return driver.Record{}, false, err
+	}
+	return there, added, nil
+}
+
+// Records implements [driver.Journal].
+func (s *Store) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
+	if err := fit(before); err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, "records", `SELECT key, encode(value, 'hex') FROM {S}.records WHERE journal = $1::bytea AND ($2::text = '' OR key < $2::text COLLATE "C") ORDER BY key DESC LIMIT $3::bigint`,
+		[]any{[]byte(name), before, int64(min(max(limit, 0), math.MaxInt32))}, func(rows pgx.Rows) error {
+			var r driver.Record
+			var value string // bytea itself comes in one of two forms, as the role has set
+			err := rows.Scan(&r.Key, &value)
+			if err == nil {
+				r.Value, err = hex.DecodeString(value)
+			}
+			all = append(all, r)
+			return err
+		})
+	return all, err
+}
+
+// Journals implements [driver.Journal].
+func (s *Store) Journals(ctx context.Context, prefix string) (all []string, err error) {
+	all, err = s.texts(ctx, "journals", "SELECT encode(j, 'hex') FROM (SELECT DISTINCT journal AS j FROM {S}.records WHERE substr(journal, 1, length($1::bytea)) = $1::bytea) u ORDER BY j", []byte(prefix))
+	for i := 0; i < len(all) && err == nil; i++ {
+		var name []byte
+		name, err = hex.DecodeString(all[i])
+		all[i] = string(name)
+	}
+	return all, err
+}
+
+// texts runs a query with one argument and one column.
+func (s *Store) texts(ctx context.Context, verb, sql string, arg any) (all []string, err error) {
+	err = s.do(ctx, verb, sql, []any{arg}, func(rows pgx.Rows) error {
+		var text []byte
+		err := rows.Scan(&text)
+		all = append(all, string(text))
+		return err
+	})
+	return all, err
 }
