@@ -59,7 +59,8 @@ func TestStartErrors(t *testing.T) {
 		{"no interpreter", Command{Args: []string{broken}}, ErrNotFound},
 		{"exec format", Command{Args: []string{garbage}}, ErrNotExecutable},
 		{"deadline over", Command{Args: []string{"true"}, Deadline: now}, ErrTooLate},
-		{"grace too long", Command{Args: []string{"true"}, Deadline: now + time.Second, Grace: time.Minute}, ErrTooLate},
+		{"grace too long", Command{Args: []string{"true"}, Deadline: now + time.Second, Grace: time.Minute},
+			ErrTooLate},
 	} {
 		if test.c.Deadline == 0 {
 			test.c.Deadline = now + time.Minute
@@ -126,17 +127,19 @@ func TestDeaf(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
+	const loop = "; echo; while :; do sleep 0.01; done"
+	killed := Status{Code: 137, By: Stopped, Killed: true}
 	for _, test := range []struct {
 		name, script string
 		signal       syscall.Signal
 		grace        time.Duration
 		want         Status
 	}{
-		{"heeded", "trap 'exit 9' TERM; echo; while :; do sleep 0.01; done", 0, 10 * time.Second, Status{Code: 9, By: Stopped}},
+		{"heeded", "trap 'exit 9' TERM" + loop, 0, 10 * time.Second, Status{Code: 9, By: Stopped}},
 		{"not caught", "echo; exec sleep 60", 0, 10 * time.Second, Status{Code: 143, By: Stopped}},
-		{"other signal", "trap 'exit 8' USR2; echo; while :; do sleep 0.01; done", unix.SIGUSR2, 10 * time.Second, Status{Code: 8, By: Stopped}},
-		{"ignored", "trap '' TERM; echo; while :; do sleep 0.01; done", 0, 50 * time.Millisecond, Status{Code: 137, By: Stopped, Killed: true}},
-		{"no grace", "trap 'exit 9' TERM; echo; while :; do sleep 0.01; done", 0, 0, Status{Code: 137, By: Stopped, Killed: true}},
+		{"other signal", "trap 'exit 8' USR2" + loop, unix.SIGUSR2, 10 * time.Second, Status{Code: 8, By: Stopped}},
+		{"ignored", "trap '' TERM" + loop, 0, 50 * time.Millisecond, killed},
+		{"no grace", "trap 'exit 9' TERM" + loop, 0, 0, killed},
 		{"while stopped", "echo; kill -STOP $$; exit 3", 0, 10 * time.Second, Status{Code: 143, By: Stopped}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -165,12 +168,15 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// The end of the command is the end of the tree: what it left behind may not run on when the claim is given up.
+// The end of the command is the end of the tree: what it left behind may not run on when the claim
+// is given up.
 func TestLeftBehind(t *testing.T) {
 	s := newSupervisor(t)
 	c, file := tree(t, 30*time.Second)
 	c.Grace = 100 * time.Millisecond
-	c.Args = []string{"sh", "-c", `"$1" __daemon "$2" daemon; "$1" __stamp "$2" child & until grep -qs daemon "$2" && grep -qs child "$2"; do sleep 0.01; done; exit 4`, "sh", self(), file}
+	script := `"$1" __daemon "$2" daemon; "$1" __stamp "$2" child &
+		until grep -qs daemon "$2" && grep -qs child "$2"; do sleep 0.01; done; exit 4`
+	c.Args = []string{"sh", "-c", script, "sh", self(), file}
 	got := start(t, s, c).Wait()
 	after := boottime.Now()
 	if want := (Status{Code: 4, By: Exited}); got != want {
@@ -182,11 +188,13 @@ func TestLeftBehind(t *testing.T) {
 	wantDeadBy(t, file, after)
 }
 
-// A family whose members live for an instant only, each in a new session: there is never a pid to aim at for long.
+// A family whose members live for an instant only, each in a new session: there is never a pid to
+// aim at for long.
 func TestComet(t *testing.T) {
 	s := newSupervisor(t)
 	file := filepath.Join(t.TempDir(), "comet")
-	script := `echo 'echo x >>"$1"; setsid sh "$0" "$1" & exit' >"$1.sh"; setsid sh "$1.sh" "$1" & while :; do sleep 1; done`
+	script := `echo 'echo x >>"$1"; setsid sh "$0" "$1" & exit' >"$1.sh"
+		setsid sh "$1.sh" "$1" & while :; do sleep 1; done`
 	c := command("")
 	c.Args = []string{"sh", "-c", script, "sh", file}
 	p := start(t, s, c)
@@ -235,7 +243,8 @@ func TestStdinEnvironmentAndDescriptors(t *testing.T) {
 	p.Wait()
 }
 
-// A pipeline ends when its last writer is gone, and the guardian must not be one; nor may it steal standard input.
+// A pipeline ends when its last writer is gone, and the guardian must not be one; nor may it steal
+// standard input.
 func TestGuardianHoldsNothing(t *testing.T) {
 	s := newSupervisor(t)
 	c := command("echo x; exec >&- 2>&- <&-; sleep 60")
@@ -256,7 +265,8 @@ func TestSignalsGoToTheGroup(t *testing.T) {
 	s := newSupervisor(t)
 	for _, sig := range Signals() {
 		name := strings.TrimPrefix(unix.SignalName(sig.(syscall.Signal)), "SIG")
-		// Three in the group; not with "&", for then sh would ignore some signals. Two write when it reaches them.
+		// Three in the group; not with "&", for then sh would ignore some signals. Two write when
+		// it reaches them.
 		script := `exec 3>&1 2>/dev/null; trap : ` + name + `
 			f() { trap "echo $1 >&3; exit 3" ` + name + `; echo ready >&3; while :; do sleep 0.01; done; }
 			f left | f right`
@@ -291,12 +301,14 @@ func TestSignalsGoToTheGroup(t *testing.T) {
 	}
 }
 
-// These are passed on by the package itself; without a terminal the supervisor does not stop with its command.
+// These are passed on by the package itself; without a terminal the supervisor does not stop with
+// its command.
 func TestJobControlSignalsArePassedOn(t *testing.T) {
 	s := newSupervisor(t)
 	for _, sig := range []syscall.Signal{unix.SIGTSTP, unix.SIGCONT} {
 		// See TestBackground for why no loop of sleeps.
-		c := command("trap 'exit 3' " + strings.TrimPrefix(unix.SignalName(sig), "SIG") + "; sleep 60 & echo ready; while :; do wait; done")
+		name := strings.TrimPrefix(unix.SignalName(sig), "SIG")
+		c := command("trap 'exit 3' " + name + "; sleep 60 & echo ready; while :; do wait; done")
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +327,8 @@ func TestJobControlSignalsArePassedOn(t *testing.T) {
 	}
 }
 
-// nohup primacy run … must leave SIGHUP ignored; everything else the command finds as any child of a shell would.
+// nohup primacy run … must leave SIGHUP ignored; everything else the command finds as any child of
+// a shell would.
 func TestSignalDispositions(t *testing.T) {
 	for _, ignore := range []string{"", "HUP", "INT TSTP TTOU"} {
 		c := command("grep -E '^Sig(Blk|Ign)' /proc/self/status")
@@ -328,7 +341,8 @@ func TestSignalDispositions(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := read()
-		plain, err := exec.Command("/bin/sh", append(args, "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")...).Output()
+		args = append(args, "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+		plain, err := exec.Command("/bin/sh", args...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,8 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newTimer returns a timer on CLOCK_BOOTTIME. Go's own timers stand still while the machine is suspended, and a
-// command would wake beside its successor.
+// The guardian's loop and the supervisor's watcher wait in poll(2), on a timer, an event and the
+// socket, and not in a select of the Go scheduler: no queue of goroutines is before them.
+
+// newTimer returns a timer on CLOCK_BOOTTIME. Go's own timers stand still while the machine is
+// suspended: a command would go on after the thaw, beside that of the next leader.
 func newTimer() (fd int, err error) {
 	fd, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -24,8 +27,8 @@ func setTimer(fd int, at time.Duration) error {
 	return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &spec, nil)
 }
 
-// newBell returns an eventfd: what a channel is to select, it is to poll.
-func newBell() (fd int, err error) {
+// newEvent returns an eventfd: setEvent on it ends a poll, from any goroutine.
+func newEvent() (fd int, err error) {
 	fd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("eventfd: %w", err)
@@ -33,14 +36,15 @@ func newBell() (fd int, err error) {
 	return fd, nil
 }
 
-func ring(bell int) {
+func setEvent(fd int) {
 	one := [8]byte{1, 1} // not zero in either byte order
-	_, _ = unix.Write(bell, one[:])
+	_, _ = unix.Write(fd, one[:])
 }
 
-// await waits in the kernel until one of fds can be read, or for that many milliseconds (-1: for ever). It may return
-// early. Timers and bells are silenced; a socket is left for its inbox to read.
-func await(timeout int, fds ...int) {
+// poll waits in the kernel until one of fds can be read, or for that many milliseconds (-1: without
+// a limit). It may return early. The first two fds are a timer and an event, and are reset; a third
+// one is the socket, which is left for its lineReader.
+func poll(timeout int, fds ...int) {
 	set := make([]unix.PollFd, len(fds))
 	for i, fd := range fds {
 		set[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
@@ -51,3 +55,6 @@ func await(timeout int, fds ...int) {
 		_, _ = unix.Read(fd, buf[:])
 	}
 }
+
+// sleepMillisecond waits for a millisecond.
+func sleepMillisecond() { poll(1) }

@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withoutOverrun forgets the overrun of a command that is this binary: built with -race its memory takes so long to
-// tear down that it counts as there when it has long ceased to run. The stamps tell of that; TestDeaf checks overruns.
+// withoutOverrun forgets the overrun of a command that is this binary: built with -race its memory
+// takes so long to tear down that it counts as there when it has long ceased to run. The stamps
+// tell of that; TestDeaf checks overruns.
 func withoutOverrun(s Status) Status {
 	s.Overrun = 0
 	return s
@@ -51,7 +52,8 @@ type family struct {
 	deadline   time.Duration // what the last renewal made it
 }
 
-// newFamily returns when the whole tree runs and the deadline is not extended any more, a ttl before it ends.
+// newFamily returns when the whole tree runs and the deadline is not extended any more, a ttl
+// before it ends.
 func newFamily(t *testing.T, ttl time.Duration) *family {
 	t.Helper()
 	return newFamilyWith(t, ttl, func(*Command) {})
@@ -109,7 +111,7 @@ func awaitDeadline(t *testing.T, report string) (deadline time.Duration) {
 // pids returns the tree, guardian and supervisor excluded.
 func (f *family) pids() []int {
 	var pids []int
-	for _, m := range descendants(f.guardian, snapshot(), nobody) {
+	for _, m := range descendants(f.guardian, snapshot(), nil) {
 		pids = append(pids, m.pid)
 	}
 	return pids
@@ -174,8 +176,8 @@ func TestGuardianFrozen(t *testing.T) {
 	}
 }
 
-// The whole machine stands still past the deadline. What is thawed first is the command: nobody can do better than to
-// kill it as soon as the guardian runs again.
+// The whole machine stands still past the deadline. What is thawed first is the command: nobody can
+// do better than to kill it as soon as the guardian runs again.
 func TestAllFrozen(t *testing.T) {
 	f := newFamily(t, ttl)
 	all := append(f.pids(), f.guardian, f.supervisor)
@@ -192,14 +194,14 @@ func TestAllFrozen(t *testing.T) {
 	}
 }
 
-// Both at the same instant: only PDEATHSIG is left, and it reaches the command alone. Documented, and held here so that
-// the documentation stays true.
+// Both at the same instant: only PDEATHSIG is left, and it reaches the command alone. Documented,
+// and held here so that the documentation stays true.
 func TestBothKilled(t *testing.T) {
 	f := newFamily(t, 20*time.Second)
 	pids := f.pids()
 	send(t, unix.SIGSTOP, f.supervisor, f.guardian)
 	send(t, unix.SIGKILL, f.supervisor, f.guardian)
-	eventually(t, "the command's end", func() bool { return dead(f.command) })
+	eventually(t, "the command's end", func() bool { return isDead(f.command) })
 	for _, pid := range pids {
 		_ = unix.Kill(pid, unix.SIGKILL) // none is reaped yet: they are ours, or a killed one's
 	}
@@ -223,7 +225,7 @@ func TestOthersAreSpared(t *testing.T) {
 	}
 	wantDeadBy(t, file, boottime.Now())
 	for _, pid := range []int{hook.Process.Pid, other.PID(), other.guardian.Process.Pid} {
-		if dead(pid) {
+		if isDead(pid) {
 			t.Errorf("process %d was killed with it", pid)
 		}
 	}

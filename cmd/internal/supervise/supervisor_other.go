@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Supervisor exists on Linux only: elsewhere there are no subreapers, and a command could outlive its right.
+// Supervisor exists on Linux only: elsewhere there are no subreapers, and a command could outlive
+// its right.
 type Supervisor struct{}
 
 // Process is a command that runs under a guardian.
@@ -23,7 +24,7 @@ var errLinux = errors.New("commands can be supervised on Linux only: use the lib
 func New() (*Supervisor, error) { return nil, errLinux }
 
 // GuardianMain ends the process.
-func GuardianMain(Executor) { os.Exit(125) }
+func GuardianMain(OrphanHandler) { os.Exit(125) }
 
 // Signals returns none.
 func Signals() []os.Signal { return nil }
