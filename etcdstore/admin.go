@@ -17,11 +17,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-var _ driver.Overseer = (*Store)(nil)
+var _ driver.LeaseViewer = (*Store)(nil)
 
 var _ driver.Revoker = (*Store)(nil)
 
-var _ driver.Operator = (*Store)(nil)
+var _ driver.Admin = (*Store)(nil)
 
 // Revoke implements [driver.Revoker]. An ID that no session of this prefix has is a session that is gone: etcd leases of other programs
 // are not touched. After an unknown etcdwire.Outcome it can be repeated.
@@ -114,7 +114,7 @@ func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue
 	return resp.Succeeded, nil
 }
 
-// Leases implements [driver.Operator].
+// Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	dir := s.prefix + sessions
 	resp, err := s.wire.Get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir))})
@@ -132,7 +132,7 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	return ids, nil
 }
 
-// RemoveClaim implements [driver.Operator].
+// RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	dir := s.lineDir(name)
 	resp, err := s.wire.Get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
@@ -146,7 +146,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// EndLease implements [driver.Operator]. The ID is the session's, which keeps it also when its keys have moved to another etcd lease.
+// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys have moved to another etcd lease.
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	first, err := strconv.ParseInt(id, 16, 64)
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 // glances is how many leases are asked about at once.
 const glances = 16
 
-// Remaining implements [driver.Overseer], in whole seconds. Of a session with a heartbeat nothing is told: its waiters go by that, not by etcd's lease.
+// Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat nothing is told: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
 	for len(leases) > 0 {

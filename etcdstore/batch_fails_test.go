@@ -15,6 +15,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // TestSimulatedBatchWithABadOne: etcd refuses what goes together because of one. Only that one may fail.
@@ -65,7 +66,7 @@ func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 				}
 				synctest.Wait()
 				if !record {
-					if err := c.Revoke(ending(t, 5*time.Second), l.anchored().id); err != nil {
+					if err := c.Revoke(ending(t, 5*time.Second), l.ref().id); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -135,8 +136,8 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if f := <-x; !errors.Is(f.err, errClosed) {
-			t.Errorf("seed 1: Claim = %v, want %v", f.err, errClosed)
+		if f := <-x; !errors.Is(f.err, etcdwire.ErrClosed) {
+			t.Errorf("seed 1: Claim = %v, want %v", f.err, etcdwire.ErrClosed)
 		}
 		close(gate)
 		for _, f := range jammed {
@@ -155,11 +156,11 @@ func TestSimulatedBatchBehindSilence(t *testing.T) {
 		open := jam(t, l, g, nil)
 		defer open()
 		x := claiming(ending(t, 20*time.Second), l, "x")
-		time.Sleep(2 * patience)
+		time.Sleep(2 * etcdwire.Patience)
 		begun := time.Now()
 		y := claiming(ending(t, 20*time.Second), l, "y")
 		mustStand(t, []<-chan told{x, y})
-		if took := time.Since(begun); took > patience {
+		if took := time.Since(begun); took > etcdwire.Patience {
 			t.Errorf("seed 1: they took %v behind requests that nobody answers", took)
 		}
 	})
@@ -176,9 +177,9 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 			at := another(c)
 			s, _ := gatedAt(t, c, 0, at)
 			l := granted(t, s, "a", time.Minute)
-			l.pool.mu.Lock()
-			l.pool.single = alone // all go by lanes
-			l.pool.mu.Unlock()
+			l.batch.mu.Lock()
+			l.batch.alone = alone // all go by lanes
+			l.batch.mu.Unlock()
 			c.Freeze(at)
 			failed := 0
 			for ; failed < 5; failed++ {
@@ -186,7 +187,7 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 				if got.err == nil {
 					break
 				}
-				time.Sleep(2 * patience) // of those alone none lands here, and no lane is used before
+				time.Sleep(2 * etcdwire.Patience) // of those alone none lands here, and no lane is used before
 			}
 			if failed != 1 {
 				t.Errorf("seed %d: %d claims failed at the silent member, want one", seed, failed)
@@ -218,15 +219,15 @@ func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
 		open()
 		for i, f := range all {
 			if got := <-f; got.err == nil || final(got.err) {
-				t.Errorf("seed 1: Claim = %v, want an unknown outcome", got.err)
+				t.Errorf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", got.err)
 			}
 			name := fmt.Sprint("x", i)
 			if len(c.Keys("primacy/"+name+"/")) != 1 {
 				t.Fatal("seed 1: the claim did not enter")
 			}
-			l.mu.Lock()
-			id, doubt := l.slots[spot{name, ""}].id, l.slots[spot{name, ""}].doubt
-			l.mu.Unlock()
+			l.seats.mu.Lock()
+			id, doubt := l.seats.by[seatID{name, ""}].id, l.seats.by[seatID{name, ""}].doubt
+			l.seats.mu.Unlock()
 			if !doubt {
 				t.Error("seed 1: no doubt")
 			}

@@ -132,9 +132,9 @@ func TestSimulatedExchangeAfterAChange(t *testing.T) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
 		p := entered(t, l, "x", "", 0)
-		l.mu.Lock()
+		l.seats.mu.Lock()
 		l.at.mark-- // as if another claim had just been retracted
-		l.mu.Unlock()
+		l.seats.mu.Unlock()
 		q, err := l.Exchange(ending(t, 5*time.Second), p, reentry("2", "x2"))
 		if err != nil || !q.Held {
 			t.Fatalf("seed 1: Exchange = %+v, %v, want it held", q, err)

@@ -183,7 +183,7 @@ func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testi
 	if err != nil || len(kv.Kvs) != 1 {
 		t.Fatalf("the claim: %d keys, %v", len(kv.Kvs), err)
 	}
-	if at := l.anchored(); kv.Kvs[0].Lease != at.id {
+	if at := l.ref(); kv.Kvs[0].Lease != at.id {
 		t.Errorf("the claim hangs on lease %x, renewed is %x", kv.Kvs[0].Lease, at.id)
 	}
 }
@@ -217,15 +217,15 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	}()
 	go second.News(ending(t, 30*time.Second))
 	watched := func(l *lease) bool {
-		s.hub.mu.Lock()
-		answered := len(s.hub.opened) == 0 // etcd's answer tells too: it must not come late
-		s.hub.mu.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		s.wire.Hub.Lock()
+		answered := len(s.wire.Hub.opened) == 0 // etcd's answer tells too: it must not come late
+		s.wire.Hub.Unlock()
+		l.seats.mu.Lock()
+		defer l.seats.mu.Unlock()
 		if !answered {
 			return false
 		}
-		return l.slots[spot{name: "n"}].sub != nil && s.hub.stands(l.slots[spot{name: "n"}].sub)
+		return l.seats.by[seatID{name: "n"}].sub != nil && s.wire.Hub.stands(l.seats.by[seatID{name: "n"}].sub)
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) || !watched(second); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -233,7 +233,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		}
 	}
 	second.mu.Lock()
-	second.slots[spot{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
+	second.slots[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
 	second.mu.Unlock()
 	var once atomic.Bool
 	g.set(func() {
@@ -285,7 +285,7 @@ func TestAFaultAfterAnUnknownOutcomeLeavesNoGhost(t *testing.T) {
 	})
 	_, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x1", Value: []byte("straggler")})
 	if err == nil || errors.Is(err, driver.ErrRefused) {
-		t.Errorf("Claim = %v, want an unknown outcome", err)
+		t.Errorf("Claim = %v, want an unknown etcdwire.Outcome", err)
 	}
 	slow.Heal() // now it arrives
 	g.set(func() { g.instead = nil })

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // FuzzJournalKeys: the keys of two journals are never in each other's range, nor in that of any line, session or heartbeat, nor taken for a claim; from a
@@ -17,7 +18,7 @@ func FuzzJournalKeys(f *testing.F) {
 		f.Add(pair[0], pair[1], "2026-11-21T22:31:50+01:00", pair[0])
 	}
 	s := &Store{prefix: "primacy/"}
-	within := func(key, dir string) bool { return key >= dir && key < prefixEnd(dir) }
+	within := func(key, dir string) bool { return key >= dir && key < etcdwire.PrefixEnd(dir) }
 	f.Fuzz(func(t *testing.T, a, b, key, prefix string) {
 		if wrongRecord(a, driver.Record{Key: key}) != "" {
 			t.Skip()

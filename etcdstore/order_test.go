@@ -6,25 +6,27 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/quick"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+
+	"testing/quick"
 )
 
 func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 	s := &Store{prefix: "primacy/"}
 	check := func(name string, seat uint32, slots int16, lease int64) bool {
-		at := spot{name, ""}
+		at := seatID{name, ""}
 		if seat%3 > 0 {
 			at.seat = fmt.Sprintf("s%x", seat)
 		}
 		n := max(int(slots), driver.Unlimited)
 		dir, key := s.lineDir(name), s.claimKey(at, n, hex(lease&(1<<63-1)))
 		got, session := parseClaim(dir, key)
-		exclusive := key >= dir && key < dir+sharedMark
-		shared := key >= dir+sharedMark && key < dir+sharedEnd
+		exclusive := key >= dir && key < dir+etcdwire.SharedMark
+		shared := key >= dir+etcdwire.SharedMark && key < dir+etcdwire.SharedEnd
 		return got == n && session == hex(lease&(1<<63-1)) && exclusive == (n == 0) && shared == (n != 0)
 	}
 	if err := quick.Check(check, &quick.Config{MaxCount: 5000}); err != nil {
@@ -38,8 +40,8 @@ func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 	}
 	for _, n := range []int{1, 2, 12, driver.Unlimited} { // no other number's keys are within a number's
 		for _, m := range []int{1, 2, 12, driver.Unlimited} {
-			key, same := s.claimKey(spot{"a", "1"}, n, "12"), slotsDir(dir, m)
-			if in := key >= same && key < prefixEnd(same); in != (n == m) {
+			key, same := s.claimKey(seatID{"a", "1"}, n, "12"), slotsDir(dir, m)
+			if in := key >= same && key < etcdwire.PrefixEnd(same); in != (n == m) {
 				t.Errorf("the key with %d slots is among those with %d: %v", n, m, in)
 			}
 		}
@@ -98,7 +100,7 @@ func (c *crowd) look(i int) {
 	}
 	delete(c.ahead, key)
 	c.held[key] = true
-	followed := slices.ContainsFunc(c.line[i+1:], func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), c.dir+sharedMark) })
+	followed := slices.ContainsFunc(c.line[i+1:], func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), c.dir+etcdwire.SharedMark) })
 	if slots > 0 && followed {
 		c.event(key, true)
 	}
@@ -108,7 +110,7 @@ func (c *crowd) look(i int) {
 func (c *crowd) event(key string, put bool) {
 	for i := 0; i < len(c.line); i++ {
 		w, waits := c.ahead[string(c.line[i].Key)]
-		if waits && (key == w.key || w.end != "" && key >= w.key && key < w.end) && (!put || w.puts) {
+		if waits && (key == w.key || w.End != "" && key >= w.key && key < w.End) && (!put || w.Puts) {
 			c.look(i)
 		}
 	}
@@ -117,7 +119,7 @@ func (c *crowd) event(key string, put bool) {
 func (c *crowd) enter(slots int) {
 	c.rev++
 	s := &Store{prefix: "p/"}
-	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(spot{"a", fmt.Sprint(c.rev)}, slots, "12")), CreateRevision: c.rev})
+	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{"a", fmt.Sprint(c.rev)}, slots, "12")), CreateRevision: c.rev})
 	c.look(len(c.line) - 1)
 }
 
@@ -135,7 +137,7 @@ func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		slots := []int{driver.Unlimited, 1, 2, 3, 5}[rnd.IntN(5)]
-		c := &crowd{dir: "p/a/", ahead: map[string]span{}, held: map[string]bool{}}
+		c := &crowd{dir: "p/a/", ahead: map[string]etcdwire.Span{}, held: map[string]bool{}}
 		for range 200 {
 			c.looks = 0
 			before := len(c.held)

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/quick"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+
+	"testing/quick"
 )
 
 func TestEscapeHasOneSpellingForEachName(t *testing.T) {
@@ -43,7 +45,7 @@ func TestNoLineHoldsTheKeysOfAnother(t *testing.T) {
 	s := &Store{prefix: "primacy/"}
 	check := func(a, b []byte) bool {
 		key, dir := s.lineDir(string(a))+hex(0x1f), s.lineDir(string(b))
-		return (key >= dir && key < prefixEnd(dir)) == (string(a) == string(b))
+		return (key >= dir && key < etcdwire.PrefixEnd(dir)) == (string(a) == string(b))
 	}
 	if err := quick.Check(check, &quick.Config{MaxCount: 5000}); err != nil {
 		t.Error(err)
@@ -108,12 +110,12 @@ func TestClassify(t *testing.T) {
 		{codes.Unauthenticated, "etcdserver: invalid auth token", nil},
 		{codes.DeadlineExceeded, "context deadline exceeded", nil},
 	} {
-		if got := classify(status.Error(c.code, c.msg)); got != c.want {
-			t.Errorf("classify(%s) = %v, want %v", c.msg, got, c.want)
+		if got := etcdwire.Final(status.Error(c.code, c.msg)); got != c.want {
+			t.Errorf("etcdwire.Final(%s) = %v, want %v", c.msg, got, c.want)
 		}
 	}
 	wrapped := `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate has expired"`
-	if got, want := tlsReason(status.Error(codes.Unavailable, wrapped)), "x509: certificate has expired"; got != want {
+	if got, want := etcdwire.TLSReason(status.Error(codes.Unavailable, wrapped)), "x509: certificate has expired"; got != want {
 		t.Errorf("tlsReason = %q, want %q", got, want)
 	}
 }
@@ -124,7 +126,7 @@ func FuzzStanding(f *testing.F) {
 	f.Add("zz/\xff", int64(0), []byte(nil), []byte("{"))
 	f.Fuzz(func(t *testing.T, suffix string, lease int64, value, rec []byte) {
 		kv := &mvccpb.KeyValue{Lease: lease, Value: value, CreateRevision: 7}
-		st := standingOf(suffix, kv, ownerOf(&mvccpb.KeyValue{Value: rec}))
+		st := entryOf(suffix, kv, ownerOf(&mvccpb.KeyValue{Value: rec}))
 		if st.Token != 7 || (lease == 0) != (st.Lease == "") || string(st.Value) != string(value) {
 			t.Errorf("standing = %+v", st)
 		}
@@ -139,8 +141,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add("primacy/@session/12/ask/a", []byte(`{"token":"7","by":"x"}`))
 	f.Add("primacy/@session/12/ask/%", []byte(`[]`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		l := &lease{s: &Store{prefix: "primacy/"}, id: 0x12, key: "primacy/@session/12", slots: map[spot]*slot{
-			{name: "a"}: {spot: spot{name: "a"}, id: "id", token: 7}}}
+		l := &lease{s: &Store{prefix: "primacy/"}, id: 0x12, key: "primacy/@session/12", slots: map[seatID]*claimState{
+			{name: "a"}: {seatID: seatID{name: "a"}, id: "id", token: 7}}}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)

@@ -123,7 +123,7 @@ func (se *session) learn(mod, id int64) {
 	}
 }
 
-// Left implements [driver.Dwindling]. Etcd tells whole seconds, on the clock of its leader, which is the one that expires leases.
+// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on the clock of its leader, which is the one that expires leases.
 func (se *session) Left(ctx context.Context) (left, step time.Duration, err error) {
 	if left, _, err = se.s.wire.TimeToLive(ctx, "time to live", se.ref().id); isGone(err) {
 		err = se.goneErr("time to live")

@@ -24,7 +24,7 @@ func TestSimulatedAppendWhoseAnswerIsLost(t *testing.T) {
 		s, _ := gatedAt(t, c, 0, 0)
 		appended(t, s, "j", "1")
 		loses := func(key, value string) (bool, error) {
-			at, err := s.ring.use()
+			at, err := s.wire.Members.Use()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -35,7 +35,7 @@ func TestSimulatedAppendWhoseAnswerIsLost(t *testing.T) {
 			return added, err
 		}
 		if added, err := loses("2", "mine"); err == nil || final(err) || added {
-			t.Errorf("seed 1: Append = %v, %v, want an unknown outcome", added, err)
+			t.Errorf("seed 1: Append = %v, %v, want an unknown etcdwire.Outcome", added, err)
 		}
 		if added, err := loses("1", "mine"); err != nil || added {
 			t.Errorf("seed 1: Append of what another has kept = %v, %v, want false", added, err)
@@ -185,8 +185,8 @@ func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
 		}
 		// As after a move that stopped halfway: the record is on another lease than the claims.
 		rec := only(t, c, l.key)
-		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value, s.shelfLease(t.Context(), s.shelfOf("j")))}}
-		if _, _, err := s.txn(ending(t, 5*time.Second), "test", moved); err != nil {
+		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value, s.recordLease(t.Context(), s.leaseFor("j")))}}
+		if _, _, err := s.wire.Txn(ending(t, 5*time.Second), "test", moved); err != nil {
 			t.Fatal(err)
 		}
 		rec = only(t, c, l.key)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // answer is one that somebody was given: that his claim holds, or is gone.
@@ -178,7 +179,7 @@ func (st *stander) renew(ctx context.Context) {
 		rctx, cancel := context.WithTimeout(ctx, time.Second)
 		_ = st.l.Renew(rctx)
 		cancel()
-		sleep(ctx, 5*time.Second)
+		etcdwire.Sleep(ctx, 5*time.Second)
 	}
 }
 
@@ -220,14 +221,14 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 	p := driver.Place{Name: c.Name, Seat: c.Seat, ID: c.ID}
 	if err == nil {
 		p = places[0]
-		sleep(context.Background(), time.Duration(st.rnd.IntN(3)*st.rnd.IntN(20))*time.Millisecond)
+		etcdwire.Sleep(context.Background(), time.Duration(st.rnd.IntN(3)*st.rnd.IntN(20))*time.Millisecond)
 		p = st.await(p, follows)
 	}
 	if p.Held {
 		if follows {
 			st.l.Follow(p)
 		}
-		sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
+		etcdwire.Sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
 	}
 	ctx, cancel = st.patient(20 * time.Second)
 	defer cancel()
@@ -238,7 +239,7 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 		}
 	}
 	for st.l.Release(ctx, p) != nil && ctx.Err() == nil && !st.l.over() {
-		sleep(ctx, 50*time.Millisecond)
+		etcdwire.Sleep(ctx, 50*time.Millisecond)
 	}
 	return true
 }
@@ -263,7 +264,7 @@ func (st *stander) await(p driver.Place, follows bool) driver.Place {
 	p.Held = false
 	st.l.Follow(p)
 	for ctx.Err() == nil {
-		sleep(ctx, 5*time.Millisecond)
+		etcdwire.Sleep(ctx, 5*time.Millisecond)
 		st.ct.mu.Lock()
 		got, ok := st.held[p.ID]
 		st.ct.mu.Unlock()
@@ -346,7 +347,7 @@ func TestSimulatedHeldIsTrue(t *testing.T) {
 			for i := range clients {
 				s, _ := gatedAt(t, c, i, i%3)
 				if i%2 == 1 {
-					s.hub.above, s.hub.below = 3, 2
+					s.wire.s.wire.Hub.Above, s.wire.Hub.Below = 3, 2
 				}
 				stores = append(stores, s)
 			}

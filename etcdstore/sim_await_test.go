@@ -12,6 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // waitsIn has a claim of a new client wait in the line x, with its watch open before, as where the process has waited there lately.
@@ -89,7 +90,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		messages []message
-		fate     fate
+		outcome     outcome
 		unsure   bool
 	}{
 		"all before it go":                     {[]message{{since: 100}, told(gone(101, "b")), told(gone(102, "a"))}, holds, false},
@@ -113,35 +114,35 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 			for _, wide := range []bool{false, true} {
 				s := &Store{prefix: "primacy/", ring: &ring{}}
 				h := newHub(s)
-				s.hub, h.started = h, true
-				l := &lease{s: s, slots: map[spot]*slot{}}
-				l.news.init()
-				a := &await{l: l, at: spot{name: "x"}, key: dir + "own", token: 100, changed: make(chan struct{}, 1),
-					seen: 100, ahead: []rival{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
+				s.wire.Hub, h.started = h, true
+				l := &lease{s: s, slots: map[seatID]*claimState{}}
+				l.newsbox.init()
+				a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100, changed: make(chan struct{}, 1),
+					seen: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
 				if wide {
-					h.above = 0
+					h.Above = 0
 				}
-				h.enlist(a)
-				src := h.source(a.in[0])
-				if wide != (src == h.wide) {
+				a.enlist()
+				src := h.Source(a.in[0])
+				if wide != (src == h.PrefixWatch) {
 					t.Fatal("not the watch that was meant")
 				}
 				for _, m := range c.messages {
-					h.mu.Lock()
+					h.Lock()
 					switch {
 					case m.ended:
-						h.wide.orNone().forget()
+						h.PrefixWatch.orNone().forget()
 						a.in[0].forget()
 					case m.since != 0:
-						src.id = 1
-						h.stood(src, m.since)
+						src.ID = 1
+						h.Stood(src, m.since)
 					default:
-						h.deliver(src, m.events)
+						h.Deliver(src, m.events)
 					}
-					h.mu.Unlock()
+					h.Unlock()
 				}
-				if f, unsure, _ := h.ask(a); f != c.fate || unsure != c.unsure {
-					t.Errorf("wide %v: fate %d, unsure %v, want %d, %v", wide, f, unsure, c.fate, c.unsure)
+				if f, unsure, _ := a.ask(); f != c.outcome || unsure != c.unsure {
+					t.Errorf("wide %v: outcome %d, unsure %v, want %d, %v", wide, f, unsure, c.outcome, c.unsure)
 				}
 			}
 		})
@@ -202,13 +203,13 @@ func TestSimulatedLongLine(t *testing.T) {
 		<-at[0]
 		near := 0
 		for _, l := range leases {
-			l.s.hub.mu.Lock()
-			for _, w := range l.s.hub.watches {
-				if w.narrow && w.end != "" {
+			l.s.wire.Hub.Lock()
+			for _, w := range l.s.wire.Hub.Watches {
+				if w.Replaceable && w.End != "" {
 					near++
 				}
 			}
-			l.s.hub.mu.Unlock()
+			l.s.wire.Hub.Unlock()
 		}
 		if near > 17 {
 			t.Errorf("seed 1: %d of %d in line hear of all of it, want those who are near their turn", near, n)
@@ -270,7 +271,7 @@ func TestSimulatedWideWatch(t *testing.T) {
 			release(i) // while it begins
 		}
 		time.Sleep(2 * time.Second)
-		if n := opened(s.hub); n != 1 {
+		if n := opened(s.wire.Hub); n != 1 {
 			t.Errorf("seed 1: %d watches are open for %d lines, want one", n, names-10)
 		}
 		before := g.calls.Load()
@@ -285,9 +286,9 @@ func TestSimulatedWideWatch(t *testing.T) {
 			release(i) // while it ends
 		}
 		time.Sleep(5 * time.Second)
-		s.hub.mu.Lock()
-		wide := s.hub.wide
-		s.hub.mu.Unlock()
+		s.wire.Hub.Lock()
+		wide := s.wire.Hub.PrefixWatch
+		s.wire.Hub.Unlock()
 		if wide != nil {
 			t.Error("seed 1: the wide watch stays for five lines")
 		}
@@ -298,11 +299,11 @@ func TestSimulatedWideWatch(t *testing.T) {
 }
 
 // opened returns how many watches a hub has asked etcd for, of those that see deletions only.
-func opened(h *hub) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, w := range h.byID {
-		if !w.puts {
+func opened(h *etcdwire.Hub) (n int) {
+	h.Lock()
+	defer h.Unlock()
+	for _, w := range h.ByID {
+		if !w.Puts {
 			n++
 		}
 	}
@@ -337,7 +338,7 @@ func TestSimulatedFollowedTakeOver(t *testing.T) {
 		time.Sleep(3 * time.Second) // between two looks that nothing gives cause for, which come some 2 s apart
 		var requests atomic.Int64
 		g.set(func() { g.before = func(any) { requests.Add(1) } })
-		if n := opened(s.hub); n != 1 {
+		if n := opened(s.wire.Hub); n != 1 {
 			t.Errorf("seed 1: %d watches are open for %d places, want one", n, names)
 		}
 		if err := holds.Close(ending(t, 10*time.Second)); err != nil {

@@ -2,12 +2,14 @@ package etcdstore
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // TestSimulatedFollowOutlivesAFailedRead: the read of a followed place fails once. It is read again soon, and not left to the timer.
@@ -41,7 +43,7 @@ func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 1)
-		s.hub.above, s.hub.below = 0, -1
+		s.wire.s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
 		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
 		p := claimed(t, l, "x")
 		time.Sleep(6 * time.Second)
@@ -100,7 +102,7 @@ func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 1)
-		s.hub.above, s.hub.below = 0, -1
+		s.wire.s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
 		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
 		stand := func(l *lease, seat string) driver.Place {
 			p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x" + l.ID() + seat, Seat: seat, Slots: 2})
@@ -241,14 +243,14 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 		s, _ := gatedAt(t, c, 1, 0)
 		claimed(t, granted(t, first, "a", 4*time.Minute), "x")
 		l := granted(t, s, "b", 4*time.Minute)
-		sl := l.open(spot{name: "x"})
+		sl := l.seats.open(seatID{name: "x"})
 		defer l.drop(sl)
 		if err := l.Release(ending(t, 10*time.Second), claimed(t, l, "x")); err != nil {
 			t.Fatal(err)
 		}
 		sl.id, sl.key = "x-2", s.lineDir("x")+l.ID()
 		p := l.entered(sl, 1000, 1000, false)
-		if a := l.newAwait(p, nil); a.seen != 0 || a.whole || len(a.ahead) > 0 {
+		if a := l.newWaiter(p, nil); a.seen != 0 || a.whole || len(a.ahead) > 0 {
 			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.seen)
 		}
 	})
@@ -275,7 +277,7 @@ func TestSimulatedHeldAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= settling/2 {
+		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= etcdwire.Settling/2 {
 			t.Errorf("seed 1: news = %+v after %v, want it gone at once", n, time.Since(begun))
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // What etcd does as it fills up: its applier carries a Txn out and answers then that there is no space.
@@ -20,7 +21,7 @@ func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 		l := granted(t, s, "a", time.Minute)
 		c.Fill(true, func(txn *pb.TxnRequest) bool { return puts(txn, s.lineDir("x")+l.ID()) })
 		if _, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x-1"}); err == nil || final(err) {
-			t.Fatalf("seed 1: Claim = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", err)
 		}
 		c.Fill(false, nil)
 		if err := l.Release(ending(t, 5*time.Second), driver.Place{Name: "x", ID: "x-1"}); err != nil {
@@ -41,7 +42,7 @@ func TestSimulatedBatchAsEtcdFillsUp(t *testing.T) {
 		c.Fill(true, func(txn *pb.TxnRequest) bool { return nested(txn) == 4 })
 		open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
 			err := do(ctx)
-			if noSpace(err) && len(first) == 0 {
+			if etcdwire.NoSpace(err) && len(first) == 0 {
 				for _, kv := range c.Keys("primacy/x") {
 					first[string(kv.Key)] = kv.CreateRevision
 				}
@@ -73,7 +74,7 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 		q := claimed(t, next, "x")
 		g.set(func() { g.before = nil })
 		c.Fill(false, func(txn *pb.TxnRequest) bool { return puts(txn, l.key) })
-		if err := l.Release(ending(t, 5*time.Second), p); !noSpace(err) || final(err) {
+		if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) || final(err) {
 			t.Errorf("seed 1: Release = %v, want etcd's error: a put of the claim may be under way", err)
 		}
 		if _, err := next.Wait(ending(t, 5*time.Second), q); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // leaving returns p with a record to leave.
@@ -58,7 +59,7 @@ func putsRecord(req any) bool {
 // doubtful has the first answer to a new claim on name be lost: so it is given up by a fence.
 func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Place {
 	t.Helper()
-	at, err := l.s.ring.use()
+	at, err := l.s.wire.Members.Use()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Pl
 	c.Hold(0, m, false, true)
 	p := claimed(t, l, name)
 	c.Hold(0, m, false, false)
-	if !l.slots[spotOf(p)].doubt {
+	if !l.seats.by[seatOf(p)].doubt {
 		t.Fatal("seed 1: the claim is not in doubt")
 	}
 	return p
@@ -82,13 +83,13 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 		next, _ := gatedAt(t, c, 1, 0)
 		heir := granted(t, next, "b", time.Minute)
 		q := claimed(t, heir, "x")
-		s.shelfLease(ending(t, time.Second), s.shelfOf("j"))
+		s.recordLease(ending(t, time.Second), s.leaseFor("j"))
 		sent := g.capture(s.journalDir("j") + "k")
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, true)
 		}
 		if err := l.Release(ending(t, 3*time.Second), leaving(p, "j", "k", "first")); err == nil || final(err) {
-			t.Fatalf("seed 1: Release = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 		}
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, false)
@@ -118,7 +119,7 @@ func TestSimulatedReleaseThatNeverArrivedLeavesItsRecord(t *testing.T) {
 			p := leaving(claimed(t, l, "x"), "j", "k", "v")
 			refuse(g, putsRecord, silence)
 			if err := l.Release(ending(t, 5*time.Second), p); err == nil || final(err) {
-				t.Errorf("seed 1: Release = %v, want an unknown outcome", err)
+				t.Errorf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 			}
 			g.set(func() { g.instead = nil })
 			if err := l.Release(ending(t, 5*time.Second), p); err != nil {
@@ -152,7 +153,7 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 					if keys := c.Keys("primacy/" + p.Name + "/"); len(keys) > 0 {
 						t.Errorf("seed 1: %s stands after its release", keys[0].Key)
 					}
-					time.Sleep(2 * noteOff)
+					time.Sleep(2 * recordsOff)
 				}
 				if err := l.Transfer(ending(t, 20*time.Second), leaving(r, "j", "k", "v"), next.Token); err != nil {
 					t.Errorf("seed 1: Transfer = %v", err)
@@ -162,7 +163,7 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 				}
 				mustKeep(t, c)
 				g.set(func() { g.instead = nil })
-				time.Sleep(2 * noteOff)
+				time.Sleep(2 * recordsOff)
 				if err := l.Release(ending(t, 5*time.Second), leaving(claimed(t, l, "w"), "j", "k", "v")); err != nil {
 					t.Errorf("seed 1: Release of a new claim = %v", err)
 				}
@@ -188,7 +189,7 @@ func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 			if keys := c.Keys("primacy/" + p.Name + "/"); len(keys) > 0 {
 				t.Errorf("seed 1: %s stands after its release", keys[0].Key)
 			}
-			time.Sleep(2 * noteOff)
+			time.Sleep(2 * recordsOff)
 		}
 		if err := l.Transfer(ending(t, 20*time.Second), leaving(places[2], "j", "z", "v"), next.Token); err != nil {
 			t.Errorf("seed 1: Transfer = %v", err)
@@ -215,14 +216,14 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
-		at := s.shelfOf("j")
+		at := s.leaseFor("j")
 		end := func() {
-			if err := c.Revoke(ending(t, 5*time.Second), s.shelfID(at, 0)); err != nil {
+			if err := c.Revoke(ending(t, 5*time.Second), s.leaseID(at, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, p := range []driver.Place{claimed(t, l, "x"), doubtful(t, c, l, "y")} {
-			if id := s.shelfLease(ending(t, time.Second), at); id != s.shelfID(at, 0) {
+			if id := s.recordLease(ending(t, time.Second), at); id != s.leaseID(at, 0) {
 				t.Fatalf("seed 1: the lease for records is %x", id)
 			}
 			end()
@@ -236,8 +237,8 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), leaving(claimed(t, l, "z"), "j", "k", "v")); err != nil {
 			t.Fatal(err)
 		}
-		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.shelfID(at, 0) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.shelfID(at, 0))
+		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.leaseID(at, 0) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.leaseID(at, 0))
 		}
 		end()
 		there, added, err := s.Append(ending(t, 5*time.Second), "j", driver.Record{Key: "l", Value: []byte("v")}, 9)
@@ -299,11 +300,11 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 			}
 			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"),
 				leaving(claimed(t, l, "z"), "j", "00", "v"))
-			s.shelfLease(ending(t, time.Second), s.shelfOf("j"))
+			s.recordLease(ending(t, time.Second), s.leaseFor("j"))
 			refused := 0
 			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
 				err := do(ctx)
-				if err != nil && !tooMany(err) {
+				if err != nil && !etcdwire.TooMany(err) {
 					refused++
 				}
 				return err
@@ -335,7 +336,7 @@ func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 				for i := range many {
 					places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i), "v"))
 				}
-				all := noSpace(refusal) || errors.Is(rpctypes.Error(refusal), rpctypes.ErrPermissionDenied) // of one as of the others
+				all := etcdwire.NoSpace(refusal) || errors.Is(rpctypes.Error(refusal), rpctypes.ErrPermissionDenied) // of one as of the others
 				bad := func(req any) bool { return all && putsRecord(req) || puts(req, s.journalDir("j")+"50") }
 				released := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
 					if bad(req) {
@@ -347,7 +348,7 @@ func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 				if err := released(); err != nil {
 					t.Errorf("seed 1: Release = %v", err)
 				}
-				if n := g.calls.Load() - before; n > many*2/3 && !tooMany(refusal) {
+				if n := g.calls.Load() - before; n > many*2/3 && !etcdwire.TooMany(refusal) {
 					t.Errorf("seed 1: %d releases took %d requests", many, n)
 				}
 				if keys := c.Keys("primacy/r"); len(keys) > 0 {

@@ -10,15 +10,16 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // awaitsOf returns how many claims hear of something in a hub.
-func awaitsOf(h *hub) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	seen := map[*await]bool{}
-	for _, w := range h.watches {
-		for _, a := range w.awaits {
+func awaitsOf(h *etcdwire.Hub) int {
+	h.Lock()
+	defer h.Unlock()
+	seen := map[*waiter]bool{}
+	for _, w := range h.Watches {
+		for _, a := range w.Listeners {
 			seen[a] = true
 		}
 	}
@@ -91,7 +92,7 @@ func TestSimulatedFollowedTwiceDuringALook(t *testing.T) {
 		l.Follow(p)
 		close(release)
 		time.Sleep(5 * time.Second)
-		if n := awaitsOf(s.hub); n != 1 {
+		if n := awaitsOf(s.wire.Hub); n != 1 {
 			t.Errorf("seed 1: %d awaits for one followed place", n)
 		}
 		if err := l.Release(ending(t, 10*time.Second), p); err != nil {
@@ -99,7 +100,7 @@ func TestSimulatedFollowedTwiceDuringALook(t *testing.T) {
 		}
 		_ = hl.Release(ending(t, 10*time.Second), hp)
 		time.Sleep(2 * time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
+		if n := awaitsOf(s.wire.Hub); n != 0 {
 			t.Errorf("seed 1: two minutes after its release %d awaits are left", n)
 		}
 	})
@@ -124,8 +125,8 @@ func TestSimulatedClosedDuringALook(t *testing.T) {
 		}
 		close(release)
 		time.Sleep(2 * time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
-			t.Errorf("seed 1: two minutes after Close %d awaits are left in %d watches", n, len(s.hub.watches))
+		if n := awaitsOf(s.wire.Hub); n != 0 {
+			t.Errorf("seed 1: two minutes after Close %d awaits are left in %d watches", n, len(s.wire.Hub.Watches))
 		}
 	})
 }
@@ -156,7 +157,7 @@ func TestSimulatedFollowedAgainBetweenRounds(t *testing.T) {
 			l.Follow(places...)
 		}
 		time.Sleep(time.Minute)
-		if n := awaitsOf(s.hub); n != names {
+		if n := awaitsOf(s.wire.Hub); n != names {
 			t.Errorf("seed 1: %d awaits for %d followed places", n, names)
 		}
 	})
@@ -178,7 +179,7 @@ func TestSimulatedReleasedDuringALook(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-turn
-		if awaitsOf(s.hub) != 1 {
+		if awaitsOf(s.wire.Hub) != 1 {
 			t.Skip("nothing is kept")
 		}
 		came, release := g.heldLook() // by the timer, after some seconds
@@ -188,8 +189,8 @@ func TestSimulatedReleasedDuringALook(t *testing.T) {
 		}
 		close(release)
 		time.Sleep(2 * time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
-			t.Errorf("seed 1: two minutes after the release %d awaits are left in %d watches", n, len(s.hub.watches))
+		if n := awaitsOf(s.wire.Hub); n != 0 {
+			t.Errorf("seed 1: two minutes after the release %d awaits are left in %d watches", n, len(s.wire.Hub.Watches))
 		}
 	})
 }
@@ -227,14 +228,14 @@ func TestSimulatedSessionsLeaveNothingBehind(t *testing.T) {
 			before := g.calls.Load()
 			close(release)
 			time.Sleep(time.Minute)
-			t.Logf("after the session's end: %d requests, %d awaits in %d watches are left", g.calls.Load()-before, awaitsOf(s.hub), len(s.hub.watches))
+			t.Logf("after the session's end: %d requests, %d awaits in %d watches are left", g.calls.Load()-before, awaitsOf(s.wire.Hub), len(s.wire.Hub.Watches))
 			if err := l.Close(ending(t, 10*time.Second)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
-			t.Errorf("seed 1: %d awaits in %d watches are left of sessions that are over", n, len(s.hub.watches))
+		if n := awaitsOf(s.wire.Hub); n != 0 {
+			t.Errorf("seed 1: %d awaits in %d watches are left of sessions that are over", n, len(s.wire.Hub.Watches))
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // underLimit gives do a session of 40 claims at a server with a small --max-txn-ops. It has been renewed.
@@ -31,9 +32,9 @@ func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster,
 		if _, err := l.Claim(ending(t, 20*time.Second), claims...); err != nil {
 			t.Fatal(err)
 		}
-		l.pool.mu.Lock()
+		l.batch.mu.Lock()
 		l.pool.most = 0 // as if they had entered one by one
-		l.pool.mu.Unlock()
+		l.batch.mu.Unlock()
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 				g.set(func() {
 					g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
 						err := do(ctx)
-						if tooMany(err) {
+						if etcdwire.TooMany(err) {
 							refused++
 						}
 						return err
@@ -63,8 +64,8 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 						t.Fatalf("max-txn-ops %d: %v", ops, err)
 					}
 					for _, kv := range c.Keys("primacy/x") {
-						if kv.Lease != l.anchored().id {
-							t.Errorf("%s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.anchored().id)
+						if kv.Lease != l.ref().id {
+							t.Errorf("%s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.ref().id)
 						}
 					}
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time. Whose turn has come hears of it well before the timer beside the watch.
@@ -122,7 +123,7 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 77))
 			go func() {
 				for stop.Err() == nil {
-					sleep(stop, time.Duration(rnd.IntN(4000))*time.Millisecond)
+					etcdwire.Sleep(stop, time.Duration(rnd.IntN(4000))*time.Millisecond)
 					c.Reset(1, rnd.IntN(3))
 				}
 			}()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // appended appends a record that is not there.
@@ -43,19 +44,19 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 		b, _ := gatedAt(t, c, 1, 1)
 		appended(t, a, "j", "1")
 		appended(t, b, "j", "2")
-		at := a.shelfOf("j")
-		ids := map[int64]bool{a.shelfID(at, 0): true}
+		at := a.leaseFor("j")
+		ids := map[int64]bool{a.leaseID(at, 0): true}
 		for _, kv := range c.Keys("primacy/" + journals) {
 			if !ids[kv.Lease] {
-				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.shelfID(at, 0))
+				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.leaseID(at, 0))
 			}
 		}
-		left, ours, err := b.shelfLeft(ending(t, time.Second), "test", a.shelfID(at, 0))
+		left, ours, err := b.recordLeaseLeft(ending(t, time.Second), "test", a.leaseID(at, 0))
 		if err != nil || !ours || left < 429*24*time.Hour || left > 430*24*time.Hour {
 			t.Errorf("seed 1: the lease lives for %v more, ours %v, %v", left, ours, err)
 		}
 		other := &Store{prefix: "other/", ring: a.ring}
-		for _, id := range []int64{a.shelfID(at, 1), a.shelfID(shelf{at.month + 1, at.shard}, 0), a.shelfID(shelf{at.month, at.shard + 1}, 0), other.shelfID(at, 0)} {
+		for _, id := range []int64{a.leaseID(at, 1), a.leaseID(recordLeaseID{at.month + 1, at.shard}, 0), a.leaseID(recordLeaseID{at.month, at.shard + 1}, 0), other.leaseID(at, 0)} {
 			if ids[id] || id <= 0 {
 				t.Errorf("seed 1: ID %x is used twice, or none", id)
 			}
@@ -68,14 +69,14 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
-		at, next := s.shelfOf("j"), s.shelfOf("k")
-		leaseGrant(t, c, s.shelfID(at, 0), 60)
+		at, next := s.leaseFor("j"), s.leaseFor("k")
+		leaseGrant(t, c, s.leaseID(at, 0), 60)
 		for try := range otherIDs {
-			leaseGrant(t, c, s.shelfID(next, try), int64((shelfTTL-time.Hour)/time.Second))
+			leaseGrant(t, c, s.leaseID(next, try), int64((recordTTL-time.Hour)/time.Second))
 		}
 		appended(t, s, "j", "1")
-		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.shelfID(at, 1) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.shelfID(at, 1))
+		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.leaseID(at, 1) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.leaseID(at, 1))
 		}
 		appended(t, s, "k", "1")
 		if kv := only(t, c, s.journalDir("k")); kv.Lease != 0 {
@@ -105,10 +106,10 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		if err := l.Release(ending(t, 10*time.Second), leaving(p, "j", "1", "v")); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > noteWait+100*time.Millisecond {
+		if took := time.Since(begun); took > recordWait+100*time.Millisecond {
 			t.Errorf("seed 1: a release took %v", took)
 		}
-		time.Sleep(2 * callLimit)
+		time.Sleep(2 * etcdwire.CallLimit)
 		before := asked.Load()
 		begun = time.Now()
 		if err := l.Release(ending(t, 10*time.Second), leaving(q, "j", "2", "v")); err != nil {
@@ -120,9 +121,9 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		}
 		mustKeep(t, c, "j/1=v", "j/2=v", "j/3=v")
 		g.set(func() { g.instead = nil })
-		time.Sleep(shelfPause)
+		time.Sleep(grantPause)
 		appended(t, s, "j", "4")
-		if kv := only(t, c, s.journalDir("j")+"4"); kv.Lease != s.shelfID(s.shelfOf("j"), 0) {
+		if kv := only(t, c, s.journalDir("j")+"4"); kv.Lease != s.leaseID(s.leaseFor("j"), 0) {
 			t.Errorf("seed 1: the record hangs on lease %x, want one for records", kv.Lease)
 		}
 	})
@@ -144,7 +145,7 @@ func TestSimulatedOldShelvesGo(t *testing.T) {
 			simulated(t, func(t *testing.T, cluster *etcdsim.Cluster) {
 				for _, m := range c.visits {
 					s, _ := gatedAt(t, cluster, 0, 0)
-					s.shelves.now = func() time.Time { return time.Now().Add(time.Duration(m) * month) }
+					s.journal.now = func() time.Time { return time.Now().Add(time.Duration(m) * month) }
 					appended(t, s, "j", fmt.Sprintf("%02d", m))
 					time.Sleep(time.Second) // the clearing has no caller who waits
 				}
@@ -176,7 +177,7 @@ func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), p); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * shelfPause)
+		time.Sleep(2 * grantPause)
 		appended(t, s, "j", "3")
 		mustKeep(t, c, "j/1=v", "j/2=v", "j/3=v")
 		for _, kv := range c.Keys("primacy/" + journals) {
@@ -220,7 +221,7 @@ func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
 		if err := l.Release(ending(t, 20*time.Second), places...); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > noteWait+200*time.Millisecond {
+		if took := time.Since(begun); took > recordWait+200*time.Millisecond {
 			t.Errorf("seed 1: %d releases took %v", many, took)
 		}
 		if n := len(recordsIn(c)); n != many {

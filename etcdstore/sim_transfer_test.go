@@ -12,6 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // TestSimulatedTransferInALongLine: more claims stand between than one Txn can remove. All of them hear that they are gone.
@@ -73,9 +74,9 @@ func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir 
 
 // handed returns the holder's claim as handing made it.
 func handed(l *lease) driver.Place {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.slots[spot{name: "x"}].place()
+	l.seats.mu.Lock()
+	defer l.seats.mu.Unlock()
+	return l.seats.by[seatID{name: "x"}].place()
 }
 
 // TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so. The session moves to another lease meanwhile, which
@@ -103,7 +104,7 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 					}
 				})
 				if err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token); err == nil || final(err) {
-					t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+					t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 				}
 				g.set(func() { g.after, g.instead = nil, nil })
 				c.Hold(0, 0, false, false)
@@ -152,7 +153,7 @@ func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 			t.Errorf("seed 1: the session's other claim: %v", err)
 		}
 		if again := claimed(t, l, "x"); again.Held {
-			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the heir", again)
+			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the heir", etcdwire.Again)
 		}
 	})
 }
@@ -165,10 +166,10 @@ func TestSimulatedTransferAfterAMove(t *testing.T) {
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		old := l.anchored().id
+		old := l.ref().id
 		changeLeader(c)
-		if err := renewedOnce(t, l); err != nil || l.anchored().id == old {
-			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.anchored().id != old)
+		if err := renewedOnce(t, l); err != nil || l.ref().id == old {
+			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.ref().id != old)
 		}
 		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
 			t.Fatal(err)
@@ -191,7 +192,7 @@ func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 			return ok && len(txn.Success) > 1 && len(txn.Compare) == 2
 		})
 		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
-			t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		if err := c.Delete(ending(t, 10*time.Second), l.keyOf(p), int64(p.Token)); err != nil {
 			t.Fatal(err)
@@ -274,7 +275,7 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 			}
 		})
 		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
-			t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		begun := time.Now()
 		if n, took := <-told, time.Since(begun); !n.Gone || n.Place.Token != p.Token || took > handOver {
@@ -302,8 +303,8 @@ func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 				}
 			}
 		})
-		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoHeir) {
-			t.Errorf("seed 1: Transfer = %v, want ErrNoHeir", err)
+		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoSuccessor) {
+			t.Errorf("seed 1: Transfer = %v, want ErrNoSuccessor", err)
 		}
 		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision, keys[1].CreateRevision)) != p.Token {
 			t.Errorf("seed 1: %d claims stand, want the holder and the one between", len(keys))

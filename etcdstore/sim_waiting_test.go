@@ -12,6 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // handOver is how soon a waiter knows that its turn has come where nothing is amiss. The poll beside its watch takes 4 s at least.
@@ -213,11 +214,11 @@ func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
 		if asked.Load() < 2 || ranged.Load() > 0 {
 			t.Errorf("seed 1: in a quiet minute it asked %d times and read the line %d times, want some and none", asked.Load(), ranged.Load())
 		}
-		s.hub.mu.Lock()
-		for _, w := range s.hub.watches {
-			w.subs, w.awaits = map[*sub]struct{}{}, nil // nobody is told anything any more
+		s.wire.Hub.Lock()
+		for _, w := range s.wire.Hub.Watches {
+			w.subs, w.Listeners = map[*etcdwire.Sub]struct{}{}, nil // nobody is told anything any more
 		}
-		s.hub.mu.Unlock()
+		s.wire.Hub.Unlock()
 		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
 			t.Fatal(err)
 		}

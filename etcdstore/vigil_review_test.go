@@ -170,13 +170,13 @@ func TestSimulatedMuteMemberIsLeft(t *testing.T) {
 		l.heart.mu.Lock()
 		l.heart.busy = true // no other call blames it
 		l.heart.mu.Unlock()
-		at, err := s.ring.use()
+		at, err := s.wire.Members.Use()
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Freeze(a)
 		time.Sleep(time.Second)
-		if !s.ring.left(at) {
+		if !s.wire.Members.Left(at) {
 			t.Error("seed 1: after a second of silence the member is still the one to ask")
 		}
 		c.Thaw(a)

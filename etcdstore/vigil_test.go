@@ -222,7 +222,7 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 		})
 		at := held(t, waiter, p)
 		time.Sleep(time.Second)
-		entry := g.capture(a.claimKey(spot{name: "y"}, 0, holder.stem))
+		entry := g.capture(a.claimKey(seatID{name: "y"}, 0, holder.stem))
 		go func() { _, _ = holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "y", ID: "y-1"}) }()
 		time.Sleep(100 * time.Millisecond)
 		if err := holder.Release(ending(t, 10*time.Second), driver.Place{Name: "y", ID: "y-1", Token: uint64(only(t, c, "primacy/y/").CreateRevision)}); err != nil {
@@ -281,13 +281,13 @@ func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
 		_, k, waiter, p := pairOf(t, c, short)
 		at := held(t, waiter, p)
 		time.Sleep(5 * time.Second)
-		waiter.s.hub.mu.Lock()
-		for id, w := range waiter.s.hub.byID { // what comes on them is taken for a watch that was given up
+		waiter.s.wire.Hub.Lock()
+		for id, w := range waiter.s.wire.Hub.ByID { // what comes on them is taken for a watch that was given up
 			if !strings.Contains(w.key, beats) {
-				delete(waiter.s.hub.byID, id)
+				delete(waiter.s.wire.Hub.ByID, id)
 			}
 		}
-		waiter.s.hub.mu.Unlock()
+		waiter.s.wire.Hub.Unlock()
 		last := k.stop()
 		if took := (<-at).Sub(last); took > 3*short {
 			t.Errorf("seed 1: the waiter held %v after the last heartbeat", took)
@@ -305,9 +305,9 @@ func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
 		p := claimed(t, second, "x")
 		at := held(t, second, p)
 		time.Sleep(time.Second)
-		b.vigils.mu.Lock()
-		n := len(b.vigils.by)
-		b.vigils.mu.Unlock()
+		b.liveness.mu.Lock()
+		n := len(b.liveness.by)
+		b.liveness.mu.Unlock()
 		if n != 0 {
 			t.Errorf("seed 1: %d vigils", n)
 		}
@@ -333,9 +333,9 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 			at = append(at, held(t, waiter, claimed(t, waiter, name)))
 		}
 		time.Sleep(2 * time.Second)
-		b.vigils.mu.Lock()
-		n := len(b.vigils.by)
-		b.vigils.mu.Unlock()
+		b.liveness.mu.Lock()
+		n := len(b.liveness.by)
+		b.liveness.mu.Unlock()
 		if n != 1 {
 			t.Errorf("seed 1: %d vigils over one session", n)
 		}
@@ -346,10 +346,10 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		b.vigils.mu.Lock()
-		defer b.vigils.mu.Unlock()
-		if len(b.vigils.by) != 0 {
-			t.Errorf("seed 1: %d vigils are left", len(b.vigils.by))
+		b.liveness.mu.Lock()
+		defer b.liveness.mu.Unlock()
+		if len(b.liveness.by) != 0 {
+			t.Errorf("seed 1: %d vigils are left", len(b.liveness.by))
 		}
 	})
 }
@@ -383,9 +383,9 @@ func TestSimulatedCrashBeforeOneWhoFollows(t *testing.T) {
 		if took := (<-told).Sub(last); took < short || took > short*3/2 {
 			t.Errorf("seed 1: the place that is followed was held %v after the last heartbeat", took)
 		}
-		waiter.s.vigils.mu.Lock()
-		defer waiter.s.vigils.mu.Unlock()
-		if n := len(waiter.s.vigils.by); n != 0 {
+		waiter.s.liveness.mu.Lock()
+		defer waiter.s.liveness.mu.Unlock()
+		if n := len(waiter.s.liveness.by); n != 0 {
 			t.Errorf("seed 1: %d vigils are left", n)
 		}
 	})
