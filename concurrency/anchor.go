@@ -6,6 +6,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // anchor is the lease that claims hang on.
@@ -36,7 +38,7 @@ func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	if at != 0 {
 		return at, nil
 	}
-	if err := acquire(ctx, s.granting); err != nil {
+	if err := etcdwire.Acquire(ctx, s.granting); err != nil {
 		return 0, err
 	}
 	defer func() { <-s.granting }()
@@ -97,7 +99,7 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 	if was.term == term && !dead && len(s.astray(was.id)) == 0 && s.is(was) {
 		return nil
 	}
-	if err := acquire(ctx, s.granting); err != nil {
+	if err := etcdwire.Acquire(ctx, s.granting); err != nil {
 		return err
 	}
 	defer func() { <-s.granting }()
@@ -168,12 +170,13 @@ func (s *Session) seconds() int64 { return int64(s.granted.Seconds()) }
 // attach hangs claims on a lease. Each put compares the key's mod revision too: one that is carried out late would hang the claim on a lease
 // that nobody renews any more. errGone: a claim that should stand does not.
 func (s *Session) attach(ctx context.Context, claims []*claim, id v3.LeaseID) error {
-	return inParts(s.wire, claims, func(part []*claim) (err error) {
-		for len(part) > 0 && err == nil {
+	_, err := s.wire.limit().InChunks(len(claims), func(from, to int) (goOn bool, err error) {
+		for part := claims[from:to]; len(part) > 0 && err == nil; {
 			part, err = s.attachSome(ctx, part, id)
 		}
-		return err
+		return true, err
 	})
+	return err
 }
 
 // attachSome moves claims in one Txn, and returns those whose mod revision was another than we knew. It is known then.

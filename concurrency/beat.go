@@ -8,10 +8,11 @@ import (
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // beat renews the session and ends it in time, whatever the client is doing: every call runs beside it. It looks at the clock once a
@@ -107,14 +108,15 @@ func (s *Session) renew(ctx context.Context) error {
 	if at.id != 0 && at.id != s.id {
 		leases = append(leases, at.id)
 	}
-	var p etcdstore.Proof
+	var p etcdwire.Proof
 	var err error
 	for {
-		claims = claims[:min(s.wire.ops(), len(claims))]
+		claims = claims[:min(s.wire.limit().Keys(), len(claims))]
 		p, err = s.renewer.renew(ctx, leases, key, keysOf(claims, at.id))
-		if !crowded(err) || !s.wire.fewer(len(claims)) {
+		if !etcdwire.TooMany(err) || len(claims) <= 1 {
 			break
 		}
+		s.wire.limit().Refused(len(claims))
 	}
 	if len(claims) == 0 && key != "" && denied(err) {
 		p, err = s.renewer.renew(ctx, leases, "", nil)
@@ -138,7 +140,7 @@ func (s *Session) renew(ctx context.Context) error {
 }
 
 // verify judges a proof: claims stand, and every one hangs on a lease that may be trusted.
-func (s *Session) verify(ctx context.Context, at anchor, p etcdstore.Proof, claims []*claim) error {
+func (s *Session) verify(ctx context.Context, at anchor, p etcdwire.Proof, claims []*claim) error {
 	if err := s.compare(claims, p.Keys, at.id); err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ func (s *Session) known(ttl int64) error {
 	if s.vague++; s.vague == 1 {
 		s.vagueSince = s.clock()
 	}
-	if s.vague > 2 && s.clock()-s.vagueSince >= again {
+	if s.vague > 2 && s.clock()-s.vagueSince >= etcdwire.Again {
 		return errGone
 	}
 	return errVague
@@ -181,7 +183,7 @@ func (s *Session) settleEmpty(proven bool) error {
 }
 
 // compare holds claims against how their keys stood, and notes whether they hang on a lease.
-func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.LeaseID) error {
+func (s *Session) compare(claims []*claim, found []etcdwire.State, lease v3.LeaseID) error {
 	now := int64(s.clock())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +192,7 @@ func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.Lea
 		switch {
 		case s.claims[c.key] != c || c.leaving:
 			// given up meanwhile
-		case found[i].Tied:
+		case found[i].Attached:
 			c.lease, c.sure, c.tied = lease, true, true
 		case found[i].Stands:
 			c.sure = true
@@ -208,7 +210,8 @@ func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.Lea
 
 // read compares claims without a proof.
 func (s *Session) read(ctx context.Context, claims []*claim, lease v3.LeaseID) error {
-	return inParts(s.wire, claims, func(part []*claim) error {
+	_, err := s.wire.limit().InChunks(len(claims), func(from, to int) (bool, error) {
+		part := claims[from:to]
 		keys := keysOf(part, lease)
 		t := txn{}
 		for _, k := range keys {
@@ -216,16 +219,17 @@ func (s *Session) read(ctx context.Context, claims []*claim, lease v3.LeaseID) e
 		}
 		resp, _, err := s.wire.txn(ctx, t)
 		if err != nil {
-			return err
+			return false, err
 		}
-		return s.compare(part, looked(keys, resp), lease)
+		return true, s.compare(part, etcdwire.States(keys, (*pb.TxnResponse)(resp)), lease)
 	})
+	return err
 }
 
-func keysOf(claims []*claim, lease v3.LeaseID) []etcdstore.Key {
-	keys := make([]etcdstore.Key, len(claims))
+func keysOf(claims []*claim, lease v3.LeaseID) []etcdwire.Key {
+	keys := make([]etcdwire.Key, len(claims))
 	for i, c := range claims {
-		keys[i] = etcdstore.Key{Key: c.key, Created: c.rev, Lease: int64(lease)}
+		keys[i] = etcdwire.Key{Key: c.key, Created: c.rev, Lease: int64(lease)}
 	}
 	return keys
 }

@@ -9,6 +9,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // claim is a key of this session's in a line. Its fields are guarded by Session.mu; key, prefix and, once it is known, rev do not change: a key
@@ -59,7 +61,7 @@ func (s *Session) standing() []*claim {
 func (s *Session) enter(ctx context.Context, prefix, value string, try bool) (entered, error) {
 	key := s.key(prefix)
 	turn := s.turn(key)
-	if err := acquire(ctx, turn); err != nil {
+	if err := etcdwire.Acquire(ctx, turn); err != nil {
 		return entered{}, err
 	}
 	defer func() { <-turn }()
@@ -304,7 +306,7 @@ func (s *Session) drop(c *claim) {
 // await waits until nobody stands before c and returns the header of the read that showed it. It ends with ctx, with the session, with the
 // claim unless that may be gone, and on nothing else: a watch that fails or is compacted is a reason to read again.
 func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*pb.ResponseHeader, error) {
-	changed, notify := signal()
+	changed, notify := etcdwire.Signal()
 	stop, _ := s.wire.watch(c.key, "", false, notify)
 	defer stop()
 	ahead, unwatch := "", func() {}
@@ -312,7 +314,7 @@ func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*
 	over := s.over.Done()
 	for {
 		resp, stands, err := s.inspect(ctx, c)
-		pause := poll()
+		pause := etcdwire.Poll()
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -321,7 +323,7 @@ func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*
 		case final(err):
 			return nil, err
 		case err != nil:
-			pause = again
+			pause = etcdwire.Again
 		case one(resp, 1) == nil:
 			if s.gone() {
 				return nil, ErrSessionExpired

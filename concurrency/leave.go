@@ -8,6 +8,7 @@ import (
 	v3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // moment is how long a call that failed waits for its clean-up, which then goes on without it.
@@ -129,7 +130,7 @@ func (s *Session) retire(key string, rev, mod int64) {
 func (s *Session) insist(do func(ctx context.Context) error) {
 	var end time.Time
 	for try := 1; s.client.Ctx().Err() == nil; try++ {
-		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*etcdwire.CallLimit)
 		err := do(ctx)
 		cancel()
 		if err == nil || final(err) {
@@ -142,7 +143,7 @@ func (s *Session) insist(do func(ctx context.Context) error) {
 		case now.After(end):
 			return
 		}
-		sleep(s.client.Ctx(), core.Pause(try))
+		etcdwire.Sleep(s.client.Ctx(), core.Pause(try))
 	}
 }
 
@@ -216,7 +217,7 @@ func (s *Session) clean(ctx context.Context, key string, known int64) error {
 		return nil
 	}
 	turn := s.turn(key)
-	if err := acquire(ctx, turn); err != nil {
+	if err := etcdwire.Acquire(ctx, turn); err != nil {
 		return err
 	}
 	defer func() { <-turn }()

@@ -7,6 +7,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // reader is the KV below the original's Observe: a read that ends only with its context or an answer that will not change.
@@ -25,7 +27,7 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 		if err == nil || ctx.Err() != nil || final(err) {
 			return resp, blame(ctx, err)
 		}
-		sleep(ctx, again)
+		etcdwire.Sleep(ctx, etcdwire.Again)
 	}
 }
 
@@ -48,7 +50,7 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 		defer close(out)
 		defer cancel()
 		defer context.AfterFunc(f.life, cancel)()
-		changed, notify := signal()
+		changed, notify := etcdwire.Signal()
 		end := string(op.RangeBytes())
 		stop, _ := f.w.watch(key, end, true, notify)
 		defer stop()
@@ -64,9 +66,9 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 			if done || final(err) {
 				return
 			}
-			pause := poll()
+			pause := etcdwire.Poll()
 			if err != nil {
-				pause = again
+				pause = etcdwire.Again
 			}
 			waitFor(ctx, changed, nil, pause)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // Session is a lease that this process keeps alive, for any number of elections and locks. It is safe for concurrent use.
@@ -174,7 +175,7 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 			if unknown++; unknown > 2 {
 				return nil
 			}
-			sleep(ctx, again/2)
+			etcdwire.Sleep(ctx, etcdwire.Again/2)
 			return errVague
 		})
 		if err != nil {
@@ -218,7 +219,7 @@ func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ct
 		if last == nil || pctx.Err() == nil {
 			last = err // an error of the context itself says less than the one before
 		}
-		sleep(pctx, core.Pause(try))
+		etcdwire.Sleep(pctx, core.Pause(try))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -268,7 +269,7 @@ func (s *Session) Orphan() {
 	if guard == 0 || len(claims) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.client.Ctx(), attemptLimit)
+	ctx, cancel := context.WithTimeout(s.client.Ctx(), etcdwire.CallLimit)
 	defer cancel()
 	if s.attach(ctx, claims, s.id) == nil {
 		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, guard) })
@@ -324,7 +325,7 @@ func (s *Session) revoke(ctx context.Context, id v3.LeaseID) error {
 			return last
 		}
 		last = err
-		sleep(ctx, core.Pause(try))
+		etcdwire.Sleep(ctx, core.Pause(try))
 	}
 }
 
@@ -368,8 +369,8 @@ func (s *Session) finish(st state, guard v3.LeaseID) {
 	if st != lost || guard == 0 || guard == s.id {
 		return
 	}
-	sleep(s.client.Ctx(), core.Time(s.deadline.Load())-s.clock())
-	ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+	etcdwire.Sleep(s.client.Ctx(), core.Time(s.deadline.Load())-s.clock())
+	ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*etcdwire.CallLimit)
 	defer cancel()
 	_ = s.revoke(ctx, guard) // if it fails, it expires
 }
@@ -385,7 +386,7 @@ func (s *Session) gone() bool {
 // later does a clean-up that nobody waits for, for a limited time.
 func (s *Session) later(do func(ctx context.Context)) {
 	go func() {
-		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*etcdwire.CallLimit)
 		defer cancel()
 		do(ctx)
 	}()

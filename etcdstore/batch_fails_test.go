@@ -129,7 +129,7 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 			}
 		})
 		var jammed []<-chan told
-		for i := range alone {
+		for i := range maxAlone {
 			jammed = append(jammed, claiming(context.Background(), l, fmt.Sprintf("jam%d", i)))
 		}
 		x := claiming(context.Background(), l, "x")
@@ -178,7 +178,7 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 			s, _ := gatedAt(t, c, 0, at)
 			l := granted(t, s, "a", time.Minute)
 			l.batch.mu.Lock()
-			l.batch.alone = alone // all go by lanes
+			l.batch.alone = maxAlone // all go by lanes
 			l.batch.mu.Unlock()
 			c.Freeze(at)
 			failed := 0

@@ -20,7 +20,7 @@ import (
 // follows is left to instead, if that is not nil.
 func jam(t *testing.T, l *lease, g *gate, instead func(ctx context.Context, req any, do func(context.Context) error) error) (open func()) {
 	t.Helper()
-	gate, names := make(chan struct{}), make([]string, alone)
+	gate, names := make(chan struct{}), make([]string, maxAlone)
 	for i := range names {
 		names[i] = fmt.Sprintf("jam%d", jams.Add(1))
 	}
@@ -138,7 +138,7 @@ func TestSimulatedBatch(t *testing.T) {
 			if err := l.Release(ending(t, 10*time.Second), places...); err != nil {
 				t.Error(err)
 			}
-		}); n > alone+maxBatches+3 { // how many lanes are opened before the first has taken its load is the scheduler's choice
+		}); n > maxAlone+maxBatches+3 { // how many lanes are opened before the first has taken its load is the scheduler's choice
 			t.Errorf("seed 1: 300 releases went in %d requests", n)
 		}
 		if keys := c.Keys("primacy/x"); len(keys) > 0 {

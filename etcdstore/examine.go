@@ -36,7 +36,7 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	var out []driver.Finding
 	answers := 0
 	for _, m := range all {
-		out = append(out, s.member(m))
+		out = append(out, memberFinding(m, s.wire.Cluster()))
 		if m.err == nil {
 			answers++
 		}
@@ -81,8 +81,8 @@ func (s *Store) ask(ctx context.Context, endpoint string) seen {
 	return m
 }
 
-// member says how one server is.
-func (s *Store) member(m seen) driver.Finding {
+// memberFinding says how one server of a cluster is.
+func memberFinding(m seen, cluster uint64) driver.Finding {
 	f := driver.Finding{Topic: "member " + m.endpoint, Level: driver.Fine}
 	if m.err != nil {
 		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err), "start it, or take it out of the store URL"
@@ -101,8 +101,8 @@ func (s *Store) member(m seen) driver.Finding {
 		worse(driver.Failed, "too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
 			"use 3.4.42, 3.5.28, 3.6.9, 3.7.0 or newer")
 	}
-	if r.Header.GetClusterId() != s.wire.Cluster() {
-		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), s.wire.Cluster()), "mend the store URL: each cluster could have a leader")
+	if r.Header.GetClusterId() != cluster {
+		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), cluster), "mend the store URL: each cluster could have a leader")
 	}
 	if r.Leader == 0 {
 		worse(driver.Failed, "knows no leader", "it is cut off from the others, or too few of them run")

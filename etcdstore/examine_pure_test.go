@@ -36,7 +36,7 @@ func TestWhatAMemberMeans(t *testing.T) {
 			"3.7.0 or newer; promote it"},
 		"down": {seen{endpoint: "h:1", err: errors.New("connection refused")}, driver.Warning, "does not answer: connection refused"},
 	} {
-		f := (&Store{cluster: 7}).member(c.m)
+		f := memberFinding(c.m, 7)
 		if f.Topic != "member h:1" || f.Level != c.level || !strings.Contains(f.Found+" "+f.Advice, c.words) || (f.Level == driver.Fine) != (f.Advice == "") {
 			t.Errorf("%s: %+v, want %s with %q", what, f, c.level, c.words)
 		}

@@ -218,23 +218,23 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	go second.News(ending(t, 30*time.Second))
 	watched := func(l *lease) bool {
 		s.wire.Hub.Lock()
-		answered := len(s.wire.Hub.opened) == 0 // etcd's answer tells too: it must not come late
+		answered := s.wire.Hub.Answered() // etcd's answer tells too: it must not come late
 		s.wire.Hub.Unlock()
 		l.seats.mu.Lock()
 		defer l.seats.mu.Unlock()
 		if !answered {
 			return false
 		}
-		return l.seats.by[seatID{name: "n"}].sub != nil && s.wire.Hub.stands(l.seats.by[seatID{name: "n"}].sub)
+		return l.seats.by[seatID{name: "n"}].sub != nil && l.seats.by[seatID{name: "n"}].sub.Stands()
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) || !watched(second); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the claims are not watched")
 		}
 	}
-	second.mu.Lock()
-	second.slots[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
-	second.mu.Unlock()
+	second.seats.mu.Lock()
+	second.seats.by[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
+	second.seats.mu.Unlock()
 	var once atomic.Bool
 	g.set(func() {
 		g.after = func(req any) {

@@ -231,7 +231,7 @@ func TestSimulatedHeartbeatWakesNobody(t *testing.T) {
 }
 
 func TestStemsOfKeys(t *testing.T) {
-	s := &Store{prefix: "p/"}
+	s := &Store{layout: layout{"p/"}}
 	for _, c := range []struct {
 		key, session string
 		beat         time.Duration
@@ -258,7 +258,7 @@ func TestStemsOfKeys(t *testing.T) {
 
 // TestKeysThatAreClaims: what a store takes for a claim of its own, and not for another store's whose prefix begins where one of its lines does.
 func TestKeysThatAreClaims(t *testing.T) {
-	outer, inner := &Store{prefix: "p/"}, &Store{prefix: "p/billing/"}
+	outer, inner := &Store{layout: layout{"p/"}}, &Store{layout: layout{"p/billing/"}}
 	stem := stemOf(0x12ab, short)
 	for _, at := range []seatID{{name: "a"}, {name: "billing"}, {name: "a", seat: "7"}, {name: "a/~b@"}, {name: ""}} {
 		for _, slots := range []int{0, 3, driver.Unlimited} {

@@ -17,7 +17,7 @@ func FuzzJournalKeys(f *testing.F) {
 		f.Add(pair[0], pair[1], "k", "")
 		f.Add(pair[0], pair[1], "2026-11-21T22:31:50+01:00", pair[0])
 	}
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	within := func(key, dir string) bool { return key >= dir && key < etcdwire.PrefixEnd(dir) }
 	f.Fuzz(func(t *testing.T, a, b, key, prefix string) {
 		if wrongRecord(a, driver.Record{Key: key}) != "" {

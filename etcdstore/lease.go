@@ -103,4 +103,3 @@ func (l *lease) register(ctx context.Context) error {
 	l.at.mark = l.born
 	return nil
 }
-

@@ -26,7 +26,7 @@ type standing struct {
 	stands   bool
 	held     bool
 	before   []predecessor // who stands before an exclusive claim, the youngest first, nearby of them at most; of a shared one, for whose end alone it waits
-	ahead    etcdwire.Span          // whose next event may change that, where a shared one is not held
+	ahead    etcdwire.Span // whose next event may change that, where a shared one is not held
 	behind   []string      // the keys of the claims that a shared one stands right behind, where it is not held
 	followed bool          // others stand behind a claim on a semaphore
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	check := func(name string, seat uint32, slots int16, lease int64) bool {
 		at := seatID{name, ""}
 		if seat%3 > 0 {
@@ -66,8 +66,8 @@ type crowd struct {
 	dir   string
 	line  []*mvccpb.KeyValue // oldest first
 	rev   int64
-	ahead map[string]span // who waits, and for what
-	held  map[string]bool // who knows that it holds
+	ahead map[string]etcdwire.Span // who waits, and for what
+	held  map[string]bool          // who knows that it holds
 	looks int
 }
 
@@ -110,7 +110,7 @@ func (c *crowd) look(i int) {
 func (c *crowd) event(key string, put bool) {
 	for i := 0; i < len(c.line); i++ {
 		w, waits := c.ahead[string(c.line[i].Key)]
-		if waits && (key == w.key || w.End != "" && key >= w.key && key < w.End) && (!put || w.Puts) {
+		if waits && (key == w.Key || w.End != "" && key >= w.Key && key < w.End) && (!put || w.Puts) {
 			c.look(i)
 		}
 	}
@@ -118,7 +118,7 @@ func (c *crowd) event(key string, put bool) {
 
 func (c *crowd) enter(slots int) {
 	c.rev++
-	s := &Store{prefix: "p/"}
+	s := &Store{layout: layout{"p/"}}
 	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{"a", fmt.Sprint(c.rev)}, slots, "12")), CreateRevision: c.rev})
 	c.look(len(c.line) - 1)
 }
@@ -132,7 +132,7 @@ func (c *crowd) leave(i int) {
 }
 
 // TestWhoWaitsHearsOfItsTurn: in lines of all kinds, whoever comes and goes in whatever order, each claim knows that it holds as soon as it does,
-// by the signals alone; and a release costs a bounded number of looks, however many wait.
+// by the signals maxAlone; and a release costs a bounded number of looks, however many wait.
 func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

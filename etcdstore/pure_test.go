@@ -42,7 +42,7 @@ func TestEscapeHasOneSpellingForEachName(t *testing.T) {
 }
 
 func TestNoLineHoldsTheKeysOfAnother(t *testing.T) {
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	check := func(a, b []byte) bool {
 		key, dir := s.lineDir(string(a))+hex(0x1f), s.lineDir(string(b))
 		return (key >= dir && key < etcdwire.PrefixEnd(dir)) == (string(a) == string(b))
@@ -58,7 +58,7 @@ func TestNoLineHoldsTheKeysOfAnother(t *testing.T) {
 }
 
 func TestSessionRangeEndsBeforeTheNextLease(t *testing.T) {
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	key := s.sessionKey(0x12)
 	end := sessionEnd(key)
 	in := func(k string) bool { return k >= key && k < end }
@@ -75,8 +75,8 @@ func TestStaleVersions(t *testing.T) {
 		"3.4.41": true, "3.4.42": false, "3.5.27": true, "3.5.28": false, "3.6.8": true, "3.6.9": false, "3.7.0": false,
 		"3.8.0-alpha.0": false, "4.0.0": false, "3.3.99": true, "2.3.0": true, "": true, "x.y.z": true,
 	} {
-		if got := stale(version); got != want {
-			t.Errorf("stale(%q) = %v, want %v", version, got, want)
+		if got := etcdwire.Stale(version); got != want {
+			t.Errorf("etcdwire.Stale(%q) = %v, want %v", version, got, want)
 		}
 	}
 	if c, err := capsOf("3.5.27", false); err != nil || len(c.Warnings) != 1 {
@@ -141,8 +141,9 @@ func FuzzRequest(f *testing.F) {
 	f.Add("primacy/@session/12/ask/a", []byte(`{"token":"7","by":"x"}`))
 	f.Add("primacy/@session/12/ask/%", []byte(`[]`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		l := &lease{s: &Store{prefix: "primacy/"}, id: 0x12, key: "primacy/@session/12", slots: map[seatID]*claimState{
-			{name: "a"}: {seatID: seatID{name: "a"}, id: "id", token: 7}}}
+		l := newLease(build(nil, Options{Prefix: "primacy/"}), 0x12)
+		at := seatID{name: "a"}
+		l.seats.by[at] = &claimState{seatID: at, id: "id", token: 7}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)

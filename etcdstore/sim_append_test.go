@@ -28,7 +28,7 @@ func TestSimulatedAppendWhoseAnswerIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := slices.Index(c.Endpoints(), at.endpoint)
+			m := slices.Index(c.Endpoints(), at.Host())
 			c.Hold(0, m, false, true)
 			defer c.Hold(0, m, false, false)
 			_, added, err := s.Append(ending(t, 10*time.Second), "j", driver.Record{Key: key, Value: []byte(value)}, 9)
@@ -185,7 +185,7 @@ func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
 		}
 		// As after a move that stopped halfway: the record is on another lease than the claims.
 		rec := only(t, c, l.key)
-		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value, s.recordLease(t.Context(), s.leaseFor("j")))}}
+		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value, s.journal.leases.recordLease(t.Context(), s.journal.leases.leaseFor("j")))}}
 		if _, _, err := s.wire.Txn(ending(t, 5*time.Second), "test", moved); err != nil {
 			t.Fatal(err)
 		}

@@ -347,7 +347,7 @@ func TestSimulatedHeldIsTrue(t *testing.T) {
 			for i := range clients {
 				s, _ := gatedAt(t, c, i, i%3)
 				if i%2 == 1 {
-					s.wire.s.wire.Hub.Above, s.wire.Hub.Below = 3, 2
+					s.wire.Hub.Above, s.wire.Hub.Below = 3, 2
 				}
 				stores = append(stores, s)
 			}

@@ -90,7 +90,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		messages []message
-		outcome     outcome
+		outcome  outcome
 		unsure   bool
 	}{
 		"all before it go":                     {[]message{{since: 100}, told(gone(101, "b")), told(gone(102, "a"))}, holds, false},
@@ -112,11 +112,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, wide := range []bool{false, true} {
-				s := &Store{prefix: "primacy/", ring: &ring{}}
-				h := newHub(s)
-				s.wire.Hub, h.started = h, true
-				l := &lease{s: s, slots: map[seatID]*claimState{}}
-				l.newsbox.init()
+				h, l := fakeHub()
 				a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100, changed: make(chan struct{}, 1),
 					seen: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
 				if wide {
@@ -131,8 +127,10 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 					h.Lock()
 					switch {
 					case m.ended:
-						h.PrefixWatch.orNone().forget()
-						a.in[0].forget()
+						if h.PrefixWatch != nil {
+							h.PrefixWatch.Forget()
+						}
+						a.in[0].Forget()
 					case m.since != 0:
 						src.ID = 1
 						h.Stood(src, m.since)
@@ -147,14 +145,6 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 			}
 		})
 	}
-}
-
-// orNone is w, or a watch that nobody has.
-func (w *watch) orNone() *watch {
-	if w == nil {
-		return &watch{}
-	}
-	return w
 }
 
 // TestSimulatedEventBeforeItsWaiter: the claim before ours goes after we entered, and the watch, open already, tells so before Wait is called.

@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +42,7 @@ func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 1)
-		s.wire.s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
+		s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
 		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
 		p := claimed(t, l, "x")
 		time.Sleep(6 * time.Second)
@@ -102,7 +101,7 @@ func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 1)
-		s.wire.s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
+		s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
 		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
 		stand := func(l *lease, seat string) driver.Place {
 			p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x" + l.ID() + seat, Seat: seat, Slots: 2})
@@ -244,7 +243,7 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 		claimed(t, granted(t, first, "a", 4*time.Minute), "x")
 		l := granted(t, s, "b", 4*time.Minute)
 		sl := l.seats.open(seatID{name: "x"})
-		defer l.drop(sl)
+		defer l.seats.drop(sl)
 		if err := l.Release(ending(t, 10*time.Second), claimed(t, l, "x")); err != nil {
 			t.Fatal(err)
 		}

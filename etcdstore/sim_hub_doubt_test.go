@@ -18,18 +18,14 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	gone := func(rev int64, k string) []*mvccpb.Event {
 		return []*mvccpb.Event{{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(dir + k), ModRevision: rev}}}
 	}
-	s := &Store{prefix: "primacy/", ring: &ring{}}
-	h := newHub(s)
-	s.wire.Hub, h.started = h, true
+	h, l := fakeHub()
 	h.Above, h.Below = 0, 4
-	l := &lease{s: s, slots: map[seatID]*claimState{}}
-	l.newsbox.init()
 	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100, changed: make(chan struct{}, 1),
 		seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 	a.enlist()
 	wide := h.PrefixWatch
 	h.Lock()
-	wide.id = 1
+	wide.ID = 1
 	h.ByID[1] = wide
 	h.Stood(wide, 100)
 	h.Unlock()
@@ -126,7 +122,7 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 			return a.queued
 		}
 		clearTold := func() {
-			a.queued, l.newsbox.turned = false, nil
+			a.queued, l.newsbox.queued = false, nil
 			if len(a.changed) > 0 {
 				<-a.changed
 			}

@@ -12,12 +12,9 @@ import (
 
 // fakeHub returns a hub whose watches are told by hand, and a lease.
 func fakeHub() (*etcdwire.Hub, *lease) {
-	s := &Store{prefix: "primacy/", ring: &ring{}}
-	h := newHub(s)
-	s.wire.Hub, h.started = h, true
-	l := &lease{s: s, slots: map[seatID]*claimState{}, gone: make(chan struct{})}
-	l.newsbox.init()
-	return h, l
+	s := build(nil, Options{Prefix: "primacy/"})
+	s.wire.Hub.Started = true
+	return s.wire.Hub, newLease(s, 0)
 }
 
 // goneAt is the news that a key was deleted.
@@ -44,10 +41,10 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 		if wide {
 			h.Above, kept = 0, etcdwire.PrefixLogKept
 		}
+		h.Watch(etcdwire.LineSpan(dir), func() {}) // somebody stays
 		h.Lock()
 		w := h.Open(etcdwire.LineSpan(dir))
 		src := h.Source(w)
-		w.subs = map[*etcdwire.Sub]struct{}{&sub{h: h, w: w, notify: func() {}}: {}} // somebody stays
 		src.ID = 1
 		h.Stood(src, 100)
 		h.Deliver(src, goneAt(201, dir+"own")) // by hand, before Wait is called
@@ -96,7 +93,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 		h.Unlock()
 		for i := range nearby { // the youngest first, the farthest last
 			h.Lock()
-			for _, w := range append([]*watch(nil), a.in...) {
+			for _, w := range append([]*etcdwire.Watch(nil), a.in...) {
 				if w.Covers(fmt.Sprint(dir, "b", i)) {
 					h.Deliver(w, goneAt(int64(101+i), fmt.Sprint(dir, "b", i)))
 				}

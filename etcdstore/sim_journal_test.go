@@ -63,7 +63,7 @@ func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Pl
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := slices.Index(c.Endpoints(), at.endpoint)
+	m := slices.Index(c.Endpoints(), at.Host())
 	c.Hold(0, m, false, true)
 	p := claimed(t, l, name)
 	c.Hold(0, m, false, false)
@@ -83,7 +83,7 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 		next, _ := gatedAt(t, c, 1, 0)
 		heir := granted(t, next, "b", time.Minute)
 		q := claimed(t, heir, "x")
-		s.recordLease(ending(t, time.Second), s.leaseFor("j"))
+		s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
 		sent := g.capture(s.journalDir("j") + "k")
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, true)
@@ -216,14 +216,14 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
-		at := s.leaseFor("j")
+		at := s.journal.leases.leaseFor("j")
 		end := func() {
-			if err := c.Revoke(ending(t, 5*time.Second), s.leaseID(at, 0)); err != nil {
+			if err := c.Revoke(ending(t, 5*time.Second), s.journal.leases.leaseID(at, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, p := range []driver.Place{claimed(t, l, "x"), doubtful(t, c, l, "y")} {
-			if id := s.recordLease(ending(t, time.Second), at); id != s.leaseID(at, 0) {
+			if id := s.journal.leases.recordLease(ending(t, time.Second), at); id != s.journal.leases.leaseID(at, 0) {
 				t.Fatalf("seed 1: the lease for records is %x", id)
 			}
 			end()
@@ -237,8 +237,8 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), leaving(claimed(t, l, "z"), "j", "k", "v")); err != nil {
 			t.Fatal(err)
 		}
-		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.leaseID(at, 0) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.leaseID(at, 0))
+		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.journal.leases.leaseID(at, 0) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(at, 0))
 		}
 		end()
 		there, added, err := s.Append(ending(t, 5*time.Second), "j", driver.Record{Key: "l", Value: []byte("v")}, 9)
@@ -300,7 +300,7 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 			}
 			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"),
 				leaving(claimed(t, l, "z"), "j", "00", "v"))
-			s.recordLease(ending(t, time.Second), s.leaseFor("j"))
+			s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
 			refused := 0
 			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
 				err := do(ctx)

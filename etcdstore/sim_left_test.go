@@ -17,7 +17,7 @@ import (
 func awaitsOf(h *etcdwire.Hub) int {
 	h.Lock()
 	defer h.Unlock()
-	seen := map[*waiter]bool{}
+	seen := map[etcdwire.Listener]bool{}
 	for _, w := range h.Watches {
 		for _, a := range w.Listeners {
 			seen[a] = true

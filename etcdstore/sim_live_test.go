@@ -29,7 +29,7 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			hs, _ := gatedAt(t, c, 0, 0)
 			ws, _ := gatedAt(t, c, 1, 1)
-			ws.hub.above, ws.hub.below = 6, 3
+			ws.wire.Hub.Above, ws.wire.Hub.Below = 6, 3
 			hl, wl := granted(t, hs, "a", 5*time.Minute), granted(t, ws, "b", 5*time.Minute)
 			var mu sync.Mutex
 			heldAt := map[string]time.Time{}
@@ -130,9 +130,9 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			all.Wait()
 			cancel()
 			time.Sleep(30 * time.Second)
-			t.Logf("seed %d: %d turns, %d awaits and %d watches left", seed, turns, awaitsOf(ws.hub), len(ws.hub.watches))
-			if awaitsOf(ws.hub) > 0 {
-				t.Errorf("seed %d: %d awaits are left", seed, awaitsOf(ws.hub))
+			t.Logf("seed %d: %d turns, %d awaits and %d watches left", seed, turns, awaitsOf(ws.wire.Hub), len(ws.wire.Hub.Watches))
+			if awaitsOf(ws.wire.Hub) > 0 {
+				t.Errorf("seed %d: %d awaits are left", seed, awaitsOf(ws.wire.Hub))
 			}
 		})
 	}

@@ -44,19 +44,19 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 		b, _ := gatedAt(t, c, 1, 1)
 		appended(t, a, "j", "1")
 		appended(t, b, "j", "2")
-		at := a.leaseFor("j")
-		ids := map[int64]bool{a.leaseID(at, 0): true}
+		at := a.journal.leases.leaseFor("j")
+		ids := map[int64]bool{a.journal.leases.leaseID(at, 0): true}
 		for _, kv := range c.Keys("primacy/" + journals) {
 			if !ids[kv.Lease] {
-				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.leaseID(at, 0))
+				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.journal.leases.leaseID(at, 0))
 			}
 		}
-		left, ours, err := b.recordLeaseLeft(ending(t, time.Second), "test", a.leaseID(at, 0))
+		left, ours, err := b.journal.leases.recordLeaseLeft(ending(t, time.Second), "test", a.journal.leases.leaseID(at, 0))
 		if err != nil || !ours || left < 429*24*time.Hour || left > 430*24*time.Hour {
 			t.Errorf("seed 1: the lease lives for %v more, ours %v, %v", left, ours, err)
 		}
-		other := &Store{prefix: "other/", ring: a.ring}
-		for _, id := range []int64{a.leaseID(at, 1), a.leaseID(recordLeaseID{at.month + 1, at.shard}, 0), a.leaseID(recordLeaseID{at.month, at.shard + 1}, 0), other.leaseID(at, 0)} {
+		other := build(a.wire.Client(), Options{Prefix: "other/"})
+		for _, id := range []int64{a.journal.leases.leaseID(at, 1), a.journal.leases.leaseID(recordLeaseID{at.month + 1, at.shard}, 0), a.journal.leases.leaseID(recordLeaseID{at.month, at.shard + 1}, 0), other.journal.leases.leaseID(at, 0)} {
 			if ids[id] || id <= 0 {
 				t.Errorf("seed 1: ID %x is used twice, or none", id)
 			}
@@ -69,14 +69,14 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
-		at, next := s.leaseFor("j"), s.leaseFor("k")
-		leaseGrant(t, c, s.leaseID(at, 0), 60)
+		at, next := s.journal.leases.leaseFor("j"), s.journal.leases.leaseFor("k")
+		leaseGrant(t, c, s.journal.leases.leaseID(at, 0), 60)
 		for try := range otherIDs {
-			leaseGrant(t, c, s.leaseID(next, try), int64((recordTTL-time.Hour)/time.Second))
+			leaseGrant(t, c, s.journal.leases.leaseID(next, try), int64((recordTTL-time.Hour)/time.Second))
 		}
 		appended(t, s, "j", "1")
-		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.leaseID(at, 1) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.leaseID(at, 1))
+		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.journal.leases.leaseID(at, 1) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(at, 1))
 		}
 		appended(t, s, "k", "1")
 		if kv := only(t, c, s.journalDir("k")); kv.Lease != 0 {
@@ -123,7 +123,7 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		g.set(func() { g.instead = nil })
 		time.Sleep(grantPause)
 		appended(t, s, "j", "4")
-		if kv := only(t, c, s.journalDir("j")+"4"); kv.Lease != s.leaseID(s.leaseFor("j"), 0) {
+		if kv := only(t, c, s.journalDir("j")+"4"); kv.Lease != s.journal.leases.leaseID(s.journal.leases.leaseFor("j"), 0) {
 			t.Errorf("seed 1: the record hangs on lease %x, want one for records", kv.Lease)
 		}
 	})
@@ -145,7 +145,7 @@ func TestSimulatedOldShelvesGo(t *testing.T) {
 			simulated(t, func(t *testing.T, cluster *etcdsim.Cluster) {
 				for _, m := range c.visits {
 					s, _ := gatedAt(t, cluster, 0, 0)
-					s.journal.now = func() time.Time { return time.Now().Add(time.Duration(m) * month) }
+					s.journal.leases.now = func() time.Time { return time.Now().Add(time.Duration(m) * month) }
 					appended(t, s, "j", fmt.Sprintf("%02d", m))
 					time.Sleep(time.Second) // the clearing has no caller who waits
 				}

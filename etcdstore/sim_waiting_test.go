@@ -216,7 +216,7 @@ func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
 		}
 		s.wire.Hub.Lock()
 		for _, w := range s.wire.Hub.Watches {
-			w.subs, w.Listeners = map[*etcdwire.Sub]struct{}{}, nil // nobody is told anything any more
+			w.Subs, w.Listeners = map[*etcdwire.Sub]struct{}{}, nil // nobody is told anything any more
 		}
 		s.wire.Hub.Unlock()
 		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {

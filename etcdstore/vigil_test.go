@@ -283,7 +283,7 @@ func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		waiter.s.wire.Hub.Lock()
 		for id, w := range waiter.s.wire.Hub.ByID { // what comes on them is taken for a watch that was given up
-			if !strings.Contains(w.key, beats) {
+			if !strings.Contains(w.Key, beats) {
 				delete(waiter.s.wire.Hub.ByID, id)
 			}
 		}

@@ -80,7 +80,7 @@ type Watch struct {
 	ID          int64 // on the present stream; 0: not requested yet, or the prefix watch stands in for it
 	Since       int64 // all deletions after this revision have been told, or are in Log; 0: it does not stand
 	Log         []Deletion
-	subs        map[*Sub]struct{}
+	Subs        map[*Sub]struct{}
 	Listeners   []Listener
 	Replaceable bool  // the prefix watch can stand in for it
 	refused     bool  // etcd will not open it; those who wait must poll
@@ -136,11 +136,11 @@ func (h *Hub) Watch(sp Span, notify func()) *Sub {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := h.Open(sp)
-	if w.subs == nil {
-		w.subs = map[*Sub]struct{}{}
+	if w.Subs == nil {
+		w.Subs = map[*Sub]struct{}{}
 	}
 	su := &Sub{h, w, notify}
-	w.subs[su] = struct{}{}
+	w.Subs[su] = struct{}{}
 	return su
 }
 
@@ -181,12 +181,12 @@ func (su *Sub) Stop() {
 	h := su.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(su.w.subs, su)
+	delete(su.w.Subs, su)
 	h.spare(su.w)
 }
 
 // idle reports whether nobody needs w.
-func (w *Watch) idle() bool { return len(w.subs) == 0 && len(w.Listeners) == 0 }
+func (w *Watch) idle() bool { return len(w.Subs) == 0 && len(w.Listeners) == 0 }
 
 // spare removes a watch that nobody needs. A watched line stays for a while: who follows it asks again at once, and opening costs a round trip.
 func (h *Hub) spare(w *Watch) {
@@ -247,7 +247,7 @@ func (h *Hub) rouse() {
 
 // tell notifies all subscribers of w. The caller holds the lock.
 func (w *Watch) tell() {
-	for su := range w.subs {
+	for su := range w.Subs {
 		su.notify()
 	}
 }
@@ -324,3 +324,10 @@ func (h *Hub) run() {
 }
 
 const firstPause = 20 * time.Millisecond
+
+// Answered reports whether etcd has answered all requests for watches.
+func (h *Hub) Answered() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.opened) == 0
+}
