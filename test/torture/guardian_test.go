@@ -37,7 +37,7 @@ func TestGuardianHandsOver(t *testing.T) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			var acted, claim, leads, acts spread
-			a := newArena(t, onEtcd(), 0, rand.New(rand.NewPCG(1, 0)))
+			a := newRun(t, onEtcd(), 0, rand.New(rand.NewPCG(1, 0)))
 			dir := t.TempDir()
 			up := func(n *node) {
 				n.up(a, electionName, handOverTTL, append(kind.env, actsEnv+"="+a.acts.path, ownEnv+"="+a.own)...)

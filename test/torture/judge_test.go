@@ -223,7 +223,7 @@ func longest(silences []silence) (most time.Duration) {
 }
 
 // during returns the longest silence that a fault fell into, or that fell into the fault.
-func during(silences []silence, f strike) (most time.Duration) {
+func during(silences []silence, f injection) (most time.Duration) {
 	for _, s := range silences {
 		if s.from <= f.to && s.to >= f.from {
 			most = max(most, s.to-s.from)
@@ -233,14 +233,14 @@ func during(silences []silence, f strike) (most time.Duration) {
 }
 
 // table is the end of a run.
-func (s *stage) table(verdicts []*verdict, title string) string {
+func (s *torture) table(verdicts []*verdict, title string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.struck), len(s.kinds()))
+	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.injected), len(s.kinds()))
 	fmt.Fprintf(&b, "%-64s %6s  %s\n", "fault", "times", "longest time without a leader, p50 and max")
 	for _, kind := range s.kinds() {
 		var gaps spread
 		n := 0
-		for _, f := range s.struck {
+		for _, f := range s.injected {
 			if f.kind != kind {
 				continue
 			}
@@ -263,9 +263,9 @@ func (s *stage) table(verdicts []*verdict, title string) string {
 }
 
 // kinds returns the kinds of faults that were done, sorted.
-func (s *stage) kinds() []string {
+func (s *torture) kinds() []string {
 	n := map[string]int{}
-	for _, f := range s.struck {
+	for _, f := range s.injected {
 		n[f.kind]++
 	}
 	return sorted(n)
@@ -334,7 +334,7 @@ func (v *verdict) byHand() (n int) {
 }
 
 // blame lists the overlaps, the longest first, with the faults under which they came about.
-func (s *stage) blame(v *verdict) string {
+func (s *torture) blame(v *verdict) string {
 	var b strings.Builder
 	for i, o := range v.overlaps {
 		if i == 20 {
@@ -342,7 +342,7 @@ func (s *stage) blame(v *verdict) string {
 			break
 		}
 		var under []string
-		for _, f := range s.struck {
+		for _, f := range s.injected {
 			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun && begun <= f.to+s.ttl {
 				under = append(under, f.kind)
 			}

@@ -17,12 +17,12 @@ import (
 func TestTheScheduleIsAFunctionOfTheSeed(t *testing.T) {
 	row := func(seed uint64) (text []string) {
 		for i, la := range append(lanes(), transferLane()) {
-			next := la.schedule(seed, i, 2, func(harm) bool { return true })
+			next := la.schedule(seed, i, 2, func(fault) bool { return true })
 			kinds := map[string]int{}
 			for range len(la.kinds) {
 				a := next()
-				kinds[a.harm.name]++
-				text = append(text, fmt.Sprint(a.harm.name, a.pause, a.line, a.rng.Uint64()))
+				kinds[a.fault.name]++
+				text = append(text, fmt.Sprint(a.fault.name, a.pause, a.line, a.rng.Uint64()))
 			}
 			for _, h := range la.kinds {
 				if kinds[h.name] == 0 {

@@ -19,7 +19,7 @@ import (
 // transferLane has the leaders of elections asked to hand over to one who waits. In the row of kinds most hand-overs are disturbed: what
 // disturbs begins while the request is on its way, or the leader stops its work, or the store is asked.
 func transferLane() lane {
-	return lane{name: "transfers", most: 2 * time.Second, elections: true, kinds: []harm{
+	return lane{name: "transfers", most: 2 * time.Second, elections: true, kinds: []fault{
 		{"transfer", false, handOver(undisturbed, nil)},
 		{"transfer", false, handOver(undisturbed, nil)}, // twice as often as the others
 		{"transfer, heir killed", false, handOver("heir killed", killEither(heirOf))},
@@ -49,14 +49,14 @@ func leaderOf(s *succession) *candidate { return s.leader }
 func heirOf(s *succession) *candidate   { return s.heir }
 
 // disturbance does harm to a hand-over, and undoes it.
-type disturbance func(s *stage, x *succession, rng *rand.Rand)
+type disturbance func(s *torture, x *succession, rng *rand.Rand)
 
 // disturbed within this time: a hand-over mostly takes no longer.
 const soonAfter = 60 * time.Millisecond
 
 // handOver asks the leader of a line to hand over to one who waits, and counts who leads next.
-func handOver(how string, disturb disturbance) func(*stage, *line, *rand.Rand) (string, error) {
-	return func(s *stage, l *line, rng *rand.Rand) (string, error) {
+func handOver(how string, disturb disturbance) func(*torture, *line, *rand.Rand) (string, error) {
+	return func(s *torture, l *line, rng *rand.Rand) (string, error) {
 		x, heir, err := s.succession(l, rng)
 		if err != nil {
 			return "", err
@@ -103,7 +103,7 @@ func (l *line) count(how string, add func(*tally)) {
 }
 
 // succession looks for a leader and an heir: not the next in the line if there is another, for that one would lead anyway.
-func (s *stage) succession(l *line, rng *rand.Rand) (*succession, primacy.Standing, error) {
+func (s *torture) succession(l *line, rng *rand.Rand) (*succession, primacy.Standing, error) {
 	none := primacy.Standing{}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -125,7 +125,7 @@ func (s *stage) succession(l *line, rng *rand.Rand) (*succession, primacy.Standi
 }
 
 // successor waits for the first act under a larger token, not for ever.
-func (s *stage) successor(l *line, after uint64) (*candidate, uint64) {
+func (s *torture) successor(l *line, after uint64) (*candidate, uint64) {
 	for end := time.Now().Add(2 * l.ttl); time.Now().Before(end); time.Sleep(pollEvery) {
 		var first *candidate
 		var under uint64
@@ -142,12 +142,12 @@ func (s *stage) successor(l *line, after uint64) (*candidate, uint64) {
 }
 
 func killEither(whom func(*succession) *candidate) disturbance {
-	return func(_ *stage, x *succession, rng *rand.Rand) {
+	return func(_ *torture, x *succession, rng *rand.Rand) {
 		c := whom(x)
-		if !c.struck.TryLock() {
+		if !c.faultMu.TryLock() {
 			return
 		}
-		defer c.struck.Unlock()
+		defer c.faultMu.Unlock()
 		send(syscall.SIGKILL, c.some(rng)...)
 	}
 }
@@ -164,12 +164,12 @@ func (c *candidate) some(rng *rand.Rand) []proc {
 }
 
 func freezeEither(whom func(*succession) *candidate) disturbance {
-	return func(_ *stage, x *succession, rng *rand.Rand) {
+	return func(_ *torture, x *succession, rng *rand.Rand) {
 		c := whom(x)
-		if !c.struck.TryLock() {
+		if !c.faultMu.TryLock() {
 			return
 		}
-		defer c.struck.Unlock()
+		defer c.faultMu.Unlock()
 		frozen := c.some(rng)
 		send(syscall.SIGSTOP, frozen...)
 		time.Sleep(between(rng, x.line.ttl/5, x.line.ttl*3/2))
@@ -178,7 +178,7 @@ func freezeEither(whom func(*succession) *candidate) disturbance {
 }
 
 func cutEither(whom func(*succession) *candidate) disturbance {
-	return func(s *stage, x *succession, rng *rand.Rand) {
+	return func(s *torture, x *succession, rng *rand.Rand) {
 		cut := []*candidate{whom(x)}
 		each(cut, func(p *etcdtest.Proxy) { p.Hold() })
 		s.pause(between(rng, x.line.ttl/5, x.line.ttl*3/2))
@@ -186,7 +186,7 @@ func cutEither(whom func(*succession) *candidate) disturbance {
 	}
 }
 
-func moveMeanwhile(s *stage, _ *succession, rng *rand.Rand) {
+func moveMeanwhile(s *torture, _ *succession, rng *rand.Rand) {
 	_ = s.cluster.Move(s.cluster.Members[rng.IntN(len(s.cluster.Members))], 5*time.Second)
 }
 
@@ -210,7 +210,7 @@ func (l *line) transferTable() string {
 const undisturbed = "undisturbed" // by the lane of transfers; the other lanes know nothing of it
 
 // expectTransfers fails the test if so many hand-overs of a line, or more, were asked for and none reached the heir.
-func (s *stage) expectTransfers(l *line, how string, enough int) {
+func (s *torture) expectTransfers(l *line, how string, enough int) {
 	s.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,7 +224,7 @@ func TestTransfers(t *testing.T) {
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TRANSFERS_FOR", 15*time.Second), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TRANSFERS_FOR=%v TORTURE_TTL=%v", seed, d, ttl)
-	s := newStage(t, seed, ttl)
+	s := newTorture(t, seed, ttl)
 	l := s.addLine("transfers", kindRun, kindPrimacy, kindPrimacy, kindRun)
 	s.asker = openSession(t, primacy.Options{ID: "torture"}, s.cluster.Endpoints()...)
 	verdicts := s.run([]lane{transferLane()}, d)
