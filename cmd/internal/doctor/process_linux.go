@@ -166,7 +166,7 @@ func (p *process) Freeze(bool) bool { return !p.ended() && p.signal(syscall.SIGS
 func (p *process) Thaw() { p.signal(syscall.SIGCONT) }
 
 // claim finds the candidate's claim in the line.
-func (p *process) claim(ctx context.Context) (s driver.Standing, held, ok bool) {
+func (p *process) claim(ctx context.Context) (s driver.Entry, held, ok bool) {
 	ln, err := p.run.o.Store.Line(ctx, p.run.name)
 	if err != nil {
 		return s, false, false
@@ -190,7 +190,7 @@ func (p *process) AskToResign(ctx context.Context) bool {
 	return ok && found && held && asker.Ask(ctx, p.run.name, request) == nil
 }
 
-// RemoveClaim removes the candidate's claim from the store. Only a store with a driver.Operator is
+// RemoveClaim removes the candidate's claim from the store. Only a store with a driver.Admin is
 // asked for it.
 func (p *process) RemoveClaim(ctx context.Context) bool {
 	s, _, ok := p.claim(ctx)
@@ -198,20 +198,20 @@ func (p *process) RemoveClaim(ctx context.Context) bool {
 		return false
 	}
 	r := removal{token: s.Token, who: p.id, from: now()}
-	err := p.run.o.Store.(driver.Operator).RemoveClaim(ctx, p.run.name, s.Token)
+	err := p.run.o.Store.(driver.Admin).RemoveClaim(ctx, p.run.name, s.Token)
 	r.to = removedBy(err)
 	p.run.judge.removed(r)
 	return true
 }
 
-// EndLease ends the candidate's lease in the store. Only a store with a driver.Operator is asked for it.
+// EndLease ends the candidate's lease in the store. Only a store with a driver.Admin is asked for it.
 func (p *process) EndLease(ctx context.Context) bool {
 	s, _, ok := p.claim(ctx)
 	if !ok || s.Lease == "" {
 		return false
 	}
 	r := removal{who: p.id, from: now()} // it may have won meanwhile, so all its terms are excused
-	err := p.run.o.Store.(driver.Operator).EndLease(ctx, s.Lease)
+	err := p.run.o.Store.(driver.Admin).EndLease(ctx, s.Lease)
 	r.to = removedBy(err)
 	p.run.judge.removed(r)
 	return true
