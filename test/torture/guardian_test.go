@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/history"
 	"github.com/primacy-go/primacy/internal/programtest"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 const handOverTTL = 5 * time.Second
@@ -76,7 +76,7 @@ func TestGuardianHandsOver(t *testing.T) {
 			a.settled()
 			terms, err := a.acts.history(nil)
 			if err == nil {
-				err = history.Check(terms)
+				err = safety.Check(terms)
 			}
 			if err != nil {
 				t.Errorf("the promise was broken: %v", err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 func TestTheScheduleIsAFunctionOfTheSeed(t *testing.T) {
@@ -66,7 +66,7 @@ func TestJudge(t *testing.T) {
 		"the claim of the younger was removed":  {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
 	} {
 		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed, held: map[uint64]bool{},
-			sink: &sink{called: map[history.Stamp]time.Duration{}}}
+			sink: &sink{called: map[safety.Stamp]time.Duration{}}}
 		write := func(id, kind string, token int, from, to time.Duration) {
 			c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), tails: map[string]*tail{}}
 			if test.lock {

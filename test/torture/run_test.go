@@ -19,9 +19,9 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/history"
 	"github.com/primacy-go/primacy/internal/onethread"
 	"github.com/primacy-go/primacy/internal/programtest"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // TestRun is the promise of `primacy run` against real faults, as seen in what the commands wrote.
@@ -98,7 +98,7 @@ func (a *run) round(number int, f checkedFault, gaps map[string]spread) {
 // tale is what there is to tell of all rounds.
 type tale struct {
 	acts, terms int
-	overlaps    []history.Overlap
+	overlaps    []safety.Overlap
 	longest     time.Duration // without a leader
 }
 
@@ -110,7 +110,7 @@ func (a *run) verify() *tale {
 	if err != nil {
 		a.Fatal(err)
 	}
-	if err := history.Check(terms); err != nil {
+	if err := safety.Check(terms); err != nil {
 		a.Errorf("the promise was broken: %v", err)
 	}
 	var led time.Duration
@@ -136,7 +136,7 @@ func (a *run) verify() *tale {
 	if refused < lateActs {
 		a.Errorf("a fence let %d late acts pass", lateActs-refused)
 	}
-	return &tale{len(a.acts.acts), len(terms), history.Overlaps(terms), 0}
+	return &tale{len(a.acts.acts), len(terms), safety.Overlaps(terms), 0}
 }
 
 // positiveControl shows that the checks see what they are there for: a worker that was started past primacy goes on acting
@@ -165,7 +165,7 @@ func (a *run) positiveControl() {
 	if err != nil {
 		a.Fatal(err)
 	}
-	err = history.Check(terms)
+	err = safety.Check(terms)
 	if err == nil || !strings.Contains(err.Error(), "two leaders at once") {
 		a.Errorf("positive control: two act at once, and the history checker says: %v", err)
 	}
