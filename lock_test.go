@@ -389,17 +389,26 @@ func TestEachHolderOfALockHasALargerToken(t *testing.T) {
 		var mu sync.Mutex
 		var last *Term
 		claims := map[Token]int{}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 5}), 30, func(term *Term) {
-			mu.Lock()
-			defer mu.Unlock()
-			if last != nil && (term.Token() <= last.Token() || last.Check() == nil || last.Context().Err() == nil) {
-				t.Errorf("token %v after %v; the one before: %v, %v", term.Token(), last.Token(), last.Check(), last.Context().Err())
-			}
-			last = term
-			claims[term.ClaimToken()]++
-		})
-		if len(claims) < 2 || len(claims) > 60 {
-			t.Errorf("120 holds under %d claims", len(claims))
+		m := s.Mutex("x", &MutexOptions{Turns: 300})
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 200 {
+					term := must[*Term](t)(m.Lock(t.Context()))
+					mu.Lock()
+					if last != nil && (term.Token() <= last.Token() || last.Check() == nil || last.Context().Err() == nil) {
+						t.Errorf("token %v after %v; the one before: %v, %v", term.Token(), last.Token(), last.Check(), last.Context().Err())
+					}
+					last = term
+					claims[term.ClaimToken()]++
+					mu.Unlock()
+					_ = term.Resign(t.Context())
+				}
+			})
+		}
+		wg.Wait()
+		if len(claims) < 2 || len(claims) > 400 {
+			t.Errorf("800 holds under %d claims", len(claims))
 		}
 	})
 }

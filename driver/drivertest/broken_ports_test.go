@@ -12,17 +12,17 @@ var portBreaks = []broken{
 	{name: "tells all who follow", clause: "a place that is followed is told when it is held, and nobody else",
 		lease: func(l driver.Lease) driver.Lease { return &hasty{Lease: l, told: make(chan driver.News, 100)} }},
 	{name: "follows only what comes", clause: "a place that is followed too late is told so as well",
-		lease: func(l driver.Lease) driver.Lease { return onlyComing{follows{l}} }},
+		lease: func(l driver.Lease) driver.Lease { return onlyComing{l} }},
 	{name: "says held of what was removed", clause: "a followed place that is removed is told gone and not held",
-		lease: func(l driver.Lease) driver.Lease { return heldForGone{follows{l}} }},
+		lease: func(l driver.Lease) driver.Lease { return heldForGone{l} }},
 	{name: "says gone of what was released", clause: "a followed place that is released is told nothing",
 		lease: func(l driver.Lease) driver.Lease {
-			return &tellsReleased{follows{&tellsOwn{Lease: l, told: make(chan driver.News, 100)}}}
+			return &tellsReleased{&tellsOwn{Lease: l, told: make(chan driver.News, 100)}}
 		}},
 	{name: "tells one of many", clause: "all followed places are told when one lease before them ends",
-		lease: func(l driver.Lease) driver.Lease { return followsFirst{follows{l}} }},
+		lease: func(l driver.Lease) driver.Lease { return followsFirst{l} }},
 	{name: "tells nobody that another waits", clause: "a followed holder is told once that another waits behind it",
-		lease: func(l driver.Lease) driver.Lease { return waitersOnly{follows{l}} }},
+		lease: func(l driver.Lease) driver.Lease { return waitersOnly{l} }},
 	{name: "stays when exchanged", clause: "an exchange gives the place up and stands behind all who wait",
 		lease: func(l driver.Lease) driver.Lease { return exchanges{l, claimsOnly} }},
 	{name: "does not stand again", clause: "an exchange while nobody waits holds under a larger token",
@@ -37,15 +37,6 @@ var portBreaks = []broken{
 		lease: func(l driver.Lease) driver.Lease { return exchanges{l, releasesFirst} }},
 	{name: "revokes nothing", clause: "revoking a lease ends it with every claim",
 		store: func(s *memstore.Store) driver.Store { return revokesNothing{s} }},
-}
-
-// follows passes Follow on, which a wrapper would hide.
-type follows struct{ driver.Lease }
-
-func (l follows) Follow(places ...driver.Place) {
-	if f, ok := l.Lease.(driver.Follower); ok {
-		f.Follow(places...)
-	}
 }
 
 type hasty struct {
@@ -65,7 +56,7 @@ func (l *hasty) News(ctx context.Context) ([]driver.News, error) {
 }
 
 // onlyComing tells nothing of a place that holds by the time it is to be followed.
-type onlyComing struct{ follows }
+type onlyComing struct{ driver.Lease }
 
 func (l onlyComing) Follow(places ...driver.Place) {
 	for _, p := range places {
@@ -73,11 +64,11 @@ func (l onlyComing) Follow(places ...driver.Place) {
 		if err == nil && again[0].Held && !p.Held {
 			continue
 		}
-		l.follows.Follow(p)
+		l.Lease.Follow(p)
 	}
 }
 
-type heldForGone struct{ follows }
+type heldForGone struct{ driver.Lease }
 
 func (l heldForGone) News(ctx context.Context) ([]driver.News, error) {
 	news, err := l.Lease.News(ctx)
@@ -89,20 +80,20 @@ func (l heldForGone) News(ctx context.Context) ([]driver.News, error) {
 	return news, err
 }
 
-type tellsReleased struct{ follows }
+type tellsReleased struct{ driver.Lease }
 
 func (l *tellsReleased) Follow(...driver.Place) {}
 
-type followsFirst struct{ follows }
+type followsFirst struct{ driver.Lease }
 
-func (l followsFirst) Follow(places ...driver.Place) { l.follows.Follow(places[0]) }
+func (l followsFirst) Follow(places ...driver.Place) { l.Lease.Follow(places[0]) }
 
-type waitersOnly struct{ follows }
+type waitersOnly struct{ driver.Lease }
 
 func (l waitersOnly) Follow(places ...driver.Place) {
 	for _, p := range places {
 		if !p.Held {
-			l.follows.Follow(p)
+			l.Lease.Follow(p)
 		}
 	}
 }

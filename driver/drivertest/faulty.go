@@ -28,7 +28,7 @@ type Faults struct {
 }
 
 // FaultyStore is a store behind a bad network. It implements driver.Lister, driver.Asker, driver.Revoker and driver.Journal if the store does, and
-// its leases driver.Transferer, driver.Follower and driver.Exchanger.
+// its leases driver.Transferer and driver.Exchanger.
 type FaultyStore interface {
 	driver.Store
 	Set(f Faults) // other faults from now on; a new Seed begins its sequence

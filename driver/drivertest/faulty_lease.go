@@ -80,7 +80,7 @@ func (s faultyPorts) Journals(ctx context.Context, prefix string) ([]string, err
 	return through(ctx, s.net, changes, func(ctx context.Context) ([]string, error) { return s.journal.Journals(ctx, prefix) })
 }
 
-// faultyLease is a lease behind the network. ID and TTL need none.
+// faultyLease is a lease behind the network. ID, TTL and Follow need none.
 type faultyLease struct {
 	driver.Lease
 	net *network
@@ -89,7 +89,7 @@ type faultyLease struct {
 	kept []driver.News // told by the store, but their answer did not come through yet
 }
 
-// faultyLeasePorts are the optional ports of a lease. Follow needs no network.
+// faultyLeasePorts are the optional ports of a lease.
 type faultyLeasePorts struct {
 	leasePorts
 	net *network
@@ -102,8 +102,6 @@ func (l faultyLeasePorts) Transfer(ctx context.Context, p driver.Place, heir uin
 func (l faultyLeasePorts) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	return through(ctx, l.net, changes, func(ctx context.Context) (driver.Place, error) { return l.exchanger.Exchange(ctx, p, c) })
 }
-
-func (l faultyLeasePorts) Follow(places ...driver.Place) { l.follower.Follow(places...) }
 
 // act is through for a call that returns only an error.
 func act(ctx context.Context, n *network, k kind, do func(ctx context.Context) error) error {

@@ -20,14 +20,6 @@ var followClauses = []Clause{
 	{Name: "a followed holder hears nothing of its own lease's claims", Check: followOwn},
 }
 
-// follow has News tell of places, or skips the clause.
-func follow(t *testing.T, l driver.Lease, places ...driver.Place) {
-	t.Helper()
-	f, ok := l.(driver.Follower)
-	need(t, ok, "a lease that follows places")
-	f.Follow(places...)
-}
-
 // toldHeld fits the news that p is held, under the token it waited with.
 func toldHeld(p driver.Place) func(heard) bool {
 	return func(n heard) bool {
@@ -41,10 +33,11 @@ func wanted(p driver.Place) func(heard) bool {
 }
 
 func followHeld(t *testing.T, h Harness) {
+	need(t, open(t, h).Caps().FIFO, "a store with a line")
 	leases, places := queue(t, h, unique(), 4)
 	var all []<-chan heard
 	for i, l := range leases[1:] {
-		follow(t, l, places[i+1])
+		l.Follow(places[i+1])
 		all = append(all, listening(t, l))
 	}
 	silent(t, "news while another holds", all[0])
@@ -62,16 +55,17 @@ func followLate(t *testing.T, h Harness) {
 	ch := listening(t, leases[1])
 	release(t, leases[0], places[0])
 	silent(t, "news of a place that nobody followed", ch)
-	follow(t, leases[1], places[1])
+	leases[1].Follow(places[1])
 	hear(t, "that the place is held", ch, toldHeld(places[1]))
 }
 
 func followRemoved(t *testing.T, h Harness) {
+	need(t, open(t, h).Caps().FIFO, "a store with a line")
 	need(t, h.Remove != nil, "Harness.Remove")
 	name := unique()
 	leases, places := queue(t, h, name, 3)
 	for _, i := range []int{1, 2} {
-		follow(t, leases[i], places[i])
+		leases[i].Follow(places[i])
 	}
 	first, second := listening(t, leases[1]), listening(t, leases[2])
 	h.Remove(t, name, places[1].Token)
@@ -88,12 +82,12 @@ func followRemoved(t *testing.T, h Harness) {
 
 func followReleased(t *testing.T, h Harness) {
 	leases, places := queue(t, h, unique(), 2)
-	follow(t, leases[1], places[1])
+	leases[1].Follow(places[1])
 	ch := listening(t, leases[1])
 	release(t, leases[1], places[1])
 	release(t, leases[0], places[0])
 	silent(t, "news of a place that its owner released", ch)
-	follow(t, leases[1], places[1])
+	leases[1].Follow(places[1])
 	silent(t, "news of a place that its owner released before", ch)
 }
 
@@ -116,7 +110,7 @@ func followMany(t *testing.T, h Harness) {
 		}
 		want = places
 	}
-	follow(t, second, want...)
+	second.Follow(want...)
 	ch := listening(t, second)
 	if err := first.Close(soon(t)); err != nil {
 		t.Fatalf("Close: %v", err)
@@ -135,7 +129,7 @@ func followTransfer(t *testing.T, h Harness) {
 	leases, places := handingQueue(t, h, unique(), 4)
 	var all []<-chan heard
 	for i := 1; i < 4; i++ {
-		follow(t, leases[i], places[i])
+		leases[i].Follow(places[i])
 		all = append(all, listening(t, leases[i]))
 	}
 	transfer(t, h, leases[0], places[0], places[3].Token)
@@ -157,7 +151,7 @@ func followReaders(t *testing.T, h Harness) {
 	a, b, last := share(t, h, name, driver.Unlimited), share(t, h, name, driver.Unlimited), share(t, h, name, 0)
 	var all []<-chan heard
 	for _, s := range []stand{a, b, last} {
-		follow(t, s.l, s.p)
+		s.l.Follow(s.p)
 		all = append(all, listening(t, s.l))
 	}
 	release(t, w.l, w.p)
@@ -178,7 +172,7 @@ func followCutOff(t *testing.T, h Harness) {
 	l := grant(t, far, "b")
 	p := enter(t, l, name)
 	cut(true)
-	follow(t, l, p)
+	l.Follow(p)
 	ch := listening(t, l)
 	release(t, leases[0], places[0])
 	silent(t, "news across a cut", ch)
@@ -187,9 +181,10 @@ func followCutOff(t *testing.T, h Harness) {
 }
 
 func followWanted(t *testing.T, h Harness) {
+	need(t, open(t, h).Caps().FIFO, "a store with a line")
 	name := unique()
 	leases, places := queue(t, h, name, 1)
-	follow(t, leases[0], places[0])
+	leases[0].Follow(places[0])
 	ch := listening(t, leases[0])
 	silent(t, "news while nobody waits", ch)
 	other := grant(t, open(t, h), "b")
@@ -198,23 +193,25 @@ func followWanted(t *testing.T, h Harness) {
 	release(t, other, p)
 	enter(t, other, name)
 	silent(t, "told again", ch)
-	follow(t, leases[0], places[0])
+	leases[0].Follow(places[0])
 	hear(t, "that another waits, for it was asked again", ch, wanted(places[0]))
 }
 
 func followWantedBefore(t *testing.T, h Harness) {
+	need(t, open(t, h).Caps().FIFO, "a store with a line")
 	leases, places := queue(t, h, unique(), 2)
 	ch := listening(t, leases[0])
 	silent(t, "news of a place that nobody followed", ch)
-	follow(t, leases[0], places[0])
+	leases[0].Follow(places[0])
 	hear(t, "that another waits", ch, wanted(places[0]))
 }
 
 func followOwn(t *testing.T, h Harness) {
+	need(t, open(t, h).Caps().FIFO, "a store with a line")
 	name := unique()
 	leases, places := queue(t, h, name, 1)
 	ch := listening(t, leases[0])
-	follow(t, leases[0], places[0])
+	leases[0].Follow(places[0])
 	claim(t, leases[0], driver.Claim{Name: name, Seat: "2", ID: unique()})
 	silent(t, "news of a claim of its own", ch)
 	enter(t, grant(t, open(t, h), "b"), name)

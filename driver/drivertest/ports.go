@@ -7,13 +7,11 @@ import "github.com/primacy-go/primacy/driver"
 // leasePorts are the optional ports of a lease, nil where it has them not.
 type leasePorts struct {
 	transferer driver.Transferer
-	follower   driver.Follower
 	exchanger  driver.Exchanger
 }
 
 func leasePortsOf(l driver.Lease) (p leasePorts) {
 	p.transferer, _ = l.(driver.Transferer)
-	p.follower, _ = l.(driver.Follower)
 	p.exchanger, _ = l.(driver.Exchanger)
 	return p
 }
@@ -21,7 +19,6 @@ func leasePortsOf(l driver.Lease) (p leasePorts) {
 // allLeasePorts is a wrapper with every optional port.
 type allLeasePorts interface {
 	driver.Transferer
-	driver.Follower
 	driver.Exchanger
 }
 
@@ -30,42 +27,18 @@ func leaseWith(base driver.Lease, has leasePorts, all allLeasePorts) driver.Leas
 	type (
 		lease      = driver.Lease
 		transferer = driver.Transferer
-		follower   = driver.Follower
 		exchanger  = driver.Exchanger
 	)
-	switch t, f, e := has.transferer != nil, has.follower != nil, has.exchanger != nil; {
-	case t && f && e:
+	switch t, e := has.transferer != nil, has.exchanger != nil; {
+	case t && e:
 		return struct {
 			lease
 			allLeasePorts
 		}{base, all}
-	case t && f:
-		return struct {
-			lease
-			transferer
-			follower
-		}{base, all, all}
-	case t && e:
-		return struct {
-			lease
-			transferer
-			exchanger
-		}{base, all, all}
-	case f && e:
-		return struct {
-			lease
-			follower
-			exchanger
-		}{base, all, all}
 	case t:
 		return struct {
 			lease
 			transferer
-		}{base, all}
-	case f:
-		return struct {
-			lease
-			follower
 		}{base, all}
 	case e:
 		return struct {

@@ -155,8 +155,6 @@ func (l stubbornLeasePorts) Exchange(ctx context.Context, p driver.Place, c driv
 	return places[0], nil
 }
 
-func (l stubbornLeasePorts) Follow(places ...driver.Place) { l.follower.Follow(places...) }
-
 func (l stubbornLease) Close(ctx context.Context) error {
 	return untilDone(ctx, func() error { return l.Lease.Close(ctx) })
 }
