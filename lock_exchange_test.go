@@ -331,7 +331,6 @@ func (l *countingLease) Release(ctx context.Context, p ...driver.Place) error {
 	return l.Lease.Release(ctx, p...)
 }
 
-
 func (l *countingLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	l.s.exchanges.Add(1)
 	if f := l.s.exchange; f != nil {
