@@ -261,21 +261,14 @@ func (s *Store) forgetLease(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.leases, l.id)
-	if s.wake != nil {
-		s.wake.forget(l)
-	}
-}
-
-// present returns the leases of this process, to be looked at one by one without the store's mutex.
-func (s *Store) present() []*lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.leases))
 }
 
 // lookAll has everything looked at that somebody waits for.
 func (s *Store) lookAll() {
-	for _, l := range s.present() {
+	s.mu.Lock()
+	leases := slices.Collect(maps.Values(s.leases))
+	s.mu.Unlock()
+	for _, l := range leases {
 		l.mu.Lock()
 		for _, st := range l.stands {
 			if st.waits > 0 || st.follows || st.wants {

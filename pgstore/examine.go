@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -60,12 +59,7 @@ func (st state) bestEffort() string {
 	if st.fsync == "off" || st.pages == "off" {
 		all = append(all, "a crash of the machine")
 	}
-	return either(all...)
-}
-
-// either names one or another of these.
-func either(all ...string) string {
-	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), ", or ")
+	return strings.Join(all, ", or ")
 }
 
 // weak is what Caps tells of it.
@@ -108,9 +102,6 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	for _, f := range st.faults() {
 		out = append(out, driver.Finding{Topic: "durability", Level: driver.Warning, Found: f[0], Advice: f[1]})
 	}
-	if s.wake != nil {
-		out = append(out, s.wake.finding())
-	}
 	return append(out, s.push(), s.permission(ctx, name))
 }
 
@@ -149,7 +140,7 @@ func (s *Store) push() driver.Finding {
 func (s *Store) permission(ctx context.Context, name string) driver.Finding {
 	f := driver.Finding{Topic: "permission", Level: driver.Fine, Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
 	var missing []string
-	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records', 'tethers']) t
+	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records']) t
 		WHERE NOT has_table_privilege(format('%I.%I', $1::text, t), 'SELECT, INSERT, UPDATE, DELETE')
 		OR NOT (has_table_privilege(format('%I.%I', $1::text, t), 'INSERT') AND has_table_privilege(format('%I.%I', $1::text, t), 'UPDATE')
 			AND has_table_privilege(format('%I.%I', $1::text, t), 'DELETE'))`, []any{s.schema.name}, func(rows pgx.Rows) error {

@@ -41,17 +41,12 @@ type Config struct {
 	Password  string // if not empty, in place of the DSN's
 	Prefix    string // the schema, default "primacy"
 	NoMigrate bool   // never create or change the schema: refuse where it is missing or older
-
-	// AdvisoryWake replaces a process that has crashed as soon as its connections have ended, some 50 ms after it, and not a ttl. A connection's end is not the
-	// process's: see Caps.BestEffort and docs/postgres.md. Use it with [Fence], for work that ends with the process.
-	AdvisoryWake bool
 }
 
 // Options is how New uses a pool's configuration. The zero value works.
 type Options struct {
-	Prefix       string // the schema, default "primacy"
-	NoMigrate    bool   // never create or change the schema
-	AdvisoryWake bool   // as [Config] has it
+	Prefix    string // the schema, default "primacy"
+	NoMigrate bool   // never create or change the schema
 }
 
 // Store is a [driver.Store] on PostgreSQL, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner],
@@ -65,7 +60,6 @@ type Store struct {
 	renews *solo
 	ear    *ear
 	watch  *watch
-	wake   *tethers // nil without Config.AdvisoryWake
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -98,7 +92,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if !strings.Contains(c.DSN, "pool_max_conns") {
 		cfg.MaxConns = max(cfg.MaxConns, 10)
 	}
-	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate, AdvisoryWake: c.AdvisoryWake})
+	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate})
 }
 
 // New returns a store that connects as the pool does. Of the pool only its configuration is used: an application that has taken all its
@@ -127,15 +121,6 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 		return nil, s.wrap(ctx, "open", err)
 	}
 	bestEffort, warnings := s.weak(ctx, conn)
-	if o.AdvisoryWake {
-		yes, warning := s.able(ctx, conn)
-		if yes {
-			s.wake, bestEffort = newTethers(s), either(bestEffort, wakeDoubt)
-		}
-		if warning != "" {
-			warnings = append(warnings, warning)
-		}
-	}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		discard(conn)
 		return nil, s.wrap(ctx, "open", err)
@@ -146,12 +131,9 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 		warnings = append(warnings, said)
 	}
 	s.caps = capsOf(version, s.ear.works(), warnings)
-	s.caps.BestEffort, s.caps.EndsWithProcess = bestEffort, s.wake != nil
+	s.caps.BestEffort = bestEffort
 	s.work.Go(s.ear.run)
 	s.work.Go(s.sweep)
-	if s.wake != nil {
-		s.work.Go(s.vigil)
-	}
 	return s, nil
 }
 
@@ -218,15 +200,11 @@ func (s *Store) Close() error {
 	if was {
 		return nil
 	}
-	loose := s.wake == nil || s.wake.loosen()
 	s.cancel()
 	for _, l := range leases {
 		l.stop()
 	}
 	s.work.Wait()
-	if s.wake != nil {
-		s.wake.close(loose)
-	}
 	s.renews.close()
 	// The pool waits for calls under way, which may hang: their contexts end them.
 	go s.pool.Close()
@@ -254,9 +232,6 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, errClosed
 	}
 	s.leases[l.id] = l
-	if s.wake != nil {
-		s.wake.add(l)
-	}
 	return l, nil
 }
 

@@ -60,49 +60,12 @@ func (a *app) history(ctx context.Context, name string, limit int) error {
 	return err
 }
 
-// reignJSON is a term in JSON.
-type reignJSON struct {
-	Name    string         `json:"name"`
-	Token   primacy.Token  `json:"token"`
-	ID      string         `json:"id"`
-	Value   string         `json:"value"`
-	From    time.Time      `json:"from,omitzero"`
-	To      time.Time      `json:"to,omitzero"`
-	Lasted  string         `json:"lasted_ms,omitempty"`
-	Gap     string         `json:"gap_before_ms,omitempty"`
-	Reason  primacy.Reason `json:"reason"`
-	By      string         `json:"by,omitempty"`
-	Text    string         `json:"text,omitempty"`
-	Heir    string         `json:"heir,omitempty"`
-	Running bool           `json:"leads"`
-}
-
-func reignToJSON(r primacy.Reign) reignJSON {
-	j := reignJSON{Name: r.Name, Token: r.Token, ID: r.ID, Value: shown.Text(string(r.Value)), From: r.From, To: r.To,
-		Reason: r.Reason, By: r.By, Text: r.Text, Heir: r.Heir, Running: r.Reason == primacy.Leads}
-	if d, known := r.Lasted(); known {
-		j.Lasted = fmt.Sprint(d.Milliseconds())
-	}
-	if r.Gap != nil {
-		j.Gap = fmt.Sprint(r.Gap.Milliseconds())
-	}
-	return j
-}
-
-func reignsToJSON(all []primacy.Reign) []reignJSON {
-	out := []reignJSON{}
-	for _, r := range all {
-		out = append(out, reignToJSON(r))
-	}
-	return out
-}
-
 // writeReigns writes one array for json, an object a line for ndjson.
 func (a *app) writeReigns(all []primacy.Reign) error {
 	if a.output == "json" {
-		return a.writeJSON(reignsToJSON(all))
+		return a.writeJSON(shown.TermsOf(all))
 	}
-	for _, j := range reignsToJSON(all) {
+	for _, j := range shown.TermsOf(all) {
 		if err := a.writeJSON(j); err != nil {
 			return err
 		}
@@ -132,23 +95,13 @@ const mayLead = "leads or holds"
 
 // why tells people why a term ended.
 func why(r primacy.Reign) string {
-	s := clean(string(r.Reason))
+	if r.Reason == primacy.Leads && r.From.IsZero() {
+		return mayLead
+	}
+	s := clean(shown.Told(r.Reason))
 	switch r.Reason {
-	case primacy.Leads:
-		if r.From.IsZero() {
-			return mayLead
-		}
-		return "leads"
-	case primacy.Unknown:
-		return "lease expired or process died, nobody said"
-	case primacy.Expired:
-		s = "lease expired"
-	case primacy.Deposed:
-		s = "deposed: its claim was removed"
-	case primacy.Closed:
-		s = "session closed"
-	case primacy.Died:
-		s = "process died"
+	case primacy.Leads, primacy.Unknown:
+		return s
 	case primacy.Transferred:
 		s += " to " + cmp.Or(clean(r.Heir), "another")
 	}

@@ -17,9 +17,9 @@ import (
 // stateJSON is a line in JSON, with what else is known of it.
 type stateJSON struct {
 	shown.State
-	Since time.Time   `json:"since,omitzero"` // the present leader's term, by its wall clock
-	Terms []reignJSON `json:"terms,omitempty"`
-	Error string      `json:"error,omitempty"`
+	Since time.Time    `json:"since,omitzero"` // the present leader's term, by its wall clock
+	Terms []shown.Term `json:"terms,omitempty"`
+	Error string       `json:"error,omitempty"`
 }
 
 func stateToJSON(st primacy.State, err error) stateJSON {

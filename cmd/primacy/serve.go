@@ -104,9 +104,6 @@ func (s *server) run(ctx context.Context) error {
 	if caps := st.Caps(); caps.Token == driver.TokenNone { // two terms of a name could not be told apart by those who hold them
 		return fmt.Errorf("serve: %s has no tokens, by which clients say what they hold: use another store", caps.Store)
 	}
-	if err := mayHold(st); err != nil {
-		return err
-	}
 	if s.agent, err = agent.New(st, o); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -56,7 +57,7 @@ func (a *app) status(ctx context.Context, name string, all bool) error {
 	past, _ := s.Election(name).History(ctx, lastTerms) // a store without it shows the line
 	if a.output != "table" {
 		j := stateToJSON(state, nil)
-		j.Terms = reignsToJSON(past)
+		j.Terms = shown.TermsOf(past)
 		if state.Leader != nil {
 			j.Since = since(past, state.Leader.Token)
 		}

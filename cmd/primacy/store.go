@@ -104,10 +104,6 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := mayHold(st); lease && err != nil {
-		closeStore()
-		return nil, nil, nil, err
-	}
 	o.ID, o.TTL, o.Logger = a.id, a.ttl, a.logger()
 	s, err := primacy.NewSession(st, o)
 	if err != nil {
@@ -130,14 +126,4 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*
 		return nil, nil, nil, &exitError{exitUnreachable, a.unreachable(readyCtx, err)}
 	}
 	return s, st, done, nil
-}
-
-// mayHold refuses a store that gives a name away as soon as this process has died: the command that it has started, or the client that it has told of a
-// term, would work on beside the next leader.
-func mayHold(st driver.Store) error {
-	if st.Caps().EndsWithProcess {
-		return errors.New("--store: advisory-wake frees a name as soon as this process has died, when what it has started may still work: leave it out" +
-			" (where nothing of the command is left, its guardian gives the name up at once)")
-	}
-	return nil
 }

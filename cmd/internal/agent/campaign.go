@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -204,12 +205,12 @@ func (c *contest) lose(err error) {
 		kind = tooLate
 	}
 	p := kind.Problem("%v", err)
-	reason := "failed"
+	reason := primacy.Failed
 	switch kind {
 	case tooLate:
-		reason = "timeout"
+		reason = shown.Timeout
 	case stopping:
-		reason = "shutdown"
+		reason = shown.Shutdown
 	}
 	c.send(line{Event: "ended", Reason: reason, Problem: &p})
 }

@@ -178,7 +178,7 @@ func (a *Agent) release(w http.ResponseWriter, r *http.Request, lock bool, name,
 		return
 	}
 	h.term.Explain(why, false)
-	h.giveUp(ending{reason: "resigned", by: h.id, text: why})
+	h.giveUp(shown.Ending{Reason: primacy.Resigned, By: h.id, Text: why})
 	if err := h.resign(); err != nil {
 		health.WriteJSON(w, http.StatusAccepted, tokenJSON{h.term.Token()}) // it goes on until the store has confirmed it
 		return
