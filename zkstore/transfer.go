@@ -13,7 +13,6 @@ import (
 var (
 	_ driver.Exchanger  = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
-	_ driver.Follower   = (*lease)(nil)
 )
 
 // Exchange gives p up and enters want, in one step.
