@@ -148,7 +148,7 @@ func assemble(name string, ln lineNodes, found []looked) driver.Line {
 	}
 	for i, n := range ln.nodes {
 		owner, value := decode(found[i].data)
-		st := driver.Standing{Owner: owner, Lease: n.lease, Slots: n.slots, Held: free(ln.nodes, i),
+		st := driver.Entry{Owner: owner, Lease: n.lease, Slots: n.slots, Held: free(ln.nodes, i),
 			Token: uint64(found[i].stat.Czxid), Value: value}
 		if found[i].stat.EphemeralOwner == 0 {
 			st.Lease, st.Note = "", "has no session: it never ends by itself"
@@ -162,7 +162,7 @@ func assemble(name string, ln lineNodes, found []looked) driver.Line {
 	}
 	if got.Holder != nil {
 		for _, child := range ln.foreign {
-			got.Waiters = append(got.Waiters, driver.Standing{
+			got.Waiters = append(got.Waiters, driver.Entry{
 				Note: "the node " + child + " is another program's: it does not count in this line"})
 		}
 	}

@@ -50,7 +50,7 @@ type Config struct {
 }
 
 // Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker],
-// [driver.Journal], [driver.Examiner] and [driver.Operator] too.
+// [driver.Journal], [driver.Examiner] and [driver.Admin] too.
 type Store struct {
 	config  Config
 	servers servers

@@ -90,7 +90,7 @@ func (a *app) stillStands(ctx context.Context, e *primacy.Election, id string) s
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	st, err := e.State(ctx)
-	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Standing) bool { return s.ID == id }) {
+	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Entry) bool { return s.ID == id }) {
 		return ""
 	}
 	return fmt.Sprintf("; %s stands in the line no more", id)
