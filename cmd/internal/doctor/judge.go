@@ -18,9 +18,9 @@ type judge struct {
 
 	mu       sync.Mutex
 	terms    map[uint64]*safety.Interval // by token, from the first act to the last
-	written  int                          // writes that arrived
-	largest  uint64                       // the largest token that has written
-	stale    int                          // writes under a smaller one: without a fence they would have been made
+	written  int                         // writes that arrived
+	largest  uint64                      // the largest token that has written
+	stale    int                         // writes under a smaller one: without a fence they would have been made
 	removals []removal
 	twins    string // two that led under one token
 
