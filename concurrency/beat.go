@@ -15,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// beat renews the session and ends it in time, whatever the client is doing: every call runs beside it. It looks at the clock once a
-// second at least: timers stand still in suspend, and would be late by as much after it.
+// beat renews the session and ends it in time, whatever the client is doing: every call runs
+// beside it. It looks at the clock once a second at least: timers stand still in suspend, and
+// would be late by as much after it.
 func (s *Session) beat() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -55,7 +56,8 @@ func reason(c core.Cause) string {
 	return "it was not renewed in time"
 }
 
-// renewal sends one renewal. A client that ignores its context keeps renewing set: then no other is sent, and the session ends.
+// renewal sends one renewal. A client that ignores its context keeps renewing set: then no other
+// is sent, and the session ends.
 func (s *Session) renewal(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	if s.renewing.CompareAndSwap(false, true) {
@@ -87,15 +89,18 @@ var (
 	errUnproven = errors.New("nothing that may be read and written was there to prove the renewal with")
 )
 
-// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations, unless it was told otherwise.
+// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations, unless it was
+// told otherwise.
 const chunk = 100
 
-// renew makes one renewal, of which nil says: what the session holds lives for its ttl from the moment renew was called.
+// renew makes one renewal, of which nil says: what the session holds lives for its ttl from the
+// moment renew was called.
 //
-// It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by etcd's log, on a key of the user's own, that
-// no deposed leader answered. By that, all stands that hangs on this lease and that nobody has deleted. In the same Txn it looks whether claims
-// stand, under the right lease: those that it has not looked at for longest, where there are more than a Txn takes. That a claim is deleted
-// is told by its watch, too.
+// It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by
+// etcd's log, on a key of the user's own, that no deposed leader answered. By that, all stands
+// that hangs on this lease and that nobody has deleted. In the same Txn it looks whether claims
+// stand, under the right lease: those that it has not looked at for longest, where there are more
+// than a Txn takes. That a claim is deleted is told by its watch, too.
 func (s *Session) renew(ctx context.Context) error {
 	s.mu.Lock()
 	at, key, claims, doubts := s.anchor, s.prefix, s.standing(), slices.Collect(maps.Keys(s.doubts))
@@ -147,8 +152,8 @@ func (s *Session) verify(ctx context.Context, at anchor, p etcdwire.Proof, claim
 	return s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
 }
 
-// known judges the answer to the keepalive of the session's own lease. One "unknown" is not enough: a leader that has just been elected may
-// not have carried out the grant yet.
+// known judges the answer to the keepalive of the session's own lease. One "unknown" is not
+// enough: a leader that has just been elected may not have carried out the grant yet.
 func (s *Session) known(ttl int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +170,8 @@ func (s *Session) known(ttl int64) error {
 	return errVague
 }
 
-// settleEmpty judges a renewal without claims. The lease that the next claim would hang on is trusted no further than it was proven.
+// settleEmpty judges a renewal without claims. The lease that the next claim would hang on is
+// trusted no further than it was proven.
 func (s *Session) settleEmpty(proven bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

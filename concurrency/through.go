@@ -11,8 +11,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// through is the wire of a client put together from parts, through its own methods. Its promises are the same as long as the parts do
-// not answer from memory; a frozen member may cost more time, for the client's balancer knows nothing of it.
+// through is the wire of a client put together from parts, through its own methods. Its promises
+// are the same as long as the parts do not answer from memory; a frozen member may cost more
+// time, for the client's balancer knows nothing of it.
 type through struct {
 	client *v3.Client
 	seen   atomic.Uint64 // raft term
@@ -21,7 +22,8 @@ type through struct {
 
 func newThrough(client *v3.Client) *through { return &through{client: client} }
 
-// open asks for a lease that there is not: any answer bears the raft term, and nothing is needed to be allowed to ask.
+// open asks for a lease that there is not: any answer bears the raft term, and nothing is needed
+// to be allowed to ask.
 func (t *through) open(ctx context.Context) error {
 	if t.seen.Load() != 0 {
 		return nil
@@ -78,7 +80,8 @@ func (t *through) revoke(ctx context.Context, id v3.LeaseID) error {
 	return blamed(ctx, err)
 }
 
-// errSilent says that a request had its time. It is no context error: the caller's context has not ended.
+// errSilent says that a request had its time. It is no context error: the caller's context has
+// not ended.
 var errSilent = errors.New("etcd: no answer in time")
 
 // blamed returns err, or errSilent where it is the end of our own limit.
@@ -121,7 +124,8 @@ type asker through
 
 func (a *asker) close() {}
 
-func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key) (p etcdwire.Proof, err error) {
+func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key) (p etcdwire.Proof,
+	err error) {
 	t := (*through)(a)
 	for _, id := range leases {
 		ka, err := t.client.Lease.KeepAliveOnce(ctx, id)
@@ -141,7 +145,8 @@ func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys
 	return p, t.prove(ctx, key, keys, &p)
 }
 
-// prove is etcdwire.Wire.Prove through a balancer: requests go out until one member has answered two.
+// prove is etcdwire.Wire.Prove through a balancer: requests go out until one member has answered
+// two.
 func (t *through) prove(ctx context.Context, key string, keys []etcdwire.Key, p *etcdwire.Proof) error {
 	if _, err := t.get(ctx, key, v3.WithCountOnly()); err != nil {
 		return err
@@ -168,9 +173,10 @@ func (t *through) prove(ctx context.Context, key string, keys []etcdwire.Key, p 
 	return errors.New("etcd: no member answered twice")
 }
 
-// look asks how a key stands, as etcdwire.States reads it. A read would carry its value, or, where it asks for keys
-// only, not tell the lease (etcd 3.7).
+// look asks how a key stands, as etcdwire.States reads it. A read would carry its value, or,
+// where it asks for keys only, not tell the lease (etcd 3.7).
 func look(k etcdwire.Key) v3.Op {
-	when := []v3.Cmp{v3.Compare(v3.CreateRevision(k.Key), "=", k.Created), v3.Compare(v3.LeaseValue(k.Key), "=", k.Lease)}
+	when := []v3.Cmp{v3.Compare(v3.CreateRevision(k.Key), "=", k.Created), v3.Compare(v3.LeaseValue(k.Key), "=",
+		k.Lease)}
 	return v3.OpTxn(when, nil, []v3.Op{v3.OpGet(k.Key, v3.WithKeysOnly())})
 }

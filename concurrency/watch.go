@@ -12,7 +12,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// watch ends the session as soon as a claim of it is seen to be gone, which every renewal finds too.
+// watch ends the session as soon as a claim of it is seen to be gone, which every renewal finds
+// too.
 func (s *Session) watch() {
 	for {
 		pause := s.watchClaims()
@@ -54,7 +55,8 @@ func (s *Session) suspect(key string) {
 	s.poke()
 }
 
-// watchClaims begins to watch claims that are old enough, and returns in how long the next one will be; 0: none.
+// watchClaims begins to watch claims that are old enough, and returns in how long the next one
+// will be; 0: none.
 func (s *Session) watchClaims() (next time.Duration) {
 	now := time.Now()
 	s.mu.Lock()
@@ -129,7 +131,8 @@ func (s *Session) lookAt(keys []string) error {
 
 // final reports whether asking again would get the same answer.
 func final(err error) bool {
-	return err != nil && (etcdwire.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err, rpctypes.ErrEmptyKey))
+	return err != nil && (etcdwire.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err,
+		rpctypes.ErrEmptyKey))
 }
 
 // missing reports whether err says that there is no such lease.

@@ -15,20 +15,22 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// wire is how a session reaches etcd. Errors are as the client has them. Every write must be safe to repeat.
+// wire is how a session reaches etcd. Errors are as the client has them. Every write must be safe
+// to repeat.
 type wire interface {
 	// open learns what must be known before anything else: the cluster, the raft term.
 	open(ctx context.Context) error
 	get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.GetResponse, error)
-	// txn runs a Txn. Doubt says that it may have been carried out, or may be later, though it failed, or once more though it did not.
+	// txn runs a Txn. Doubt says that it may have been carried out, or may be later, though it
+	// failed, or once more though it did not.
 	txn(ctx context.Context, t txn) (resp *v3.TxnResponse, doubt bool, err error)
 	// grant makes a lease. The answer's raft term may be later than the grant: see grantIn.
 	grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse, error)
 	revoke(ctx context.Context, id v3.LeaseID) error
 	// term is the newest raft term that any answer bore.
 	term() uint64
-	// watch calls notify, which must not block, when it stands, after each event and whenever one may have been missed. Told
-	// reports that it stood before; then look once more.
+	// watch calls notify, which must not block, when it stands, after each event and whenever one
+	// may have been missed. Told reports that it stood before; then look once more.
 	watch(key, end string, puts bool, notify func()) (stop func(), told func() bool)
 	// renewer renews the leases of one session.
 	renewer() renewer
@@ -49,7 +51,8 @@ type txn struct {
 }
 
 // errWrapped refuses a client.
-var errWrapped = errors.New("concurrency: this client answers from a cache of its own (client/v3/leasing): give NewSession the client below it")
+var errWrapped = errors.New("concurrency: this client answers from a cache of its own (client/v3/leasing): " +
+	"give NewSession the client below it")
 
 // wires holds one wire for each client, shared by its sessions: connections and a watch stream.
 var wires = struct {
@@ -57,8 +60,9 @@ var wires = struct {
 	of map[*v3.Client]*direct
 }{of: map[*v3.Client]*direct{}}
 
-// wireOf returns the wire for a client. A client that was put together from parts is spoken to through its own methods: its keys
-// may be others than those on its connection (a namespace), or it has no connection (inside a server).
+// wireOf returns the wire for a client. A client that was put together from parts is spoken to
+// through its own methods: its keys may be others than those on its connection (a namespace), or
+// it has no connection (inside a server).
 func wireOf(client *v3.Client) (wire, error) {
 	if madeBy(client.KV, "/leasing") {
 		return nil, errWrapped
@@ -103,8 +107,8 @@ func madeBy(part any, path string) bool {
 	return t != nil && t.Kind() == reflect.Pointer && t.Elem().PkgPath() == reflect.TypeFor[v3.Client]().PkgPath()+path
 }
 
-// direct is the wire of a client as clientv3.New returns it: beside the client's balancer, which lets one frozen member swallow
-// every n-th call.
+// direct is the wire of a client as clientv3.New returns it: beside the client's balancer, which
+// lets one frozen member swallow every n-th call.
 type direct struct {
 	client *v3.Client
 	w      *etcdwire.Wire
@@ -138,12 +142,14 @@ func (d *direct) get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 
 func (d *direct) txn(ctx context.Context, t txn) (*v3.TxnResponse, bool, error) {
 	var doubt bool
-	resp, err := d.kv.Txn(context.WithValue(ctx, doubtKey{}, &doubt)).If(t.when...).Then(t.then...).Else(t.otherwise...).Commit()
+	resp, err := d.kv.Txn(context.WithValue(ctx, doubtKey{},
+		&doubt)).If(t.when...).Then(t.then...).Else(t.otherwise...).Commit()
 	return resp, doubt, err
 }
 
 func (d *direct) grant(ctx context.Context, seconds int64) (resp *v3.LeaseGrantResponse, err error) {
-	_, err = d.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (*pb.ResponseHeader, error) {
+	_, err = d.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (*pb.ResponseHeader, error) {
 		r, err := pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, opts...)
 		if err != nil {
 			return nil, err
@@ -155,7 +161,8 @@ func (d *direct) grant(ctx context.Context, seconds int64) (resp *v3.LeaseGrantR
 }
 
 func (d *direct) revoke(ctx context.Context, id v3.LeaseID) error {
-	doubt, err := d.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (*pb.ResponseHeader, error) {
+	doubt, err := d.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (*pb.ResponseHeader, error) {
 		r, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)}, opts...)
 		return r.GetHeader(), err
 	})
@@ -179,7 +186,8 @@ type keepalives struct {
 
 func (k *keepalives) close() { k.stream.Close() }
 
-func (k *keepalives) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key) (etcdwire.Proof, error) {
+func (k *keepalives) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key) (etcdwire.Proof,
+	error) {
 	ids := make([]int64, len(leases))
 	for i, id := range leases {
 		ids[i] = int64(id)
@@ -194,11 +202,14 @@ type remote struct {
 	w           *etcdwire.Wire
 }
 
-// doubtKey is where a Txn's context carries a place for the doubt about it, which the client's types have no room for.
+// doubtKey is where a Txn's context carries a place for the doubt about it, which the client's
+// types have no room for.
 type doubtKey struct{}
 
-func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (resp *pb.RangeResponse, err error) {
-	_, err = r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn, more ...grpc.CallOption) (*pb.ResponseHeader, error) {
+func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (resp *pb.RangeResponse,
+	err error) {
+	_, err = r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
 		resp, err = pb.NewKVClient(conn).Range(ctx, in, append(more, opts...)...)
 		return resp.GetHeader(), err
 	})
@@ -206,7 +217,8 @@ func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.Cal
 }
 
 func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (resp *pb.TxnResponse, err error) {
-	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn, more ...grpc.CallOption) (*pb.ResponseHeader, error) {
+	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
 		resp, err = pb.NewKVClient(conn).Txn(ctx, in, append(more, opts...)...)
 		return resp.GetHeader(), err
 	})
@@ -217,7 +229,8 @@ func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOpt
 }
 
 // grantIn grants a lease of which the raft term that it was granted in is known.
-func grantIn(ctx context.Context, w wire, seconds int64, later func(func(context.Context))) (*v3.LeaseGrantResponse, error) {
+func grantIn(ctx context.Context, w wire, seconds int64, later func(func(context.Context))) (*v3.LeaseGrantResponse,
+	error) {
 	grant := func() (*v3.LeaseGrantResponse, *pb.ResponseHeader, error) {
 		resp, err := w.grant(ctx, seconds)
 		switch {

@@ -23,11 +23,13 @@ var _ driver.Revoker = (*Store)(nil)
 
 var _ driver.Admin = (*Store)(nil)
 
-// Revoke implements [driver.Revoker]. An ID that no session of this prefix has is a session that is gone: etcd leases of other programs
-// are not touched. After an unknown etcdwire.Outcome it can be repeated.
+// Revoke implements [driver.Revoker]. An ID that no session of this prefix has is a session that
+// is gone: etcd leases of other programs are not touched. After an unknown etcdwire.Outcome it
+// can be repeated.
 //
-// A session is named after its first etcd lease, and hangs on another one after a move. Its record tells which. Whatever of it is still
-// on its way to etcd compares the record, to enter as well as to move: so it is over for good once the record is gone, and not before.
+// A session is named after its first etcd lease, and hangs on another one after a move. Its
+// record tells which. Whatever of it is still on its way to etcd compares the record, to enter as
+// well as to move: so it is over for good once the record is gone, and not before.
 func (s *Store) Revoke(ctx context.Context, session string) error {
 	what := "revoke lease " + strconv.Quote(session)
 	first, err := strconv.ParseInt(session, 16, 64)
@@ -47,7 +49,8 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 			rec.Lease = 0 // etcd does not know the lease that it shows, and will never end it
 		}
 		if rec.Lease != first {
-			// Before the lease: without the record a repeated call would not know that there is more.
+			// Before the lease: without the record a repeated call would not know that there is
+			// more.
 			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
 				if err != nil {
 					return err
@@ -65,11 +68,13 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 	}
 }
 
-// sweep deletes the claims of a session that are not on the lease that its record is on: a move was not finished. Where the record is on
-// none, it goes with them. It reports false if the record has changed meanwhile: then there may be more.
+// sweep deletes the claims of a session that are not on the lease that its record is on: a move
+// was not finished. Where the record is on none, it goes with them. It reports false if the
+// record has changed meanwhile: then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
-		return doRange(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true, MinCreateRevision: rec.CreateRevision})
+		return doRange(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true,
+			MinCreateRevision: rec.CreateRevision})
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
 		since(s.prefix, s.prefix+noLine), since(s.prefix+pastNoLine, etcdwire.PrefixEnd(s.prefix))}})
@@ -82,7 +87,10 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 			left = append(left, kv)
 		}
 	}
-	done, err := s.wire.Limit.InChunks(len(left), func(from, to int) (bool, error) { return s.sweepSome(ctx, what, rec, left[from:to]) })
+	done, err := s.wire.Limit.InChunks(len(left), func(from, to int) (bool, error) {
+		return s.sweepSome(ctx, what,
+			rec, left[from:to])
+	})
 	if err != nil || done < len(left) {
 		return false, err
 	}
@@ -99,7 +107,8 @@ func (s *Store) isClaimOf(key, session string) bool {
 }
 
 // sweepSome deletes keys in one Txn, each if it is the one that was seen.
-func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue) (bool, error) {
+func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue) (bool,
+	error) {
 	req := &pb.TxnRequest{Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}}
 	for _, kv := range keys {
 		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
@@ -117,7 +126,8 @@ func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue
 // Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	dir := s.prefix + sessions
-	resp, err := s.wire.Get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir))})
+	resp, err := s.wire.Get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir),
+		RangeEnd: []byte(etcdwire.PrefixEnd(dir))})
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +145,8 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	dir := s.lineDir(name)
-	resp, err := s.wire.Get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+	resp, err := s.wire.Get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir),
+		RangeEnd:          []byte(etcdwire.PrefixEnd(dir)),
 		MinCreateRevision: int64(token), MaxCreateRevision: int64(token), KeysOnly: true})
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
@@ -146,7 +157,8 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys have moved to another etcd lease.
+// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys
+// have moved to another etcd lease.
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	first, err := strconv.ParseInt(id, 16, 64)
 	if err != nil {
@@ -167,7 +179,8 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 // glances is how many leases are asked about at once.
 const glances = 16
 
-// Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat nothing is told: its waiters go by that, not by etcd's lease.
+// Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat
+// nothing is told: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
 	for len(leases) > 0 {
@@ -203,7 +216,8 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, errors.Join(errs...)
 }
 
-// leasesNow finds the leases that these sessions have at present: one keeps its first lease's ID, also on another one.
+// leasesNow finds the leases that these sessions have at present: one keeps its first lease's ID,
+// also on another one.
 func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
 	req := &pb.TxnRequest{}
 	for _, id := range sessionIDs {
@@ -221,7 +235,8 @@ func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[stri
 	return nil
 }
 
-// leaseOf returns the lease that a session's record hangs on; 0: none, or not what others go by. Without a record the claim is another program's.
+// leaseOf returns the lease that a session's record hangs on; 0: none, or not what others go by.
+// Without a record the claim is another program's.
 func leaseOf(id string, kv *mvccpb.KeyValue) int64 {
 	if kv == nil {
 		lease, _ := strconv.ParseInt(id, 16, 64)

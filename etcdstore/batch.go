@@ -19,30 +19,37 @@ import (
 
 // Claims and releases of one lease go to etcd in batches.
 //
-// An operation goes at once, alone, and in its caller's own goroutine, while few others are under way, all of them alone: who is alone never
-// waits for company. Otherwise it waits until one of those returns; then all that wait go in one Txn, each as a Txn within it, with its own
-// compares: so one whose compare fails leaves the others alone. Of what etcd answers with an error it has done all or nothing, though one of
-// them may be to blame; then they go again in halves, down to the one that is. Each is safe to repeat, and where it may have been done (see
+// An operation goes at once, alone, and in its caller's own goroutine, while few others are under
+// way, all of them alone: who is alone never waits for company. Otherwise it waits until one of
+// those returns; then all that wait go in one Txn, each as a Txn within it, with its own
+// compares: so one whose compare fails leaves the others alone. Of what etcd answers with an
+// error it has done all or nothing, though one of them may be to blame; then they go again in
+// halves, down to the one that is. Each is safe to repeat, and where it may have been done (see
 // etcdwire.Definite) it is in doubt: a claim that then finds its key knows it for its own.
 //
-// etcd decides all compares before it writes anything, and gives all keys of a Txn one revision. So no two operations on one name go
-// together: two claims would stand in the line under one token.
+// etcd decides all compares before it writes anything, and gives all keys of a Txn one revision.
+// So no two operations on one name go together: two claims would stand in the line under one
+// token.
 
-// How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and unlock on names of their own cost 277 µs of
-// both processors' time by themselves, 127 µs where 64 goroutines shared two Txns that were always under way, and 100 µs in one: so short
-// queues get one. With 1,024 goroutines the cost is the same for one and eight, about 80 µs, and locks per second grew from one to four
-// (1.7, 2.2 and 2.5 times those of etcd's own Mutex for one, two and four): so full ones get more.
+// How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and
+// unlock on names of their own cost 277 µs of both processors' time by themselves, 127 µs where
+// 64 goroutines shared two Txns that were always under way, and 100 µs in one: so short queues
+// get one. With 1,024 goroutines the cost is the same for one and eight, about 80 µs, and locks
+// per second grew from one to four (1.7, 2.2 and 2.5 times those of etcd's own Mutex for one, two
+// and four): so full ones get more.
 const (
 	// maxAlone is how many operations may be under way by themselves.
 	maxAlone = 4
-	// maxBatches is how many Txns of several may be; more than one only while enough wait to fill another.
+	// maxBatches is how many Txns of several may be; more than one only while enough wait to fill
+	// another.
 	maxBatches = 4
-	// bytesTogether bounds what goes together. etcd takes requests of 1.5 MiB by default; one operation that is larger than this goes alone.
+	// bytesTogether bounds what goes together. etcd takes requests of 1.5 MiB by default; one
+	// operation that is larger than this goes alone.
 	bytesTogether = 256 << 10
 )
 
-// batcher is where operations of a lease wait for each other. As long as any waits, some batch or some single operation
-// is under way, and whoever returns takes those along that wait.
+// batcher is where operations of a lease wait for each other. As long as any waits, some batch or
+// some single operation is under way, and whoever returns takes those along that wait.
 type batcher struct {
 	w *etcdwire.Wire
 	j *journal
@@ -80,9 +87,9 @@ type batch struct {
 	waiting int // callers that have not given up
 }
 
-// send runs an operation on one name, which may go in one Txn with those on other names. The revision of its answer is
-// that of the whole Txn. Where ctx ends while the operation waits, it is not sent, and there is no doubt. Record is
-// what it leaves in a journal, if anything.
+// send runs an operation on one name, which may go in one Txn with those on other names. The
+// revision of its answer is that of the whole Txn. Where ctx ends while the operation waits, it
+// is not sent, and there is no doubt. Record is what it leaves in a journal, if anything.
 func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest,
 	record *releaseRecord) (*pb.TxnResponse, bool, error) {
 	p.mu.Lock()
@@ -99,7 +106,8 @@ func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnReques
 	o := &op{name: name, req: record.with(req), bare: req, record: record, ctx: ctx, done: make(chan struct{})}
 	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
-	// What is under way may lie with a member that is silent, and the next request go to another one.
+	// What is under way may lie with a member that is silent, and the next request go to another
+	// one.
 	stuck := time.Since(p.moved) > etcdwire.Patience
 	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
 		p.startLocked()
@@ -131,7 +139,8 @@ func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error
 	return nil, o.doubt, w.Explain(o.ctx, verb(what, o.name), o.out)
 }
 
-// giveUp notes that the operation's caller waits no more. It reports whether the operation has been sent.
+// giveUp notes that the operation's caller waits no more. It reports whether the operation has
+// been sent.
 func (p *batcher) giveUp(o *op) (sent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +149,8 @@ func (p *batcher) giveUp(o *op) (sent bool) {
 	}
 	o.left = true
 	if o.batch.waiting--; o.batch.waiting == 0 {
-		// One whose time is over ends by itself, and is told so: cancelled, it would leave a silent member unblamed.
+		// One whose time is over ends by itself, and is told so: cancelled, it would leave a
+		// silent member unblamed.
 		if end, ok := o.batch.ctx.Deadline(); !ok || time.Now().Before(end) {
 			o.batch.cancel()
 		}
@@ -195,8 +205,8 @@ func (p *batcher) fullLocked() bool {
 	return len(p.queue) >= p.w.Limit.Ops()-2 || p.bytes >= bytesTogether
 }
 
-// gather lets those go on who have just had their answers: many come back at once, and whoever is first would go alone, at the price of a
-// whole request.
+// gather lets those go on who have just had their answers: many come back at once, and whoever is
+// first would go alone, at the price of a whole request.
 func (p *batcher) gather() {
 	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
@@ -207,8 +217,9 @@ func (p *batcher) gather() {
 	}
 }
 
-// fill takes as many of those who wait as may go together. It returns nil, and ends the batches of its goroutine, where
-// none wait or, unless the goroutine is new, so few that they better go with those of another.
+// fill takes as many of those who wait as may go together. It returns nil, and ends the batches
+// of its goroutine, where none wait or, unless the goroutine is new, so few that they better go
+// with those of another.
 func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,8 +260,8 @@ func (p *batcher) fill(anew bool) *batch {
 	return t
 }
 
-// limit returns the batch's context, which ends when the last of the callers' does. A deadline is told as such: a member that has said
-// nothing until then is left.
+// limit returns the batch's context, which ends when the last of the callers' does. A deadline is
+// told as such: a member that has said nothing until then is left.
 func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	var last time.Time
 	for _, o := range t.ops {
@@ -265,7 +276,8 @@ func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithDeadline(ctx, last)
 }
 
-// sendOps sends operations of a batch, at most so many at once, and has their callers know the answers.
+// sendOps sends operations of a batch, at most so many at once, and has their callers know the
+// answers.
 func (p *batcher) sendOps(t *batch, all []*op, most int) {
 	for len(all) > 0 {
 		n := p.fit(all, most)
@@ -355,7 +367,8 @@ func pack(some []*op) *pb.TxnRequest {
 	return req
 }
 
-// unpack gives each operation its answer. Those within a Txn's have no revision of their own in their header.
+// unpack gives each operation its answer. Those within a Txn's have no revision of their own in
+// their header.
 func unpack(resp *pb.TxnResponse, some []*op) error {
 	if len(some) == 1 {
 		some[0].resp = resp
@@ -383,11 +396,13 @@ func dropRecords(some []*op) (had bool) {
 	return had
 }
 
-// ofOne reports whether one of several operations may be to blame for an error that all of them have had: its key may be forbidden, its
-// value too large, its lease gone; and where etcd is full it takes no put, but it does take what only deletes.
+// ofOne reports whether one of several operations may be to blame for an error that all of them
+// have had: its key may be forbidden, its value too large, its lease gone; and where etcd is full
+// it takes no put, but it does take what only deletes.
 func ofOne(err error) bool {
 	known := rpctypes.Error(err)
-	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound, rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps} {
+	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound,
+		rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps} {
 		if errors.Is(known, e) {
 			return true
 		}

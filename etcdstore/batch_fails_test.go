@@ -18,9 +18,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedBatchWithABadOne: etcd refuses what goes together because of one. Only that one may fail.
+// TestSimulatedBatchWithABadOne: etcd refuses what goes together because of one. Only that one
+// may fail.
 func TestSimulatedBatchWithABadOne(t *testing.T) {
-	for _, bad := range []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCRequestTooLarge, rpctypes.ErrGRPCNoSpace} {
+	for _, bad := range []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCRequestTooLarge,
+		rpctypes.ErrGRPCNoSpace} {
 		t.Run(bad.Error(), func(t *testing.T) {
 			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 				s, g := gatedAt(t, c, 0, 0)
@@ -36,7 +38,8 @@ func TestSimulatedBatchWithABadOne(t *testing.T) {
 				open()
 				mustStand(t, all)
 				f := <-guilty
-				if f.err == nil || errors.Is(f.err, driver.ErrRefused) != (bad != rpctypes.ErrGRPCNoSpace) || !strings.Contains(f.err.Error(), `"bad"`) {
+				if f.err == nil || errors.Is(f.err, driver.ErrRefused) != (bad != rpctypes.ErrGRPCNoSpace) ||
+					!strings.Contains(f.err.Error(), `"bad"`) {
 					t.Errorf("seed 1: Claim = %v, want the error of %v by its name", f.err, bad)
 				}
 			})
@@ -44,8 +47,9 @@ func TestSimulatedBatchWithABadOne(t *testing.T) {
 	}
 }
 
-// TestSimulatedBatchUnderADeadLease: the session has ended when claims and releases arrive together. The claims are told so, and the releases go
-// through. Again where etcd knows the session's record and not its lease: it refuses all that goes together.
+// TestSimulatedBatchUnderADeadLease: the session has ended when claims and releases arrive
+// together. The claims are told so, and the releases go through. Again where etcd knows the
+// session's record and not its lease: it refuses all that goes together.
 func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 	for _, record := range []bool{false, true} {
 		t.Run(fmt.Sprint(record), func(t *testing.T) {
@@ -90,7 +94,8 @@ func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 	}
 }
 
-// TestSimulatedBatchUnderASmallLimit: a server that takes few operations in one Txn. Nothing is lost, and the limit is learnt.
+// TestSimulatedBatchUnderASmallLimit: a server that takes few operations in one Txn. Nothing is
+// lost, and the limit is learnt.
 func TestSimulatedBatchUnderASmallLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := etcdsim.Start(etcdsim.Options{Seed: 1, TxnOps: 16})
@@ -148,7 +153,8 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchBehindSilence: all that is under way is not answered. Who comes a while later does not wait for it, and takes those along who do.
+// TestSimulatedBatchBehindSilence: all that is under way is not answered. Who comes a while later
+// does not wait for it, and takes those along who do.
 func TestSimulatedBatchBehindSilence(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -166,8 +172,9 @@ func TestSimulatedBatchBehindSilence(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchLeavesASilentMember: claims that travel in a batch have deadlines shorter than the limit of one attempt. The member that is silent
-// until then is left, as it is where a claim goes alone.
+// TestSimulatedBatchLeavesASilentMember: claims that travel in a batch have deadlines shorter
+// than the limit of one attempt. The member that is silent until then is left, as it is where a
+// claim goes alone.
 func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -196,19 +203,22 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 	}
 }
 
-// TestSimulatedBatchWithAnAnswerOfAnotherKind: a server, or what stands before it, answers a batch with something else. It may have been done, so
-// each claim of it is in doubt, and its release takes it away.
+// TestSimulatedBatchWithAnAnswerOfAnotherKind: a server, or what stands before it, answers a
+// batch with something else. It may have been done, so each claim of it is in doubt, and its
+// release takes it away.
 func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		g := &gate{}
-		garble := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		garble := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
+			opts ...grpc.CallOption) error {
 			err := do(ctx, method, req, reply, cc, opts...)
 			if r, ok := reply.(*pb.TxnResponse); ok && nested(req) > 1 {
 				r.Responses = r.Responses[:1]
 			}
 			return err
 		}
-		s, err := New(ending(t, 20*time.Second), simClient(t, c, 0, c.Endpoints(), grpc.WithChainUnaryInterceptor(g.intercept, garble)), Options{})
+		s, err := New(ending(t, 20*time.Second), simClient(t, c, 0, c.Endpoints(),
+			grpc.WithChainUnaryInterceptor(g.intercept, garble)), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in order. Where any is a Try they enter one
-// after another: where one is taken, those with Try that entered before it in the same call are taken out again.
+// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in
+// order. Where any is a Try they enter one after another: where one is taken, those with Try that
+// entered before it in the same call are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if len(claims) > 1 && !slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try }) {
 		return l.claimMany(ctx, claims)
@@ -42,7 +43,8 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, nil
 }
 
-// several is how many claims or releases of one call are under way at once: enough to fill all batches.
+// several is how many claims or releases of one call are under way at once: enough to fill all
+// batches.
 const several = maxBatches * 128
 
 // inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
@@ -63,8 +65,9 @@ func inParallel(n int, do func(i int) (stop bool)) {
 	all.Wait()
 }
 
-// claimMany enters claims of which none is a Try. Where one fails those that have not begun are left out. Its error is the first whose
-// etcdwire.Outcome is unknown, so that no final answer hides a claim that may stand.
+// claimMany enters claims of which none is a Try. Where one fails those that have not begun are
+// left out. Its error is the first whose etcdwire.Outcome is unknown, so that no final answer
+// hides a claim that may stand.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))
 	names := byName(claims)
@@ -118,22 +121,24 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 }
 
 // claimIn is claim for who has the slot's turn. How it enters is left to enter.
-func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter func(context.Context, *claimState, driver.Claim) (driver.Place, error)) (driver.Place, error) {
+func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter func(context.Context, *claimState,
+	driver.Claim) (driver.Place, error)) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
 	if l.seats.wasSpent(c.ID) {
 		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
 	}
-	// A place that another ID has, or had and may still get, is never taken up: it may be about to be released.
-	// Nor is one that we failed to take out.
+	// A place that another ID has, or had and may still get, is never taken up: it may be about
+	// to be released. Nor is one that we failed to take out.
 	l.seats.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
 	other := sl.slots
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
 	l.seats.mu.Unlock()
 	if differs {
-		return driver.Place{}, refused(verb("claim", c.Name), fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
+		return driver.Place{}, refused(verb("claim", c.Name),
+			fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
 	}
 	if stale {
 		if err := l.retract(ctx, sl, nil); err != nil {
@@ -223,8 +228,8 @@ func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driv
 	}
 }
 
-// sendEntry sends the Txn of an entry. Shared claims go alone: their Txns are wide, and each changes the line that the
-// next one compares.
+// sendEntry sends the Txn of an entry. Shared claims go alone: their Txns are wide, and each
+// changes the line that the next one compares.
 func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	if c.Slots != 0 {
 		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
@@ -232,8 +237,10 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 	return l.batch.send(ctx, "claim", c.Name, req, nil)
 }
 
-// failed deals with an entry whose compares failed, by what it has read. Done says that the claim needs no further try.
-func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef, resp *pb.TxnResponse) (p driver.Place, err error, done bool) {
+// failed deals with an entry whose compares failed, by what it has read. Done says that the claim
+// needs no further try.
+func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef,
+	resp *pb.TxnResponse) (p driver.Place, err error, done bool) {
 	own, rec := one(resp, 0), one(resp, 1)
 	switch {
 	case rec == nil || rec.CreateRevision != l.born:
@@ -241,7 +248,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	case own != nil:
 		return l.adopt(ctx, sl, c, own)
 	case rec.ModRevision != at.mark:
-		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from before can no longer enter.
+		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from
+		// before can no longer enter.
 		l.learn(rec.ModRevision, rec.Lease)
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
@@ -252,8 +260,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	return p, nil, false
 }
 
-// entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try
-// only if it then holds. It learns in the same step what stands before it.
+// entry is the Txn that puts a claim: only if the session's record is as we know it and the key
+// is not there, with Try only if it then holds. It learns in the same step what stands before it.
 func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	if c.Slots != 0 {
 		return l.sharedEntry(ctx, sl, c, at)
@@ -274,9 +282,11 @@ func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at le
 	return req, nil
 }
 
-// adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it was in doubt; otherwise
-// somebody else wrote it, and it is removed. Done says that the claim needs no further try.
-func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue) (driver.Place, error, bool) {
+// adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it
+// was in doubt; otherwise somebody else wrote it, and it is removed. Done says that the claim
+// needs no further try.
+func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue) (driver.Place, error,
+	bool) {
 	l.seats.mu.Lock()
 	ours := sl.doubt && own.Lease != 0
 	l.seats.mu.Unlock()
@@ -289,7 +299,8 @@ func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *
 	return p, err, true
 }
 
-// entered notes that the claim stands, and returns its place. Who enters behind a claim that holds from the start sees that it does.
+// entered notes that the claim stands, and returns its place. Who enters behind a claim that
+// holds from the start sees that it does.
 func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
 	l.seats.mu.Lock()
 	sl.token, sl.mod, sl.shown = uint64(create), mod, held
@@ -300,17 +311,19 @@ func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Pla
 	return p
 }
 
-// sharedEntry is entry for a claim with slots. That no shared claim with another number stands is compared too: of two that enter
-// at once the later finds the earlier.
+// sharedEntry is entry for a claim with slots. That no shared claim with another number stands is
+// compared too: of two that enter at once the later finds the earlier.
 func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	dir := l.s.lineDir(c.Name)
 	same := slotsDir(dir, c.Slots)
-	below, above := [2]string{dir + etcdwire.SharedMark, same}, [2]string{etcdwire.PrefixEnd(same), dir + etcdwire.SharedEnd}
+	below, above := [2]string{dir + etcdwire.SharedMark, same}, [2]string{etcdwire.PrefixEnd(same), dir +
+		etcdwire.SharedEnd}
 	other := func(in [2]string) *pb.RequestOp {
 		return doRange(&pb.RangeRequest{Key: []byte(in[0]), RangeEnd: []byte(in[1]), Limit: 1, KeysOnly: true})
 	}
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]), ifEmpty(above[0], above[1])},
+		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]),
+			ifEmpty(above[0], above[1])},
 		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key), other(below), other(above)},
 	}
 	put := doPut(sl.key, c.Value, at.id)
@@ -320,7 +333,8 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 		return req, nil
 	case c.Slots == driver.Unlimited:
 		req.Compare = append(req.Compare, ifEmpty(dir, dir+etcdwire.SharedMark))
-		req.Failure = append(req.Failure, doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dir + etcdwire.SharedMark), KeysOnly: true, Limit: nearby}))
+		req.Failure = append(req.Failure, doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dir +
+			etcdwire.SharedMark), KeysOnly: true, Limit: nearby}))
 	default:
 		rev, err := l.room(ctx, sl, c)
 		if err != nil {
@@ -332,13 +346,15 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 	return req, nil
 }
 
-// room returns a revision at which one more claim on the semaphore would have held. Without room it is [driver.ErrTaken]: nothing needs to
-// enter, stand in others' way for a moment, and be taken out again.
+// room returns a revision at which one more claim on the semaphore would have held. Without room
+// it is [driver.ErrTaken]: nothing needs to enter, stand in others' way for a moment, and be
+// taken out again.
 func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
 		doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}),
-		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Limit: int64(c.Slots), KeysOnly: true}),
+		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Limit: int64(c.Slots),
+			KeysOnly: true}),
 	}})
 	if err != nil {
 		return 0, err
@@ -365,8 +381,9 @@ func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64
 // mixed is the error for a claim whose slots are not those of other, which stands in the line.
 func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
 	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
-	return refused(what, fmt.Sprintf("the claims in the line have %s, this one %s: all who share a name must give the same number",
-		countSlots(n), countSlots(c.Slots)))
+	return refused(what,
+		fmt.Sprintf("the claims in the line have %s, this one %s: all who share a name must give the same number",
+			countSlots(n), countSlots(c.Slots)))
 }
 
 // free says whether the claim that this Txn entered holds, from what it read of those before.

@@ -42,13 +42,15 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 		}
 	}
 	if answers == 0 { // to ask on would take a minute
-		return append(out, driver.Finding{Topic: "cluster", Level: driver.Failed, Found: "no member answers", Advice: "start etcd, or look at the network"})
+		return append(out, driver.Finding{Topic: "cluster", Level: driver.Failed, Found: "no member answers",
+			Advice: "start etcd, or look at the network"})
 	}
 	out = append(out, s.clusterOf(ctx, all), s.alarms(ctx))
 	return append(out, s.permissions(ctx, name)...)
 }
 
-// askAll asks every endpoint at the same time, each on a connection of its own: the store's calls go to one only.
+// askAll asks every endpoint at the same time, each on a connection of its own: the store's calls
+// go to one only.
 func (s *Store) askAll(ctx context.Context) []seen {
 	eps := s.wire.Client().Endpoints()
 	all := make([]seen, len(eps))
@@ -85,11 +87,13 @@ func (s *Store) ask(ctx context.Context, endpoint string) seen {
 func memberFinding(m seen, cluster uint64) driver.Finding {
 	f := driver.Finding{Topic: "member " + m.endpoint, Level: driver.Fine}
 	if m.err != nil {
-		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err), "start it, or take it out of the store URL"
+		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err),
+			"start it, or take it out of the store URL"
 		return f
 	}
 	r := m.resp
-	f.Found = fmt.Sprintf("etcd %s, %s, answers in %v, %s", r.Version, role(r), m.took.Round(10*time.Microsecond), space(r))
+	f.Found = fmt.Sprintf("etcd %s, %s, answers in %v, %s", r.Version, role(r), m.took.Round(10*time.Microsecond),
+		space(r))
 	worse := func(l driver.Level, found, advice string) {
 		if f.Level != driver.Failed {
 			f.Level = l
@@ -98,11 +102,13 @@ func memberFinding(m seen, cluster uint64) driver.Finding {
 		f.Advice = strings.TrimPrefix(f.Advice+"; "+advice, "; ")
 	}
 	if etcdwire.Stale(r.Version) {
-		worse(driver.Failed, "too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
+		worse(driver.Failed,
+			"too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
 			"use 3.4.42, 3.5.28, 3.6.9, 3.7.0 or newer")
 	}
 	if r.Header.GetClusterId() != cluster {
-		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), cluster), "mend the store URL: each cluster could have a leader")
+		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), cluster),
+			"mend the store URL: each cluster could have a leader")
 	}
 	if r.Leader == 0 {
 		worse(driver.Failed, "knows no leader", "it is cut off from the others, or too few of them run")
@@ -161,12 +167,14 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 	f := driver.Finding{Topic: "cluster", Level: driver.Fine}
 	term, leader, terms := s.leaderOf(all)
 	var resp *pb.MemberListResponse
-	_, err := s.wire.Call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := s.wire.Call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{}, opts...)
 		return err
 	})
 	if err != nil {
-		f.Level, f.Found, f.Advice = driver.Warning, "its members are not told: "+err.Error(), "ask etcd's operator how many there are"
+		f.Level, f.Found, f.Advice = driver.Warning, "its members are not told: "+err.Error(),
+			"ask etcd's operator how many there are"
 		return f
 	}
 	voters, name := 0, "none known"
@@ -196,7 +204,8 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 		odd = append(odd, fmt.Sprintf("%d bear the loss of no more than %d do", voters, voters-1))
 	}
 	if len(odd) > 0 {
-		f.Level, f.Found, f.Advice = driver.Warning, f.Found+"; "+strings.Join(odd, "; "), "3 or 5 voting members, all started, are what etcd is made for"
+		f.Level, f.Found, f.Advice = driver.Warning, f.Found+"; "+strings.Join(odd,
+			"; "), "3 or 5 voting members, all started, are what etcd is made for"
 	}
 	return f
 }
@@ -228,7 +237,8 @@ func countOf(n int, what string) string {
 func (s *Store) alarms(ctx context.Context) driver.Finding {
 	f := driver.Finding{Topic: "alarms", Level: driver.Fine, Found: "none"}
 	var resp *pb.AlarmResponse
-	_, err := s.wire.Call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := s.wire.Call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET}, opts...)
 		return err
 	})
@@ -250,8 +260,8 @@ func (s *Store) alarms(ctx context.Context) driver.Finding {
 	return f
 }
 
-// permissions says whether a session standing for name may do what it must. The Txns never hold, so they write nothing: etcd asks for
-// the permissions of both branches before it looks.
+// permissions says whether a session standing for name may do what it must. The Txns never hold,
+// so they write nothing: etcd asks for the permissions of both branches before it looks.
 func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 	f := driver.Finding{Topic: "permissions", Level: driver.Fine}
 	var denied []string
@@ -259,7 +269,8 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 		probe := key + "primacy-doctor"
 		_, _, err := s.wire.Txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
-			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(etcdwire.PrefixEnd(key)), Limit: 1}),
+			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key),
+				RangeEnd: []byte(etcdwire.PrefixEnd(key)), Limit: 1}),
 				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
 		})
 		switch {
@@ -296,14 +307,16 @@ func (s *Store) guard(ctx context.Context) string {
 // asksForUsers reports whether etcd asks who is there.
 func asksForUsers(ctx context.Context, w *etcdwire.Wire) (bool, error) {
 	var resp *pb.AuthStatusResponse
-	_, err := w.Call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := w.Call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
 		return err
 	})
 	switch {
 	case err == nil:
 		return resp.Enabled, nil
-	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied): // only the administrator is told
+	// only the administrator is told
+	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied):
 		return true, nil
 	case status.Code(err) == codes.Unimplemented: // etcd 3.4
 		return w.Client().Username != "", nil

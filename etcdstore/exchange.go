@@ -11,10 +11,11 @@ import (
 
 var _ driver.Exchanger = (*lease)(nil)
 
-// Exchange implements [driver.Exchanger]. Where the place stands and no put of it is in doubt, and there is nothing on the new seat, it is one
-// Txn; otherwise a release and after it a claim.
+// Exchange implements [driver.Exchanger]. Where the place stands and no put of it is in doubt,
+// and there is nothing on the new seat, it is one Txn; otherwise a release and after it a claim.
 //
-// A Txn that arrives late compares the old key, the new one and the session's mark: it does nothing once either half was repeated.
+// A Txn that arrives late compares the old key, the new one and the session's mark: it does
+// nothing once either half was repeated.
 func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	if why := l.unfit(p, c); why != "" {
 		return driver.Place{}, refused(verb("exchange", p.Name), why)
@@ -38,11 +39,13 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 		return l.oneByOne(ctx, from, to, p, c)
 	}
 	// Inside, so that a Release of the new claim finds it from the beginning.
-	entered, err := l.claimIn(ctx, to, c, func(ctx context.Context, to *claimState, c driver.Claim) (driver.Place, error) {
+	entered, err := l.claimIn(ctx, to, c, func(ctx context.Context, to *claimState, c driver.Claim) (driver.Place,
+		error) {
 		return l.exchange(ctx, from, to, p, c, token)
 	})
 	if isGone(err) && !l.over() && l.seats.has(from, p) {
-		// The new claim was given up before it began. Who hears that it is gone takes the old one for given up.
+		// The new claim was given up before it began. Who hears that it is gone takes the old one
+		// for given up.
 		if err := l.releaseIn(ctx, from, p); err != nil {
 			return driver.Place{}, err
 		}
@@ -71,16 +74,18 @@ func (l *lease) unfit(p driver.Place, c driver.Claim) string {
 }
 
 // oneByOne is Release and after it Claim, for who has both turns.
-func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim) (driver.Place, error) {
+func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim) (driver.Place,
+	error) {
 	if err := l.releaseIn(ctx, from, p); err != nil {
 		return driver.Place{}, err
 	}
 	return l.claimIn(ctx, to, c, l.stand)
 }
 
-// exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it does where etcd refuses it: the place is
-// given up whatever becomes of the claim.
-func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim, token int64) (driver.Place, error) {
+// exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it
+// does where etcd refuses it: the place is given up whatever becomes of the claim.
+func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim,
+	token int64) (driver.Place, error) {
 	for {
 		at := l.ref()
 		req := l.swap(from.key, token, to.key, c, at)
@@ -108,7 +113,8 @@ func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Pla
 	}
 }
 
-// swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it before the new one.
+// swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it
+// before the new one.
 func (l *lease) swap(from string, token int64, to string, c driver.Claim, at leaseRef) *pb.TxnRequest {
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(to, 0), ifCreate(from, token)},
@@ -117,7 +123,8 @@ func (l *lease) swap(from string, token int64, to string, c driver.Claim, at lea
 	}
 }
 
-// remarked reports whether nothing but the session's mark was another one than known. It is known from now on.
+// remarked reports whether nothing but the session's mark was another one than known. It is known
+// from now on.
 func (l *lease) remarked(resp *pb.TxnResponse, at leaseRef) bool {
 	own, rec := one(resp, 0), one(resp, 1)
 	if own != nil || rec == nil || rec.CreateRevision != l.born || rec.ModRevision == at.mark {

@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst: the new claim is released, the request arrives late, then the old one is released.
+// TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst: the new claim is released, the request
+// arrives late, then the old one is released.
 func TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -33,7 +34,8 @@ func TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeThatArrivesAfterAMove: the request bears the lease of before. Without the mark it enters under a lease that nobody renews.
+// TestSimulatedExchangeThatArrivesAfterAMove: the request bears the lease of before. Without the
+// mark it enters under a lease that nobody renews.
 func TestSimulatedExchangeThatArrivesAfterAMove(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -67,7 +69,8 @@ func TestSimulatedExchangeThatArrivesAfterAMove(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeForAClaimThatWasGivenUp: it cannot enter any more, and the old place goes all the same: who is told "gone" does not release it.
+// TestSimulatedExchangeForAClaimThatWasGivenUp: it cannot enter any more, and the old place goes
+// all the same: who is told "gone" does not release it.
 func TestSimulatedExchangeForAClaimThatWasGivenUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)

@@ -16,9 +16,10 @@ const pairs = 60
 // spreadLeast is the shortest time between two looks that nothing gave cause for.
 const spreadLeast = 500 * time.Millisecond
 
-// Follow implements [driver.Lease]. A place that waits costs a waiter, and no goroutine, timer or watch of its own
-// where the process follows many. One that is held costs a watch of its line, for what comes behind it is a put: etcd
-// has one small watch for each such name, opened once and quiet as long as nobody comes.
+// Follow implements [driver.Lease]. A place that waits costs a waiter, and no goroutine, timer or
+// watch of its own where the process follows many. One that is held costs a watch of its line,
+// for what comes behind it is a put: etcd has one small watch for each such name, opened once and
+// quiet as long as nobody comes.
 func (n *newsbox) Follow(places ...driver.Place) {
 	for _, p := range places {
 		n.follow(p)
@@ -60,8 +61,10 @@ func (n *newsbox) follow(p driver.Place) {
 	a.watchPredecessor()
 }
 
-// keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot be, or a later Follow does so already; Wait then ends what it
-// began for a. True is also for a claim that was given up meanwhile, by whoever did that: ended twice, the claim would never be watched again.
+// keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot
+// be, or a later Follow does so already; Wait then ends what it began for a. True is also for a
+// claim that was given up meanwhile, by whoever did that: ended twice, the claim would never be
+// watched again.
 func (n *newsbox) keepHeld(a *waiter) bool {
 	n.mu.Lock()
 	old := n.follows[a.at]
@@ -129,8 +132,8 @@ func (n *newsbox) queueQuietly(a *waiter) {
 	}
 }
 
-// spread returns how long News may wait until it looks without a signal, so that in d, or in half a second for each Txn that this takes, all followed
-// places have had their turn.
+// spread returns how long News may wait until it looks without a signal, so that in d, or in half
+// a second for each Txn that this takes, all followed places have had their turn.
 func (n *newsbox) spread(d time.Duration) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -157,7 +160,8 @@ func (n *newsbox) next() {
 	}
 }
 
-// takeQueued returns the followed places that were heard of. A message that the hub is dealing with just now may be of many: they are told in one piece.
+// takeQueued returns the followed places that were heard of. A message that the hub is dealing
+// with just now may be of many: they are told in one piece.
 func (n *newsbox) takeQueued(h *etcdwire.Hub) []*waiter {
 	h.Lock()
 	defer h.Unlock()
@@ -171,7 +175,8 @@ func (n *newsbox) takeQueued(h *etcdwire.Hub) []*waiter {
 	return queued
 }
 
-// queuedNews tells what has become of the followed places that were heard of, and reads the lines of those that are unsure.
+// queuedNews tells what has become of the followed places that were heard of, and reads the lines
+// of those that are unsure.
 func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error) {
 	queued := n.takeQueued(n.s.wire.Hub)
 	var some []*waiter
@@ -226,15 +231,17 @@ func (n *newsbox) newsOf(out []driver.News, a *waiter, o outcome) []driver.News 
 	return append(out, tell)
 }
 
-// noteHeld notes that News is about to tell that the place on a seat is held, without having read it.
+// noteHeld notes that News is about to tell that the place on a seat is held, without having read
+// it.
 func (n *newsbox) noteHeld(at seatID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held = append(n.held, at)
 }
 
-// review has News read the places of which it has told so, unless they are followed again by now: the events may have come late, and a claim that was
-// removed by hand since would be taken for held until its key has come to be watched.
+// review has News read the places of which it has told so, unless they are followed again by now:
+// the events may have come late, and a claim that was removed by hand since would be taken for
+// held until its key has come to be watched.
 func (n *newsbox) review() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

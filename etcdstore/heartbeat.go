@@ -15,24 +15,31 @@ import (
 
 // A heartbeat keeps a ttl shorter than etcd keeps leases.
 //
-// The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands the heartbeat, a key that each renewal rewrites under
-// compare of its create revision. Whoever waits right behind the session watches the key and, when it has not changed for the ttl, deletes it under compare
-// of the revision seen last (see vigil), and in the same Txn the session's record. From then on every heartbeat fails, and so does every Txn that
-// would let a claim of the session enter or move, for each compares the record: the session is dead for good. Only then its lease is revoked.
+// The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands
+// the heartbeat, a key that each renewal rewrites under compare of its create revision. Whoever
+// waits right behind the session watches the key and, when it has not changed for the ttl,
+// deletes it under compare of the revision seen last (see vigil), and in the same Txn the
+// session's record. From then on every heartbeat fails, and so does every Txn that would let a
+// claim of the session enter or move, for each compares the record: the session is dead for good.
+// Only then its lease is revoked.
 //
-// So a renewal is good for the ttl if its heartbeat was written, and if the base outlives it: the last proof of the base must be young enough.
-// The base is renewed as ever, beside the heartbeats, which do not wait for it.
+// So a renewal is good for the ttl if its heartbeat was written, and if the base outlives it: the
+// last proof of the base must be young enough. The base is renewed as ever, beside the
+// heartbeats, which do not wait for it.
 
 const (
 	// baseLeast is the shortest base: it outlives an election of etcd's, and a move after it.
 	baseLeast = 10 * time.Second
-	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is left to prove it anew.
+	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is
+	// left to prove it anew.
 	baseOver = 4
-	// muteTimes is how many heartbeats in turn the member that was asked first leaves to another one, or to nobody, before it is left.
+	// muteTimes is how many heartbeats in turn the member that was asked first leaves to another
+	// one, or to nobody, before it is left.
 	muteTimes = 3
 )
 
-// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether there is a heartbeat.
+// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether
+// there is a heartbeat.
 func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
 	if asked >= minLease && !s.hearts {
 		ttl = roundUp(asked, time.Second)
@@ -44,14 +51,16 @@ func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool
 
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
 
-// instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one that is faked in tests.
+// instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one
+// that is faked in tests.
 type instant struct {
 	boot time.Duration
 	mono time.Time
 }
 
-// now reads the clocks. This store alone reads one to decide something: how long ago the base was proven. Its leases end by themselves in etcd
-// after that, and nothing but a clock tells a heartbeat that they may have.
+// now reads the clocks. This store alone reads one to decide something: how long ago the base was
+// proven. Its leases end by themselves in etcd after that, and nothing but a clock tells a
+// heartbeat that they may have.
 func now() instant { return instant{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
@@ -100,7 +109,8 @@ func (r *renewal) renewHeartbeat(ctx context.Context) error {
 	proven := r.heart.proven
 	r.heart.mu.Unlock()
 	if age := proven.ago(); age > r.heart.limit {
-		return fmt.Errorf("etcd: renew: the heartbeat was written, but the lease below it was last proven %v ago, and %v is the limit",
+		return fmt.Errorf("etcd: renew: the heartbeat was written, "+
+			"but the lease below it was last proven %v ago, and %v is the limit",
 			age.Round(time.Millisecond), r.heart.limit)
 	}
 	return nil
@@ -113,8 +123,9 @@ type beatAnswer struct {
 	err  error
 }
 
-// beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a ttl this short there is no time to find out: another one is
-// asked too. To write it twice does no harm.
+// beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a
+// ttl this short there is no time to find out: another one is asked too. To write it twice does
+// no harm.
 func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwire.Link, err error) {
 	first, err := r.s.wire.Members.Use()
 	if err != nil {
@@ -159,9 +170,10 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwi
 	}
 }
 
-// heard takes note of who has answered a heartbeat that began at that time and ended with err. A single one is too short to blame a member, and the session
-// may be over before a longer call has found out: the one that is asked beside the first is another one next time, and the first is left when it has
-// been silent through some.
+// heard takes note of who has answered a heartbeat that began at that time and ended with err. A
+// single one is too short to blame a member, and the session may be over before a longer call has
+// found out: the one that is asked beside the first is another one next time, and the first is
+// left when it has been silent through some.
 func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.Link, answered bool, err error) {
 	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {
 		return
@@ -198,7 +210,8 @@ func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
 	return beatAnswer{resp, at, err}
 }
 
-// tend has the base renewed where that is due. Only Renew calls it: a session that its owner has given up must not live on.
+// tend has the base renewed where that is due. Only Renew calls it: a session that its owner has
+// given up must not live on.
 func (r *renewal) renewBaseSoon() {
 	h := r.heart
 	h.mu.Lock()

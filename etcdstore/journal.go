@@ -42,9 +42,11 @@ const (
 	page         = 500 // keys read or removed at once
 )
 
-// Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the record, and what is there is the same, nobody
-// can tell whose it is: then the etcdwire.Outcome is unknown.
-func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+// Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the
+// record, and what is there is the same, nobody can tell whose it is: then the etcdwire.Outcome
+// is unknown.
+func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record,
+	added bool, err error) {
 	what := verb("append to journal", name)
 	if why := wrongRecord(name, r); why != "" {
 		return there, false, refused(what, why)
@@ -64,16 +66,20 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 	}
 	kv := one(resp, 0)
 	if kv == nil {
-		return there, false, fmt.Errorf("etcd: %s: the record %q was removed meanwhile", what, r.Key) // by its end, or beyond those that are kept
+		// by its end, or beyond those that are kept
+		return there, false, fmt.Errorf("etcd: %s: the record %q was removed meanwhile", what, r.Key)
 	}
 	if there = (driver.Record{Key: r.Key, Value: kv.Value}); doubt && string(kv.Value) == string(r.Value) {
-		return driver.Record{}, false, fmt.Errorf("etcd: %s: the answer was lost, and the record %q is there: this call may have kept it", what, r.Key)
+		return driver.Record{}, false,
+			fmt.Errorf("etcd: %s: the answer was lost, and the record %q is there: this call may have kept it", what,
+				r.Key)
 	}
 	return there, false, nil
 }
 
 // append is the Txn of Append. A lease for records that cannot be used is done without.
-func (j *journal) append(ctx context.Context, what, name string, r driver.Record) (resp *pb.TxnResponse, doubt bool, err error) {
+func (j *journal) append(ctx context.Context, what, name string, r driver.Record) (resp *pb.TxnResponse, doubt bool,
+	err error) {
 	dir := j.journalDir(name)
 	at := j.leases.leaseFor(name)
 	for bare, tries := false, 0; ; tries++ {
@@ -85,7 +91,8 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 		resp, unsure, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
 			Success: []*pb.RequestOp{doPut(dir+r.Key, r.Value, lease),
-				doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), CountOnly: true})},
+				doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+					CountOnly: true})},
 			Failure: []*pb.RequestOp{doGet(dir + r.Key)},
 		})
 		doubt = doubt || unsure
@@ -116,7 +123,8 @@ func (j *journal) rights(err error) error {
 	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error()) {
 		return err
 	}
-	return fmt.Errorf("%w (records are kept below %q: the user needs the right to read and write there)", err, j.journalsDir())
+	return fmt.Errorf("%w (records are kept below %q: the user needs the right to read and write there)", err,
+		j.journalsDir())
 }
 
 // Records implements [driver.Journal].
@@ -129,7 +137,8 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 	if before != "" {
 		end = dir + before
 	}
-	resp, err := j.wire.Get(ctx, verb("read journal", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(end), Limit: int64(limit),
+	resp, err := j.wire.Get(ctx, verb("read journal", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(end),
+		Limit:     int64(limit),
 		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_KEY})
 	if err != nil {
 		return nil, j.rights(err)
@@ -141,12 +150,14 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 	return all, nil
 }
 
-// Journals implements [driver.Journal]. It leaps over the rest of a journal whose records fill a page.
+// Journals implements [driver.Journal]. It leaps over the rest of a journal whose records fill a
+// page.
 func (j *journal) Journals(ctx context.Context, prefix string) (names []string, err error) {
 	base := j.journalsDir()
 	from, end := base+escape(prefix), etcdwire.PrefixEnd(base+escape(prefix))
 	for {
-		resp, err := j.wire.Get(ctx, verb("list journals", prefix), &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: page, KeysOnly: true})
+		resp, err := j.wire.Get(ctx, verb("list journals", prefix), &pb.RangeRequest{Key: []byte(from),
+			RangeEnd: []byte(end), Limit: page, KeysOnly: true})
 		if err != nil {
 			return nil, j.rights(err)
 		}
@@ -190,11 +201,12 @@ func (j *journal) trimLater(name string, keep int) {
 	})
 }
 
-// trim removes records of a journal that are beyond keep, at most page of them. More says that there may be others. What fails is left to the next
-// Append: the journal is then only longer.
+// trim removes records of a journal that are beyond keep, at most page of them. More says that
+// there may be others. What fails is left to the next Append: the journal is then only longer.
 func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	what, dir := verb("trim journal", name), j.journalDir(name)
-	resp, err := j.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true, Limit: page + 1})
+	resp, err := j.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		KeysOnly: true, Limit: page + 1})
 	if err != nil {
 		return false
 	}
@@ -206,7 +218,7 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	stays := string(resp.Kvs[beyond].Key)
 	_, _, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(stays, resp.Kvs[beyond].CreateRevision)},
-		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(dir), RangeEnd: []byte(stays)}}}},
+		Success: []*pb.RequestOp{doDeleteRange(dir, stays)},
 	})
 	return err == nil && beyond == page
 }
@@ -214,7 +226,8 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 // wrongRecord says why a record cannot be kept, "" if it can.
 func wrongRecord(journal string, r driver.Record) string {
 	odd := strings.IndexFunc(r.Key, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_", c))
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_",
+			c))
 	})
 	switch {
 	case journal == "":
@@ -227,10 +240,12 @@ func wrongRecord(journal string, r driver.Record) string {
 	return ""
 }
 
-// The record that a place leaves is a put beside the deletion, in the same Txn under the same compares: it is there if this request removed the
-// claim, and not otherwise, however often that is repeated. But it gives etcd more reasons to refuse the Txn: there is no space for a put, the user
-// may not write there, its lease has ended, it is too large. The claim must go all the same, so then the same Txn goes again without the record. That
-// is safe whatever became of the first: either may remove the claim, the other then finds nothing to do.
+// The record that a place leaves is a put beside the deletion, in the same Txn under the same
+// compares: it is there if this request removed the claim, and not otherwise, however often that
+// is repeated. But it gives etcd more reasons to refuse the Txn: there is no space for a put, the
+// user may not write there, its lease has ended, it is too large. The claim must go all the same,
+// so then the same Txn goes again without the record. That is safe whatever became of the first:
+// either may remove the claim, the other then finds nothing to do.
 
 // releaseRecord is a record that goes with the request that gives a place up. Nil: there is none.
 type releaseRecord struct {
@@ -240,8 +255,8 @@ type releaseRecord struct {
 }
 
 const (
-	// recordWait is how long a release waits for a lease for its record, which as a rule is known. After that the record
-	// has none, nor do others wait then for a while.
+	// recordWait is how long a release waits for a lease for its record, which as a rule is
+	// known. After that the record has none, nor do others wait then for a while.
 	recordWait = time.Second
 	// recordsOff is for how long no release leaves a record, where etcd takes none.
 	recordsOff = 10 * time.Second
@@ -274,8 +289,8 @@ func (n *releaseRecord) with(req *pb.TxnRequest) *pb.TxnRequest {
 	return &pb.TxnRequest{Compare: req.Compare, Success: append(slices.Clone(req.Success), n.put), Failure: req.Failure}
 }
 
-// sendWithRecord sends a request that leaves a record where its compares hold. Where the record may be why etcd refuses
-// it, it goes again without. N is nil for a request without a record.
+// sendWithRecord sends a request that leaves a record where its compares hold. Where the record
+// may be why etcd refuses it, it goes again without. N is nil for a request without a record.
 func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, n *releaseRecord,
 ) (*pb.TxnResponse, etcdwire.Outcome) {
 	if n == nil || j.isOff() {
@@ -292,21 +307,24 @@ func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, n *rel
 	return resp, out
 }
 
-// blamesRecord reports whether a record may be why etcd refused what it went with: where etcd has answered, and not that it is busy, or that
-// who asks must log in anew. Of silence no record is to blame, and the request may still be carried out.
+// blamesRecord reports whether a record may be why etcd refused what it went with: where etcd has
+// answered, and not that it is busy, or that who asks must log in anew. Of silence no record is
+// to blame, and the request may still be carried out.
 func blamesRecord(err error) bool {
 	st, answered := status.FromError(err)
 	if err == nil || !answered {
 		return false
 	}
 	switch known := rpctypes.Error(err); {
-	case errors.Is(known, rpctypes.ErrInvalidAuthToken), errors.Is(known, rpctypes.ErrAuthOldRevision), errors.Is(known, rpctypes.ErrTooManyRequests):
+	case errors.Is(known, rpctypes.ErrInvalidAuthToken), errors.Is(known,
+		rpctypes.ErrAuthOldRevision), errors.Is(known, rpctypes.ErrTooManyRequests):
 		return false
 	}
 	return st.Code() != codes.Unavailable && st.Code() != codes.DeadlineExceeded && st.Code() != codes.Canceled
 }
 
-// blame notes why a record was not taken, and that it was the record's fault: without it the request went through.
+// blame notes why a record was not taken, and that it was the record's fault: without it the
+// request went through.
 func (j *journal) blame(n *releaseRecord, err error) {
 	switch known := rpctypes.Error(err); {
 	case isGone(etcdwire.Final(err)):
@@ -316,7 +334,8 @@ func (j *journal) blame(n *releaseRecord, err error) {
 	}
 }
 
-// turnOff has releases leave no records for a while: each would cost a second request, and those of a batch would go one by one.
+// turnOff has releases leave no records for a while: each would cost a second request, and those
+// of a batch would go one by one.
 func (j *journal) turnOff() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -19,9 +19,10 @@ import (
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one (see heart)
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //
-// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its elections and
-// mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line. A session keeps the ID of its first lease in
-// its keys, also when it has been moved to another one. Behind it a claim's key has "." and the seat, where it has one.
+// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So
+// its elections and mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line. A
+// session keeps the ID of its first lease in its keys, also when it has been moved to another
+// one. Behind it a claim's key has "." and the seat, where it has one.
 type layout struct{ prefix string }
 
 const (
@@ -30,7 +31,8 @@ const (
 	journals = "@journal/"
 	beatMark = "+"
 
-	// All keys that are not of a line begin with noLine and stand before pastNoLine: no escaped name does.
+	// All keys that are not of a line begin with noLine and stand before pastNoLine: no escaped
+	// name does.
 	noLine, pastNoLine = "@", "A"
 )
 
@@ -42,8 +44,8 @@ func plain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 }
 
-// escape writes name so that it holds neither "/" nor "@". With etcd's own layout the election "a" counts the claims of
-// "a/b" as its own, and waits for them for ever.
+// escape writes name so that it holds neither "/" nor "@". With etcd's own layout the election
+// "a" counts the claims of "a/b" as its own, and waits for them for ever.
 func escape(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {
@@ -83,7 +85,8 @@ func hex(lease int64) string { return strconv.FormatInt(lease, 16) }
 // lineDir returns what all claims on name begin with.
 func (k layout) lineDir(name string) string { return k.prefix + escape(name) + "/" }
 
-// slotsDir returns what all shared claims with that many slots begin with, in the line whose claims begin with dir.
+// slotsDir returns what all shared claims with that many slots begin with, in the line whose
+// claims begin with dir.
 func slotsDir(dir string, slots int) string {
 	return dir + etcdwire.SharedMark + strconv.Itoa(max(slots, 0)) + "/"
 }
@@ -100,7 +103,8 @@ func (k layout) claimKey(at seatID, slots int, stem string) string {
 	return dir + stem
 }
 
-// stemOf returns the session's part of its claims' keys. Beat is the ttl of its heartbeat, 0: it has none.
+// stemOf returns the session's part of its claims' keys. Beat is the ttl of its heartbeat, 0: it
+// has none.
 func stemOf(lease int64, beat time.Duration) string {
 	if beat == 0 {
 		return hex(lease)
@@ -108,7 +112,8 @@ func stemOf(lease int64, beat time.Duration) string {
 	return hex(lease) + beatMark + strconv.FormatInt(beat.Milliseconds(), 10)
 }
 
-// parseStem returns the ID of the session that a claim's key bears, and the ttl of the heartbeat that it says it has, 0 for none.
+// parseStem returns the ID of the session that a claim's key bears, and the ttl of the heartbeat
+// that it says it has, 0 for none.
 func parseStem(key string) (session string, beat time.Duration) {
 	stem, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], ".")
 	session, ms, marked := strings.Cut(stem, beatMark)
@@ -122,8 +127,9 @@ func parseStem(key string) (session string, beat time.Duration) {
 	return session, time.Duration(n) * time.Millisecond
 }
 
-// parseClaim returns what a claim's key says of it, which is in the line whose claims begin with dir: how many slots, and the session's ID,
-// where the claim is a session's. Whatever other programs wrote is exclusive, as it is among themselves.
+// parseClaim returns what a claim's key says of it, which is in the line whose claims begin with
+// dir: how many slots, and the session's ID, where the claim is a session's. Whatever other
+// programs wrote is exclusive, as it is among themselves.
 func parseClaim(dir, key string) (slots int, session string) {
 	session, _ = parseStem(key)
 	rest, shared := strings.CutPrefix(key, dir+etcdwire.SharedMark)
@@ -137,8 +143,10 @@ func parseClaim(dir, key string) (slots int, session string) {
 	return driver.Unlimited, session
 }
 
-// isClaim reports whether a key is laid out as a claim that a store with this prefix makes. Behind the prefix of this store another one's may begin, "primacy/"
-// and "primacy/billing/": then the line "billing" of the one holds all keys of the other, whose sessions have their records and heartbeats elsewhere.
+// isClaim reports whether a key is laid out as a claim that a store with this prefix makes.
+// Behind the prefix of this store another one's may begin, "primacy/" and "primacy/billing/":
+// then the line "billing" of the one holds all keys of the other, whose sessions have their
+// records and heartbeats elsewhere.
 func (k layout) isClaim(key string) bool {
 	rest, ours := strings.CutPrefix(key, k.prefix)
 	parts := strings.Split(rest, "/")
@@ -146,7 +154,8 @@ func (k layout) isClaim(key string) bool {
 		return false
 	}
 	if len(parts) == 3 {
-		if n, shared := strings.CutPrefix(parts[1], etcdwire.SharedMark); !shared || strings.Trim(n, "0123456789") != "" {
+		if n, shared := strings.CutPrefix(parts[1], etcdwire.SharedMark); !shared || strings.Trim(n,
+			"0123456789") != "" {
 			return false
 		}
 	}
@@ -160,8 +169,9 @@ func (k layout) sessionKey(lease int64) string { return k.prefix + sessions + he
 // beatKey returns the key of the heartbeat of the session of that ID.
 func (k layout) beatKey(session string) string { return k.prefix + beats + session }
 
-// sessionEnd ends the range of a session's record and its requests, and of nothing else: "0" follows "/" in the order
-// of bytes, so the range holds key, and key + "/…", but not the record of a lease whose ID begins with the same digits.
+// sessionEnd ends the range of a session's record and its requests, and of nothing else: "0"
+// follows "/" in the order of bytes, so the range holds key, and key + "/…", but not the record
+// of a lease whose ID begins with the same digits.
 func sessionEnd(key string) string { return key + "0" }
 
 // askKey returns the key of a request to the holder of name, whose session's record is record.

@@ -11,18 +11,18 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one claim for each seat. The verbs on
-// claims are its own; what lies below them are objects of their own, each with its lock.
+// lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one claim for
+// each seat. The verbs on claims are its own; what lies below them are objects of their own, each
+// with its lock.
 //
 // # Locks
 //
 // In this order, each of which may be held while one further down is taken:
 //
-//  1. a seat's turn (claimState.turn), held through requests;
-//  2. livenessGuard.mu, who keeps watch for one waiter;
-//  3. the hub's lock (etcdwire.Hub), which guards the waiters too;
-//  4. newsbox.mu, livenessWatches.mu;
-//  5. session.mu, seats.mu, batcher.mu, heart.mu, journal.mu: nothing is called while one of them is held.
+// 1. a seat's turn (claimState.turn), held through requests; 2. livenessGuard.mu, who keeps watch
+// for one waiter; 3. the hub's lock (etcdwire.Hub), which guards the waiters too; 4. newsbox.mu,
+// livenessWatches.mu; 5. session.mu, seats.mu, batcher.mu, heart.mu, journal.mu: nothing is
+// called while one of them is held.
 type lease struct {
 	*session // its name, its record, the etcd lease it hangs on
 	*renewal // Renew
@@ -38,7 +38,8 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	ttl, base, beating := s.span(ttl)
 	if base > maxTTL {
-		return nil, fmt.Errorf("etcd: grant: %w: with a heartbeat a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL/baseOver)
+		return nil, fmt.Errorf("etcd: grant: %w: with a heartbeat a ttl of %v is more than %v", driver.ErrRefused,
+			ttl, maxTTL/baseOver)
 	}
 	asked := now()
 	resp, err := s.wire.GrantInTerm(ctx, "grant", int64(base/time.Second))

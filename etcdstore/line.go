@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the cluster.
+// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the
+// cluster.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	what := verb("line", name)
 	resp, err := s.readLine(ctx, what, name)
@@ -61,7 +62,8 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	return line
 }
 
-// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it holds.
+// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it
+// holds.
 func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	exclusive := false // one stands before
 	for i, kv := range kvs {
@@ -97,7 +99,8 @@ func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	return st
 }
 
-// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time to time without one.
+// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time
+// to time without one.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	what := verb("next", name)
 	changed := make(chan struct{}, 1)
@@ -138,9 +141,9 @@ type baseline struct {
 	count int64 // how many claims stood; -1: not known yet
 }
 
-// differs reports whether the line as read differs from the one at the baseline, which otherwise moves up to it. Claims
-// that came or changed show it by their mod revision. With none of those, all that stand stood before, and the line has
-// changed only if there are fewer.
+// differs reports whether the line as read differs from the one at the baseline, which otherwise
+// moves up to it. Claims that came or changed show it by their mod revision. With none of those,
+// all that stand stood before, and the line has changed only if there are fewer.
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
@@ -159,7 +162,8 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 		return true, nil
 	}
 	if base.count < 0 {
-		old, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Revision: base.rev, CountOnly: true})
+		old, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir),
+			RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Revision: base.rev, CountOnly: true})
 		if err != nil {
 			if errors.Is(err, rpctypes.ErrCompacted) {
 				return true, nil // nobody can tell any more; to show the line once too often is harmless
@@ -205,10 +209,12 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	return lines, nil
 }
 
-// readLines reads all keys that begin with from, those of one line oldest first, but not what is no line: journals may be long.
+// readLines reads all keys that begin with from, those of one line oldest first, but not what is
+// no line: journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
 	oldest := func(from, end string) *pb.RangeRequest {
-		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE}
+		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND,
+			SortTarget: pb.RangeRequest_CREATE}
 	}
 	if from != s.prefix {
 		resp, err := s.wire.Get(ctx, what, oldest(from, etcdwire.PrefixEnd(from)))
@@ -232,7 +238,8 @@ type owner struct {
 	known bool   // there is one
 }
 
-// owners remembers sessions' records. They are written before the first claim and never change, so they are read once.
+// owners remembers sessions' records. They are written before the first claim and never change,
+// so they are read once.
 type owners struct {
 	mu   sync.Mutex
 	seen map[string]owner // by the lease's ID as keys have it
@@ -247,9 +254,11 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 	return session
 }
 
-// ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as of rev, when the claims stood: read
-// any later, a lease that has expired meanwhile would look like a stranger's.
-func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64) (map[string]owner, error) {
+// ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
+// of rev, when the claims stood: read any later, a lease that has expired meanwhile would look
+// like a stranger's.
+func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64) (map[string]owner,
+	error) {
 	out := map[string]owner{}
 	var miss []string
 	s.owners.mu.Lock()
@@ -279,7 +288,8 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev int64, out map[string]owner) error {
 	req := &pb.TxnRequest{}
 	for _, id := range ids {
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id), Revision: rev}))
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id),
+			Revision: rev}))
 	}
 	resp, _, err := s.wire.Txn(ctx, what, req)
 	if errors.Is(err, rpctypes.ErrCompacted) && rev != 0 {
@@ -312,7 +322,8 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 	return owner{known: true, name: r.Owner}
 }
 
-// Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes with it.
+// Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes
+// with it.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	what := verb("ask", name)
 	holder, slots, err := s.holding(ctx, what, name, r.Token, false)
@@ -350,16 +361,20 @@ func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.K
 	return refused(what, "the holder is another program, which cannot be asked")
 }
 
-// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID in hex. Tokens of two
-// origins cannot be compared. A cluster that was restored from a snapshot, or started on an empty disk, counts from an earlier revision
-// again; but etcd computes the ID from --initial-cluster-token and the members' peer URLs, so only with a new token is it another. With the
-// same flags the ID stays, and tokens of before and after look alike. Restore with a new --initial-cluster-token, or with
-// --bump-revision and --mark-compacted, after which revisions grow on.
+// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID
+// in hex. Tokens of two origins cannot be compared. A cluster that was restored from a snapshot,
+// or started on an empty disk, counts from an earlier revision again; but etcd computes the ID
+// from --initial-cluster-token and the members' peer URLs, so only with a new token is it
+// another. With the same flags the ID stays, and tokens of before and after look alike. Restore
+// with a new --initial-cluster-token, or with --bump-revision and --mark-compacted, after which
+// revisions grow on.
 func (s *Store) Origin() string { return "etcd/" + strconv.FormatUint(s.wire.Cluster(), 16) }
 
-// ClaimKey returns the key of the claim that holds name under token, for a compare on its create revision in a Txn of one's own. As
-// long as the key stands with that create revision the claim holds the name, also when it is moved to another lease. It is
-// one linearizable read, and a second one where shared claims hold the name. [driver.ErrGone] if that claim does not hold the name.
+// ClaimKey returns the key of the claim that holds name under token, for a compare on its create
+// revision in a Txn of one's own. As long as the key stands with that create revision the claim
+// holds the name, also when it is moved to another lease. It is one linearizable read, and a
+// second one where shared claims hold the name. [driver.ErrGone] if that claim does not hold the
+// name.
 func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string, error) {
 	kv, _, err := s.holding(ctx, verb("read", name), name, token, true)
 	if err != nil {
@@ -371,10 +386,13 @@ func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string
 	return string(kv.Key), nil
 }
 
-// holding returns the claim that holds name under token, and its slots. Nil: none does. KeysOnly leaves its value and lease out.
-func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool) (*mvccpb.KeyValue, int, error) {
+// holding returns the claim that holds name under token, and its slots. Nil: none does. KeysOnly
+// leaves its value and lease out.
+func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool) (*mvccpb.KeyValue, int,
+	error) {
 	dir := s.lineDir(name)
-	resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Limit: 1, KeysOnly: keysOnly,
+	resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		Limit: 1, KeysOnly: keysOnly,
 		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, 0, err

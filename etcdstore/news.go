@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// newsbox is what News still has to look at, and the claims that are followed. The hub calls in under its own lock.
+// newsbox is what News still has to look at, and the claims that are followed. The hub calls in
+// under its own lock.
 type newsbox struct {
 	*session
 	seats *seats
@@ -32,11 +33,13 @@ type newsbox struct {
 	follows map[seatID]*waiter // the places that are followed
 	queued  []*waiter          // those of them that are to be looked at
 	round   []*waiter          // those that have not had their turn in this round of looks without a signal
-	held    []seatID           // those of which events alone have said that they are held, as the last call of News told
+	// those of which events alone have said that they are held, as the last call of News told
+	held []seatID
 }
 
 func newNewsbox(se *session, table *seats) *newsbox {
-	return &newsbox{session: se, seats: table, wake: make(chan struct{}, 1), changed: map[seatID]bool{}, covered: map[seatID]int{},
+	return &newsbox{session: se, seats: table, wake: make(chan struct{}, 1), changed: map[seatID]bool{},
+		covered: map[seatID]int{},
 		follows: map[seatID]*waiter{}}
 }
 
@@ -47,7 +50,8 @@ type unwatched struct {
 	since time.Time
 }
 
-// chunk is how many sessions' records are read in one Txn, and claims removed (etcd allows 128 operations).
+// chunk is how many sessions' records are read in one Txn, and claims removed (etcd allows 128
+// operations).
 const chunk = 100
 
 // News implements [driver.Lease].
@@ -112,7 +116,8 @@ func (n *newsbox) watchRecord() {
 	}
 }
 
-// watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether some are too young.
+// watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether
+// some are too young.
 func (n *newsbox) watchPlaces() (young bool) {
 	old, young := n.due()
 	for _, b := range old {
@@ -127,7 +132,8 @@ func (n *newsbox) watchPlaces() (young bool) {
 	return young
 }
 
-// watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held while the hub is called.
+// watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held
+// while the hub is called.
 func (n *newsbox) watchPlace(sl *claimState) {
 	at := sl.seatID
 	n.seats.mu.Lock()
@@ -149,7 +155,8 @@ func (n *newsbox) watchPlace(sl *claimState) {
 	}
 }
 
-// recheckSome has the record and some of the places read though nothing was told: no push is relied upon alone.
+// recheckSome has the record and some of the places read though nothing was told: no push is
+// relied upon alone.
 func (n *newsbox) recheckSome() {
 	n.seats.mu.Lock()
 	var some []seatID
@@ -165,7 +172,8 @@ func (n *newsbox) recheckSome() {
 	}
 }
 
-// collect reads what changed and returns what is news about it. What could not be read is kept for the next time.
+// collect reads what changed and returns what is news about it. What could not be read is kept
+// for the next time.
 func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 	n.mu.Lock()
 	rec, changed := n.recordChanged, n.changed
@@ -203,7 +211,8 @@ func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 // readPlaces reads the keys of slots and returns news of those that are gone.
 func (n *newsbox) readPlaces(ctx context.Context, slots []*claimState) ([]driver.News, error) {
 	req := &pb.TxnRequest{}
-	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for in an older state.
+	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for
+	// in an older state.
 	n.seats.mu.Lock()
 	held := make([]driver.Place, len(slots))
 	for i, sl := range slots {
@@ -220,7 +229,8 @@ func (n *newsbox) readPlaces(ctx context.Context, slots []*claimState) ([]driver
 	var out []driver.News
 	for i, sl := range slots {
 		kv := one(resp, i)
-		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving || sl.token != held[i].Token {
+		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving ||
+			sl.token != held[i].Token {
 			continue
 		}
 		out = append(out, driver.News{Place: held[i], Gone: true})
@@ -231,7 +241,8 @@ func (n *newsbox) readPlaces(ctx context.Context, slots []*claimState) ([]driver
 	return out, nil
 }
 
-// readRequests reads the session's record and the requests, and returns those meant for a place that stands.
+// readRequests reads the session's record and the requests, and returns those meant for a place
+// that stands.
 func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 	done, err := n.s.turnToAsk(ctx) // a stream that is opened anew has all sessions of the process ask
 	if err != nil {
@@ -250,15 +261,18 @@ func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 	for _, kv := range kvs[1:] {
 		if told, ok := n.request(kv); ok {
 			out = append(out, told)
-			// Told once; with it gone, the next term starts clean. If this fails, asked still knows it.
+			// Told once; with it gone, the next term starts clean. If this fails, asked still
+			// knows it.
 			_, _, _ = n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
-				Compare: []*pb.Compare{ifMod(string(kv.Key), kv.ModRevision)}, Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
+				Compare: []*pb.Compare{ifMod(string(kv.Key),
+					kv.ModRevision)}, Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
 		}
 	}
 	return out, nil
 }
 
-// request reads one request. It reports false for one that is not for a place of ours as it stands, or was told.
+// request reads one request. It reports false for one that is not for a place of ours as it
+// stands, or was told.
 func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	name, ok := unescape(strings.TrimPrefix(string(kv.Key), n.key+"/ask/"))
 	var r driver.Request
@@ -287,8 +301,8 @@ func (n *newsbox) poke() {
 	}
 }
 
-// cover notes that one more Wait or Follow, or one less, hears of the claim on a seat. While one does News need not
-// watch its key.
+// cover notes that one more Wait or Follow, or one less, hears of the claim on a seat. While one
+// does News need not watch its key.
 func (n *newsbox) cover(at seatID, more int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -297,8 +311,8 @@ func (n *newsbox) cover(at seatID, more int) {
 	}
 }
 
-// watchSoon notes a claim that News is to watch if it stands for long enough. News is woken for the first of them only:
-// it comes back by itself as long as there are some.
+// watchSoon notes a claim that News is to watch if it stands for long enough. News is woken for
+// the first of them only: it comes back by itself as long as there are some.
 func (n *newsbox) watchSoon(at seatID, token uint64) {
 	n.mu.Lock()
 	first := len(n.young) == 0

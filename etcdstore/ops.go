@@ -7,8 +7,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its own, which knows
-// nothing of frozen members.
+// Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its
+// own, which knows nothing of frozen members.
 
 func ifCreate(key string, rev int64) *pb.Compare {
 	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),
@@ -44,19 +44,29 @@ func doRange(r *pb.RangeRequest) *pb.RequestOp {
 }
 
 func doPut(key string, value []byte, lease int64) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease}}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value,
+		Lease: lease}}}
 }
 
 // doReplace puts a key that stands and leaves it under its lease, whichever that is now.
 func doReplace(key string, value []byte) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true}}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value,
+		IgnoreLease: true}}}
 }
 
-func doDelete(key string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+func doDelete(key string) *pb.RequestOp { return doDeleteRange(key, "") }
+
+// doDeleteRange deletes all keys in [key, end), or where end is empty that one.
+func doDeleteRange(key, end string) *pb.RequestOp {
+	r := &pb.DeleteRangeRequest{Key: []byte(key)}
+	if end != "" {
+		r.RangeEnd = []byte(end)
+	}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
 }
 
-// youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest first. Rev 0: the youngest of all.
+// youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest
+// first. Rev 0: the youngest of all.
 func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
 	r := &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: int64(n), KeysOnly: true,
 		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}

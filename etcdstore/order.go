@@ -14,36 +14,46 @@ import (
 
 // Who waits for what.
 //
-// An exclusive claim waits until all before it are gone (see await), a reader for the youngest exclusive one: so all readers behind one writer are woken
-// by its end, and nobody else. The slots of a semaphore come free in any order. Its first waiter hears of the end of every shared claim; whoever
-// waits behind another waits for that one's end, or for its turn: as it comes to hold it touches its own key, if anybody stands behind
-// it. So a release costs, whatever the length of the line, its delete, a read by the first waiter and, where others wait, a touch and two reads by the
-// next one, who is then the first. Who comes to hold and does not look is a case for the timer beside the watch.
+// An exclusive claim waits until all before it are gone (see await), a reader for the youngest
+// exclusive one: so all readers behind one writer are woken by its end, and nobody else. The
+// slots of a semaphore come free in any order. Its first waiter hears of the end of every shared
+// claim; whoever waits behind another waits for that one's end, or for its turn: as it comes to
+// hold it touches its own key, if anybody stands behind it. So a release costs, whatever the
+// length of the line, its delete, a read by the first waiter and, where others wait, a touch and
+// two reads by the next one, who is then the first. Who comes to hold and does not look is a case
+// for the timer beside the watch.
 
 // standing is what a place looks like in the store.
 type standing struct {
-	rev      int64 // at which it does
-	stands   bool
-	held     bool
-	before   []predecessor // who stands before an exclusive claim, the youngest first, nearby of them at most; of a shared one, for whose end alone it waits
+	rev    int64 // at which it does
+	stands bool
+	held   bool
+	// who stands before an exclusive claim, the youngest first, nearby of them at most; of a
+	// shared one, for whose end alone it waits
+	before   []predecessor
 	ahead    etcdwire.Span // whose next event may change that, where a shared one is not held
 	behind   []string      // the keys of the claims that a shared one stands right behind, where it is not held
 	followed bool          // others stand behind a claim on a semaphore
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it, in the Txn that enters it: all of them, where these are fewer than
-// nearby. It takes them in the order of their keys: to find the youngest etcd would read and sort the whole line, with everybody's writes waiting behind it.
+// neighbours is the read by which a new exclusive claim learns who stands before it, in the Txn
+// that enters it: all of them, where these are fewer than nearby. It takes them in the order of
+// their keys: to find the youngest etcd would read and sort the whole line, with everybody's
+// writes waiting behind it.
 func neighbours(dir string) *pb.RequestOp {
-	return doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true, Limit: nearby})
+	return doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true,
+		Limit: nearby})
 }
 
-// byAge returns what neighbours has read, the youngest first. It reports false where there may be more.
+// byAge returns what neighbours has read, the youngest first. It reports false where there may be
+// more.
 func byAge(kvs []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, bool) {
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
 	return kvs, len(kvs) < nearby
 }
 
-// before returns the reads that tell what stands before a claim made at rev, as far as that decides whether it holds. Rev 0: a new claim.
+// before returns the reads that tell what stands before a claim made at rev, as far as that
+// decides whether it holds. Rev 0: a new claim.
 func before(dir string, slots int, rev int64) []*pb.RequestOp {
 	if slots == 0 {
 		return []*pb.RequestOp{doRange(youngest(dir, etcdwire.PrefixEnd(dir), nearby, rev))}
@@ -55,7 +65,8 @@ func before(dir string, slots int, rev int64) []*pb.RequestOp {
 	return ops
 }
 
-// verdict reads the answers to before. It returns whether the claim holds, and otherwise what it has to wait for.
+// verdict reads the answers to before. It returns whether the claim holds, and otherwise what it
+// has to wait for.
 func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool, wait etcdwire.Span) {
 	if slots <= 0 {
 		if len(first) == 0 {
@@ -82,7 +93,8 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 	return false, etcdwire.Span{Key: string(shared[0].Key), Puts: true}
 }
 
-// behind returns the claims that a shared one which is awaited stands right behind: whose sessions it must keep vigil over.
+// behind returns the claims that a shared one which is awaited stands right behind: whose
+// sessions it must keep vigil over.
 func behind(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":
@@ -104,14 +116,17 @@ func (se *session) look(ctx context.Context, what string, p driver.Place) (stand
 	return se.seen(p, resp, 0), nil
 }
 
-// looking is what look reads, and seen says what the answers mean, which begin with the one at that index.
+// looking is what look reads, and seen says what the answers mean, which begin with the one at
+// that index.
 func (se *session) looking(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
 	own := doRange(&pb.RangeRequest{Key: []byte(se.keyOf(p)), KeysOnly: true})
 	ops := append([]*pb.RequestOp{own}, before(dir, p.Slots, int64(p.Token))...)
 	if p.Slots > 0 {
-		ops = append(ops, doRange(&pb.RangeRequest{Key: []byte(dir + etcdwire.SharedMark), RangeEnd: []byte(dir + etcdwire.SharedEnd), Limit: 1, KeysOnly: true,
-			MinCreateRevision: int64(p.Token) + 1, SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}))
+		ops = append(ops, doRange(&pb.RangeRequest{Key: []byte(dir + etcdwire.SharedMark), RangeEnd: []byte(dir +
+			etcdwire.SharedEnd), Limit: 1, KeysOnly: true,
+			MinCreateRevision: int64(p.Token) +
+				1, SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}))
 	}
 	return ops
 }
@@ -140,8 +155,8 @@ func (se *session) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
 	return st
 }
 
-// show has whoever waits behind a claim on a semaphore learn that this one holds, which it did not when that one last looked. Nobody
-// waits for it: if it fails, the timer is left.
+// show has whoever waits behind a claim on a semaphore learn that this one holds, which it did
+// not when that one last looked. Nobody waits for it: if it fails, the timer is left.
 func (n *newsbox) show(p driver.Place, st standing) {
 	n.seats.mu.Lock()
 	sl := n.seats.by[seatOf(p)]
@@ -167,9 +182,11 @@ func (n *newsbox) show(p driver.Place, st standing) {
 	})
 }
 
-// A read of a line costs etcd as much as the line is long: it sorts all claims to find the youngest. If thousands who wait in one line read it
-// at once, because their watches have just begun or their stream was opened anew, none has its answer in time, all ask again, and the line stands
-// still. So few of a store's waiters ask at once, and who is far from its turn asks a question that costs the same however long the line is.
+// A read of a line costs etcd as much as the line is long: it sorts all claims to find the
+// youngest. If thousands who wait in one line read it at once, because their watches have just
+// begun or their stream was opened anew, none has its answer in time, all ask again, and the line
+// stands still. So few of a store's waiters ask at once, and who is far from its turn asks a
+// question that costs the same however long the line is.
 
 // asking is how many of those who wait for something may ask etcd at once.
 const asking = 8
@@ -197,7 +214,8 @@ func (se *session) inspect(ctx context.Context, what string, p driver.Place) (st
 }
 
 // still reports whether a place stands, and that claim before it, and at which revision they did.
-func (se *session) still(ctx context.Context, what string, p driver.Place, ahead predecessor) (rev int64, ok bool, err error) {
+func (se *session) still(ctx context.Context, what string, p driver.Place, ahead predecessor) (rev int64, ok bool,
+	err error) {
 	if ahead.rev == 0 {
 		return 0, false, nil
 	}

@@ -33,7 +33,8 @@ func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 		t.Error(err)
 	}
 	dir := s.lineDir("a")
-	for key, want := range map[string]int{"12": 0, "b/12": 0, "zz": 0, "": 0, "~": -1, "~x/12": -1, "~-3/12": -1, "~0/12": -1, "~3": 3, "~3/": 3} {
+	for key, want := range map[string]int{"12": 0, "b/12": 0, "zz": 0, "": 0, "~": -1, "~x/12": -1, "~-3/12": -1,
+		"~0/12": -1, "~3": 3, "~3/": 3} {
 		if got, _ := parseClaim(dir, dir+key); got != want {
 			t.Errorf("slots of the key %q = %d, want %d", key, got, want)
 		}
@@ -49,12 +50,14 @@ func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 }
 
 func TestWrongClaimsAreNamed(t *testing.T) {
-	for _, c := range []driver.Claim{{Seat: "a/b"}, {Seat: "a.b"}, {Seat: "ä"}, {Seat: "~"}, {Seat: "a b"}, {Seat: "12345678901234567"}, {Slots: -2}} {
+	for _, c := range []driver.Claim{{Seat: "a/b"}, {Seat: "a.b"}, {Seat: "ä"}, {Seat: "~"}, {Seat: "a b"},
+		{Seat: "12345678901234567"}, {Slots: -2}} {
 		if wrong(c) == "" {
 			t.Errorf("nothing is wrong with %+v", c)
 		}
 	}
-	for _, c := range []driver.Claim{{}, {Seat: "aZ09"}, {Seat: "1234567890123456"}, {Slots: driver.Unlimited}, {Slots: 1 << 20}} {
+	for _, c := range []driver.Claim{{}, {Seat: "aZ09"}, {Seat: "1234567890123456"}, {Slots: driver.Unlimited},
+		{Slots: 1 << 20}} {
 		if why := wrong(c); why != "" {
 			t.Errorf("%+v: %s", c, why)
 		}
@@ -100,7 +103,8 @@ func (c *crowd) look(i int) {
 	}
 	delete(c.ahead, key)
 	c.held[key] = true
-	followed := slices.ContainsFunc(c.line[i+1:], func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), c.dir+etcdwire.SharedMark) })
+	followed := slices.ContainsFunc(c.line[i+1:],
+		func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), c.dir+etcdwire.SharedMark) })
 	if slots > 0 && followed {
 		c.event(key, true)
 	}
@@ -119,7 +123,8 @@ func (c *crowd) event(key string, put bool) {
 func (c *crowd) enter(slots int) {
 	c.rev++
 	s := &Store{layout: layout{"p/"}}
-	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{"a", fmt.Sprint(c.rev)}, slots, "12")), CreateRevision: c.rev})
+	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{"a", fmt.Sprint(c.rev)}, slots, "12")),
+		CreateRevision: c.rev})
 	c.look(len(c.line) - 1)
 }
 
@@ -131,8 +136,9 @@ func (c *crowd) leave(i int) {
 	c.event(key, false)
 }
 
-// TestWhoWaitsHearsOfItsTurn: in lines of all kinds, whoever comes and goes in whatever order, each claim knows that it holds as soon as it does,
-// by the signals maxAlone; and a release costs a bounded number of looks, however many wait.
+// TestWhoWaitsHearsOfItsTurn: in lines of all kinds, whoever comes and goes in whatever order,
+// each claim knows that it holds as soon as it does, by the signals maxAlone; and a release costs
+// a bounded number of looks, however many wait.
 func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -154,10 +160,12 @@ func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
 			_, held := ranks(c.dir, c.line)
 			for i, kv := range c.line {
 				if held[i] != c.held[string(kv.Key)] {
-					t.Fatalf("seed %d, %d slots: claim %d of %d holds: %v, and knows: %v", seed, slots, i, len(c.line), held[i], !held[i])
+					t.Fatalf("seed %d, %d slots: claim %d of %d holds: %v, and knows: %v", seed, slots, i,
+						len(c.line), held[i], !held[i])
 				}
 			}
-			// Those who came to hold, the one who is first now, and one who was woken by who stood before it.
+			// Those who came to hold, the one who is first now, and one who was woken by who
+			// stood before it.
 			readers := 0
 			if slots == driver.Unlimited {
 				readers = len(c.line) // all who waited for one writer's key

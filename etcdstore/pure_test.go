@@ -82,7 +82,8 @@ func TestStaleVersions(t *testing.T) {
 	if c, err := capsOf("3.5.27", false); err != nil || len(c.Warnings) != 1 {
 		t.Errorf("caps of an old server = %+v, %v, want one warning", c, err)
 	}
-	for version, want := range map[string]bool{"3.5.17": true, "3.5.18": false, "3.4.35": true, "3.4.36": false, "3.3.27": true, "3.6.0": false} {
+	for version, want := range map[string]bool{"3.5.17": true, "3.5.18": false, "3.4.35": true, "3.4.36": false,
+		"3.3.27": true, "3.6.0": false} {
 		c, _ := capsOf(version, false)
 		if got := strings.Contains(strings.Join(c.Warnings, ""), "19179"); got != want {
 			t.Errorf("caps of %s warn of deletions that are not told: %v, want %v", version, got, want)
@@ -115,7 +116,8 @@ func TestClassify(t *testing.T) {
 		}
 	}
 	wrapped := `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate has expired"`
-	if got, want := etcdwire.TLSReason(status.Error(codes.Unavailable, wrapped)), "x509: certificate has expired"; got != want {
+	if got, want := etcdwire.TLSReason(status.Error(codes.Unavailable,
+		wrapped)), "x509: certificate has expired"; got != want {
 		t.Errorf("tlsReason = %q, want %q", got, want)
 	}
 }

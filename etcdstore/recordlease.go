@@ -15,14 +15,17 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Records hang on etcd leases, so that journals nobody uses any more are forgotten some day. All processes share these leases, whose IDs follow from
-// the prefix, the user, the month and the journal: whoever comes first grants one, for the others it is there already.
+// Records hang on etcd leases, so that journals nobody uses any more are forgotten some day. All
+// processes share these leases, whose IDs follow from the prefix, the user, the month and the
+// journal: whoever comes first grants one, for the others it is there already.
 //
-// Whoever grants one ends those that have had their time: etcd's own leader, when it is new, gives every lease its whole ttl again.
+// Whoever grants one ends those that have had their time: etcd's own leader, when it is new,
+// gives every lease its whole ttl again.
 //
-// Not one lease for all: all keys of a lease end in one step. And none where etcd asks who is there: then it looks, at each put, at every key that the put's
-// lease has, while everybody else waits. With 10,000 records on it a hundred releases held all of etcd up for seconds. Nor where none is to be
-// had: journals are bounded in number too.
+// Not one lease for all: all keys of a lease end in one step. And none where etcd asks who is
+// there: then it looks, at each put, at every key that the put's lease has, while everybody else
+// waits. With 10,000 records on it a hundred releases held all of etcd up for seconds. Nor where
+// none is to be had: journals are bounded in number too.
 const (
 	month      = 30 * 24 * time.Hour
 	recordLife = 400 * 24 * time.Hour // for which a record is kept at least
@@ -68,7 +71,8 @@ func (rl *recordLeases) leaseFor(journal string) recordLeaseID {
 
 // leaseID returns the ID of a record lease, another one for each try.
 func (rl *recordLeases) leaseID(at recordLeaseID, try int) int64 {
-	sum := sha256.Sum256(fmt.Appendf(nil, "primacy journal %q %q %d %d %d", rl.prefix, rl.wire.Client().Username, at.month, at.shard, try))
+	sum := sha256.Sum256(fmt.Appendf(nil, "primacy journal %q %q %d %d %d", rl.prefix, rl.wire.Client().Username,
+		at.month, at.shard, try))
 	return max(1, int64(binary.BigEndian.Uint64(sum[:])>>1))
 }
 
@@ -135,7 +139,8 @@ func (rl *recordLeases) without(at recordLeaseID) {
 	rl.known[at] = leaseState{ready: ready}
 }
 
-// grantRecordLease grants a record lease, or finds that it is there. ID 0 and no error: all its IDs are somebody else's, or etcd asks for a user.
+// grantRecordLease grants a record lease, or finds that it is there. ID 0 and no error: all its
+// IDs are somebody else's, or etcd asks for a user.
 func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) (int64, error) {
 	const what = "lease for journals"
 	if users, err := asksForUsers(ctx, rl.wire); users || err != nil {
@@ -162,8 +167,10 @@ func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) 
 	return 0, nil
 }
 
-// recordLeaseLeft returns how long a lease lives on, and whether it looks like one for records: whoever else makes a lease for that long?
-func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64) (left time.Duration, ours bool, err error) {
+// recordLeaseLeft returns how long a lease lives on, and whether it looks like one for records:
+// whoever else makes a lease for that long?
+func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64) (left time.Duration, ours bool,
+	err error) {
 	left, ttl, err := rl.wire.TimeToLive(ctx, what, id)
 	switch {
 	case isGone(err):
@@ -174,8 +181,9 @@ func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int
 	return left, ttl == recordTTL, nil
 }
 
-// endOldLeases ends the record leases before this one that are too old. Where there are few of the months between, hardly anybody has been here for as long, or
-// our clock is far ahead, and what looks old is not: they stay. One month between may be of that very clock, a day ago.
+// endOldLeases ends the record leases before this one that are too old. Where there are few of
+// the months between, hardly anybody has been here for as long, or our clock is far ahead, and
+// what looks old is not: they stay. One month between may be of that very clock, a day ago.
 func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 	const what = "end old leases for journals"
 	stands := func(month int64) (int64, bool) {
@@ -196,8 +204,9 @@ func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 	}
 }
 
-// patience returns how long a release waits for a lease for its record. Where one has waited in vain others do not: there are many leases, and releases of
-// many places go in waves, each of which would wait anew.
+// patience returns how long a release waits for a lease for its record. Where one has waited in
+// vain others do not: there are many leases, and releases of many places go in waves, each of
+// which would wait anew.
 func (rl *recordLeases) patience() time.Duration {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()

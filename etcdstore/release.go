@@ -50,9 +50,10 @@ func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) e
 
 // retract takes the slot's claim out of the line, for good. The caller has the turn.
 //
-// Where the etcdwire.Outcome of its put is unknown, to delete the key is not enough: the put may sit in a member that is frozen,
-// and be executed when that wakes up, long after. So the session's record is rewritten in the same Txn. That moves its mod
-// revision, which each put compares: whatever is still under way has failed from then on.
+// Where the etcdwire.Outcome of its put is unknown, to delete the key is not enough: the put may
+// sit in a member that is frozen, and be executed when that wakes up, long after. So the
+// session's record is rewritten in the same Txn. That moves its mod revision, which each put
+// compares: whatever is still under way has failed from then on.
 func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) error {
 	l.seats.mu.Lock()
 	sl.leaving = true
@@ -62,8 +63,8 @@ func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) e
 	switch {
 	case doubt:
 		if err = l.fence(ctx, sl, token, n); etcdwire.NoSpace(err) {
-			// The fence is a put. What stands goes at once, or nobody could follow while etcd is full. The claim stays in doubt: the fence comes
-			// later.
+			// The fence is a put. What stands goes at once, or nobody could follow while etcd is
+			// full. The claim stays in doubt: the fence comes later.
 			if rerr := l.removeFound(ctx, sl); rerr != nil {
 				err = rerr
 			}
@@ -77,7 +78,8 @@ func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) e
 	return err
 }
 
-// remove deletes a claim's key if it still has that create revision, and leaves the record n, if any.
+// remove deletes a claim's key if it still has that create revision, and leaves the record n, if
+// any.
 func (l *lease) remove(ctx context.Context, name, key string, create int64, n *releaseRecord) error {
 	_, _, err := l.batch.send(ctx, "release", name, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, create)},
@@ -86,7 +88,8 @@ func (l *lease) remove(ctx context.Context, name, key string, create int64, n *r
 	return err
 }
 
-// removeFound deletes the slot's key if it stands. By the create revision that it has now: a delete that arrives late must not meet a later claim.
+// removeFound deletes the slot's key if it stands. By the create revision that it has now: a
+// delete that arrives late must not meet a later claim.
 func (l *lease) removeFound(ctx context.Context, sl *claimState) error {
 	resp, err := l.s.wire.Get(ctx, verb("release", sl.name), &pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true})
 	if err != nil || len(resp.Kvs) == 0 {
@@ -144,15 +147,15 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 func (l *lease) clear(sl *claimState) {
 	l.seats.mu.Lock()
 	su, token := sl.sub, sl.token
-	sl.id, sl.token, sl.mod, sl.doubt, sl.leaving, sl.handing, sl.shown, sl.asked, sl.sub = "", 0, 0, false, false, false, false, 0, nil
-	sl.ahead, sl.at = nil, 0
+	*sl = claimState{seatID: sl.seatID, turn: sl.turn, refs: sl.refs, slots: sl.slots, key: sl.key, stop: sl.stop}
 	l.seats.mu.Unlock()
 	su.Stop()
 	l.newsbox.released(sl.seatID, token)
 }
 
-// Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier Update whose etcdwire.Outcome was
-// unknown, executed late, would otherwise bring its old value back.
+// Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier
+// Update whose etcdwire.Outcome was unknown, executed late, would otherwise bring its old value
+// back.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	what := verb("update", p.Name)
 	p, err := l.seats.known(p)

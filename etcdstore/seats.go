@@ -15,8 +15,9 @@ import (
 // seatID is where a lease may have one claim: a seat of a name.
 type seatID struct{ name, seat string }
 
-// claimState is what a lease knows of its claim on one seat. A lease has one key for each seat, so verbs on it go one
-// after another (turn). Seats.mu guards the other fields, for News reads them at any time.
+// claimState is what a lease knows of its claim on one seat. A lease has one key for each seat,
+// so verbs on it go one after another (turn). Seats.mu guards the other fields, for News reads
+// them at any time.
 type claimState struct {
 	seatID
 	turn chan struct{}
@@ -39,8 +40,9 @@ type claimState struct {
 	at    int64              // the revision of that answer; 0: none is known, and the line must be read
 }
 
-// spent remembers claim IDs that were given up, the newest of them: they must not enter again. That no put of theirs is
-// still under way is not its business; it stops a Claim that was called late.
+// spent remembers claim IDs that were given up, the newest of them: they must not enter again.
+// That no put of theirs is still under way is not its business; it stops a Claim that was called
+// late.
 type spent struct {
 	ids  map[string]bool
 	ring []string
@@ -162,8 +164,8 @@ func (ss *seats) wasSpent(id string) bool {
 	return ss.spent.ids[id]
 }
 
-// begin notes that c is about to enter under a key, so that a Release from now on finds it. It reports false if one
-// came already.
+// begin notes that c is about to enter under a key, so that a Release from now on finds it. It
+// reports false if one came already.
 func (ss *seats) begin(ctx context.Context, sl *claimState, c driver.Claim, key string) (context.Context, bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -190,7 +192,8 @@ func (ss *seats) doubt(sl *claimState) {
 	sl.doubt = true
 }
 
-// found keeps what the Txn that entered the seat's claim has read, as its i-th operation, of those before it: nothing, where there may be more.
+// found keeps what the Txn that entered the seat's claim has read, as its i-th operation, of
+// those before it: nothing, where there may be more.
 func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
 	ahead, all := byAge(found(resp, i))
 	ss.mu.Lock()
@@ -220,8 +223,8 @@ func (ss *seats) exchangeable(from, to *claimState, p driver.Place) (token int64
 	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
 }
 
-// setLeaving notes that a Transfer of the seat's claim begins, whose end is then no news; or with was, that it has
-// failed.
+// setLeaving notes that a Transfer of the seat's claim begins, whose end is then no news; or with
+// was, that it has failed.
 func (ss *seats) setLeaving(sl *claimState, was *bool) (leaving bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -240,7 +243,8 @@ func (ss *seats) handed(sl *claimState) bool {
 	return sl.handing
 }
 
-// renounce makes sure that p's claim does not enter from now on, and stops it where it is just entering.
+// renounce makes sure that p's claim does not enter from now on, and stops it where it is just
+// entering.
 func (ss *seats) renounce(sl *claimState, p driver.Place) {
 	ours := ss.has(sl, p)
 	ss.mu.Lock()

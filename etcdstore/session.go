@@ -11,8 +11,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// session is what all parts of a lease know of it: its name, the record in etcd that says who owns it, and the etcd
-// lease that the record and the claims are attached to.
+// session is what all parts of a lease know of it: its name, the record in etcd that says who
+// owns it, and the etcd lease that the record and the claims are attached to.
 type session struct {
 	s      *Store
 	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
@@ -70,9 +70,10 @@ func (se *session) end() {
 	})
 }
 
-// lost says that the session's record no longer stands, and returns the error for it. Somebody may have deleted just
-// the record: then the claims stand on, under a lease that nobody renews any more. They are left to run out: revoked here
-// they would let the next one lead before the caller has heard of it and stopped.
+// lost says that the session's record no longer stands, and returns the error for it. Somebody
+// may have deleted just the record: then the claims stand on, under a lease that nobody renews
+// any more. They are left to run out: revoked here they would let the next one lead before the
+// caller has heard of it and stopped.
 func (se *session) lost(verb string) error {
 	se.end()
 	return se.goneErr(verb)
@@ -109,8 +110,9 @@ func (se *session) ref() leaseRef {
 	return se.at
 }
 
-// learn takes over a newer state of the record: its mod revision, and the lease it is attached to, which differs if a move
-// was carried out though its answer was lost. The next renewal then moves everything once more.
+// learn takes over a newer state of the record: its mod revision, and the lease it is attached
+// to, which differs if a move was carried out though its answer was lost. The next renewal then
+// moves everything once more.
 func (se *session) learn(mod, id int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
@@ -123,7 +125,8 @@ func (se *session) learn(mod, id int64) {
 	}
 }
 
-// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on the clock of its leader, which is the one that expires leases.
+// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on the clock of its leader,
+// which is the one that expires leases.
 func (se *session) Left(ctx context.Context) (left, step time.Duration, err error) {
 	if left, _, err = se.s.wire.TimeToLive(ctx, "time to live", se.ref().id); isGone(err) {
 		err = se.goneErr("time to live")
@@ -134,8 +137,8 @@ func (se *session) Left(ctx context.Context) (left, step time.Duration, err erro
 // keyOf returns the key of a place.
 func (se *session) keyOf(p driver.Place) string { return se.s.claimKey(seatOf(p), p.Slots, se.stem) }
 
-// pause waits for a signal, at most for d, and reports whether none came. It returns an error if ctx, the lease or the
-// store ends first.
+// pause waits for a signal, at most for d, and reports whether none came. It returns an error if
+// ctx, the lease or the store ends first.
 func (se *session) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) (quiet bool, err error) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -40,7 +40,8 @@ type court struct {
 	count map[string]int
 }
 
-// hear notes an answer. Whoever is told that he holds must find nobody before him now, for nobody ever comes to stand there.
+// hear notes an answer. Whoever is told that he holds must find nobody before him now, for nobody
+// ever comes to stand there.
 func (ct *court) hear(l *lease, p driver.Place, gone bool) {
 	key := l.keyOf(p)
 	ct.mu.Lock()
@@ -49,7 +50,8 @@ func (ct *court) hear(l *lease, p driver.Place, gone bool) {
 	dir := key[:strings.LastIndexByte(key, '/')+1]
 	for _, kv := range ct.c.Keys(dir) {
 		if !gone && kv.CreateRevision < int64(p.Token) {
-			ct.t.Errorf("seed %d: %s was told that it holds with token %d, while %s stands before it with %d", ct.seed, key, p.Token, kv.Key, kv.CreateRevision)
+			ct.t.Errorf("seed %d: %s was told that it holds with token %d, while %s stands before it with %d",
+				ct.seed, key, p.Token, kv.Key, kv.CreateRevision)
 		}
 		if gone && string(kv.Key) == key && kv.CreateRevision == int64(p.Token) {
 			ct.t.Errorf("seed %d: %s was told that it is gone, and it stands with token %d", ct.seed, key, p.Token)
@@ -66,7 +68,8 @@ func (ct *court) add(what string) {
 // life is a claim from its creation to its end.
 type life struct{ create, end int64 }
 
-// judge reads the whole history: a claim that was told to hold must have been the first of its line while it stood.
+// judge reads the whole history: a claim that was told to hold must have been the first of its
+// line while it stood.
 func (ct *court) judge(client *clientv3.Client) {
 	ct.t.Helper()
 	lives := map[string][]life{}
@@ -214,7 +217,8 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 	default:
 	}
 	st.n++
-	c := driver.Claim{Name: fmt.Sprint("n", st.rnd.IntN(st.names)), ID: fmt.Sprint(st.l.ID(), "-", st.n), Seat: []string{"", "1"}[st.rnd.IntN(2)]}
+	c := driver.Claim{Name: fmt.Sprint("n", st.rnd.IntN(st.names)), ID: fmt.Sprint(st.l.ID(), "-", st.n),
+		Seat: []string{"", "1"}[st.rnd.IntN(2)]}
 	ctx, cancel := st.patient(3 * time.Second)
 	places, err := st.l.Claim(ctx, c)
 	cancel()
@@ -321,8 +325,9 @@ func courtSeeds(t *testing.T) uint64 {
 	return n
 }
 
-// TestSimulatedHeldIsTrue: whatever happens to the streams, the members and the claims, by hand, by transfer or by their owners, nobody is told
-// that he holds who did not, and nobody that he is gone who stands. Some stores have their wide watch on and off all the time.
+// TestSimulatedHeldIsTrue: whatever happens to the streams, the members and the claims, by hand,
+// by transfer or by their owners, nobody is told that he holds who did not, and nobody that he is
+// gone who stands. Some stores have their wide watch on and off all the time.
 func TestSimulatedHeldIsTrue(t *testing.T) {
 	total := map[string]int{}
 	for seed := range courtSeeds(t) {
@@ -352,7 +357,8 @@ func TestSimulatedHeldIsTrue(t *testing.T) {
 				stores = append(stores, s)
 			}
 			for i := range standers {
-				st := &stander{ct: ct, s: stores[i%clients], rnd: rand.New(rand.NewPCG(seed, uint64(i))), names: names, held: map[string]driver.Place{}}
+				st := &stander{ct: ct, s: stores[i%clients], rnd: rand.New(rand.NewPCG(seed, uint64(i))),
+					names: names, held: map[string]driver.Place{}}
 				all.Go(func() { st.run(over, i/clients%2 == 1) })
 			}
 			end := time.Now().Add(8 * time.Second)

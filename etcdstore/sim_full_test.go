@@ -12,9 +12,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// What etcd does as it fills up: its applier carries a Txn out and answers then that there is no space.
+// What etcd does as it fills up: its applier carries a Txn out and answers then that there is no
+// space.
 
-// TestSimulatedClaimAsEtcdFillsUp: the claim is released by its ID, and Release says that nothing is left.
+// TestSimulatedClaimAsEtcdFillsUp: the claim is released by its ID, and Release says that nothing
+// is left.
 func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -33,7 +35,8 @@ func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchAsEtcdFillsUp: several that went together were done, and are sent again in halves. Each finds its own key, and knows it.
+// TestSimulatedBatchAsEtcdFillsUp: several that went together were done, and are sent again in
+// halves. Each finds its own key, and knows it.
 func TestSimulatedBatchAsEtcdFillsUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -59,8 +62,9 @@ func TestSimulatedBatchAsEtcdFillsUp(t *testing.T) {
 	})
 }
 
-// TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull: the first answer to its claim was lost, and now etcd takes no put. Its key goes at once and
-// the next one holds; that it is given up for good is told once the fence went through.
+// TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull: the first answer to its claim was lost, and
+// now etcd takes no put. Its key goes at once and the next one holds; that it is given up for
+// good is told once the fence went through.
 func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)

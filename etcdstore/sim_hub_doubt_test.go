@@ -11,12 +11,13 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedWatchLostBesideTheWideOne: a watch that stands by itself beside the wide one is ended by etcd. The wide one stands in for it from now on, and has told
-// things that it has not.
+// TestSimulatedWatchLostBesideTheWideOne: a watch that stands by itself beside the wide one is
+// ended by etcd. The wide one stands in for it from now on, and has told things that it has not.
 func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	const dir = "primacy/x/"
 	gone := func(rev int64, k string) []*mvccpb.Event {
-		return []*mvccpb.Event{{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(dir + k), ModRevision: rev}}}
+		return []*mvccpb.Event{{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(dir + k),
+			ModRevision: rev}}}
 	}
 	h, l := fakeHub()
 	h.Above, h.Below = 0, 4
@@ -51,12 +52,14 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	h.Unlock()
 	h.Pending()
 	if f, unsure, _ := a.ask(); f == holds || f == waits && !unsure {
-		t.Errorf("seed 1: outcome %d, unsure %v: w.ID %d since %d, wide %v", f, unsure, w.ID, w.Since, h.PrefixWatch != nil)
+		t.Errorf("seed 1: outcome %d, unsure %v: w.ID %d since %d, wide %v", f, unsure, w.ID, w.Since,
+			h.PrefixWatch != nil)
 	}
 }
 
-// TestSimulatedDoubtDuringALook: a vigil says that it has ended the session before, while the answer to an older look is on its way. That answer must not clear
-// the doubt: where etcd refuses the watch nothing else would tell.
+// TestSimulatedDoubtDuringALook: a vigil says that it has ended the session before, while the
+// answer to an older look is on its way. That answer must not clear the doubt: where etcd refuses
+// the watch nothing else would tell.
 func TestSimulatedDoubtDuringALook(t *testing.T) {
 	h, l := fakeHub()
 	a := awaitOn(l, "a")
@@ -96,8 +99,9 @@ func TestSimulatedEndAfterTheTurn(t *testing.T) {
 	}
 }
 
-// TestSimulatedNeighbourIsTold: the claim right before goes, and others stay. Whoever waits is told whom it stands behind now: it keeps vigil over that
-// session, and no longer over the other. Who is followed is told only where either has a heartbeat.
+// TestSimulatedNeighbourIsTold: the claim right before goes, and others stay. Whoever waits is
+// told whom it stands behind now: it keeps vigil over that session, and no longer over the other.
+// Who is followed is told only where either has a heartbeat.
 func TestSimulatedNeighbourIsTold(t *testing.T) {
 	for _, c := range []struct {
 		followed     bool
@@ -138,7 +142,8 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 	}
 }
 
-// TestSimulatedFollowedAndLeaving: the turn of a followed claim comes while its owner gives it up. News tells nothing of it.
+// TestSimulatedFollowedAndLeaving: the turn of a followed claim comes while its owner gives it
+// up. News tells nothing of it.
 func TestSimulatedFollowedAndLeaving(t *testing.T) {
 	for _, leaving := range []bool{false, true} {
 		_, l := fakeHub()
@@ -152,8 +157,9 @@ func TestSimulatedFollowedAndLeaving(t *testing.T) {
 	}
 }
 
-// TestSimulatedFailedKeepCoversNothing: a claim that holds is given up while Wait hands it to News, or cannot be handed over. Either way exactly one of the two
-// ends what Wait began: counted down twice, the next claim in its place would never be watched.
+// TestSimulatedFailedKeepCoversNothing: a claim that holds is given up while Wait hands it to
+// News, or cannot be handed over. Either way exactly one of the two ends what Wait began: counted
+// down twice, the next claim in its place would never be watched.
 func TestSimulatedFailedKeepCoversNothing(t *testing.T) {
 	for _, dropped := range []bool{false, true} {
 		h, l := fakeHub()

@@ -22,17 +22,19 @@ func goneAt(rev int64, key string) []*mvccpb.Event {
 	return []*mvccpb.Event{{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: rev}}}
 }
 
-// awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a little later.
+// awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a
+// little later.
 func awaitOn(l *lease, before ...string) *waiter {
-	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: "primacy/x/own", token: 100, changed: make(chan struct{}, 1), seen: 100, whole: true}
+	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: "primacy/x/own", token: 100, changed: make(chan struct{},
+		1), seen: 100, whole: true}
 	for i, key := range before {
 		a.ahead = append(a.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
 	}
 	return a
 }
 
-// TestSimulatedForgottenDeletions: a claim that knows its line at an earlier revision than what the watch remembers has it read. Its own end may be
-// among what was forgotten.
+// TestSimulatedForgottenDeletions: a claim that knows its line at an earlier revision than what
+// the watch remembers has it read. Its own end may be among what was forgotten.
 func TestSimulatedForgottenDeletions(t *testing.T) {
 	const dir = "primacy/x/"
 	for _, wide := range []bool{false, true} {
@@ -57,12 +59,14 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 			seen: 200, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
 		if f, unsure, _ := a.ask(); f == holds || !unsure {
-			t.Errorf("seed 1: wide %v: outcome %d, unsure %v, want it unsure: its own end is forgotten", wide, f, unsure)
+			t.Errorf("seed 1: wide %v: outcome %d, unsure %v, want it unsure: its own end is forgotten", wide, f,
+				unsure)
 		}
 	}
 }
 
-// TestSimulatedHolderBeyondWhatIsKnown: more stand before a claim than it knows of. All that it knows of go, the holder stays, and it must look.
+// TestSimulatedHolderBeyondWhatIsKnown: more stand before a claim than it knows of. All that it
+// knows of go, the holder stays, and it must look.
 func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 	const dir = "primacy/x/"
 	for _, looked := range []bool{false, true} {
@@ -76,7 +80,8 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 		}
 		p := driver.Place{Name: "x", ID: "c", Token: 100}
 		if !looked {
-			l.seats.by[seatOf(p)] = &claimState{seatID: seatOf(p), id: "c", key: dir + "own", token: 100, ahead: kvs, at: 100}
+			l.seats.by[seatOf(p)] = &claimState{seatID: seatOf(p), id: "c", key: dir + "own", token: 100, ahead: kvs,
+				at: 100}
 		}
 		l.id = 1
 		a := l.newWaiter(p, make(chan struct{}, 1))
@@ -117,7 +122,8 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestSimulatedLostWatchIsOpenedAnew: etcd ends a watch by itself, as where its history was compacted. It is opened anew, and what went between is read.
+// TestSimulatedLostWatchIsOpenedAnew: etcd ends a watch by itself, as where its history was
+// compacted. It is opened anew, and what went between is read.
 func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 	const dir = "primacy/x/"
 	for _, wide := range []bool{false, true} {

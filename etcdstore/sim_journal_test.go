@@ -73,8 +73,8 @@ func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Pl
 	return p
 }
 
-// TestSimulatedReleaseWithARecordIsRepeated: its answer is lost. Who repeats it hurts no successor and changes no record; nor does the first one, where it
-// arrives once more.
+// TestSimulatedReleaseWithARecordIsRepeated: its answer is lost. Who repeats it hurts no
+// successor and changes no record; nor does the first one, where it arrives once more.
 func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -99,7 +99,8 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustKeep(t, c, "j/k=first")
-		if err := c.Delete(ending(t, 5*time.Second), s.journalDir("j")+"k", only(t, c, "primacy/"+journals).CreateRevision); err != nil {
+		if err := c.Delete(ending(t, 5*time.Second), s.journalDir("j")+"k", only(t, c,
+			"primacy/"+journals).CreateRevision); err != nil {
 			t.Fatal(err)
 		}
 		sent.arrive(t, c)
@@ -110,9 +111,11 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 	})
 }
 
-// TestSimulatedReleaseThatNeverArrivedLeavesItsRecord: etcd was silent, which is no fault of the record. It is left by the repetition.
+// TestSimulatedReleaseThatNeverArrivedLeavesItsRecord: etcd was silent, which is no fault of the
+// record. It is left by the repetition.
 func TestSimulatedReleaseThatNeverArrivedLeavesItsRecord(t *testing.T) {
-	for _, silence := range []error{status.Error(codes.Unavailable, "down"), rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCRequestTooManyRequests} {
+	for _, silence := range []error{status.Error(codes.Unavailable, "down"), rpctypes.ErrGRPCTimeout,
+		rpctypes.ErrGRPCRequestTooManyRequests} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 			s, g := gatedAt(t, c, 0, 0)
 			l := granted(t, s, "a", time.Minute)
@@ -131,10 +134,13 @@ func TestSimulatedReleaseThatNeverArrivedLeavesItsRecord(t *testing.T) {
 }
 
 // refusals are the answers that a record may be to blame for.
-var refusals = []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooLarge,
-	rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey, status.Error(codes.InvalidArgument, "of a kind not known"), status.Error(codes.Internal, "odd")}
+var refusals = []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCLeaseNotFound,
+	rpctypes.ErrGRPCRequestTooLarge,
+	rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey, status.Error(codes.InvalidArgument,
+		"of a kind not known"), status.Error(codes.Internal, "odd")}
 
-// TestSimulatedReleaseWhoseRecordIsRefused: the place is given up without it, held, in doubt, or handed over; and the session lives on.
+// TestSimulatedReleaseWhoseRecordIsRefused: the place is given up without it, held, in doubt, or
+// handed over; and the session lives on.
 func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 	for _, refusal := range refusals {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -173,7 +179,8 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 	}
 }
 
-// TestSimulatedReleaseAsEtcdFillsUp: etcd carries the Txn out and answers that there is no space. The place is given up, and the record may be there.
+// TestSimulatedReleaseAsEtcdFillsUp: etcd carries the Txn out and answers that there is no space.
+// The place is given up, and the record may be there.
 func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -210,8 +217,9 @@ func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 	})
 }
 
-// TestSimulatedReleaseWhoseShelfHasEnded: the lease of the records was revoked. That etcd does not know it says nothing of the session's own lease: the
-// place goes, and the next record is kept, under a lease granted anew.
+// TestSimulatedReleaseWhoseShelfHasEnded: the lease of the records was revoked. That etcd does
+// not know it says nothing of the session's own lease: the place goes, and the next record is
+// kept, under a lease granted anew.
 func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -261,14 +269,16 @@ func TestSimulatedReleasesWithoutRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := s.lineDir("x") + l.ID()
-		want := &pb.TxnRequest{Compare: []*pb.Compare{ifCreate(key, int64(p.Token))}, Success: []*pb.RequestOp{doDelete(key)}}
+		want := &pb.TxnRequest{Compare: []*pb.Compare{ifCreate(key, int64(p.Token))},
+			Success: []*pb.RequestOp{doDelete(key)}}
 		if len(sent) != 1 || fmt.Sprint(sent[0]) != fmt.Sprint(want) {
 			t.Errorf("seed 1: Release sent %v, want %v", sent, want)
 		}
 	})
 }
 
-// jammedReleases claims names, has their releases wait, and returns what lets them go, with their results.
+// jammedReleases claims names, has their releases wait, and returns what lets them go, with their
+// results.
 func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place,
 	instead func(ctx context.Context, req any, do func(context.Context) error) error) (errs func() error) {
 	open := jam(t, l, g, instead)
@@ -286,8 +296,9 @@ func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place,
 	}
 }
 
-// TestSimulatedBatchOfReleasesWithRecords: releases that travel together each leave their record, within the server's limit, also two in one place of
-// a journal, which etcd would not take in one Txn.
+// TestSimulatedBatchOfReleasesWithRecords: releases that travel together each leave their record,
+// within the server's limit, also two in one place of a journal, which etcd would not take in one
+// Txn.
 func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 	for ops, most := range map[int]int64{8: 46, 128: 12} {
 		underLimit(t, ops, func(t *testing.T, c *etcdsim.Cluster, s *Store, g *gate, l *lease) {
@@ -295,14 +306,16 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 			var places []driver.Place
 			var want []string
 			for i := range many {
-				places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i), "v"))
+				places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i),
+					"v"))
 				want = append(want, fmt.Sprintf("j/%02d=v", i))
 			}
 			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"),
 				leaving(claimed(t, l, "z"), "j", "00", "v"))
 			s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
 			refused := 0
-			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
+			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any,
+				do func(context.Context) error) error {
 				err := do(ctx)
 				if err != nil && !etcdwire.TooMany(err) {
 					refused++
@@ -317,14 +330,16 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 				t.Errorf("seed 1: %d releases went in %d requests, of which %d were refused", len(places), n, refused)
 			}
 			mustKeep(t, c, want...)
-			if keys := append(c.Keys("primacy/r"), append(c.Keys("primacy/y/"), c.Keys("primacy/z/")...)...); len(keys) > 0 {
+			if keys := append(c.Keys("primacy/r"), append(c.Keys("primacy/y/"),
+				c.Keys("primacy/z/")...)...); len(keys) > 0 {
 				t.Errorf("seed 1: %s stands after its release", keys[0].Key)
 			}
 		})
 	}
 }
 
-// TestSimulatedBatchWhoseRecordsAreRefused: all places are given up, in few requests, and those records are kept that may be.
+// TestSimulatedBatchWhoseRecordsAreRefused: all places are given up, in few requests, and those
+// records are kept that may be.
 func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 	for _, refusal := range refusals {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -334,11 +349,14 @@ func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 				const many = 100
 				var places []driver.Place
 				for i := range many {
-					places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i), "v"))
+					places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d",
+						i), "v"))
 				}
-				all := etcdwire.NoSpace(refusal) || errors.Is(rpctypes.Error(refusal), rpctypes.ErrPermissionDenied) // of one as of the others
+				// of one as of the others
+				all := etcdwire.NoSpace(refusal) || errors.Is(rpctypes.Error(refusal), rpctypes.ErrPermissionDenied)
 				bad := func(req any) bool { return all && putsRecord(req) || puts(req, s.journalDir("j")+"50") }
-				released := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
+				released := jammedReleases(t, l, g, places, func(ctx context.Context, req any,
+					do func(context.Context) error) error {
 					if bad(req) {
 						return refusal
 					}

@@ -73,8 +73,8 @@ func touch(t *testing.T, c *etcdsim.Cluster, key string) {
 	})
 }
 
-// TestSimulatedFollowedTwiceDuringALook: the answer to a look comes when the place is followed anew. The first following must not hear of the line again:
-// it would stay in the hub for ever.
+// TestSimulatedFollowedTwiceDuringALook: the answer to a look comes when the place is followed
+// anew. The first following must not hear of the line again: it would stay in the hub for ever.
 func TestSimulatedFollowedTwiceDuringALook(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -131,7 +131,8 @@ func TestSimulatedClosedDuringALook(t *testing.T) {
 	})
 }
 
-// TestSimulatedFollowedAgainBetweenRounds: more places than one round of looks takes are followed again and again, as elections do.
+// TestSimulatedFollowedAgainBetweenRounds: more places than one round of looks takes are followed
+// again and again, as elections do.
 func TestSimulatedFollowedAgainBetweenRounds(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names = 70
@@ -190,12 +191,14 @@ func TestSimulatedReleasedDuringALook(t *testing.T) {
 		close(release)
 		time.Sleep(2 * time.Minute)
 		if n := awaitsOf(s.wire.Hub); n != 0 {
-			t.Errorf("seed 1: two minutes after the release %d awaits are left in %d watches", n, len(s.wire.Hub.Watches))
+			t.Errorf("seed 1: two minutes after the release %d awaits are left in %d watches", n,
+				len(s.wire.Hub.Watches))
 		}
 	})
 }
 
-// TestSimulatedSessionsLeaveNothingBehind: sessions that follow many places end while News looks at them, one after another. News stops, and nothing adds up.
+// TestSimulatedSessionsLeaveNothingBehind: sessions that follow many places end while News looks
+// at them, one after another. News stops, and nothing adds up.
 func TestSimulatedSessionsLeaveNothingBehind(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names, sessions = 300, 3
@@ -228,7 +231,8 @@ func TestSimulatedSessionsLeaveNothingBehind(t *testing.T) {
 			before := g.calls.Load()
 			close(release)
 			time.Sleep(time.Minute)
-			t.Logf("after the session's end: %d requests, %d awaits in %d watches are left", g.calls.Load()-before, awaitsOf(s.wire.Hub), len(s.wire.Hub.Watches))
+			t.Logf("after the session's end: %d requests, %d awaits in %d watches are left", g.calls.Load()-before,
+				awaitsOf(s.wire.Hub), len(s.wire.Hub.Watches))
 			if err := l.Close(ending(t, 10*time.Second)); err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// underLimit gives do a session of 40 claims at a server with a small --max-txn-ops. It has been renewed.
+// underLimit gives do a session of 40 claims at a server with a small --max-txn-ops. It has been
+// renewed.
 func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster, s *Store, g *gate, l *lease)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,8 +41,8 @@ func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster,
 	})
 }
 
-// TestSimulatedMoveUnderASmallLimit: all claims follow their session to the next raft term, in Txns that the server takes, and the next move
-// begins with such.
+// TestSimulatedMoveUnderASmallLimit: all claims follow their session to the next raft term, in
+// Txns that the server takes, and the next move begins with such.
 func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 	for _, ops := range []int{7, 16, 128} {
 		t.Run(fmt.Sprint(ops), func(t *testing.T) {
@@ -75,8 +76,9 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 	}
 }
 
-// TestSimulatedRevokeUnderASmallLimit: a session whose lease etcd does not know any more, though its keys stand on it, is swept, in Txns that the
-// server takes. To end that lease again and again would never end.
+// TestSimulatedRevokeUnderASmallLimit: a session whose lease etcd does not know any more, though
+// its keys stand on it, is swept, in Txns that the server takes. To end that lease again and
+// again would never end.
 func TestSimulatedRevokeUnderASmallLimit(t *testing.T) {
 	for _, ops := range []int{7, 128} {
 		t.Run(fmt.Sprint(ops), func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time. Whose turn has come hears of it well before the timer beside the watch.
+// TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time.
+// Whose turn has come hears of it well before the timer beside the watch.
 func TestSimulatedNoLostWakeUp(t *testing.T) {
 	seeds, err := strconv.ParseUint(os.Getenv("LIVE_SEEDS"), 10, 64)
 	if err != nil {
@@ -68,7 +69,8 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 						}
 						var w []driver.Place
 						for try := 0; ; try++ {
-							if w, err = wl.Claim(ending(t, 20*time.Second), driver.Claim{Name: name, ID: "w" + id}); err == nil || try > 20 {
+							if w, err = wl.Claim(ending(t, 20*time.Second), driver.Claim{Name: name, ID: "w" +
+								id}); err == nil || try > 20 {
 								break
 							}
 							time.Sleep(50 * time.Millisecond)
@@ -130,7 +132,8 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			all.Wait()
 			cancel()
 			time.Sleep(30 * time.Second)
-			t.Logf("seed %d: %d turns, %d awaits and %d watches left", seed, turns, awaitsOf(ws.wire.Hub), len(ws.wire.Hub.Watches))
+			t.Logf("seed %d: %d turns, %d awaits and %d watches left", seed, turns, awaitsOf(ws.wire.Hub),
+				len(ws.wire.Hub.Watches))
 			if awaitsOf(ws.wire.Hub) > 0 {
 				t.Errorf("seed %d: %d awaits are left", seed, awaitsOf(ws.wire.Hub))
 			}

@@ -21,7 +21,8 @@ import (
 // appended appends a record that is not there.
 func appended(t *testing.T, s *Store, journal, key string) {
 	t.Helper()
-	if _, added, err := s.Append(ending(t, 10*time.Second), journal, driver.Record{Key: key, Value: []byte("v")}, 100); err != nil || !added {
+	if _, added, err := s.Append(ending(t, 10*time.Second), journal, driver.Record{Key: key, Value: []byte("v")},
+		100); err != nil || !added {
 		t.Fatalf("seed 1: Append = %v, %v, want it added", added, err)
 	}
 	synctest.Wait()
@@ -31,13 +32,14 @@ func appended(t *testing.T, s *Store, journal, key string) {
 func leaseGrant(t *testing.T, c *etcdsim.Cluster, id, ttl int64) {
 	t.Helper()
 	conn := simClient(t, c, 9, c.Endpoints()).ActiveConnection()
-	if _, err := pb.NewLeaseClient(conn).LeaseGrant(ending(t, 5*time.Second), &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
+	if _, err := pb.NewLeaseClient(conn).LeaseGrant(ending(t, 5*time.Second), &pb.LeaseGrantRequest{ID: id,
+		TTL: ttl}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestSimulatedShelfIsShared: all who write into a journal in a month hang their records on one lease, which lives for 430 days, and another one than
-// those of another month, user or prefix.
+// TestSimulatedShelfIsShared: all who write into a journal in a month hang their records on one
+// lease, which lives for 430 days, and another one than those of another month, user or prefix.
 func TestSimulatedShelfIsShared(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -51,12 +53,15 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.journal.leases.leaseID(at, 0))
 			}
 		}
-		left, ours, err := b.journal.leases.recordLeaseLeft(ending(t, time.Second), "test", a.journal.leases.leaseID(at, 0))
+		left, ours, err := b.journal.leases.recordLeaseLeft(ending(t, time.Second), "test",
+			a.journal.leases.leaseID(at, 0))
 		if err != nil || !ours || left < 429*24*time.Hour || left > 430*24*time.Hour {
 			t.Errorf("seed 1: the lease lives for %v more, ours %v, %v", left, ours, err)
 		}
 		other := build(a.wire.Client(), Options{Prefix: "other/"})
-		for _, id := range []int64{a.journal.leases.leaseID(at, 1), a.journal.leases.leaseID(recordLeaseID{at.month + 1, at.shard}, 0), a.journal.leases.leaseID(recordLeaseID{at.month, at.shard + 1}, 0), other.journal.leases.leaseID(at, 0)} {
+		for _, id := range []int64{a.journal.leases.leaseID(at, 1), a.journal.leases.leaseID(recordLeaseID{at.month +
+			1, at.shard}, 0), a.journal.leases.leaseID(recordLeaseID{at.month, at.shard +
+			1}, 0), other.journal.leases.leaseID(at, 0)} {
 			if ids[id] || id <= 0 {
 				t.Errorf("seed 1: ID %x is used twice, or none", id)
 			}
@@ -65,7 +70,8 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 	})
 }
 
-// TestSimulatedShelfOfSomebodyElse: another program's lease has the ID. Nothing is put on it; where it has all of them, records have none.
+// TestSimulatedShelfOfSomebodyElse: another program's lease has the ID. Nothing is put on it;
+// where it has all of them, records have none.
 func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -85,7 +91,8 @@ func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	})
 }
 
-// TestSimulatedShelfThatCannotBeHad: leases are not granted. Records are kept without, no release waits for long, and it is not asked for each.
+// TestSimulatedShelfThatCannotBeHad: leases are not granted. Records are kept without, no release
+// waits for long, and it is not asked for each.
 func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -117,20 +124,23 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		}
 		appended(t, s, "j", "3")
 		if took := time.Since(begun); took > 100*time.Millisecond || asked.Load() > before {
-			t.Errorf("seed 1: a release and an append took %v, and asked %d times for a lease", took, asked.Load()-before)
+			t.Errorf("seed 1: a release and an append took %v, and asked %d times for a lease", took,
+				asked.Load()-before)
 		}
 		mustKeep(t, c, "j/1=v", "j/2=v", "j/3=v")
 		g.set(func() { g.instead = nil })
 		time.Sleep(grantPause)
 		appended(t, s, "j", "4")
-		if kv := only(t, c, s.journalDir("j")+"4"); kv.Lease != s.journal.leases.leaseID(s.journal.leases.leaseFor("j"), 0) {
+		if kv := only(t, c,
+			s.journalDir("j")+"4"); kv.Lease != s.journal.leases.leaseID(s.journal.leases.leaseFor("j"), 0) {
 			t.Errorf("seed 1: the record hangs on lease %x, want one for records", kv.Lease)
 		}
 	})
 }
 
-// TestSimulatedOldShelvesGo: who comes first in a month ends what is older than 400 days; but not where hardly anybody was there for so long, which may
-// be a clock that is far ahead, also over the end of its month.
+// TestSimulatedOldShelvesGo: who comes first in a month ends what is older than 400 days; but not
+// where hardly anybody was there for so long, which may be a clock that is far ahead, also over
+// the end of its month.
 func TestSimulatedOldShelvesGo(t *testing.T) {
 	for _, c := range []struct{ visits, left []int }{
 		{[]int{0, 1, 2, 3, 4, 14}, []int{0, 1, 2, 3, 4, 14}},
@@ -159,7 +169,8 @@ func TestSimulatedOldShelvesGo(t *testing.T) {
 	}
 }
 
-// TestSimulatedShelfWhereEtcdAsksForAUser: at each put on a lease etcd would look at all its keys. So records have none, and it is not asked each time.
+// TestSimulatedShelfWhereEtcdAsksForAUser: at each put on a lease etcd would look at all its
+// keys. So records have none, and it is not asked each time.
 func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -191,7 +202,8 @@ func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 	})
 }
 
-// TestSimulatedManyReleasesWithoutShelves: no leases for records are granted, and there are many to ask for. All releases together wait for them once.
+// TestSimulatedManyReleasesWithoutShelves: no leases for records are granted, and there are many
+// to ask for. All releases together wait for them once.
 func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)

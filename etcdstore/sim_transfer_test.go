@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedTransferInALongLine: more claims stand between than one Txn can remove. All of them hear that they are gone.
+// TestSimulatedTransferInALongLine: more claims stand between than one Txn can remove. All of
+// them hear that they are gone.
 func TestSimulatedTransferInALongLine(t *testing.T) {
 	const between = 250
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -79,8 +80,9 @@ func handed(l *lease) driver.Place {
 	return l.seats.by[seatID{name: "x"}].place()
 }
 
-// TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so. The session moves to another lease meanwhile, which
-// must not be taken for the loss of a claim. Told again, it is done.
+// TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so.
+// The session moves to another lease meanwhile, which must not be taken for the loss of a claim.
+// Told again, it is done.
 func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 	for _, moves := range []bool{false, true} {
 		t.Run(fmt.Sprint(moves), func(t *testing.T) {
@@ -97,7 +99,8 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 						}
 					}
 					g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
-						if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 1 && txn.Success[0].GetRequestTxn() != nil {
+						if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 1 &&
+							txn.Success[0].GetRequestTxn() != nil {
 							c.Hold(0, 0, false, true)
 						}
 						return do(ctx)
@@ -128,8 +131,9 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// TestSimulatedStragglerOfAClaimThatWasHandedOver: a claim is sent to a member that is frozen, enters through another one, and is handed over. When
-// the member wakes up and carries out what it was sent, only the heir may stand.
+// TestSimulatedStragglerOfAClaimThatWasHandedOver: a claim is sent to a member that is frozen,
+// enters through another one, and is handed over. When the member wakes up and carries out what
+// it was sent, only the heir may stand.
 func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)
@@ -158,7 +162,8 @@ func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferAfterAMove: the holder's claim hangs on another lease than it entered under, and is handed over all the same.
+// TestSimulatedTransferAfterAMove: the holder's claim hangs on another lease than it entered
+// under, and is handed over all the same.
 func TestSimulatedTransferAfterAMove(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, _, heir := handing(t, c, 0)
@@ -180,7 +185,8 @@ func TestSimulatedTransferAfterAMove(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferThatFailedIsWatched: a transfer does not reach etcd. The holder goes on, and is told when its claim is deleted by hand.
+// TestSimulatedTransferThatFailedIsWatched: a transfer does not reach etcd. The holder goes on,
+// and is told when its claim is deleted by hand.
 func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -227,7 +233,8 @@ func hands(req any) bool {
 	return ok && len(txn.Compare) == 2 && len(txn.Success) == 2 && txn.Success[0].GetRequestTxn() != nil
 }
 
-// TestSimulatedTransferIsNoNews: the claim's end is pushed to the session long before the answer to the transfer comes.
+// TestSimulatedTransferIsNoNews: the claim's end is pushed to the session long before the answer
+// to the transfer comes.
 func TestSimulatedTransferIsNoNews(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -254,8 +261,8 @@ func TestSimulatedTransferIsNoNews(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferThatFailsHidesNothing: the claim is deleted by hand while a transfer is under way, which then fails. The session looks
-// again: the push has come already.
+// TestSimulatedTransferThatFailsHidesNothing: the claim is deleted by hand while a transfer is
+// under way, which then fails. The session looks again: the push has come already.
 func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -284,7 +291,8 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferWhoseHeirLeaves: the heir goes after the holder has read the line. Then nobody is removed.
+// TestSimulatedTransferWhoseHeirLeaves: the heir goes after the holder has read the line. Then
+// nobody is removed.
 func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -306,7 +314,8 @@ func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoSuccessor) {
 			t.Errorf("seed 1: Transfer = %v, want ErrNoSuccessor", err)
 		}
-		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision, keys[1].CreateRevision)) != p.Token {
+		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision,
+			keys[1].CreateRevision)) != p.Token {
 			t.Errorf("seed 1: %d claims stand, want the holder and the one between", len(keys))
 		}
 	})

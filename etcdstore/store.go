@@ -16,15 +16,16 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat (see heart). Above 300 s a lease checkpoint may
-// shorten a lease that was renewed since.
+// The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat
+// (see heart). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
 const (
 	minTTL   = 300 * time.Millisecond
 	minLease = 2 * time.Second
 	maxTTL   = 300 * time.Second
 )
 
-// Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and [driver.Journal] too.
+// Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and
+// [driver.Journal] too.
 type Store struct {
 	layout
 	*journal
@@ -45,20 +46,26 @@ type Options struct {
 	Prefix    string // what all keys begin with; "primacy/" if empty, ends in "/"
 	RefuseOld bool   // refuse servers whose linearizable reads can be stale after a pause, instead of a warning in Caps
 
-	// Heartbeat keeps the ttl of every session by a heartbeat key, as it is done anyhow below 2 s, etcd's own limit: the next in line, if
-	// it uses this package, takes over about 1.02 × ttl after a crash, 0.31 s at 300 ms, where etcd takes up to a second longer. So does who tries
-	// again and again, at least once in 2 × ttl. Where nobody waits or tries, a crashed session stands until the lease below it
-	// ends, after 10 s or 4 × ttl, whichever is longer.
+	// Heartbeat keeps the ttl of every session by a heartbeat key, as it is done anyhow below 2
+	// s, etcd's own limit: the next in line, if it uses this package, takes over about 1.02 × ttl
+	// after a crash, 0.31 s at 300 ms, where etcd takes up to a second longer. So does who tries
+	// again and again, at least once in 2 × ttl. Where nobody waits or tries, a crashed session
+	// stands until the lease below it ends, after 10 s or 4 × ttl, whichever is longer.
 	//
-	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about a second or less. Largest ttl 75 s.
+	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about
+	// a second or less. Largest ttl 75 s.
 	//
-	// Each of these writes takes some 100 bytes of etcd's database until the history is compacted: 145 MB a day for one session of 300 ms. So
-	// etcd's --auto-compaction-retention must be set. Once etcd is full (NOSPACE) it refuses writes: sessions with heartbeats end, others live on.
+	// Each of these writes takes some 100 bytes of etcd's database until the history is
+	// compacted: 145 MB a day for one session of 300 ms. So etcd's --auto-compaction-retention
+	// must be set. Once etcd is full (NOSPACE) it refuses writes: sessions with heartbeats end,
+	// others live on.
 	//
-	// With passwords take 600 ms at least: when users or roles are changed all clients log in anew, which takes etcd about 0.1 s of a processor.
+	// With passwords take 600 ms at least: when users or roles are changed all clients log in
+	// anew, which takes etcd about 0.1 s of a processor.
 	//
-	// Who waits is not asked for its drift: its clock may run up to 0.12 faster than the true time. So a drift larger than the 0.10 that is
-	// the default lets the holder's clock miss more, not the waiter's. The two may differ by a factor of up to 1.12 ÷ (1 − drift).
+	// Who waits is not asked for its drift: its clock may run up to 0.12 faster than the true
+	// time. So a drift larger than the 0.10 that is the default lets the holder's clock miss
+	// more, not the waiter's. The two may differ by a factor of up to 1.12 ÷ (1 − drift).
 	Heartbeat bool
 }
 
@@ -72,18 +79,21 @@ type Config struct {
 	Options
 }
 
-// New returns a store on a client, which stays the caller's: close it after the store. Of the client only its endpoints,
-// credentials and dial options are used, not its KV, Lease and Watcher, so wrappers such as a namespace have no effect.
-// Do not give it grpc.WithBlock: with client 3.6 and older every call would wait for a dial, past its context.
+// New returns a store on a client, which stays the caller's: close it after the store. Of the
+// client only its endpoints, credentials and dial options are used, not its KV, Lease and
+// Watcher, so wrappers such as a namespace have no effect. Do not give it grpc.WithBlock: with
+// client 3.6 and older every call would wait for a dial, past its context.
 //
-// It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd will not talk to us (wrong
-// password, certificate) or is too old with RefuseOld. When ctx ends, New returns its error and leaves nothing running.
+// It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd
+// will not talk to us (wrong password, certificate) or is too old with RefuseOld. When ctx ends,
+// New returns its error and leaves nothing running.
 func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = "primacy/"
 	}
 	if !strings.HasSuffix(o.Prefix, "/") {
-		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\", or two prefixes could share keys: %w", o.Prefix, driver.ErrRefused)
+		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\", or two prefixes could share keys: %w", o.Prefix,
+			driver.ErrRefused)
 	}
 	if client == nil || len(client.Endpoints()) == 0 {
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
@@ -108,7 +118,8 @@ func build(client *clientv3.Client, o Options) *Store {
 	return s
 }
 
-// Open makes a client of its own and returns a store on it; Close ends both. It returns what New returns.
+// Open makes a client of its own and returns a store on it; Close ends both. It returns what New
+// returns.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
@@ -126,14 +137,15 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// login makes a client. With a password the client logs in at once, through a balancer that may choose a frozen member
-// first: hence a try for each endpoint, each with its own limit.
+// login makes a client. With a password the client logs in at once, through a balancer that may
+// choose a frozen member first: hence a try for each endpoint, each with its own limit.
 func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
 	}
 	if c.Username != "" {
-		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err, etcdwire.ErrTLS)) {
+		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err,
+			etcdwire.ErrTLS)) {
 			return nil, err
 		}
 	}
@@ -150,8 +162,9 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return nil, etcdwire.Wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
 }
 
-// handshake asks the members for their version without logging in, which a server with authentication may refuse. The
-// client tries to log in until its time is over, so a certificate that is never accepted would look like silence there.
+// handshake asks the members for their version without logging in, which a server with
+// authentication may refuse. The client tries to log in until its time is over, so a certificate
+// that is never accepted would look like silence there.
 func handshake(ctx context.Context, c Config) error {
 	c.Username, c.Password = "", ""
 	client, err := dial(ctx, c)
@@ -165,7 +178,8 @@ func handshake(ctx context.Context, c Config) error {
 	return err
 }
 
-// dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it while we are in here.
+// dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it
+// while we are in here.
 func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	base, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)
@@ -177,7 +191,8 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Context: base, Endpoints: c.Endpoints, Username: c.Username, Password: c.Password, TLS: c.TLS,
 		DialTimeout: c.DialTimeout, Logger: zap.NewNop(),
-		// Finds dead connections that carry a stream. Servers close connections that ask more often than each 5 s.
+		// Finds dead connections that carry a stream. Servers close connections that ask more
+		// often than each 5 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: opts,
 	})
@@ -191,9 +206,11 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return client, err
 }
 
-// logins gives a request for an auth token several tries. The client makes it whenever a stream is opened, through its own
-// balancer: with one of three members frozen, every third renewal stream would hang in it.
-func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// logins gives a request for an auth token several tries. The client makes it whenever a stream
+// is opened, through its own balancer: with one of three members frozen, every third renewal
+// stream would hang in it.
+func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	if method != "/etcdserverpb.Auth/Authenticate" {
 		return do(ctx, method, req, reply, cc, opts...)
 	}
@@ -228,7 +245,8 @@ func capsOf(version string, refuseOld bool) (driver.Caps, error) {
 	return c, nil
 }
 
-// Close ends the store's streams and connections, and the client if Open made it. Leases stay until they end.
+// Close ends the store's streams and connections, and the client if Open made it. Leases stay
+// until they end.
 func (s *Store) Close() error {
 	s.wire.Close()
 	if s.owned == nil {

@@ -14,8 +14,10 @@ import (
 
 var _ driver.Transferer = (*lease)(nil)
 
-// Transfer implements [driver.Transferer]. Revisions only grow, so nobody can enter between the holder and the heir any more: what was read there once is
-// all there will be. It is one read and one Txn; of a longer line than one Txn takes, those between go first, while the holder still holds.
+// Transfer implements [driver.Transferer]. Revisions only grow, so nobody can enter between the
+// holder and the heir any more: what was read there once is all there will be. It is one read and
+// one Txn; of a longer line than one Txn takes, those between go first, while the holder still
+// holds.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	what := verb("transfer", p.Name)
 	sl := l.seats.open(seatOf(p))
@@ -43,7 +45,8 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		l.clear(sl)
 		return nil
 	}
-	// It may hold on, or may be gone already: from here on its end is news again, also one that has come meanwhile.
+	// It may hold on, or may be gone already: from here on its end is news again, also one that
+	// has come meanwhile.
 	l.seats.setLeaving(sl, &was)
 	l.newsbox.add(sl.seatID)
 	l.newsbox.watchSoon(sl.seatID, p.Token)
@@ -77,13 +80,15 @@ func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p dri
 // readUpTo reads who stands in the line, up to the last of those concerned, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
 	dir := l.s.lineDir(name)
-	return l.s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true, MaxCreateRevision: int64(min(last, 1<<63-1)),
+	return l.s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		KeysOnly: true, MaxCreateRevision: int64(min(last, 1<<63-1)),
 		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
 }
 
-// between returns the claims behind p's up to the heir's, the heir's last, or why there can be no transfer. None and no error: it
-// has happened already, in an attempt whose answer was lost.
-func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64, line []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, error) {
+// between returns the claims behind p's up to the heir's, the heir's last, or why there can be no
+// transfer. None and no error: it has happened already, in an attempt whose answer was lost.
+func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64,
+	line []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, error) {
 	at := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return uint64(kv.CreateRevision) == p.Token })
 	waits := len(line) > 0 && uint64(line[len(line)-1].CreateRevision) == heir && heir > p.Token
 	switch {
@@ -106,13 +111,15 @@ func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64
 	return line[1:], nil
 }
 
-// thin removes claims from the front until those left fit into one Txn. Each step is made only while p stands.
+// thin removes claims from the front until those left fit into one Txn. Each step is made only
+// while p stands.
 func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*mvccpb.KeyValue) error {
 	heir := line[len(line)-1]
 	for len(line) > chunk {
 		n := min(chunk, len(line)-chunk)
 		_, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key), heir.CreateRevision)},
+			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key),
+				heir.CreateRevision)},
 			Success: removals(line[:n]),
 		})
 		if err != nil {
@@ -134,9 +141,10 @@ func removals(claims []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
 	return ops
 }
 
-// handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put of p may still be under way it is
-// fenced off in the same step, as in retract.
-func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place, line []*mvccpb.KeyValue) (*pb.TxnResponse, error) {
+// handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put
+// of p may still be under way it is fenced off in the same step, as in retract.
+func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place,
+	line []*mvccpb.KeyValue) (*pb.TxnResponse, error) {
 	heir := line[len(line)-1]
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key), heir.CreateRevision)},

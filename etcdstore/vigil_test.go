@@ -30,7 +30,8 @@ func isStrike(req any, beat string) bool {
 	return false
 }
 
-// freeze stops all that goes between a client and the cluster, or lets it go on: as when its process is paused, with answers in its buffers.
+// freeze stops all that goes between a client and the cluster, or lets it go on: as when its
+// process is paused, with answers in its buffers.
 func freeze(c *etcdsim.Cluster, client int, on bool) {
 	for m := range c.Endpoints() {
 		c.Hold(client, m, true, on)
@@ -38,8 +39,9 @@ func freeze(c *etcdsim.Cluster, client int, on bool) {
 	}
 }
 
-// TestSimulatedFrozenWaiter: who keeps vigil is paused for long, while the holder's heart beats on. As it wakes up all it has is old, and what it sent
-// when it believed the holder dead arrives: nothing may happen to the holder.
+// TestSimulatedFrozenWaiter: who keeps vigil is paused for long, while the holder's heart beats
+// on. As it wakes up all it has is old, and what it sent when it believed the holder dead
+// arrives: nothing may happen to the holder.
 func TestSimulatedFrozenWaiter(t *testing.T) {
 	for _, pause := range []time.Duration{250, 400, 700, 5000} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -63,8 +65,8 @@ func TestSimulatedFrozenWaiter(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilCountsFromTheReceipt: the vigil's first read is on its way for almost a ttl, while the holder beats. What it then tells is news,
-// however long ago it was asked for.
+// TestSimulatedVigilCountsFromTheReceipt: the vigil's first read is on its way for almost a ttl,
+// while the holder beats. What it then tells is news, however long ago it was asked for.
 func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -80,7 +82,9 @@ func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 		g.set(func() {
 			g.before = func(req any) {
 				txn, ok := req.(*pb.TxnRequest)
-				if ok && len(txn.Success) == 1 && string(txn.Success[0].GetRequestRange().GetKey()) == holder.heart.key && once.CompareAndSwap(false, true) {
+				if ok && len(txn.Success) == 1 &&
+					string(txn.Success[0].GetRequestRange().GetKey()) == holder.heart.key &&
+					once.CompareAndSwap(false, true) {
 					freeze(c, 1, true) // no event comes, and the read does not leave
 					time.Sleep(ttl * 9 / 10)
 					at := k.stop()
@@ -100,8 +104,8 @@ func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilWithALostAnswer: the Txn that ends the session is carried out, its answer is lost, and the watches are deaf. The next one must lead all
-// the same, and nothing may be left.
+// TestSimulatedVigilWithALostAnswer: the Txn that ends the session is carried out, its answer is
+// lost, and the watches are deaf. The next one must lead all the same, and nothing may be left.
 func TestSimulatedVigilWithALostAnswer(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -138,7 +142,8 @@ func TestSimulatedVigilWithALostAnswer(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilIsOutrunByItsNews: the news that the claim is gone comes before the answer to the Txn that took it. The rest of the session must go too.
+// TestSimulatedVigilIsOutrunByItsNews: the news that the claim is gone comes before the answer to
+// the Txn that took it. The rest of the session must go too.
 func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -170,7 +175,8 @@ func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
 	})
 }
 
-// TestSimulatedTwoVigils: readers of several processes wait behind one writer, and all find it silent at once.
+// TestSimulatedTwoVigils: readers of several processes wait behind one writer, and all find it
+// silent at once.
 func TestSimulatedTwoVigils(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -202,7 +208,8 @@ func TestSimulatedTwoVigils(t *testing.T) {
 	})
 }
 
-// TestSimulatedDeadStaysDead: a claim, and a move, that were under way when their session was ended arrive afterwards. Neither may bring it back.
+// TestSimulatedDeadStaysDead: a claim, and a move, that were under way when their session was
+// ended arrive afterwards. Neither may bring it back.
 func TestSimulatedDeadStaysDead(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, g := gatedAt(t, c, 0, 0)
@@ -225,7 +232,8 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 		entry := g.capture(a.claimKey(seatID{name: "y"}, 0, holder.stem))
 		go func() { _, _ = holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "y", ID: "y-1"}) }()
 		time.Sleep(100 * time.Millisecond)
-		if err := holder.Release(ending(t, 10*time.Second), driver.Place{Name: "y", ID: "y-1", Token: uint64(only(t, c, "primacy/y/").CreateRevision)}); err != nil {
+		if err := holder.Release(ending(t, 10*time.Second), driver.Place{Name: "y", ID: "y-1", Token: uint64(only(t,
+			c, "primacy/y/").CreateRevision)}); err != nil {
 			t.Fatal(err)
 		}
 		k.stop()
@@ -237,14 +245,16 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 		if err := holder.Renew(ending(t, time.Second)); !errors.Is(err, driver.ErrGone) {
 			t.Errorf("seed 1: Renew of a dead session = %v, want ErrGone", err)
 		}
-		if _, err := holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z-1"}); !errors.Is(err, driver.ErrGone) {
+		if _, err := holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z-1"}); !errors.Is(err,
+			driver.ErrGone) {
 			t.Errorf("seed 1: Claim on a dead session = %v, want ErrGone", err)
 		}
 	})
 }
 
-// TestSimulatedVigilEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who deleted it did no more, or was no vigil at all, and the
-// holder may have had an answer just before.
+// TestSimulatedVigilEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who
+// deleted it did no more, or was no vigil at all, and the holder may have had an answer just
+// before.
 func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -274,8 +284,8 @@ func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilRemindsTheDeaf: what is pushed does not arrive, and the session before is ended. Who waits must hear of it all the same, long before it
-// would look by itself.
+// TestSimulatedVigilRemindsTheDeaf: what is pushed does not arrive, and the session before is
+// ended. Who waits must hear of it all the same, long before it would look by itself.
 func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		_, k, waiter, p := pairOf(t, c, short)
@@ -318,7 +328,8 @@ func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilIsShared: many who wait behind one session watch it once, and nothing is left when they have gone.
+// TestSimulatedVigilIsShared: many who wait behind one session watch it once, and nothing is left
+// when they have gone.
 func TestSimulatedVigilIsShared(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -354,7 +365,8 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 	})
 }
 
-// TestSimulatedCrashBeforeOneWhoFollows: a place is followed and not waited for, behind a session with a heartbeat, which falls silent.
+// TestSimulatedCrashBeforeOneWhoFollows: a place is followed and not waited for, behind a session
+// with a heartbeat, which falls silent.
 func TestSimulatedCrashBeforeOneWhoFollows(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		_, k, waiter, p := pairOf(t, c, short)

@@ -10,8 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Wait implements [driver.Lease]. An exclusive claim is told of by the events of its line (see await), a shared one looks when something happened
-// that it may wait for (see verdict).
+// Wait implements [driver.Lease]. An exclusive claim is told of by the events of its line (see
+// await), a shared one looks when something happened that it may wait for (see verdict).
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	what := verb("wait for", p.Name)
 	p, err := l.seats.known(p)
@@ -94,7 +94,8 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	}
 }
 
-// recheck clears a's doubt if a is still far from its turn, and reports whether it did. With an error nothing is known.
+// recheck clears a's doubt if a is still far from its turn, and reports whether it did. With an
+// error nothing is known.
 func (l *lease) recheck(ctx context.Context, what string, p driver.Place, a *waiter) (bool, error) {
 	far := a.farthest()
 	if far.rev == 0 {

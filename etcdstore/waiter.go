@@ -13,26 +13,29 @@ import (
 
 // How a claim that waits learns that it holds without a read.
 //
-// The Txn that entered it, or a later look, has shown at revision r which claims stood before it; who came after r
-// stands behind it, for the order is that of create revisions. One watch hears of every deletion in the line after r,
-// its own included. So at any later revision d the claim is the first of the line if each of those before it has been
-// deleted in (r, d] and it has not. That is a true statement about what etcd has committed, as a linearizable read's
-// is: members apply the log in order, and no watch tells what is not committed. An answer that is late is as late as
-// the answer to a read may be: a claim that held goes by its owner's release, with its lease, which the session's
-// deadline ends before, or by somebody's hand, of which News tells.
+// The Txn that entered it, or a later look, has shown at revision r which claims stood before it;
+// who came after r stands behind it, for the order is that of create revisions. One watch hears
+// of every deletion in the line after r, its own included. So at any later revision d the claim
+// is the first of the line if each of those before it has been deleted in (r, d] and it has not.
+// That is a true statement about what etcd has committed, as a linearizable read's is: members
+// apply the log in order, and no watch tells what is not committed. An answer that is late is as
+// late as the answer to a read may be: a claim that held goes by its owner's release, with its
+// lease, which the session's deadline ends before, or by somebody's hand, of which News tells.
 //
 // It rests on four things. Where one is not given the claim is unsure, and the line is read once.
-//   - The watch began at a revision not after r. etcd reads the revision in its answer to the request after the watch
-//     stands, so what that says is the beginning at the earliest.
-//   - Nothing is left out between: a watch that ended, of whatever cause, and its successor are two watches.
-//   - All deletions of one revision are looked at together: a transfer removes the holder and those who are passed
-//     over at once. etcd never splits a revision between two messages of a watch unless it is asked for fragments,
-//     which we do not.
-//   - Deletions up to r are of earlier claims under the same keys. They may be told late, and count for nothing.
+//   - The watch began at a revision not after r. etcd reads the revision in its answer to the
+//     request after the watch stands, so what that says is the beginning at the earliest.
+//   - Nothing is left out between: a watch that ended, of whatever cause, and its successor are
+//     two watches.
+//   - All deletions of one revision are looked at together: a transfer removes the holder and
+//     those who are passed over at once. etcd never splits a revision between two messages of a
+//     watch unless it is asked for fragments, which we do not.
+//   - Deletions up to r are of earlier claims under the same keys. They may be told late, and
+//     count for nothing.
 
-// nearby is how many claims before its own a waiter knows at most. With that many it hears only of the farthest of
-// them, for there may be more before that, and a release in a long line would be told to all; as that one goes it
-// reads the line once.
+// nearby is how many claims before its own a waiter knows at most. With that many it hears only
+// of the farthest of them, for there may be more before that, and a release in a long line would
+// be told to all; as that one goes it reads the line once.
 const nearby = 16
 
 // outcome is what has become of a waiter's claim.
@@ -60,8 +63,8 @@ func predecessors(kvs []*mvccpb.KeyValue) []predecessor {
 	return out
 }
 
-// waiter is a claim whose outcome somebody wants to know. It listens to the hub, whose lock guards what stands below
-// the line; every exported method is called under that lock.
+// waiter is a claim whose outcome somebody wants to know. It listens to the hub, whose lock
+// guards what stands below the line; every exported method is called under that lock.
 type waiter struct {
 	n          *newsbox
 	at         seatID
@@ -166,8 +169,8 @@ func (a *waiter) drop() {
 	a.n.watchSoon(a.at, uint64(a.token))
 }
 
-// learn takes over what a look at the line has shown. Who was told meanwhile that a is unsure once more has it looked
-// at again.
+// learn takes over what a look at the line has shown. Who was told meanwhile that a is unsure
+// once more has it looked at again.
 func (a *waiter) learn(st standing) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -184,13 +187,13 @@ func (a *waiter) learn(st standing) {
 	a.Settle()
 }
 
-// lookedLocked notes that the line was read at rev. A doubt that came while that was under way is of what came after,
-// and stays.
+// lookedLocked notes that the line was read at rev. A doubt that came while that was under way is
+// of what came after, and stays.
 func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure = rev, a.doubts != a.asked }
 
-// keep has News hear of the end of a claim that was waited for and holds, by the watch of its line: one of its own
-// would cost each turn a request to open it, a read and another to end it. It reports false where that watch does not
-// serve.
+// keep has News hear of the end of a claim that was waited for and holds, by the watch of its
+// line: one of its own would cost each turn a request to open it, a read and another to end it.
+// It reports false where that watch does not serve.
 func (a *waiter) keep() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -213,8 +216,9 @@ func (a *waiter) doubt() {
 	a.notifyLocked()
 }
 
-// ask returns what has become of a, whether the line must be read to know it, and the claims that a stands right
-// behind, as far as is known. The read comes after ask, and no other ask of a before its answer is taken over.
+// ask returns what has become of a, whether the line must be read to know it, and the claims that
+// a stands right behind, as far as is known. The read comes after ask, and no other ask of a
+// before its answer is taken over.
 func (a *waiter) ask() (o outcome, unsure bool, behind []string) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -239,8 +243,8 @@ func (a *waiter) rightBehindLocked() []string {
 	return nil
 }
 
-// watchPredecessor has the sessions watched that a stands right behind, where they have heartbeats, and no others any
-// more.
+// watchPredecessor has the sessions watched that a stands right behind, where they have
+// heartbeats, and no others any more.
 func (a *waiter) watchPredecessor() { a.live.over(a.n.s.liveness, a.rightBehind(), a.doubt) }
 
 // hasEnded reports whether a's claim is known to have been removed.
@@ -260,8 +264,8 @@ func (a *waiter) right() (p predecessor) {
 	return p
 }
 
-// farthest returns the farthest claim that a knows to stand before it, where a need know no more than that this
-// stands; nothing otherwise.
+// farthest returns the farthest claim that a knows to stand before it, where a need know no more
+// than that this stands; nothing otherwise.
 func (a *waiter) farthest() (p predecessor) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -271,13 +275,14 @@ func (a *waiter) farthest() (p predecessor) {
 	return p
 }
 
-// isFarLocked reports whether a, which knows its neighbours only, waits for the farthest of them to go.
+// isFarLocked reports whether a, which knows its neighbours only, waits for the farthest of them
+// to go.
 func (a *waiter) isFarLocked() bool {
 	return a.outcome == waits && a.slots == 0 && !a.wants && !a.whole && !a.near && len(a.ahead) > 0
 }
 
-// confirm notes that at rev a stood, and the farthest claim it knows of. Others between may have gone by then: a
-// concludes nothing from them before it has read its line.
+// confirm notes that at rev a stood, and the farthest claim it knows of. Others between may have
+// gone by then: a concludes nothing from them before it has read its line.
 func (a *waiter) confirm(rev int64) bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -315,8 +320,8 @@ func (a *waiter) listenLocked() {
 
 func (a *waiter) joinLocked(sp etcdwire.Span) { a.in = append(a.in, a.hub().Join(a, sp)) }
 
-// Begun tells a what w has told since a last knew the line, or makes it unsure where that is not known. Whoever calls
-// it settles a.
+// Begun tells a what w has told since a last knew the line, or makes it unsure where that is not
+// known. Whoever calls it settles a.
 func (a *waiter) Begun(w *etcdwire.Watch) {
 	src := a.hub().Source(w)
 	switch {
@@ -387,8 +392,8 @@ func (a *waiter) Settle() {
 	}
 }
 
-// movedLocked reports whether a stands right behind another claim than when it said so last, where that matters to
-// whoever waits: the watch over a session is to begin or to end.
+// movedLocked reports whether a stands right behind another claim than when it said so last,
+// where that matters to whoever waits: the watch over a session is to begin or to end.
 func (a *waiter) movedLocked() bool {
 	if len(a.ahead) == 0 || a.ahead[0].rev == a.next {
 		return false

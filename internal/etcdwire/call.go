@@ -17,9 +17,9 @@ import (
 // Request is one call on one connection.
 type Request func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error
 
-// call does fn at the current member, and where that fails, once at each other one while ctx lives: fn must be safe to
-// repeat. Doubt says that some attempt may have been executed, or may be executed later, though call failed or a later
-// attempt succeeded.
+// call does fn at the current member, and where that fails, once at each other one while ctx
+// lives: fn must be safe to repeat. Doubt says that some attempt may have been executed, or may
+// be executed later, though call failed or a later attempt succeeded.
 func (w *Wire) Call(ctx context.Context, verb string, fn Request) (doubt bool, err error) {
 	o := w.try(ctx, fn)
 	return o.Doubt, w.Explain(ctx, verb, o)
@@ -33,7 +33,8 @@ func (w *Wire) Explain(ctx context.Context, verb string, o Outcome) error {
 	case o.At.member == nil:
 		return fmt.Errorf("etcd: %s: %w", verb, o.Err)
 	case o.untrusted:
-		return fmt.Errorf("etcd %s: %s: %w: %w: %s", w.Members.Endpoints(), verb, driver.ErrRefused, ErrTLS, TLSReason(o.Err))
+		return fmt.Errorf("etcd %s: %s: %w: %w: %s", w.Members.Endpoints(), verb, driver.ErrRefused, ErrTLS,
+			TLSReason(o.Err))
 	}
 	return Wrap(ctx, o.At.Host(), verb, o.Err)
 }
@@ -119,7 +120,8 @@ func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (resp
 }
 
 // Do makes a request of the client's own, as Call does. It returns gRPC's own error.
-func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn, ...grpc.CallOption) (*pb.ResponseHeader, error),
+func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn,
+	...grpc.CallOption) (*pb.ResponseHeader, error),
 ) (doubt bool, err error) {
 	o := w.try(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
 		h, err := do(ctx, conn, opts...)
@@ -131,8 +133,9 @@ func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn
 	return o.Doubt, o.Err
 }
 
-// AttemptAt does something at the current member under a limit, and leaves the member where it is to blame for the
-// error: not where innocent says of it that it is not. It returns gRPC's own error.
+// AttemptAt does something at the current member under a limit, and leaves the member where it is
+// to blame for the error: not where innocent says of it that it is not. It returns gRPC's own
+// error.
 func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, at Link) error,
 	innocent func(error) bool) (at Link, err error) {
 	if at, err = w.Members.Use(); err != nil {

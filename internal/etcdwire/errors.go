@@ -16,11 +16,13 @@ import (
 // ErrTLS says that no member's certificate, or ours, was accepted.
 var ErrTLS = errors.New("TLS")
 
-// Final says what etcd's answer means for the caller: [driver.ErrGone] or [driver.ErrRefused] where it is final,
-// nil where the outcome is unknown. It is the only place that knows etcd's errors.
+// Final says what etcd's answer means for the caller: [driver.ErrGone] or [driver.ErrRefused]
+// where it is final, nil where the outcome is unknown. It is the only place that knows etcd's
+// errors.
 func Final(err error) error {
 	known := rpctypes.Error(err)
-	for _, e := range []error{rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound,
+	for _, e := range []error{rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty,
+		rpctypes.ErrUserNotFound,
 		rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseTTLTooLarge} {
 		if errors.Is(known, e) {
 			return driver.ErrRefused
@@ -30,16 +32,19 @@ func Final(err error) error {
 		return driver.ErrGone
 	}
 	st := status.Convert(err)
-	// The size limit is kept by gRPC itself where a request is far too large, and by etcd where it is just too large.
-	if st.Code() == codes.PermissionDenied || st.Code() == codes.ResourceExhausted && strings.Contains(st.Message(), "larger than max") {
+	// The size limit is kept by gRPC itself where a request is far too large, and by etcd where
+	// it is just too large.
+	if st.Code() == codes.PermissionDenied || st.Code() == codes.ResourceExhausted && strings.Contains(st.Message(),
+		"larger than max") {
 		return driver.ErrRefused
 	}
 	return nil
 }
 
-// Definite reports whether err proves that etcd has not done and will not do what was asked. Everything else leaves a
-// write that may be executed much later, by a member that was frozen when it arrived. So does ErrNoSpace: a member that finds etcd full only
-// as it applies a Txn carries it out and then answers with this error.
+// Definite reports whether err proves that etcd has not done and will not do what was asked.
+// Everything else leaves a write that may be executed much later, by a member that was frozen
+// when it arrived. So does ErrNoSpace: a member that finds etcd full only as it applies a Txn
+// carries it out and then answers with this error.
 func Definite(err error) bool {
 	if Final(err) != nil {
 		return true
@@ -61,8 +66,9 @@ func elsewhere(err error) bool {
 	return strings.Contains(Text(err), "not supported for learner")
 }
 
-// TLSReason returns why the TLS handshake failed, or "" where it was not TLS. gRPC hides it in the text of an
-// Unavailable; taken for a passing fault, an expired certificate would be tried again for ever and never named.
+// TLSReason returns why the TLS handshake failed, or "" where it was not TLS. gRPC hides it in
+// the text of an Unavailable; taken for a passing fault, an expired certificate would be tried
+// again for ever and never named.
 func TLSReason(err error) string {
 	st := status.Convert(err)
 	if st.Code() != codes.Unavailable {
@@ -70,7 +76,8 @@ func TLSReason(err error) string {
 	}
 	msg := st.Message()
 	for _, mark := range []string{"x509: ", "tls: "} {
-		// The last mark is the innermost reason: "tls: failed to verify certificate: x509: certificate has expired".
+		// The last mark is the innermost reason: "tls: failed to verify certificate: x509:
+		// certificate has expired".
 		if i := strings.Index(msg, mark); i >= 0 && !strings.Contains(msg, "closed connection") {
 			return strings.Trim(msg[i:], `" `)
 		}
@@ -78,8 +85,9 @@ func TLSReason(err error) string {
 	return ""
 }
 
-// Wrap makes the one line that people read: which member, which verb, what is wrong. ctx is the caller's: only its own
-// end may be told as a context error, or a caller would take the limit of one attempt for his own.
+// Wrap makes the one line that people read: which member, which verb, what is wrong. ctx is the
+// caller's: only its own end may be told as a context error, or a caller would take the limit of
+// one attempt for his own.
 func Wrap(ctx context.Context, endpoint, verb string, err error) error {
 	if final := Final(err); final != nil {
 		return fmt.Errorf("etcd %s: %s: %w: %s", endpoint, verb, final, Text(err))

@@ -9,12 +9,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// Hub holds all watches of a Wire on one stream. A subscriber is told that something changed, never what: it reads
-// the state then, so neither a lost event nor a compaction can hurt. A Listener is told what changed. Watches open at
-// the present; etcd would serve one from a past revision up to 100 ms late.
+// Hub holds all watches of a Wire on one stream. A subscriber is told that something changed,
+// never what: it reads the state then, so neither a lost event nor a compaction can hurt. A
+// Listener is told what changed. Watches open at the present; etcd would serve one from a past
+// revision up to 100 ms late.
 //
-// Its lock guards all its fields, those of its watches, and what its listeners keep. Methods that say so in their
-// comments, and all of Watch, need it.
+// Its lock guards all its fields, those of its watches, and what its listeners keep. Methods that
+// say so in their comments, and all of Watch, need it.
 type Hub struct {
 	w      *Wire
 	prefix string
@@ -57,20 +58,23 @@ func (sp Span) Covers(key string) bool {
 	return key >= sp.Key && (key < sp.End || sp.End == "\x00")
 }
 
-// Listener is somebody who is told of each event in a watch. All its methods are called under the hub's lock.
+// Listener is somebody who is told of each event in a watch. All its methods are called under the
+// hub's lock.
 type Listener interface {
 	// Deleted and Put tell of one event.
 	Deleted(key string, rev int64)
 	Put(kv *mvccpb.KeyValue)
 
-	// Settle is called when all events of one message have been told: etcd never splits a revision between messages.
+	// Settle is called when all events of one message have been told: etcd never splits a
+	// revision between messages.
 	Settle()
 
-	// Begun says that the watch has a new beginning, or that the listener has just joined: what came before must be
-	// looked for in the watch's log, or is not known.
+	// Begun says that the watch has a new beginning, or that the listener has just joined: what
+	// came before must be looked for in the watch's log, or is not known.
 	Begun(w *Watch)
 
-	// Refused says that etcd will not open the watch: whoever waits must ask by himself from time to time.
+	// Refused says that etcd will not open the watch: whoever waits must ask by himself from time
+	// to time.
 	Refused()
 }
 
@@ -110,11 +114,13 @@ type Sub struct {
 }
 
 func newHub(w *Wire, prefix string) *Hub {
-	return &Hub{w: w, prefix: prefix, wake: make(chan struct{}, 1), Watches: map[Span]*Watch{}, ByID: map[int64]*Watch{},
+	return &Hub{w: w, prefix: prefix, wake: make(chan struct{}, 1), Watches: map[Span]*Watch{},
+		ByID:  map[int64]*Watch{},
 		Above: prefixWatchAbove, Below: prefixWatchBelow}
 }
 
-// Join has l told of sp from now on, also of what it has missed and is still known. The caller holds the lock.
+// Join has l told of sp from now on, also of what it has missed and is still known. The caller
+// holds the lock.
 func (h *Hub) Join(l Listener, sp Span) *Watch {
 	w := h.Open(sp)
 	w.Listeners = append(w.Listeners, l)
@@ -130,8 +136,9 @@ func (h *Hub) Leave(l Listener, w *Watch) {
 	}
 }
 
-// Watch calls notify when the watch stands, after each event, and whenever events may have been missed.
-// A subscriber to a watch that stands already is told nothing at first: it reads after subscribing.
+// Watch calls notify when the watch stands, after each event, and whenever events may have been
+// missed. A subscriber to a watch that stands already is told nothing at first: it reads after
+// subscribing.
 func (h *Hub) Watch(sp Span, notify func()) *Sub {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,7 +151,8 @@ func (h *Hub) Watch(sp Span, notify func()) *Sub {
 	return su
 }
 
-// Open returns the watch on a span, made if there is none. The caller holds the lock and adds whoever needs it.
+// Open returns the watch on a span, made if there is none. The caller holds the lock and adds
+// whoever needs it.
 func (h *Hub) Open(sp Span) *Watch {
 	w := h.Watches[sp]
 	if w == nil {
@@ -188,7 +196,8 @@ func (su *Sub) Stop() {
 // idle reports whether nobody needs w.
 func (w *Watch) idle() bool { return len(w.Subs) == 0 && len(w.Listeners) == 0 }
 
-// spare removes a watch that nobody needs. A watched line stays for a while: who follows it asks again at once, and opening costs a round trip.
+// spare removes a watch that nobody needs. A watched line stays for a while: who follows it asks
+// again at once, and opening costs a round trip.
 func (h *Hub) spare(w *Watch) {
 	if w.idle() && w.End == "" {
 		h.remove(w)
@@ -202,8 +211,8 @@ func (su *Sub) Seen() int64 {
 	return su.w.rev
 }
 
-// Stands reports whether the watch was requested before: then what happened since the last look may have been told
-// already.
+// Stands reports whether the watch was requested before: then what happened since the last look
+// may have been told already.
 func (su *Sub) Stands() bool {
 	su.h.mu.Lock()
 	defer su.h.mu.Unlock()
@@ -275,7 +284,8 @@ func (h *Hub) empty() bool {
 	return len(h.Watches) == 0
 }
 
-// reset forgets what the stream that ended knew; every watch is opened anew on the next one, and tells when it stands.
+// reset forgets what the stream that ended knew; every watch is opened anew on the next one, and
+// tells when it stands.
 func (h *Hub) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// CallLimit bounds one attempt at one member. A frozen member costs every caller this much once, then all calls
-	// go elsewhere.
+	// CallLimit bounds one attempt at one member. A frozen member costs every caller this much
+	// once, then all calls go elsewhere.
 	CallLimit = 2 * time.Second
-	// Patience is how long a member must have been silent before a call that ended blames it. A caller with a shorter
-	// deadline says nothing about the member.
+	// Patience is how long a member must have been silent before a call that ended blames it. A
+	// caller with a shorter deadline says nothing about the member.
 	Patience = 200 * time.Millisecond
 )
 
-// Members is the cluster's members, one of which all calls go to. When it fails, everybody moves on: with a balancer, one
-// frozen member of three would swallow every third call.
+// Members is the cluster's members, one of which all calls go to. When it fails, everybody moves
+// on: with a balancer, one frozen member of three would swallow every third call.
 type Members struct {
 	client *clientv3.Client
 
@@ -84,7 +84,8 @@ func (ms *Members) sync() {
 	}
 }
 
-// retire closes a member's connection once every call on it has had its time, or when all end. The caller holds the lock.
+// retire closes a member's connection once every call on it has had its time, or when all end.
+// The caller holds the lock.
 func (ms *Members) retire(m *member) {
 	conn := m.conn
 	if m.conn = nil; conn == nil {
@@ -101,7 +102,8 @@ func (ms *Members) retire(m *member) {
 	})
 }
 
-// Use returns the member to call now. It does not block: gRPC connects in the background, the call waits.
+// Use returns the member to call now. It does not block: gRPC connects in the background, the
+// call waits.
 func (ms *Members) Use() (Link, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -112,10 +114,12 @@ func (ms *Members) Use() (Link, error) {
 	return ms.link(ms.current)
 }
 
-// link returns a member with its connection, dialled where there is none. The caller holds the lock.
+// link returns a member with its connection, dialled where there is none. The caller holds the
+// lock.
 func (ms *Members) link(m *member) (Link, error) {
 	if m.stale {
-		// A new connection, for the old one may hang in gRPC's backoff (up to two minutes) or in a dead TCP flow.
+		// A new connection, for the old one may hang in gRPC's backoff (up to two minutes) or in
+		// a dead TCP flow.
 		ms.retire(m)
 	}
 	if m.conn == nil {
@@ -148,8 +152,9 @@ func (ms *Members) Leave(l Link) {
 	}
 }
 
-// Beside returns another member than l's, the one whose last failure is longest ago, for a call that must not wait for one member alone. Everybody else
-// stays where they are. It reports false if there is none.
+// Beside returns another member than l's, the one whose last failure is longest ago, for a call
+// that must not wait for one member alone. Everybody else stays where they are. It reports false
+// if there is none.
 func (ms *Members) Beside(l Link) (Link, bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()

@@ -6,12 +6,14 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// A process that waits for thousands of names, or holds them, would have thousands of watches, each of which costs the server some kilobytes and a
-// message to open. So where many keys and lines are watched for deletions only, one watch of the store's whole prefix stands in for them all. It
-// hears of what does not concern us too, which is why it ends when few are left.
+// A process that waits for thousands of names, or holds them, would have thousands of watches,
+// each of which costs the server some kilobytes and a message to open. So where many keys and
+// lines are watched for deletions only, one watch of the store's whole prefix stands in for them
+// all. It hears of what does not concern us too, which is why it ends when few are left.
 //
-// In either direction a watch that begins to stand in for another tells everybody concerned that something may have been missed, but
-// for those claims whose line is known at a later revision than the one it began at.
+// In either direction a watch that begins to stand in for another tells everybody concerned that
+// something may have been missed, but for those claims whose line is known at a later revision
+// than the one it began at.
 const (
 	prefixWatchAbove = 64
 	prefixWatchBelow = 16
@@ -23,7 +25,8 @@ const (
 	PrefixLogKept = 512
 )
 
-// isNarrow reports whether the wide watch can stand in for one of sp: spread finds what it needs to know.
+// isNarrow reports whether the wide watch can stand in for one of sp: spread finds what it needs
+// to know.
 func (h *Hub) isReplaceable(sp Span) bool {
 	prefix := h.prefix
 	if sp.Puts || prefix == "" || !strings.HasPrefix(sp.Key, prefix) {
@@ -39,7 +42,8 @@ func (h *Hub) isReplaceable(sp Span) bool {
 	return sp == LineSpan(dir) || sp == SharedSpan(dir)
 }
 
-// dirOf returns what all claims of key's line begin with, of those below prefix; nothing if it is in none.
+// dirOf returns what all claims of key's line begin with, of those below prefix; nothing if it is
+// in none.
 func dirOf(prefix, key string) string {
 	rest, ok := strings.CutPrefix(key, prefix)
 	if i := strings.IndexByte(rest, '/'); ok && i >= 0 {
@@ -48,9 +52,10 @@ func dirOf(prefix, key string) string {
 	return ""
 }
 
-// SharedMark begins what stands behind a line's directory in the keys of its shared claims, and SharedEnd ends the
-// range of all keys that begin with it. It follows all hex digits in the order of bytes: so the exclusive claims of a
-// line are one range of keys, and its shared claims are another.
+// SharedMark begins what stands behind a line's directory in the keys of its shared claims, and
+// SharedEnd ends the range of all keys that begin with it. It follows all hex digits in the order
+// of bytes: so the exclusive claims of a line are one range of keys, and its shared claims are
+// another.
 const (
 	SharedMark = "~"
 	SharedEnd  = "\x7f"
@@ -74,7 +79,8 @@ func PrefixEnd(prefix string) string {
 	return "\x00" // etcd's sign for "to the last key"
 }
 
-// source returns the watch that tells what w is to see: w itself, or the wide one. The caller holds h.mu.
+// source returns the watch that tells what w is to see: w itself, or the wide one. The caller
+// holds h.mu.
 func (h *Hub) Source(w *Watch) *Watch {
 	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
 		return h.PrefixWatch
@@ -96,7 +102,8 @@ func (h *Hub) openPrefixWatch() {
 	}
 }
 
-// straighten gives the wide watch up after some ticks in which few narrow ones were needed: first those are opened, then it ends.
+// straighten gives the wide watch up after some ticks in which few narrow ones were needed: first
+// those are opened, then it ends.
 func (h *Hub) dropPrefixWatch() {
 	if h.PrefixWatch == nil || h.replaceable > h.Below {
 		h.few = 0
@@ -196,7 +203,8 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	h.rouse()
 }
 
-// deliver hands the events of one message to all whom they concern, and has them draw their conclusions only after the last.
+// deliver hands the events of one message to all whom they concern, and has them draw their
+// conclusions only after the last.
 func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	var touched []*Watch
 	for _, e := range events {
@@ -257,8 +265,8 @@ func (w *Watch) pass(e *mvccpb.Event, touched *[]*Watch) {
 	}
 }
 
-// remember keeps an event of w for those who listen later. What is not kept any more moves the revision from which on w knows all; a watch that sees
-// puts keeps none.
+// remember keeps an event of w for those who listen later. What is not kept any more moves the
+// revision from which on w knows all; a watch that sees puts keeps none.
 func (h *Hub) remember(w *Watch, e *mvccpb.Event) {
 	rev, kept := e.Kv.ModRevision, LogKept
 	switch {

@@ -14,15 +14,19 @@ import (
 const (
 	// tick is how often it is looked whether the stream has given a sign of life.
 	tick = time.Second
-	// quiet is after how long without one the member is asked for it. An answer to any call, a renewal first of all, is a sign too: a thousand sessions that
-	// wait need not ask a thousand times a second.
+	// quiet is after how long without one the member is asked for it. An answer to any call, a
+	// renewal first of all, is a sign too: a thousand sessions that wait need not ask a thousand
+	// times a second.
 	quiet = 1400 * time.Millisecond
-	// mute is after how long the stream itself is asked, whatever else the member answers: it alone may hang.
+	// mute is after how long the stream itself is asked, whatever else the member answers: it
+	// alone may hang.
 	mute = 8 * time.Second
-	// silence is how long it may give none. A frozen member keeps its connection open: nothing else would tell.
+	// silence is how long it may give none. A frozen member keeps its connection open: nothing
+	// else would tell.
 	silence = 3 * time.Second
-	// maxSilence is what that grows to while one stream after the other falls silent: then it is the whole cluster that is slow, and
-	// thousands of clients who open all their watches anew would keep it so.
+	// maxSilence is what that grows to while one stream after the other falls silent: then it is
+	// the whole cluster that is slow, and thousands of clients who open all their watches anew
+	// would keep it so.
 	maxSilence = 8 * silence
 	// sound is how long a stream must have lived until silence is short again.
 	sound = 20 * time.Second
@@ -44,8 +48,9 @@ type stream struct {
 	done   chan struct{}
 }
 
-// serve opens a stream at the current member and keeps it until it fails, falls silent for so long, or nobody watches. It reports whether the
-// stream was of use; otherwise the next try had better wait a little.
+// serve opens a stream at the current member and keeps it until it fails, falls silent for so
+// long, or nobody watches. It reports whether the stream was of use; otherwise the next try had
+// better wait a little.
 func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	l, err := h.w.Members.Use()
 	if err != nil {
@@ -56,7 +61,8 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	st := &stream{h: h, cancel: cancel, wait: wait, link: l, begun: time.Now(), done: make(chan struct{})}
 	st.dog = time.AfterFunc(wait, st.bite)
 	defer st.dog.Stop()
-	// The server ends the stream when its member has no leader for some time: a member that was cut off tells nothing new.
+	// The server ends the stream when its member has no leader for some time: a member that was
+	// cut off tells nothing new.
 	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
 	if err != nil {
 		h.w.Members.Leave(l)
@@ -72,7 +78,8 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	return st.good.Load(), st.bitten.Load()
 }
 
-// silent returns for how long nothing has come from the member, and for how long nothing on the stream.
+// silent returns for how long nothing has come from the member, and for how long nothing on the
+// stream.
 func (st *stream) silent() (member, self time.Duration) {
 	self = time.Since(st.begun) - time.Duration(st.last.Load())
 	return min(self, st.h.w.Members.silent(st.link)), self
@@ -89,7 +96,8 @@ func (st *stream) bite() {
 	st.cancel()
 }
 
-// send carries requests out until the stream ends. Send blocks when the member takes nothing in; then the dog bites.
+// send carries requests out until the stream ends. Send blocks when the member takes nothing in;
+// then the dog bites.
 func (st *stream) send(ctx context.Context, l Link) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -121,8 +129,8 @@ func (st *stream) send(ctx context.Context, l Link) {
 				continue
 			}
 			asked = true
-			progress := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}
-			if st.raw.Send(progress) != nil {
+			progress := &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}
+			if st.raw.Send(&pb.WatchRequest{RequestUnion: progress}) != nil {
 				return
 			}
 		}
@@ -145,13 +153,15 @@ func (h *Hub) Pending() []*pb.WatchRequest {
 	defer h.mu.Unlock()
 	var out []*pb.WatchRequest
 	for _, id := range h.ended {
-		out = append(out, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+		end := &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}
+		out = append(out, &pb.WatchRequest{RequestUnion: end})
 	}
 	h.ended = nil
 	todo := h.todo
 	h.todo = nil
 	for _, w := range todo {
-		if w.ID != 0 || w.refused || w != h.PrefixWatch && h.Watches[w.Span] != w || w.Replaceable && h.PrefixWatch != nil && !h.dropping {
+		if w.ID != 0 || w.refused || w != h.PrefixWatch && h.Watches[w.Span] != w || w.Replaceable &&
+			h.PrefixWatch != nil && !h.dropping {
 			continue
 		}
 		h.lastID++
@@ -195,7 +205,8 @@ func (h *Hub) Take(r *pb.WatchResponse) bool {
 	}
 	w := h.ByID[r.WatchId]
 	if r.Created && len(h.opened) > 0 {
-		// Where etcd refuses a watch it does not say which (its ID is then -1), but it answers in order.
+		// Where etcd refuses a watch it does not say which (its ID is then -1), but it answers in
+		// order.
 		first := h.opened[0]
 		if w, h.opened = first.w, h.opened[1:]; w.ID != first.id {
 			w = nil // given up meanwhile

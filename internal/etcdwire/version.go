@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// fixed holds, for each minor version of etcd 3, the first patch whose linearizable reads are never stale.
+// fixed holds, for each minor version of etcd 3, the first patch whose linearizable reads are
+// never stale.
 var fixed = map[int]int{4: 42, 5: 28, 6: 9}
 
 // deletesTold holds the first patches whose watches tell of every deletion, whatever is compacted.
 var deletesTold = map[int]int{4: 36, 5: 18, 6: 0}
 
-// Stale reports whether linearizable reads of a server can show old state after its process was paused (etcd issue
-// 20418).
+// Stale reports whether linearizable reads of a server can show old state after its process was
+// paused (etcd issue 20418).
 func Stale(version string) bool { return older(version, fixed) }
 
 // Warning says what cannot be promised with servers of a version, or is empty.
@@ -29,8 +30,8 @@ func Warning(version string) string {
 	return why
 }
 
-// older reports whether a version is before the patch of its minor version that put something right; those from 3.7
-// on have it all. A version that cannot be read counts as old.
+// older reports whether a version is before the patch of its minor version that put something
+// right; those from 3.7 on have it all. A version that cannot be read counts as old.
 func older(version string, right map[int]int) bool {
 	core, _, _ := strings.Cut(version, "-")
 	part := strings.Split(core, ".")
