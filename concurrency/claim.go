@@ -79,8 +79,8 @@ func (s *Session) enter(ctx context.Context, prefix, value string, try bool) (en
 }
 
 // tryEnter is one round of enter. The caller has the key's turn.
-func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try bool) (e entered, again bool,
-	err error) {
+func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try bool,
+) (e entered, again bool, err error) {
 	if s.gone() {
 		return e, false, ErrSessionExpired
 	}
@@ -172,8 +172,8 @@ func entry(key, prefix, value string, lease v3.LeaseID, try bool) txn {
 
 // entered takes the answer to enter's Txn over. Again says that a key which we have given up
 // stood in the way, and is gone now; errGone, that the claim was deleted by somebody.
-func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp *v3.TxnResponse) (e entered,
-	again bool, err error) {
+func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp *v3.TxnResponse,
+) (e entered, again bool, err error) {
 	e = entered{c: c, header: resp.Header}
 	s.mu.Lock()
 	defer s.mu.Unlock()

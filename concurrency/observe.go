@@ -91,8 +91,8 @@ func (f *follower) first(ctx context.Context, prefix string, out chan<- v3.Watch
 
 // next sends what has happened to a key since a revision, and returns from which on it goes on.
 // Done: the key was deleted.
-func (f *follower) next(ctx context.Context, key string, since int64, out chan<- v3.WatchResponse) (done bool,
-	now int64, err error) {
+func (f *follower) next(ctx context.Context, key string, since int64, out chan<- v3.WatchResponse,
+) (done bool, now int64, err error) {
 	resp, err := f.w.get(ctx, key)
 	if err != nil {
 		return false, since, err
@@ -131,7 +131,8 @@ func (f *follower) history(ctx context.Context, kv *mvccpb.KeyValue, since int64
 }
 
 func send(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType,
-	kv *mvccpb.KeyValue) {
+	kv *mvccpb.KeyValue,
+) {
 	r := v3.WatchResponse{Events: []*v3.Event{{Type: what, Kv: kv}}}
 	head(&r.Header, h, kv.ModRevision)
 	select {

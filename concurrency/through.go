@@ -124,8 +124,8 @@ type asker through
 
 func (a *asker) close() {}
 
-func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key) (p etcdwire.Proof,
-	err error) {
+func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key,
+) (p etcdwire.Proof, err error) {
 	t := (*through)(a)
 	for _, id := range leases {
 		ka, err := t.client.Lease.KeepAliveOnce(ctx, id)

@@ -186,8 +186,8 @@ type keepalives struct {
 
 func (k *keepalives) close() { k.stream.Close() }
 
-func (k *keepalives) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key) (etcdwire.Proof,
-	error) {
+func (k *keepalives) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key,
+) (etcdwire.Proof, error) {
 	ids := make([]int64, len(leases))
 	for i, id := range leases {
 		ids[i] = int64(id)
@@ -206,8 +206,8 @@ type remote struct {
 // types have no room for.
 type doubtKey struct{}
 
-func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (resp *pb.RangeResponse,
-	err error) {
+func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption,
+) (resp *pb.RangeResponse, err error) {
 	_, err = r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
 		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
 		resp, err = pb.NewKVClient(conn).Range(ctx, in, append(more, opts...)...)
@@ -229,8 +229,8 @@ func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOpt
 }
 
 // grantIn grants a lease of which the raft term that it was granted in is known.
-func grantIn(ctx context.Context, w wire, seconds int64, later func(func(context.Context))) (*v3.LeaseGrantResponse,
-	error) {
+func grantIn(ctx context.Context, w wire, seconds int64, later func(func(context.Context)),
+) (*v3.LeaseGrantResponse, error) {
 	grant := func() (*v3.LeaseGrantResponse, *pb.ResponseHeader, error) {
 		resp, err := w.grant(ctx, seconds)
 		switch {

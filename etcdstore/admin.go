@@ -107,8 +107,8 @@ func (s *Store) isClaimOf(key, session string) bool {
 }
 
 // sweepSome deletes keys in one Txn, each if it is the one that was seen.
-func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue) (bool,
-	error) {
+func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue,
+) (bool, error) {
 	req := &pb.TxnRequest{Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}}
 	for _, kv := range keys {
 		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{

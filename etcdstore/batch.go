@@ -90,8 +90,8 @@ type batch struct {
 // send runs an operation on one name, which may go in one Txn with those on other names. The
 // revision of its answer is that of the whole Txn. Where ctx ends while the operation waits, it
 // is not sent, and there is no doubt. Record is what it leaves in a journal, if anything.
-func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest,
-	record *releaseRecord) (*pb.TxnResponse, bool, error) {
+func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *releaseRecord,
+) (*pb.TxnResponse, bool, error) {
 	p.mu.Lock()
 	if p.batches == 0 && p.alone < maxAlone && len(p.queue) == 0 {
 		p.alone, p.moved = p.alone+1, time.Now()

@@ -19,7 +19,8 @@ import (
 // jam has as many claims under way as go by themselves, which the gate holds back: so all that
 // follows waits, and then goes together. What follows is left to instead, if that is not nil.
 func jam(t *testing.T, l *lease, g *gate, instead func(ctx context.Context, req any,
-	do func(context.Context) error) error) (open func()) {
+	do func(context.Context) error) error,
+) (open func()) {
 	t.Helper()
 	gate, names := make(chan struct{}), make([]string, maxAlone)
 	for i := range names {

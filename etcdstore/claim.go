@@ -121,8 +121,9 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 }
 
 // claimIn is claim for who has the slot's turn. How it enters is left to enter.
-func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter func(context.Context, *claimState,
-	driver.Claim) (driver.Place, error)) (driver.Place, error) {
+func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter func(context.Context,
+	*claimState, driver.Claim) (driver.Place, error),
+) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
@@ -239,8 +240,8 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 
 // failed deals with an entry whose compares failed, by what it has read. Done says that the claim
 // needs no further try.
-func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef,
-	resp *pb.TxnResponse) (p driver.Place, err error, done bool) {
+func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef, resp *pb.TxnResponse,
+) (p driver.Place, err error, done bool) {
 	own, rec := one(resp, 0), one(resp, 1)
 	switch {
 	case rec == nil || rec.CreateRevision != l.born:
@@ -285,8 +286,8 @@ func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at le
 // adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it
 // was in doubt; otherwise somebody else wrote it, and it is removed. Done says that the claim
 // needs no further try.
-func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue) (driver.Place, error,
-	bool) {
+func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue,
+) (driver.Place, error, bool) {
 	l.seats.mu.Lock()
 	ours := sl.doubt && own.Lease != 0
 	l.seats.mu.Unlock()

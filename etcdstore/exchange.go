@@ -74,8 +74,8 @@ func (l *lease) unfit(p driver.Place, c driver.Claim) string {
 }
 
 // oneByOne is Release and after it Claim, for who has both turns.
-func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim) (driver.Place,
-	error) {
+func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim,
+) (driver.Place, error) {
 	if err := l.releaseIn(ctx, from, p); err != nil {
 		return driver.Place{}, err
 	}
@@ -84,8 +84,8 @@ func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Pla
 
 // exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it
 // does where etcd refuses it: the place is given up whatever becomes of the claim.
-func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim,
-	token int64) (driver.Place, error) {
+func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim, token int64,
+) (driver.Place, error) {
 	for {
 		at := l.ref()
 		req := l.swap(from.key, token, to.key, c, at)

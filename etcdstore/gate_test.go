@@ -36,7 +36,8 @@ func (g *gate) set(change func()) {
 }
 
 func (g *gate) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-	do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	do grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	g.calls.Add(1)
 	g.mu.Lock()
 	before, after, instead := g.before, g.after, g.instead

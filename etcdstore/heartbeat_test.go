@@ -55,8 +55,8 @@ func keep(t *testing.T, l *lease) kept {
 
 // pairOf returns a lease with a heartbeat that holds x and is kept, and a place right behind it,
 // in another process.
-func pairOf(t *testing.T, c *etcdsim.Cluster, ttl time.Duration) (holder *lease, k kept, waiter *lease,
-	p driver.Place) {
+func pairOf(t *testing.T, c *etcdsim.Cluster, ttl time.Duration,
+) (holder *lease, k kept, waiter *lease, p driver.Place) {
 	a, _ := gatedAt(t, c, 0, 0)
 	b, _ := gatedAt(t, c, 1, 1)
 	holder = granted(t, a, "a", ttl)

@@ -45,8 +45,8 @@ const (
 // Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the
 // record, and what is there is the same, nobody can tell whose it is: then the etcdwire.Outcome
 // is unknown.
-func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record,
-	added bool, err error) {
+func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
+) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
 	if why := wrongRecord(name, r); why != "" {
 		return there, false, refused(what, why)
@@ -78,8 +78,8 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 }
 
 // append is the Txn of Append. A lease for records that cannot be used is done without.
-func (j *journal) append(ctx context.Context, what, name string, r driver.Record) (resp *pb.TxnResponse, doubt bool,
-	err error) {
+func (j *journal) append(ctx context.Context, what, name string, r driver.Record,
+) (resp *pb.TxnResponse, doubt bool, err error) {
 	dir := j.journalDir(name)
 	at := j.leases.leaseFor(name)
 	for bare, tries := false, 0; ; tries++ {

@@ -257,8 +257,8 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 // ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
 // of rev, when the claims stood: read any later, a lease that has expired meanwhile would look
 // like a stranger's.
-func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64) (map[string]owner,
-	error) {
+func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
+) (map[string]owner, error) {
 	out := map[string]owner{}
 	var miss []string
 	s.owners.mu.Lock()
@@ -388,8 +388,8 @@ func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string
 
 // holding returns the claim that holds name under token, and its slots. Nil: none does. KeysOnly
 // leaves its value and lease out.
-func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool) (*mvccpb.KeyValue, int,
-	error) {
+func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool,
+) (*mvccpb.KeyValue, int, error) {
 	dir := s.lineDir(name)
 	resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
 		Limit: 1, KeysOnly: keysOnly,

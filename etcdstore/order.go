@@ -214,8 +214,8 @@ func (se *session) inspect(ctx context.Context, what string, p driver.Place) (st
 }
 
 // still reports whether a place stands, and that claim before it, and at which revision they did.
-func (se *session) still(ctx context.Context, what string, p driver.Place, ahead predecessor) (rev int64, ok bool,
-	err error) {
+func (se *session) still(ctx context.Context, what string, p driver.Place, ahead predecessor,
+) (rev int64, ok bool, err error) {
 	if ahead.rev == 0 {
 		return 0, false, nil
 	}

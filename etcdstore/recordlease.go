@@ -169,8 +169,8 @@ func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) 
 
 // recordLeaseLeft returns how long a lease lives on, and whether it looks like one for records:
 // whoever else makes a lease for that long?
-func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64) (left time.Duration, ours bool,
-	err error) {
+func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64,
+) (left time.Duration, ours bool, err error) {
 	left, ttl, err := rl.wire.TimeToLive(ctx, what, id)
 	switch {
 	case isGone(err):

@@ -50,8 +50,8 @@ func gatedAt(t *testing.T, c *etcdsim.Cluster, client, first int) (*Store, *gate
 	return s, g
 }
 
-func simClient(t *testing.T, c *etcdsim.Cluster, client int, endpoints []string,
-	opts ...grpc.DialOption) *clientv3.Client {
+func simClient(t *testing.T, c *etcdsim.Cluster, client int, endpoints []string, opts ...grpc.DialOption,
+) *clientv3.Client {
 	t.Helper()
 	cl, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: append(opts,
 		c.Dialer(client))})

@@ -279,8 +279,9 @@ func TestSimulatedReleasesWithoutRecords(t *testing.T) {
 
 // jammedReleases claims names, has their releases wait, and returns what lets them go, with their
 // results.
-func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place,
-	instead func(ctx context.Context, req any, do func(context.Context) error) error) (errs func() error) {
+func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place, instead func(ctx context.Context,
+	req any, do func(context.Context) error) error,
+) (errs func() error) {
 	open := jam(t, l, g, instead)
 	done := make(chan error, len(places))
 	for _, p := range places {

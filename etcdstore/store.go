@@ -210,7 +210,8 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 // is opened, through its own balancer: with one of three members frozen, every third renewal
 // stream would hang in it.
 func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
-	opts ...grpc.CallOption) error {
+	opts ...grpc.CallOption,
+) error {
 	if method != "/etcdserverpb.Auth/Authenticate" {
 		return do(ctx, method, req, reply, cc, opts...)
 	}

@@ -87,8 +87,8 @@ func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*
 
 // between returns the claims behind p's up to the heir's, the heir's last, or why there can be no
 // transfer. None and no error: it has happened already, in an attempt whose answer was lost.
-func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64,
-	line []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, error) {
+func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64, line []*mvccpb.KeyValue,
+) ([]*mvccpb.KeyValue, error) {
 	at := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return uint64(kv.CreateRevision) == p.Token })
 	waits := len(line) > 0 && uint64(line[len(line)-1].CreateRevision) == heir && heir > p.Token
 	switch {
@@ -143,8 +143,8 @@ func removals(claims []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
 
 // handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put
 // of p may still be under way it is fenced off in the same step, as in retract.
-func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place,
-	line []*mvccpb.KeyValue) (*pb.TxnResponse, error) {
+func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place, line []*mvccpb.KeyValue,
+) (*pb.TxnResponse, error) {
 	heir := line[len(line)-1]
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key), heir.CreateRevision)},

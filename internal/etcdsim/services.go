@@ -154,8 +154,8 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 }
 
 // LeaseTimeToLive is answered by the leader, as this member knows it. Keys are not told.
-func (s *leaseService) LeaseTimeToLive(ctx context.Context,
-	r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+func (s *leaseService) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest,
+) (*pb.LeaseTimeToLiveResponse, error) {
 	resp := &pb.LeaseTimeToLiveResponse{ID: r.ID, TTL: -1}
 	h, err := s.m.read(ctx, false, func() error {
 		if s.m.lead < 0 {

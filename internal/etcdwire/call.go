@@ -137,7 +137,8 @@ func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn
 // to blame for the error: not where innocent says of it that it is not. It returns gRPC's own
 // error.
 func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, at Link) error,
-	innocent func(error) bool) (at Link, err error) {
+	innocent func(error) bool,
+) (at Link, err error) {
 	if at, err = w.Members.Use(); err != nil {
 		return at, err
 	}

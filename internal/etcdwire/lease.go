@@ -23,8 +23,8 @@ var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 // is dropped and another one granted. An answer may bear an older term than its entry (see
 // Prove): then the next renewal finds another term, and the claims move once more. A later term
 // is never taken for the grant's.
-func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R)) (r R,
-	err error) {
+func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
+) (r R, err error) {
 	for range 3 {
 		before := term()
 		r, header, err := grant()

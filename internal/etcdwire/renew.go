@@ -53,8 +53,8 @@ func (k *Keepalives) Send(ctx context.Context, w *Wire, at Link, id int64) (*pb.
 }
 
 // open returns the stream, opened anew if calls go to another member since.
-func (k *Keepalives) open(ctx, life context.Context, at Link) (pb.Lease_LeaseKeepAliveClient, context.CancelFunc,
-	error) {
+func (k *Keepalives) open(ctx, life context.Context, at Link,
+) (pb.Lease_LeaseKeepAliveClient, context.CancelFunc, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.raw != nil && k.at == at {
@@ -122,8 +122,8 @@ func (k *Keepalives) Close() {
 // applied, and an answer may leave before its own entry is that; a member that caught up by a
 // snapshot shows the new state under the old term until it has applied its next entry. Where one
 // member has answered two, the later answer left after the entry of the earlier was applied.
-func (w *Wire) Prove(ctx context.Context, at Link, key string, reads ...*pb.RequestOp) (*pb.TxnResponse, uint64,
-	error) {
+func (w *Wire) Prove(ctx context.Context, at Link, key string, reads ...*pb.RequestOp,
+) (*pb.TxnResponse, uint64, error) {
 	kv := pb.NewKVClient(at.Conn)
 	// Without it the requests could be carried out by a later leader than the one that took them
 	// into its log, under that one's term.
@@ -197,8 +197,8 @@ func (k *Keepalives) Renew(ctx context.Context, w *Wire, leases []int64, key str
 	return p, err
 }
 
-func (k *Keepalives) renew(ctx context.Context, w *Wire, at Link, leases []int64, key string, keys []Key) (p Proof,
-	err error) {
+func (k *Keepalives) renew(ctx context.Context, w *Wire, at Link, leases []int64, key string, keys []Key,
+) (p Proof, err error) {
 	for _, id := range leases {
 		answer, err := k.Send(ctx, w, at, id)
 		if err != nil {
