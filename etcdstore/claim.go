@@ -120,10 +120,11 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	return l.claimIn(ctx, sl, c, l.stand)
 }
 
-// claimIn is claim for who has the slot's turn. How it enters is left to enter.
-func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter func(context.Context,
-	*claimState, driver.Claim) (driver.Place, error),
-) (driver.Place, error) {
+// enterFunc enters a claim, which the seat was made ready for. The caller has the seat's turn.
+type enterFunc func(context.Context, *claimState, driver.Claim) (driver.Place, error)
+
+// claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
+func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter enterFunc) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
