@@ -14,10 +14,10 @@ import (
 )
 
 var (
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Operator = (*Store)(nil)
-	_ driver.Overseer = (*Store)(nil)
-	_ driver.Journal  = (*Store)(nil)
+	_ driver.Revoker     = (*Store)(nil)
+	_ driver.Admin       = (*Store)(nil)
+	_ driver.LeaseViewer = (*Store)(nil)
+	_ driver.Journal     = (*Store)(nil)
 )
 
 // Ask implements [driver.Asker].
@@ -45,7 +45,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 // Revoke implements [driver.Revoker].
 func (s *Store) Revoke(ctx context.Context, lease string) error { return s.EndLease(ctx, lease) }
 
-// EndLease implements [driver.Operator].
+// EndLease implements [driver.Admin].
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	if err := fit(id); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 	return s.do(ctx, "end lease", "SELECT {S}.end_lease($1::text, true)", []any{id}, nil)
 }
 
-// RemoveClaim implements [driver.Operator].
+// RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	if err := fit(name); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return s.doUnfenced(ctx, "remove claim", "SELECT {S}.remove_claim($1::text, $2::bigint)", []any{name, int64(token)}, nil)
 }
 
-// Leases implements [driver.Operator].
+// Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	if err := fit(prefix); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	return s.texts(ctx, "leases", "SELECT id FROM {S}.leases WHERE starts_with(owner, $1::text) AND expires > clock_timestamp() ORDER BY id", prefix)
 }
 
-// Remaining implements [driver.Overseer], to the microsecond.
+// Remaining implements [driver.LeaseViewer], to the microsecond.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	all := map[string]driver.Remaining{}
 	if err := fit(leases...); err != nil {

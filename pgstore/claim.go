@@ -37,7 +37,7 @@ func fit(texts ...string) error {
 // isFinal says whether an error says that nothing happened, and nothing will.
 func isFinal(err error) bool {
 	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) ||
-		errors.Is(err, driver.ErrNoHeir) || errors.Is(err, errBusy)
+		errors.Is(err, driver.ErrNoSuccessor) || errors.Is(err, errBusy)
 }
 
 // Claim implements [driver.Lease].
@@ -315,7 +315,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	}
 	switch code {
 	case "noheir":
-		return fmt.Errorf("%s: token %d: %w", p.Name, heir, driver.ErrNoHeir)
+		return fmt.Errorf("%s: token %d: %w", p.Name, heir, driver.ErrNoSuccessor)
 	case "own":
 		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 	case "refused":

@@ -40,8 +40,8 @@ type lease struct {
 type seat struct{ name, seat string }
 
 var (
-	_ driver.Lease     = (*lease)(nil)
-	_ driver.Dwindling = (*lease)(nil)
+	_ driver.Lease      = (*lease)(nil)
+	_ driver.LeaseTimer = (*lease)(nil)
 )
 
 func newLease(s *Store, id, owner string, ttl time.Duration) *lease {
@@ -88,7 +88,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Left implements [driver.Dwindling], to the microsecond.
+// Left implements [driver.LeaseTimer], to the microsecond.
 func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
 	if l.ended() {
 		return 0, 0, driver.ErrGone

@@ -80,7 +80,7 @@ func (s *Store) lines(ctx context.Context, verb, sql, arg string) (all []driver.
 		if token == nil {
 			return nil
 		}
-		st := driver.Standing{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
+		st := driver.Entry{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
 		if ln := &all[len(all)-1]; ln.Holder == nil {
 			ln.Holder = &st
 		} else {

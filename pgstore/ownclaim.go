@@ -174,7 +174,7 @@ func (o *ownClaim) beginWaitingLocked() {
 	o.lookLaterLocked()
 }
 
-// Follow implements [driver.Follower]. The notification of a hand-over was sent by the commit in
+// Follow implements [driver.Lease]. The notification of a hand-over was sent by the commit in
 // which the place came to hold.
 func (l *lease) Follow(places ...driver.Place) {
 	l.mu.Lock()

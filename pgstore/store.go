@@ -56,7 +56,7 @@ type Options struct {
 }
 
 // Store is a [driver.Store] on PostgreSQL. It is also a [driver.Lister], [driver.Asker],
-// [driver.Revoker], [driver.Journal], [driver.Examiner], [driver.Overseer] and [driver.Operator].
+// [driver.Revoker], [driver.Journal], [driver.Examiner], [driver.LeaseViewer] and [driver.Admin].
 type Store struct {
 	*db
 	caps     driver.Caps

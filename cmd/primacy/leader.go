@@ -105,7 +105,7 @@ func (a *app) awaitLeader(ctx context.Context, name string, o leaderOptions) (pr
 }
 
 func (o leaderOptions) met(st primacy.State) bool {
-	return slices.ContainsFunc(holders(st), func(h primacy.Standing) bool { return o.is == "" || h.ID == o.is })
+	return slices.ContainsFunc(holders(st), func(h primacy.Entry) bool { return o.is == "" || h.ID == o.is })
 }
 
 func (a *app) printLeader(st primacy.State) error {

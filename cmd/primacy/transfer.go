@@ -61,7 +61,7 @@ func (a *app) transfer(ctx context.Context, name, to, reason string, wait time.D
 		a.say("%s leads %s already, under token %d", to, name, now.Leader.Token)
 		return a.printLeader(now)
 	}
-	token, err := e.AskTransfer(askCtx, to, reason)
+	token, err := e.Ask(askCtx, primacy.Request{To: to, Reason: reason})
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)
@@ -90,7 +90,7 @@ func (a *app) stillStands(ctx context.Context, e *primacy.Election, id string) s
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	st, err := e.State(ctx)
-	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Standing) bool { return s.ID == id }) {
+	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Entry) bool { return s.ID == id }) {
 		return ""
 	}
 	return fmt.Sprintf("; %s stands in the line no more", id)
