@@ -140,7 +140,7 @@ func (a *app) standing(ctx context.Context) []primacy.State {
 	if err != nil {
 		return nil
 	}
-	s, err := primacy.NewSession(st, primacy.Options{ID: "completion"})
+	s, err := primacy.NewSession(st, &primacy.Options{ID: "completion"})
 	if err != nil {
 		return nil
 	}

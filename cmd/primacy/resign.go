@@ -39,7 +39,7 @@ func (a *app) resign(ctx context.Context, name, reason string, wait time.Duratio
 	e := s.Election(name)
 	askCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	token, err := e.Ask(askCtx, reason)
+	token, err := e.Ask(askCtx, primacy.Request{Reason: reason})
 	if errors.Is(err, primacy.ErrNoLeader) {
 		return fail(exitNo, "nobody leads %s", name)
 	}

@@ -61,7 +61,7 @@ func (a *app) transfer(ctx context.Context, name, to, reason string, wait time.D
 		a.say("%s leads %s already, under token %d", to, name, now.Leader.Token)
 		return a.printLeader(now)
 	}
-	token, err := e.AskTransfer(askCtx, to, reason)
+	token, err := e.Ask(askCtx, primacy.Request{To: to, Reason: reason})
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)
