@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // TestChaos has three processes use two names by all means at once: locks kept and not, readers, tries, elections one by one and many, while

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // metered is a store that counts calls and places, and can keep Claims waiting.
@@ -24,7 +24,6 @@ type metered struct {
 
 type meteredLease struct {
 	driver.Lease
-	driver.Follower
 	s *metered
 }
 
@@ -33,8 +32,7 @@ func (s *metered) Grant(ctx context.Context, owner string, ttl time.Duration) (d
 	if err != nil {
 		return nil, err
 	}
-	f, _ := l.(driver.Follower)
-	return &meteredLease{l, f, s}, nil
+	return &meteredLease{l, s}, nil
 }
 
 func (l *meteredLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // G1: Enabled of a logger's handler is user code too, and runs under the claim's mutex.

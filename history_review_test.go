@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {

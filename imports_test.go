@@ -105,8 +105,8 @@ func rule(from, path string) string {
 	if strings.HasPrefix(path, "go.opentelemetry.io/otel/sdk") {
 		return "the program chooses its SDK"
 	}
-	if strings.HasPrefix(path, self+"/sim") && !strings.HasPrefix(from, self+"/sim") {
-		return "the simulation ships nothing"
+	if strings.HasPrefix(path, self+"/test/") && !strings.HasPrefix(from, self+"/test/") {
+		return "the module test ships nothing"
 	}
 	return ""
 }
@@ -117,7 +117,7 @@ func helper(path string) bool {
 		return false
 	}
 	switch path[len(self):] {
-	case "/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest", "/internal/zktest", "/internal/servertest":
+	case "/driver/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest", "/internal/zktest", "/internal/servertest", "/internal/programtest":
 		return true
 	}
 	return false
@@ -162,12 +162,12 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/etcdstore", self + "/memstore"},
 		{self + "/etcdstore", self + "/internal/core"},
 		{self + "/internal/core", "sync"},
-		{self + "/open", self + "/drivertest"},
-		{self + "/drivertest", self + "/etcdstore"},
+		{self + "/open", self + "/driver/drivertest"},
+		{self + "/driver/drivertest", self + "/etcdstore"},
 		{self + "/etcdstore", self + "/internal/etcdsim"},
 		{self + "/fence/etcdfence", self + "/etcdstore"},
 		{self, self + "/fence"},
-		{self + "/memstore", self + "/sim"},
+		{self + "/memstore", self + "/test/sim"},
 		{self + "/concurrency", self},
 		{self + "/concurrency", self + "/memstore"},
 		{self, self + "/metrics"},

@@ -3,7 +3,6 @@ package primacy
 import (
 	"context"
 
-	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
 )
 
@@ -81,20 +80,12 @@ func (q *queue) retake(ctx context.Context) *Term {
 	return t
 }
 
-// keepable says whether the store tells a holder who waits behind it.
-func (s *Session) keepable(ctx context.Context, name string) error {
-	if s.follows.Load() {
+// keepable returns an ErrInvalid where the store has no line, so that it cannot tell a holder who waits behind it.
+func (s *Session) keepable(name string) error {
+	if s.store.Caps().FIFO {
 		return nil
 	}
-	l, err := s.live(ctx)
-	if err != nil {
-		return err
-	}
-	if _, follows := l.dl.(driver.Follower); !follows {
-		return invalid("lock %s: %s cannot tell when another waits, so that no lock can be kept: lock it without Keep", name, s.store.Caps().Store)
-	}
-	s.follows.Store(true)
-	return nil
+	return invalid("lock %s: %s cannot tell when another waits, so that no lock can be kept: lock it without Keep", name, s.store.Caps().Store)
 }
 
 // watch has the store tell when another waits behind a claim.
@@ -104,9 +95,7 @@ func (q *queue) watch(tenure int) {
 	p := c.place
 	c.mu.Unlock()
 	p.Held = true
-	if f, ok := c.l.dl.(driver.Follower); ok {
-		f.Follow(p)
-	}
+	c.l.dl.Follow(p)
 	if c.l.crowded(c) || q.s.awaited(c.seat) {
 		q.carryOut(q.core.Step(q.s.clock(), core.QueueEvent{Kind: core.Wanted, Tenure: tenure}))
 	}

@@ -64,8 +64,6 @@ func (l *countingLease) Release(ctx context.Context, p ...driver.Place) error {
 	return l.Lease.Release(ctx, p...)
 }
 
-func (l *countingLease) Follow(p ...driver.Place) { l.Lease.(driver.Follower).Follow(p...) }
-
 func (l *countingLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	l.s.exchanges.Add(1)
 	if f := l.s.exchange; f != nil {
@@ -305,6 +303,12 @@ func TestAKeptLockAfterAPause(t *testing.T) {
 
 // unable is a store that tells nobody who waits.
 type unable struct{ driver.Store }
+
+func (s unable) Caps() driver.Caps {
+	c := s.Store.Caps()
+	c.FIFO = false
+	return c
+}
 
 func (s unable) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
 	l, err := s.Store.Grant(ctx, owner, ttl)

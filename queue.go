@@ -103,7 +103,7 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 		return nil, unreachableOr(ctx, "lock "+name, nil)
 	}
 	if o.keep {
-		if err := s.keepable(ctx, name); err != nil {
+		if err := s.keepable(name); err != nil {
 			return nil, err
 		}
 	}

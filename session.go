@@ -29,8 +29,6 @@ type Session struct {
 	tallies tallies
 	scribe  *scribe
 
-	follows atomic.Bool // the store is known to tell who waits behind a claim
-
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
 	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending

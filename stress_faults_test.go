@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // act does one thing to one machine.

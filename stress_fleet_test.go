@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // fleet is the machines, the store they share, and all that befalls them. Only the test's own goroutine uses its fields, but for the

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // TestTransfersBehindABadNetwork moves a name about in every way at once while calls are lost, late and doubled: by the leaders' own will, by

@@ -44,7 +44,7 @@ type Caps struct {
 	Store         string        // what it is, with its version: "etcd 3.7.3"
 	FIFO          bool          // the oldest claim leads, and the line has an order
 	Token         TokenLife     // how long tokens grow
-	Push          bool          // changes of a line are pushed; otherwise Next and Wait poll
+	Push          bool          // changes of a line are pushed; otherwise Next and Follow poll
 	ExpiryPush    bool          // the end of a lease is pushed too
 	SharedRenewal bool          // one Renew is one request however many claims the lease has
 	Shared        bool          // claims with Slots can be made

@@ -31,8 +31,6 @@ type stand struct {
 	timer   *time.Timer
 }
 
-var _ driver.Follower = (*lease)(nil)
-
 func isFinal(err error) bool {
 	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir) || errors.Is(err, errBusy)
 }
@@ -251,7 +249,7 @@ func (l *lease) find(ctx context.Context, p driver.Place) (*stand, error) {
 	return st, nil
 }
 
-// Follow implements [driver.Follower].
+// Follow implements [driver.Lease].
 func (l *lease) Follow(places ...driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

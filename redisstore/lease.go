@@ -43,7 +43,6 @@ type lease struct {
 var (
 	_ driver.Lease      = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
-	_ driver.Follower   = (*lease)(nil)
 	_ driver.Exchanger  = (*lease)(nil)
 	_ driver.Dwindling  = (*lease)(nil)
 )

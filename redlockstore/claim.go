@@ -25,6 +25,8 @@ type claim struct {
 	// The lease's lock guards what follows. cur changes only while the claim is not held, by who has its turn.
 	held, out bool
 	answered  bool // a call of Claim has returned it
+	followed  bool // News is to tell that it holds
+	pursued   bool // a goroutine tries for it, because it was followed
 	updates   int
 	cur       *attempt
 }
@@ -167,7 +169,8 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	return nil, fmt.Errorf("claim: %w", err)
 }
 
-// withdraw takes a claim out of its seat whose ID may come again. The caller has the lock.
+// withdraw takes a claim out of its seat whose ID may come again, and what News has not told of it yet. The caller has
+// the lock.
 func (l *lease) withdraw(c *claim) *attempt {
 	if c.out {
 		return c.cur
@@ -175,6 +178,7 @@ func (l *lease) withdraw(c *claim) *attempt {
 	c.out, c.held = true, false
 	close(c.gone)
 	delete(l.claims, seat{c.Name, c.Seat})
+	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Held && n.Place.ID == c.ID })
 	l.part(c.cur)
 	return c.cur
 }
@@ -192,7 +196,17 @@ func (l *lease) lose(c *claim) {
 	}
 	p := c.place()
 	l.remove(c)
-	l.news = append(l.news, driver.News{Place: p, Gone: true})
+	l.tellLocked(driver.News{Place: p, Gone: true})
+}
+
+// tellLocked has News return n. The caller holds l.mu.
+func (l *lease) tellLocked(n driver.News) {
+	l.news = append(l.news, n)
+	l.wakeLocked()
+}
+
+// wakeLocked has News look at what there is to tell. The caller holds l.mu.
+func (l *lease) wakeLocked() {
 	close(l.told)
 	l.told = make(chan struct{})
 }

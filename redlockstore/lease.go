@@ -31,6 +31,7 @@ type lease struct {
 	ended    bool
 	done     chan struct{} // closed when it has ended
 	news     []driver.News
+	refused  error         // what servers said to a claim that is followed; News returns it
 	told     chan struct{} // closed when there is news
 }
 

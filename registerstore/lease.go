@@ -59,7 +59,6 @@ var (
 	_ driver.Lease      = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
 	_ driver.Exchanger  = (*lease)(nil)
-	_ driver.Follower   = (*lease)(nil)
 )
 
 // namesKept is how many names a lease's register tells.

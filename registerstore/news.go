@@ -17,7 +17,7 @@ func (l *lease) mark(name string) {
 	}
 }
 
-// Follow implements [driver.Follower].
+// Follow implements [driver.Lease].
 func (l *lease) Follow(places ...driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

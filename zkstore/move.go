@@ -14,7 +14,6 @@ import (
 var (
 	_ driver.Exchanger  = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
-	_ driver.Follower   = (*lease)(nil)
 )
 
 // swap is the other half of an exchange: the claim that is given up in the step that enters another. Nil: there is none.

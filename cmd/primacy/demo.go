@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
-	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/onethread"
 )
 
 const (

@@ -42,7 +42,7 @@ func (r *runner) elected(ctx context.Context, term *primacy.Term) {
 		return
 	}
 	grace, deadline := r.stopGrace(term.TTL()), term.Deadline()
-	c := supervise.Command{Args: shellLine(r.onElected), Deadline: deadline, Grace: grace, Margin: margin(term.TTL()), Will: r.will(term),
+	c := supervise.Command{Args: shellLine(r.onElected), Deadline: deadline, Grace: grace, Margin: margin(term.TTL()), LastAction: r.will(term),
 		Env: r.env(map[string]string{eventEnv: "elected", roleEnv: "leader", tokenEnv: term.Token().String(), leaderEnv: r.session.ID(), heldEnv: r.holding(term)})}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -129,7 +129,7 @@ func (r *runner) hook(ctx context.Context, name string, c supervise.Command, fee
 		return
 	}
 	defer null.Close()
-	c.Stdin, c.Stdout, c.Apart = null, os.Stderr, true
+	c.Stdin, c.Stdout, c.NoJobControl = null, os.Stderr, true
 	began := boottime.Now()
 	p, err := r.supervisor.Start(c)
 	if err != nil {

@@ -39,7 +39,7 @@ var snippets = map[string][]snippet{
 // importsOf are the packages that blocks name, by that name.
 var importsOf = map[string]string{
 	"bytes": "bytes", "fmt": "fmt", "io": "io", "url": "net/url", "os": "os", "strings": "strings", "testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
-	"drivertest": "github.com/primacy-go/primacy/drivertest", "registerstore": "github.com/primacy-go/primacy/registerstore",
+	"drivertest": "github.com/primacy-go/primacy/driver/drivertest", "registerstore": "github.com/primacy-go/primacy/registerstore",
 	"context": "context", "sql": "database/sql", "http": "net/http", "time": "time", "primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
 	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence", "etcdfence": "github.com/primacy-go/primacy/fence/etcdfence",
 	"sqlfence": "github.com/primacy-go/primacy/fence/sqlfence", "redisfence": "github.com/primacy-go/primacy/fence/redisfence", "httpfence": "github.com/primacy-go/primacy/fence/httpfence",

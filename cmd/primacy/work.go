@@ -118,7 +118,7 @@ func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process
 	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Deadline: deadline, Grace: r.stopGrace(term.TTL()),
-			Margin: margin(term.TTL()), Will: r.will(term)})
+			Margin: margin(term.TTL()), LastAction: r.will(term)})
 	}
 	if err := state.write(deadline); err != nil {
 		return nil, 0, err

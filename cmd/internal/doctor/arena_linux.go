@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/primacy-go/primacy/cmd/internal/onethread"
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/onethread"
 	"github.com/primacy-go/primacy/internal/proxy"
 )
 
