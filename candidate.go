@@ -176,10 +176,10 @@ func (c *Candidate) State() (CandidateState, *Term) {
 // CandidateEvent is a change in a candidate's life, or of the leader it follows.
 type CandidateEvent struct {
 	State  CandidateState
-	Term   *Term     // while it leads
-	Cause  error     // why the last term ended; nil before the first has
-	Leader *Standing // who leads now, as far as known
-	Missed int       // older events that a slow reader lost before this one
+	Term   *Term  // while it leads
+	Cause  error  // why the last term ended; nil before the first has
+	Leader *Entry // who leads now, as far as known
+	Missed int    // older events that a slow reader lost before this one
 }
 
 // Events yields the present state and then each change: elected, leader changed, deposed with the cause. A reader that is slow loses
@@ -246,7 +246,7 @@ const candidateFeedSize = 64
 // candidateFeed is one reader of a candidate's events.
 type candidateFeed struct {
 	*feed[CandidateEvent]
-	leader *Standing // as this reader's Observe has it; guarded by the candidate's mutex
+	leader *Entry // as this reader's Observe has it; guarded by the candidate's mutex
 }
 
 func (f *candidateFeed) push(ev CandidateEvent) {

@@ -59,8 +59,8 @@ func (e *Election) CampaignAs(ctx context.Context, o CandidateOptions) (*Term, e
 	return t, err
 }
 
-// Standing is one candidate in a line.
-type Standing struct {
+// Entry is one candidate in a line.
+type Entry struct {
 	ID    string // of its session; empty for a claim that another program entered
 	Token Token
 	Slots int  // of a lock: 0 exclusive, n a semaphore's, Unlimited a reader's
@@ -73,21 +73,21 @@ type Standing struct {
 // State is an election as the store showed it.
 type State struct {
 	Name     string
-	Leader   *Standing // nil: nobody leads
-	Waiting  []Standing
+	Leader   *Entry // nil: nobody leads
+	Waiting  []Entry
 	Revision uint64
 	AsOf     time.Time // when the store's answer came
 }
 
 // Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if nobody does. It needs no lease. It
 // asks until the store answers or ctx ends (ErrUnreachable).
-func (e *Election) Leader(ctx context.Context) (Standing, error) {
+func (e *Election) Leader(ctx context.Context) (Entry, error) {
 	st, err := e.State(ctx)
 	if err != nil {
-		return Standing{}, err
+		return Entry{}, err
 	}
 	if st.Leader == nil {
-		return Standing{}, ErrNoLeader
+		return Entry{}, ErrNoLeader
 	}
 	return *st.Leader, nil
 }
@@ -173,7 +173,7 @@ func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	return stateOf(line), err
 }
 
-func sameLeader(a, b *Standing) bool {
+func sameLeader(a, b *Entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -183,17 +183,17 @@ func sameLeader(a, b *Standing) bool {
 func stateOf(l driver.Line) State {
 	st := State{Name: l.Name, Revision: l.Revision, AsOf: time.Now()}
 	if l.Holder != nil {
-		h := standingOf(*l.Holder)
+		h := entryOf(*l.Holder)
 		st.Leader = &h
 	}
 	for _, w := range l.Waiters {
-		st.Waiting = append(st.Waiting, standingOf(w))
+		st.Waiting = append(st.Waiting, entryOf(w))
 	}
 	return st
 }
 
-func standingOf(s driver.Standing) Standing {
-	return Standing{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
+func entryOf(s driver.Entry) Entry {
+	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
 }
 
 // List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease. A

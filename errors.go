@@ -33,7 +33,7 @@ var (
 	// each other for ever: give it back, and lock it for writing.
 	ErrUpgrade = errors.New("held for reading by the caller, which cannot become writing")
 	// ErrNotStanding says that whom a name should be handed to does not wait in its line.
-	ErrNotStanding = driver.ErrNoHeir
+	ErrNotStanding = driver.ErrNoSuccessor
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a server too old.
 	ErrRefused = driver.ErrRefused
 )

@@ -319,7 +319,7 @@ func FuzzRecord(f *testing.F) {
 		if again, r2, _, ok := readRecord(r.encode(key)); !ok || again != token || r2.Reason != r.Reason {
 			t.Errorf("%q does not survive: %+v", value, r)
 		}
-		st := State{Name: "x", Leader: &Standing{Token: token}}
+		st := State{Name: "x", Leader: &Entry{Token: token}}
 		reign := Reign{Name: "x", Token: token, Reason: Unknown}
 		reign.learn(r, end)
 		reign.Lasted()

@@ -305,7 +305,7 @@ func TestLockAllNoticesWhatWasLost(t *testing.T) {
 		all := make(chan []*Term, 1)
 		go func() { all <- must[[]*Term](t)(s.LockAll(t.Context(), "a", "b")) }()
 		synctest.Wait()
-		leader := must[Standing](t)(other.Election("a").Leader(t.Context()))
+		leader := must[Entry](t)(other.Election("a").Leader(t.Context()))
 		b.store.Remove("a", uint64(leader.Token))
 		synctest.Wait()
 		_ = second.Resign(t.Context())

@@ -197,7 +197,7 @@ func (l *frontLease) Transfer(ctx context.Context, p driver.Place, heir uint64) 
 			l.f.judge.failf("%s was handed to token %d, and now it is led by %+v", p.Name, heir, after)
 		}
 		for _, s := range before {
-			if !slices.ContainsFunc(after, func(a driver.Standing) bool { return a.Token == s.Token }) {
+			if !slices.ContainsFunc(after, func(a driver.Entry) bool { return a.Token == s.Token }) {
 				l.f.removed[spot{p.Name, s.Token}] = true
 			}
 		}
@@ -251,12 +251,12 @@ func (f *front) holds(owner string, p driver.Place) {
 }
 
 // standing returns the line, the holder first.
-func (f *front) standing(name string) []driver.Standing {
+func (f *front) standing(name string) []driver.Entry {
 	line, _ := f.Store.Line(context.Background(), name)
 	if line.Holder == nil {
 		return nil
 	}
-	return append([]driver.Standing{*line.Holder}, line.Waiters...)
+	return append([]driver.Entry{*line.Holder}, line.Waiters...)
 }
 
 // inOrder wants each line in the order in which its claims entered.

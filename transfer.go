@@ -85,7 +85,7 @@ func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
 		return t.Check()
 	case fate == core.Handed:
 		return nil
-	case fate == core.HeirGone && errors.Is(last, driver.ErrNoHeir):
+	case fate == core.HeirGone && errors.Is(last, driver.ErrNoSuccessor):
 		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotStanding)
 	case fate == core.HeirGone:
 		return fmt.Errorf("%s: %w; the name was released", what, last)
@@ -100,10 +100,10 @@ func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
 }
 
 // heir returns the oldest claim of that candidate that waits to lead.
-func (st State) heir(id string) (Standing, bool) {
-	i := slices.IndexFunc(st.Waiting, func(s Standing) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
+func (st State) heir(id string) (Entry, bool) {
+	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
 	if i < 0 {
-		return Standing{}, false
+		return Entry{}, false
 	}
 	return st.Waiting[i], true
 }
@@ -149,7 +149,7 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
-	case errors.Is(err, driver.ErrNoHeir), isFinal(err):
+	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
 		c.l.s.tell.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
 		return core.NoHeir

@@ -205,7 +205,7 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 		}{
 			{"the holder goes", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[0].Token) }, driver.ErrGone,
 				func(was []driver.Place) []driver.Place { return was[1:] }},
-			{"the heir goes", func(l *simulatedLine, heir driver.Place) { l.byHand(heir.Token) }, driver.ErrNoHeir,
+			{"the heir goes", func(l *simulatedLine, heir driver.Place) { l.byHand(heir.Token) }, driver.ErrNoSuccessor,
 				func(was []driver.Place) []driver.Place { return was[:len(was)-1] }},
 			{"one between stands anew, behind the heir", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[1].Token); l.enter(1, "0") }, nil,
 				func(was []driver.Place) []driver.Place { return was[len(was)-1:] }},

@@ -14,8 +14,8 @@ var (
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a value too large,
 	// a server too old. Nothing happened.
 	ErrRefused = errors.New("the store refused")
-	// ErrNoHeir answers a Transfer to a claim that does not wait in the line. The name was not given up.
-	ErrNoHeir = errors.New("does not stand in the line")
+	// ErrNoSuccessor answers a Transfer to a claim that does not wait in the line. The name was not given up.
+	ErrNoSuccessor = errors.New("does not stand in the line")
 )
 
 // TokenLife says for how long tokens of a name keep growing.

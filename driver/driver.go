@@ -9,7 +9,7 @@
 //
 //   - The context is obeyed, promptly, also when the network swallows packets. What a call that was given up may still do
 //     in the store is said at each method.
-//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoHeir] are final answers. Any other error means that the outcome is unknown: the
+//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoSuccessor] are final answers. Any other error means that the outcome is unknown: the
 //     call may have happened, or may happen later. The caller repeats it with the same claim ID or place.
 //   - Methods may be called by many goroutines at once, but for Renew, of which one is in flight for each lease.
 //
@@ -48,7 +48,7 @@ type Store interface {
 
 // Lease is a lease in a store, with the claims made under it.
 type Lease interface {
-	// ID names the lease in the store, as Standing.Lease shows it.
+	// ID names the lease in the store, as Entry.Lease shows it.
 	ID() string
 
 	// TTL is the time to live as the store granted it, which may be more than was asked for.
@@ -137,13 +137,13 @@ type Place struct {
 // Line is the state of a name: who holds it and who waits.
 type Line struct {
 	Name     string
-	Revision uint64     // grows with each change of the line; 0 is older than every line
-	Holder   *Standing  // the first; nil: nobody holds the name
-	Waiters  []Standing // the others, in order with Caps.FIFO, oldest first; nil where the store does not know
+	Revision uint64  // grows with each change of the line; 0 is older than every line
+	Holder   *Entry  // the first; nil: nobody holds the name
+	Waiters  []Entry // the others, in order with Caps.FIFO, oldest first; nil where the store does not know
 }
 
-// Standing is one claim as others see it.
-type Standing struct {
+// Entry is one claim as others see it.
+type Entry struct {
 	Owner string // identity given to Grant; empty for a claim that another program entered
 	Lease string // the lease's ID; empty for a claim without one
 	Slots int    // the claim's
@@ -188,7 +188,7 @@ type Asker interface {
 type Transferer interface {
 	// Transfer gives p up, which holds its name alone, in favour of the claim with the token heir. Every claim between the two is removed
 	// from the line before, or in the same step, and hears of it as News: so tokens and order stay true. There is no moment in which
-	// the line is empty, or led by anybody but p and then the heir. [ErrNoHeir] if no exclusive claim with that token waits behind p: then p
+	// the line is empty, or led by anybody but p and then the heir. [ErrNoSuccessor] if no exclusive claim with that token waits behind p: then p
 	// still holds. [ErrRefused] if p waits or is shared, or if the heir's claim is of the same lease. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
 	Transfer(ctx context.Context, p Place, heir uint64) error
 }

@@ -121,7 +121,7 @@ func (ln *line) holder() *claim {
 func (ln *line) show() driver.Line {
 	out := driver.Line{Name: ln.name, Revision: ln.revision}
 	for i, c := range ln.claims {
-		st := driver.Standing{Owner: c.lease.owner, Lease: c.lease.id, Slots: c.slots, Held: c.held, Token: c.token, Value: bytes.Clone(c.value)}
+		st := driver.Entry{Owner: c.lease.owner, Lease: c.lease.id, Slots: c.slots, Held: c.held, Token: c.token, Value: bytes.Clone(c.value)}
 		if i == 0 {
 			out.Holder = &st
 		} else {

@@ -333,7 +333,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	case "GONE":
 		return driver.ErrGone
 	case "NOHEIR":
-		return driver.ErrNoHeir
+		return driver.ErrNoSuccessor
 	case "REFUSED":
 		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
 	case "SAME":

@@ -44,7 +44,7 @@ var (
 	_ driver.Lease      = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
 	_ driver.Exchanger  = (*lease)(nil)
-	_ driver.Dwindling  = (*lease)(nil)
+	_ driver.LeaseTimer = (*lease)(nil)
 )
 
 // claim is what the owner knows of one claim.
@@ -109,7 +109,7 @@ func (l *lease) Close(ctx context.Context) error {
 	return nil
 }
 
-// Left implements [driver.Dwindling].
+// Left implements [driver.LeaseTimer].
 func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
 	all, err := l.s.Remaining(ctx, l.id)
 	if err != nil {

@@ -24,7 +24,7 @@ func (s *Store) end(ctx context.Context, id string) error {
 // Revoke implements [driver.Revoker].
 func (s *Store) Revoke(ctx context.Context, lease string) error { return s.end(ctx, lease) }
 
-// EndLease implements [driver.Operator].
+// EndLease implements [driver.Admin].
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	if b, err := hex.DecodeString(id); err != nil || len(b) != 8 {
 		return fmt.Errorf("end lease: %q is not the ID of a lease: %w", id, driver.ErrRefused)
@@ -32,7 +32,7 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 	return s.end(ctx, id)
 }
 
-// RemoveClaim implements [driver.Operator].
+// RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	got, err := s.run(ctx, s.calls, removeScript, false, name, strconv.FormatUint(token, 10))
 	if err == nil && got.str(0) != "OK" {
@@ -41,7 +41,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// Leases implements [driver.Operator]. A lease is known by its claims, so one without any is not found.
+// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not found.
 func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
 	lines, err := s.Lines(ctx, "")
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err er
 	return slices.Compact(ids), nil
 }
 
-// Remaining implements [driver.Overseer], to the millisecond.
+// Remaining implements [driver.LeaseViewer], to the millisecond.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	all := map[string]driver.Remaining{}
 	for part := range slices.Chunk(leases, 1000) {

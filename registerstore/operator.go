@@ -32,7 +32,7 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	return s.bury(ctx, id, st)
 }
 
-// EndLease implements [driver.Operator].
+// EndLease implements [driver.Admin].
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	if !isLeaseID(id) {
 		return fmt.Errorf("end lease: %q is not the ID of a lease: %w", id, driver.ErrRefused)
@@ -40,7 +40,7 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 	return s.Revoke(ctx, id)
 }
 
-// RemoveClaim implements [driver.Operator].
+// RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	_, err := s.step(ctx, name, func(d *document) (bool, error) {
 		d.remove(token)
@@ -49,7 +49,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// Leases implements [driver.Operator].
+// Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	all, err := s.allLeases(ctx)
 	if err != nil {

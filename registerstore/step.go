@@ -120,7 +120,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // wrap says what was tried. It keeps the errors of a context and of the port, and nothing else of them becomes final: only ErrRefused is a register's to say.
 func (s *Store) wrap(what string, err error) error {
-	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoHeir} {
+	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoSuccessor} {
 		if errors.Is(err, not) {
 			return fmt.Errorf("%s: %s: %v", s.opts.Name, what, err)
 		}

@@ -16,10 +16,10 @@ import (
 )
 
 var (
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Asker    = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Operator = (*Store)(nil)
+	_ driver.Lister  = (*Store)(nil)
+	_ driver.Asker   = (*Store)(nil)
+	_ driver.Revoker = (*Store)(nil)
+	_ driver.Admin   = (*Store)(nil)
 )
 
 // letter is a request in a lease's mail node.

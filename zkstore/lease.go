@@ -121,7 +121,7 @@ func (s *Store) node(path string, data []byte, flags int32) *zk.CreateRequest {
 
 // final says whether err is an answer of the port.
 func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir)
+	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoSuccessor)
 }
 
 func (l *lease) ID() string         { return l.id }

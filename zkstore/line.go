@@ -253,7 +253,7 @@ func assemble(name string, dir looked, nodes []node, found []looked, foreign []s
 	}
 	for i, n := range nodes {
 		owner, value := decode(found[i].data)
-		st := driver.Standing{Owner: owner, Lease: n.lease, Slots: n.slots, Held: free(nodes, i), Token: uint64(found[i].stat.Czxid), Value: value}
+		st := driver.Entry{Owner: owner, Lease: n.lease, Slots: n.slots, Held: free(nodes, i), Token: uint64(found[i].stat.Czxid), Value: value}
 		if found[i].stat.EphemeralOwner == 0 {
 			st.Lease, st.Note = "", "has no session: it never ends by itself"
 		}
@@ -266,7 +266,7 @@ func assemble(name string, dir looked, nodes []node, found []looked, foreign []s
 	}
 	if ln.Holder != nil {
 		for _, child := range foreign {
-			ln.Waiters = append(ln.Waiters, driver.Standing{Note: "the node " + child + " is another program's: it does not count in this line"})
+			ln.Waiters = append(ln.Waiters, driver.Entry{Note: "the node " + child + " is another program's: it does not count in this line"})
 		}
 	}
 	return ln

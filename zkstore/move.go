@@ -150,7 +150,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		case own > 0 || c.want.Slots != 0:
 			return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
 		case at <= 0 || nodes[at].slots != 0:
-			return driver.ErrNoHeir
+			return driver.ErrNoSuccessor
 		case nodes[at].lease == l.id:
 			return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 		}

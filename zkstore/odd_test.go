@@ -98,8 +98,8 @@ func TestATransferThatFailsLeavesNoRecord(t *testing.T) {
 	l := grantAt(t, s, "a", 20*time.Second)
 	p := enterAt(t, l, name, "one")
 	p.Journal, p.Record = name, &driver.Record{Key: "k", Value: []byte("handed over")}
-	if err := l.(driver.Transferer).Transfer(within(t, 10*time.Second), p, p.Token+1000); !errors.Is(err, driver.ErrNoHeir) {
-		t.Fatalf("Transfer = %v, want ErrNoHeir", err)
+	if err := l.(driver.Transferer).Transfer(within(t, 10*time.Second), p, p.Token+1000); !errors.Is(err, driver.ErrNoSuccessor) {
+		t.Fatalf("Transfer = %v, want ErrNoSuccessor", err)
 	}
 	enterAt(t, l, name, "two") // displaces it
 	if all, err := s.(driver.Journal).Records(within(t, 10*time.Second), name, "", 10); err != nil || len(all) != 0 {

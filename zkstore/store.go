@@ -40,7 +40,7 @@ type Config struct {
 	Tick time.Duration
 }
 
-// Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner] and [driver.Operator] too.
+// Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner] and [driver.Admin] too.
 type Store struct {
 	config  Config
 	root    string

@@ -137,7 +137,7 @@ func stillStands(ctx context.Context, a *app, e *primacy.Election, id string) st
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	st, err := e.State(ctx)
-	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Standing) bool { return s.ID == id }) {
+	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Entry) bool { return s.ID == id }) {
 		return ""
 	}
 	return fmt.Sprintf("; %s stands in the line no more", id)
@@ -178,11 +178,11 @@ back. Exit 0 if it leads nothing any more; 1 if something is left because nobody
 
 // moveJSON is what became of one election.
 type moveJSON struct {
-	Name   string          `json:"name"`
-	Token  primacy.Token   `json:"token"`  // of the term that was to end
-	Result string          `json:"result"` // moved, left, late or failed
-	Leader *shown.Standing `json:"leader"` // who leads now
-	Error  string          `json:"error,omitempty"`
+	Name   string        `json:"name"`
+	Token  primacy.Token `json:"token"`  // of the term that was to end
+	Result string        `json:"result"` // moved, left, late or failed
+	Leader *shown.Entry  `json:"leader"` // who leads now
+	Error  string        `json:"error,omitempty"`
 	code   int
 }
 
@@ -237,7 +237,7 @@ func (d *drained) tell(move handover.Move) {
 func moveToJSON(move handover.Move) moveJSON {
 	m := moveJSON{Name: move.Name, Token: move.Token, Result: string(move.Result)}
 	if l := move.Now.Leader; l != nil {
-		j := shown.StandingOf(*l)
+		j := shown.EntryOf(*l)
 		m.Leader = &j
 	}
 	if move.Err != nil {

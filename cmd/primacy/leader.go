@@ -108,7 +108,7 @@ func awaitLeader(ctx context.Context, a *app, name string, o leaderOptions) (pri
 }
 
 func (o leaderOptions) met(st primacy.State) bool {
-	return slices.ContainsFunc(holders(st), func(h primacy.Standing) bool { return o.is == "" || h.ID == o.is })
+	return slices.ContainsFunc(holders(st), func(h primacy.Entry) bool { return o.is == "" || h.ID == o.is })
 }
 
 func printLeader(a *app, st primacy.State) error {

@@ -149,7 +149,7 @@ type runner struct {
 type contest struct {
 	win   func(context.Context, *primacy.Session) (*primacy.Term, error)
 	lock  bool
-	slots int           // as in primacy.Standing: 0 is exclusive
+	slots int           // as in primacy.Entry: 0 is exclusive
 	try   bool          // win or give up at once
 	wait  time.Duration // give up after so long; 0: never
 	late  int           // the exit code then

@@ -139,7 +139,7 @@ const lastTerms = 5
 // printLine prints one election with everybody in its line, and its last terms.
 func printLine(a *app, st primacy.State, past []primacy.Reign, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
-	row := func(place string, s primacy.Standing) {
+	row := func(place string, s primacy.Entry) {
 		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(string(s.Value)), cmp.Or(printable(s.Note), "-")})
 	}
 	if st.Leader == nil {
@@ -188,13 +188,13 @@ func leaderToken(st primacy.State) primacy.Token {
 func isShared(st primacy.State) bool {
 	all := st.Waiting
 	if st.Leader != nil {
-		all = append([]primacy.Standing{*st.Leader}, all...)
+		all = append([]primacy.Entry{*st.Leader}, all...)
 	}
-	return slices.ContainsFunc(all, func(s primacy.Standing) bool { return s.Slots != 0 })
+	return slices.ContainsFunc(all, func(s primacy.Entry) bool { return s.Slots != 0 })
 }
 
 // place says what a claim does in the line; in that of a shared lock, in the lock's words and beside whom.
-func place(does, inLock string, s primacy.Standing, shared bool) string {
+func place(does, inLock string, s primacy.Entry, shared bool) string {
 	if !shared {
 		return does
 	}

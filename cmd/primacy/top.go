@@ -115,7 +115,7 @@ const termJournals = "terms/"
 // topSource tells what a store can tell.
 func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 	src := top.Source{Store: st.Caps().Store, List: func(ctx context.Context) ([]primacy.State, error) { return s.List(ctx, prefix) }}
-	if o, ok := st.(driver.Overseer); ok {
+	if o, ok := st.(driver.LeaseViewer); ok {
 		src.Leases = o.Remaining
 	}
 	if j, ok := st.(driver.Journal); ok && st.Caps().Token != driver.TokenNone {

@@ -271,7 +271,7 @@ func handsOver(l driver.Lease) handing {
 func givesUp(l driver.Lease) handing {
 	return func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
 		err := handsOver(l)(ctx, l, p, heir)
-		if errors.Is(err, driver.ErrNoHeir) {
+		if errors.Is(err, driver.ErrNoSuccessor) {
 			_ = l.Release(ctx, p)
 		}
 		return err
@@ -290,7 +290,7 @@ func ignoresGone(l driver.Lease) handing {
 func silenceIsNoHeir(l driver.Lease) handing {
 	return func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
 		if err := handsOver(l)(ctx, l, p, heir); err != nil {
-			return driver.ErrNoHeir
+			return driver.ErrNoSuccessor
 		}
 		return nil
 	}

@@ -153,7 +153,7 @@ func line(t *testing.T, s driver.Store, name string) driver.Line {
 }
 
 // holder returns who holds the name, and fails if nobody does.
-func holder(t *testing.T, s driver.Store, name string) driver.Standing {
+func holder(t *testing.T, s driver.Store, name string) driver.Entry {
 	t.Helper()
 	ln := line(t, s, name)
 	if ln.Holder == nil {
@@ -211,7 +211,7 @@ func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 
 // final says whether err is an answer of the store. All others leave the outcome unknown.
 func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir)
+	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoSuccessor)
 }
 
 // pause waits a little between two tries.

@@ -155,8 +155,8 @@ func transferLeaves(t *testing.T, h Harness) {
 	j := journalsOf(t, s)
 	leases, places := handingQueue(t, h, name, 3)
 	from := transferer(t, leases[0])
-	if err := from.Transfer(soon(t), leaving(places[0], name, "none", "v"), places[2].Token+1); !errors.Is(err, driver.ErrNoHeir) {
-		t.Errorf("Transfer to nobody = %v, want ErrNoHeir", err)
+	if err := from.Transfer(soon(t), leaving(places[0], name, "none", "v"), places[2].Token+1); !errors.Is(err, driver.ErrNoSuccessor) {
+		t.Errorf("Transfer to nobody = %v, want ErrNoSuccessor", err)
 	}
 	wantRecords(t, j, name)
 	transfer(t, h, leases[0], leaving(places[0], name, "k", "handed over"), places[2].Token)

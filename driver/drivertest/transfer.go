@@ -135,8 +135,8 @@ func transferNoHeir(t *testing.T, h Harness) {
 	release(t, leases[2], places[2])
 	last := places[3].Token
 	for _, heir := range []uint64{places[2].Token, last + 1, last + 1000, 1<<64 - 1, 0, places[0].Token, places[0].Token - 1} {
-		if err := transferer(t, leases[0]).Transfer(soon(t), places[0], heir); !errors.Is(err, driver.ErrNoHeir) {
-			t.Errorf("Transfer to token %d of %+v = %v, want ErrNoHeir", heir, places, err)
+		if err := transferer(t, leases[0]).Transfer(soon(t), places[0], heir); !errors.Is(err, driver.ErrNoSuccessor) {
+			t.Errorf("Transfer to token %d of %+v = %v, want ErrNoSuccessor", heir, places, err)
 		}
 	}
 	ln := line(t, open(t, h), name)
@@ -158,8 +158,8 @@ func transferShared(t *testing.T, h Harness) {
 	name := unique()
 	leases, places := handingQueue(t, h, name, 1)
 	r := share(t, h, name, driver.Unlimited)
-	if err := transferer(t, leases[0]).Transfer(soon(t), places[0], r.p.Token); !errors.Is(err, driver.ErrNoHeir) {
-		t.Errorf("Transfer to a shared claim = %v, want ErrNoHeir", err)
+	if err := transferer(t, leases[0]).Transfer(soon(t), places[0], r.p.Token); !errors.Is(err, driver.ErrNoSuccessor) {
+		t.Errorf("Transfer to a shared claim = %v, want ErrNoSuccessor", err)
 	}
 	leads(t, h, places[0])
 }

@@ -66,7 +66,7 @@ func (w *world) stands(r *role, n int) {
 }
 
 // isForeign checks what is shown of a claim that another program entered.
-func (w *world) isForeign(s primacy.Standing, r *role) {
+func (w *world) isForeign(s primacy.Entry, r *role) {
 	w.Helper()
 	if s.ID != "" || !strings.Contains(s.Note, "another program") {
 		w.Errorf("%s is shown as %q, with the note %q", r.id, s.ID, s.Note)
@@ -77,7 +77,7 @@ func (w *world) isForeign(s primacy.Standing, r *role) {
 }
 
 // statusSays checks the program's own words: one line for each in the line, in its order, and the overview.
-func (w *world) statusSays(first, second, third *role, leader primacy.Standing) {
+func (w *world) statusSays(first, second, third *role, leader primacy.Entry) {
 	w.Helper()
 	rows := strings.Split(w.status(lineName), "\n")
 	rest := rows

@@ -103,8 +103,8 @@ func (l *line) count(how string, add func(*tally)) {
 }
 
 // succession looks for a leader and an heir: not the next in the line if there is another, for that one would lead anyway.
-func (s *stage) succession(l *line, rng *rand.Rand) (*succession, primacy.Standing, error) {
-	none := primacy.Standing{}
+func (s *stage) succession(l *line, rng *rand.Rand) (*succession, primacy.Entry, error) {
+	none := primacy.Entry{}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	st, err := s.asker.Election(l.name).State(ctx)

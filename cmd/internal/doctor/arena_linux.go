@@ -47,7 +47,7 @@ func (o Torture) Run(ctx context.Context) (*Verdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, operator := o.Store.(driver.Operator)
+	_, operator := o.Store.(driver.Admin)
 	if !operator {
 		conf.why = strings.TrimPrefix(conf.why+"; the store knows no way to remove a claim by hand", "; ")
 	}
@@ -301,7 +301,7 @@ func (a *arena) clean(ctx context.Context) ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	op, ok := a.o.Store.(driver.Operator)
+	op, ok := a.o.Store.(driver.Admin)
 	if ok {
 		ids, err := op.Leases(ctx, a.run)
 		if err != nil {

@@ -162,7 +162,7 @@ func (p *patient) line(ctx context.Context) []Check {
 		if held := 1 + len(all) - waiting; held > 1 {
 			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held, ln.Holder.Owner, ln.Holder.Token, waiting)
 		}
-		all = append([]driver.Standing{*ln.Holder}, all...)
+		all = append([]driver.Entry{*ln.Holder}, all...)
 	}
 	for _, s := range all {
 		if s.Note != "" {
@@ -233,7 +233,7 @@ func remains(ctx context.Context, st driver.Store, name, run string) (found []st
 	if ln.Holder != nil {
 		found = append(found, fmt.Sprintf("%d claims on %q", 1+len(ln.Waiters), name))
 	}
-	if op, ok := st.(driver.Operator); ok {
+	if op, ok := st.(driver.Admin); ok {
 		ids, err := op.Leases(ctx, run)
 		if err != nil {
 			return nil, err

@@ -86,7 +86,7 @@ func heal(_ *arena, p *player) {
 }
 
 // standing finds the player's claim in the line.
-func standing(ctx context.Context, a *arena, p *player) (s driver.Standing, held, ok bool) {
+func standing(ctx context.Context, a *arena, p *player) (s driver.Entry, held, ok bool) {
 	ln, err := a.o.Store.Line(ctx, a.name)
 	if err != nil {
 		return s, false, false
@@ -114,7 +114,7 @@ func removeClaim(ctx context.Context, a *arena, p *player) bool {
 		return false
 	}
 	r := removal{token: s.Token, who: p.id, from: now()}
-	err := a.o.Store.(driver.Operator).RemoveClaim(ctx, a.name, s.Token)
+	err := a.o.Store.(driver.Admin).RemoveClaim(ctx, a.name, s.Token)
 	r.to = until(err)
 	a.judge.removed(r)
 	return true
@@ -126,7 +126,7 @@ func endLease(ctx context.Context, a *arena, p *player) bool {
 		return false
 	}
 	r := removal{who: p.id, from: now()} // it may have won meanwhile, so all its terms are excused
-	err := a.o.Store.(driver.Operator).EndLease(ctx, s.Lease)
+	err := a.o.Store.(driver.Admin).EndLease(ctx, s.Lease)
 	r.to = until(err)
 	a.judge.removed(r)
 	return true

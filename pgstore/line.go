@@ -13,28 +13,29 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// observed is how often lines that somebody follows are asked for, all of them in one call. Hand-overs are pushed.
-const observed = 200 * time.Millisecond
+// watchPoll is how often lines that somebody follows are asked for, all of them in one call.
+// Hand-overs are pushed.
+const watchPoll = 200 * time.Millisecond
 
-// watch follows lines for all callers of Next.
-type watch struct {
-	s     *Store
+// lineWatch follows lines for all callers of Next.
+type lineWatch struct {
+	*db
 	mu    sync.Mutex
-	names map[string]*followed
+	names map[string]*watchedLine
 	runs  bool
-	poke  chan struct{}
+	now   chan struct{} // has the lines asked for now
 }
 
-// followed is a name that somebody follows.
-type followed struct {
+// watchedLine is a name that callers of Next follow.
+type watchedLine struct {
 	callers int
 	hash    string
 	at      uint64        // the revision that its callers know
 	moved   chan struct{} // closed when the line is no longer at it
 }
 
-func newWatch(s *Store) *watch {
-	return &watch{s: s, names: map[string]*followed{}, poke: make(chan struct{}, 1)}
+func newLineWatch(d *db) *lineWatch {
+	return &lineWatch{db: d, names: map[string]*watchedLine{}, now: make(chan struct{}, 1)}
 }
 
 // Line implements [driver.Store].
@@ -79,7 +80,7 @@ func (s *Store) lines(ctx context.Context, verb, sql, arg string) (all []driver.
 		if token == nil {
 			return nil
 		}
-		st := driver.Standing{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
+		st := driver.Entry{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
 		if ln := &all[len(all)-1]; ln.Holder == nil {
 			ln.Holder = &st
 		} else {
@@ -97,6 +98,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if err != nil || ln.Revision > after {
 			return ln, err
 		}
+		s.listener.listenToLines()
 		if err := s.watch.wait(ctx, name, ln.Revision); err != nil {
 			return driver.Line{}, err
 		}
@@ -104,24 +106,23 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 }
 
 // wait returns when the line may no longer be at that revision.
-func (w *watch) wait(ctx context.Context, name string, at uint64) error {
-	w.s.ear.observe()
+func (w *lineWatch) wait(ctx context.Context, name string, at uint64) error {
 	w.mu.Lock()
 	f := w.names[name]
 	if f == nil {
 		sum := sha256.Sum256([]byte(name))
-		f = &followed{hash: hex.EncodeToString(sum[:12]), at: at, moved: make(chan struct{})}
+		f = &watchedLine{hash: hex.EncodeToString(sum[:12]), at: at, moved: make(chan struct{})}
 		w.names[name] = f
 	}
-	if f.at != at { // callers who know different revisions: the older one has something to read, and reading does the newer one no harm
-		w.signal(f)
+	if f.at != at { // its callers know different revisions: for the older one the line has moved already
+		w.signalLocked(f)
 		f.at = max(f.at, at)
 	}
 	f.callers++
 	moved := f.moved
 	if !w.runs {
 		w.runs = true
-		w.s.work.Go(w.run)
+		w.work.Go(w.run)
 	}
 	w.mu.Unlock()
 	defer func() {
@@ -136,43 +137,43 @@ func (w *watch) wait(ctx context.Context, name string, at uint64) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-w.s.ctx.Done():
+	case <-w.ctx.Done():
 		return errClosed
 	}
 }
 
-// signal wakes those who wait. The caller has the mutex.
-func (w *watch) signal(f *followed) {
+// signalLocked wakes those who follow the line. The caller holds mu.
+func (w *lineWatch) signalLocked(f *watchedLine) {
 	close(f.moved)
 	f.moved = make(chan struct{})
 }
 
-// hint wakes who follows the line that was handed over.
-func (w *watch) hint(hash string) {
+// handedOver wakes those who follow the line with that hash.
+func (w *lineWatch) handedOver(hash string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, f := range w.names {
 		if f.hash == hash {
-			w.signal(f)
+			w.signalLocked(f)
 		}
 	}
 }
 
-// all has every line asked for now.
-func (w *watch) all() {
+// askNow has every line asked for now.
+func (w *lineWatch) askNow() {
 	select {
-	case w.poke <- struct{}{}:
+	case w.now <- struct{}{}:
 	default:
 	}
 }
 
 // run asks for all followed lines now and then, while there are any.
-func (w *watch) run() {
+func (w *lineWatch) run() {
 	for {
 		select {
-		case <-time.After(observed + jitter(observed/4)):
-		case <-w.poke:
-		case <-w.s.ctx.Done():
+		case <-time.After(watchPoll + jitter(watchPoll/4)):
+		case <-w.now:
+		case <-w.ctx.Done():
 			return
 		}
 		w.mu.Lock()
@@ -194,12 +195,12 @@ func (w *watch) run() {
 	}
 }
 
-// ask asks for some lines, and wakes who follows one that has moved.
-func (w *watch) ask(names []string, at []int64) {
-	ctx, cancel := context.WithTimeout(w.s.ctx, callLimit)
+// ask asks for some lines, and wakes those who follow one that has moved.
+func (w *lineWatch) ask(names []string, at []int64) {
+	ctx, cancel := context.WithTimeout(w.ctx, callLimit)
 	defer cancel()
 	var moved []string
-	err := w.s.do(ctx, "next", "SELECT * FROM {S}.moved($1::text[], $2::bigint[])", []any{names, at}, func(r pgx.Rows) error {
+	err := w.do(ctx, "next", "SELECT * FROM {S}.moved($1::text[], $2::bigint[])", []any{names, at}, func(r pgx.Rows) error {
 		moved = append(moved, "")
 		return r.Scan(&moved[len(moved)-1])
 	})
@@ -210,7 +211,7 @@ func (w *watch) ask(names []string, at []int64) {
 	defer w.mu.Unlock()
 	for _, name := range moved {
 		if f := w.names[name]; f != nil {
-			w.signal(f)
+			w.signalLocked(f)
 		}
 	}
 }

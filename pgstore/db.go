@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,16 +24,38 @@ var (
 	errClosed = errors.New("postgres: the store was closed")
 	// errBusy says that a transaction that was fenced with the claim is under way. Nothing happened.
 	errBusy = errors.New("a transaction that was fenced with the claim is under way")
-	// errLocal says that a commit is on the primary's disk, and not known to be on the standby's: its server answers "success".
+	// errLocal says that a commit is on the primary's disk, and not known to be on the standby's.
+	// The server answers "success" all the same.
 	errLocal = errors.New("the wait for the synchronous standby was cancelled: whether the write lasts is not known")
 )
 
 // warned is the key under which a connection counts the server's warnings.
 const warned = "primacy.warned"
 
-// patience is how long the server bears a client that does not answer, or does not read what it is sent: with what it has under way it keeps a line
-// from all others.
-const patience = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 10000"
+// clientLimits has the server give up a client that does not answer, or does not read what it is
+// sent. Such a client's transaction would keep a line locked for all others.
+const clientLimits = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; " +
+	"SET tcp_keepalives_count = 3; SET tcp_user_timeout = 10000"
+
+// db runs statements on PostgreSQL.
+type db struct {
+	schema *schema
+	cfg    *pgxpool.Config
+	hosts  string // for errors
+	pool   *pgxpool.Pool
+
+	ctx    context.Context // ends with Store.Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // what runs until Store.Close
+}
+
+// newDB sets the configuration up for the store. The caller makes the pool.
+func newDB(cfg *pgxpool.Config, c *schema) *db {
+	tune(cfg)
+	d := &db{schema: c, cfg: cfg, hosts: hostsOf(&cfg.ConnConfig.Config)}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d
+}
 
 // tune sets a pool's configuration up for the store.
 func tune(cfg *pgxpool.Config) {
@@ -53,8 +76,8 @@ func tune(cfg *pgxpool.Config) {
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	after := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if _, err := conn.PgConn().Exec(ctx, patience).ReadAll(); err != nil && conn.IsClosed() {
-			return err // one that the server does not know is none
+		if _, err := conn.PgConn().Exec(ctx, clientLimits).ReadAll(); err != nil && conn.IsClosed() {
+			return err // a setting that this server does not know is left out
 		}
 		if after != nil {
 			return after(ctx, conn)
@@ -76,20 +99,43 @@ func tune(cfg *pgxpool.Config) {
 }
 
 // connect opens a connection of our own, with the pool's configuration.
-func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
-	c := s.cfg.ConnConfig.Copy()
-	if s.cfg.BeforeConnect != nil {
-		if err := s.cfg.BeforeConnect(ctx, c); err != nil {
+func (d *db) connect(ctx context.Context) (*pgx.Conn, error) {
+	c := d.cfg.ConnConfig.Copy()
+	if d.cfg.BeforeConnect != nil {
+		if err := d.cfg.BeforeConnect(ctx, c); err != nil {
 			return nil, err
 		}
 	}
 	conn, err := pgx.ConnectConfig(ctx, c)
-	if err == nil && s.cfg.AfterConnect != nil {
-		if err = s.cfg.AfterConnect(ctx, conn); err != nil {
+	if err == nil && d.cfg.AfterConnect != nil {
+		if err = d.cfg.AfterConnect(ctx, conn); err != nil {
 			discard(conn)
 		}
 	}
 	return conn, err
+}
+
+// connectFirst connects, and waits for a server that is starting or full, or does not answer.
+func (d *db) connectFirst(ctx context.Context) (*pgx.Conn, error) {
+	for {
+		conn, err := d.connect(ctx)
+		var pe *pgconn.PgError
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return conn, err
+		case errors.As(err, &pe):
+			if pe.Code != "57P03" && pe.Code != "53300" {
+				return nil, err
+			}
+		case !timeout(err):
+			return nil, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // discard closes a connection without waiting for its server.
@@ -102,10 +148,11 @@ func discard(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// query runs one statement and reads its rows. An answer that the standby may not know of is an error.
+// query runs one statement and reads its rows. An answer that the standby may not have is errLocal.
 //
-// It is one message, which the server has as a whole or not at all. As several, of which the last says that it may commit, it would have the line
-// until a link that has died in between is given up.
+// The statement is one message, which reaches the server as a whole or not at all. Sent as several,
+// of which the last commits, it would keep the line locked when the link dies before the last one,
+// until the server gives the link up.
 func query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
 	before, _ := conn.PgConn().CustomData()[warned].(int)
 	rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
@@ -132,29 +179,29 @@ func query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan fun
 }
 
 // do runs one statement on a connection of the pool.
-func (s *Store) do(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
+func (d *db) do(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s.ctx.Err() != nil {
+	if d.ctx.Err() != nil {
 		return errClosed
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return s.wrap(ctx, verb, err)
+		return d.wrap(ctx, verb, err)
 	}
-	err = query(ctx, conn.Conn(), s.schema.fill.Replace(sql), args, scan)
+	err = query(ctx, conn.Conn(), d.schema.fill.Replace(sql), args, scan)
 	conn.Release()
 	if err != nil && readOnly(err) {
-		s.pool.Reset() // all of them lead to a server that is no primary any more
+		d.pool.Reset() // all of them lead to a server that is no primary any more
 	}
-	return s.wrap(ctx, verb, err)
+	return d.wrap(ctx, verb, err)
 }
 
-// patiently runs a statement again while a fenced transaction keeps it from being carried out.
-func (s *Store) patiently(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
+// doUnfenced runs a statement again while a fenced transaction keeps it from being carried out.
+func (d *db) doUnfenced(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		err := s.do(ctx, verb, sql, args, scan)
+		err := d.do(ctx, verb, sql, args, scan)
 		if !errors.Is(err, errBusy) {
 			return err
 		}
@@ -171,25 +218,27 @@ func readOnly(err error) bool {
 	return errors.As(err, &pe) && pe.Code == "25006"
 }
 
-// final says what PostgreSQL's answer means where it is final: nothing happened, and asked again it says the same.
+// final says whether an error of PostgreSQL is final: nothing happened, and a repeated call would
+// get the same answer.
 func final(pe *pgconn.PgError) bool {
 	switch pe.Code {
 	case "42501", "PR001": // no permission, wrong isolation
 		return true
 	}
 	switch pe.Code[:min(2, len(pe.Code))] {
-	case "28", "3D", "3F", "42", "54", "22": // login, no database, no schema, no table or function, too large, unfit values
+	// login, no database, no schema, no table or function, too large, values that do not fit
+	case "28", "3D", "3F", "42", "54", "22":
 		return true
 	}
 	return false
 }
 
-// wrap makes the one line that people read.
-func (s *Store) wrap(ctx context.Context, verb string, err error) error {
+// wrap returns the error of a call in one line, for people: with the hosts, without passwords.
+func (d *db) wrap(ctx context.Context, verb string, err error) error {
 	if err == nil {
 		return nil
 	}
-	at := "postgres " + s.hosts + ": " + verb
+	at := "postgres " + d.hosts + ": " + verb
 	var pe *pgconn.PgError
 	switch {
 	case errors.Is(err, driver.ErrRefused):
@@ -202,7 +251,7 @@ func (s *Store) wrap(ctx context.Context, verb string, err error) error {
 		return fmt.Errorf("%s: %s (SQLSTATE %s)", at, line(pe.Message), pe.Code)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", at, ctx.Err())
-	case s.ctx != nil && s.ctx.Err() != nil:
+	case d.ctx.Err() != nil:
 		return errClosed
 	}
 	if timeout(err) || errors.Is(err, context.Canceled) {
@@ -214,17 +263,23 @@ func (s *Store) wrap(ctx context.Context, verb string, err error) error {
 // line makes one line of a text that may have several.
 func line(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// misfits are fixed words of the parser, the more telling first.
-var misfits = []string{"sslmode is invalid", "unable to read CA file", "unable to add CA to cert pool", `both "sslcert" and "sslkey" are required`, "unable to read sslkey",
-	"failed to decode sslkey", "unable to find sslpassword", "unable to decrypt key", "unable to read cert", "unable to load cert", "failed to configure TLS",
-	"invalid sslcertmode", "invalid connect_timeout", "could not match port numbers to hosts", "invalid port", "unknown target_session_attrs", "min_protocol_version",
-	"max_protocol_version", "unknown channel_binding", "invalid require_auth", "failed to read service", "statement_cache_capacity", "description_cache_capacity",
-	"default_query_exec_mode", "pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime_jitter", "pool_max_conn_lifetime",
-	"pool_max_conn_idle_time", "pool_health_check_period", "failed to parse as keyword/value", "failed to parse as URL"}
+// parseFaults are fixed words of the parser's errors, the more telling first.
+var parseFaults = []string{
+	"sslmode is invalid", "unable to read CA file", "unable to add CA to cert pool",
+	`both "sslcert" and "sslkey" are required`, "unable to read sslkey", "failed to decode sslkey",
+	"unable to find sslpassword", "unable to decrypt key", "unable to read cert", "unable to load cert",
+	"failed to configure TLS", "invalid sslcertmode", "invalid connect_timeout",
+	"could not match port numbers to hosts", "invalid port", "unknown target_session_attrs",
+	"min_protocol_version", "max_protocol_version", "unknown channel_binding", "invalid require_auth",
+	"failed to read service", "statement_cache_capacity", "description_cache_capacity",
+	"default_query_exec_mode", "pool_max_conns", "pool_min_conns", "pool_min_idle_conns",
+	"pool_max_conn_lifetime_jitter", "pool_max_conn_lifetime", "pool_max_conn_idle_time",
+	"pool_health_check_period", "failed to parse as keyword/value", "failed to parse as URL",
+}
 
-// unfit says why a connection string cannot be used. The parser's own text quotes the string, with a password it did not know for one: only its fixed words are
-// passed on.
-func unfit(err error) string {
+// parseFault says why a connection string cannot be used. The parser's own text quotes the string,
+// with a password that it did not take for one: only its fixed words are passed on.
+func parseFault(err error) string {
 	if err == nil { // there is none
 		return ""
 	}
@@ -232,7 +287,7 @@ func unfit(err error) string {
 	if at := strings.LastIndex(text, "`: "); at >= 0 {
 		text = text[at:]
 	}
-	for _, known := range misfits {
+	for _, known := range parseFaults {
 		if strings.Contains(text, known) {
 			return known + ": "
 		}
