@@ -142,7 +142,7 @@ func allStates(ctx context.Context, a *app) []primacy.State {
 	if err != nil {
 		return nil
 	}
-	s, err := primacy.NewSession(st, primacy.Options{ID: "completion"})
+	s, err := primacy.NewSession(st, &primacy.Options{ID: "completion"})
 	if err != nil {
 		return nil
 	}

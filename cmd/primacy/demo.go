@@ -208,7 +208,7 @@ func (d *demo) freeze(_ context.Context, n *node) error {
 func (d *demo) resign(ctx context.Context, n *node) error {
 	d.view.line("%s is asked to resign: it stops its work, then the next one leads", n.id)
 	n.set("resigning")
-	_, err := d.e.Ask(ctx, "the demo asks")
+	_, err := d.e.Ask(ctx, primacy.Request{Reason: "the demo asks"})
 	return err
 }
 

@@ -44,7 +44,7 @@ func askToResign(ctx context.Context, a *app, name, reason string, wait time.Dur
 	e := s.Election(name)
 	askCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	token, err := e.Ask(askCtx, reason)
+	token, err := e.Ask(askCtx, primacy.Request{Reason: reason})
 	if errors.Is(err, primacy.ErrNoLeader) {
 		return fail(exitNo, "nobody leads %s", name)
 	}
@@ -108,7 +108,7 @@ func askToTransfer(ctx context.Context, a *app, name, to, reason string, wait ti
 		a.say("%s leads %s already, under token %d", to, name, now.Leader.Token)
 		return printLeader(a, now)
 	}
-	token, err := e.AskTransfer(askCtx, to, reason)
+	token, err := e.Ask(askCtx, primacy.Request{To: to, Reason: reason})
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)

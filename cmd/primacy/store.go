@@ -110,7 +110,7 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*
 		return nil, nil, nil, err
 	}
 	o.ID, o.TTL, o.Logger = a.id, a.ttl, a.logger()
-	s, err := primacy.NewSession(st, o)
+	s, err := primacy.NewSession(st, &o)
 	if err != nil {
 		closeStore()
 		return nil, nil, nil, err

@@ -86,7 +86,7 @@ func askPrimacy(ctx context.Context, s *primacy.Session, c lockCall) (*primacy.T
 		}
 	}
 	if c.kind == kindBare {
-		if m := s.Mutex(c.name); c.try {
+		if m := s.Mutex(c.name, nil); c.try {
 			return m.TryLock(ctx)
 		} else {
 			return m.Lock(ctx)

@@ -152,7 +152,7 @@ func (i *installed) session(t testing.TB, ttl time.Duration) *primacy.Session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	s, err := primacy.NewSession(st, primacy.Options{ID: "judge", TTL: ttl})
+	s, err := primacy.NewSession(st, &primacy.Options{ID: "judge", TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

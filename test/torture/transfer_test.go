@@ -71,7 +71,7 @@ func handOver(how string, disturb disturbance) func(*stage, *line, *rand.Rand) (
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), l.ttl)
 		defer cancel()
-		token, err := s.asker.Election(l.name).AskTransfer(ctx, heir.ID, "torture: "+how)
+		token, err := s.asker.Election(l.name).Ask(ctx, primacy.Request{To: heir.ID, Reason: "torture: " + how})
 		if err != nil {
 			<-done
 			l.count(how, func(t *tally) { t.refused++ })

@@ -1,14 +1,11 @@
 package zkstore
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"slices"
-	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -29,7 +26,7 @@ func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 	t.Helper()
 	client, server := net.Pipe()
 	t.Cleanup(func() { client.Close(); server.Close() })
-	w = &wire{Conn: client, zxid: new(atomic.Int64), count: new(atomic.Uint32), muted: func() bool { return false }}
+	w = newWire(client, &link{})
 	next = func() {
 		t.Helper()
 		b := make([]byte, 4)
@@ -49,7 +46,7 @@ func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 // What is told of events must have been told when an answer to a request behind them is: on that rests who waits.
 func TestAnAnswerWaitsForTheEventsBeforeIt(t *testing.T) {
 	w, server, next := piped(t)
-	first, second := w.begin(readPacket(codeChildren, "/a", false)), w.begin(deletePacket("/b"))
+	first, second := w.own.begin(readPacket(codeChildren, "/a", false)), w.own.begin(deletePacket("/b"))
 	go server.Write(append(frame(-1, -1, 0, "an event"), append(frame(isFirst, 7, 0, "body"), frame(isFirst+1, 8, -101, "")...)...))
 	next()
 	select {
@@ -73,9 +70,9 @@ func TestALostConnectionAnswersAllWhoWait(t *testing.T) {
 		func(w *wire, server net.Conn) { server.Close(); _, _ = w.Read(make([]byte, 4)) },
 	} {
 		w, server, _ := piped(t)
-		before := w.begin(deletePacket("/a"))
+		before := w.own.begin(deletePacket("/a"))
 		lose(w, server)
-		for _, answer := range []<-chan reply{before, w.begin(deletePacket("/b"))} {
+		for _, answer := range []<-chan reply{before, w.own.begin(deletePacket("/b"))} {
 			select {
 			case r := <-answer:
 				if r.err != errLost {
@@ -85,31 +82,6 @@ func TestALostConnectionAnswersAllWhoWait(t *testing.T) {
 				t.Fatal("no answer")
 			}
 		}
-	}
-}
-
-// A server that knows less than what was seen must refuse the session. go-zookeeper does not count answers that are not its own.
-func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
-	w, server, next := piped(t)
-	answer := w.begin(deletePacket("/a"))
-	go server.Write(append(frame(isFirst, 1<<40, 0, ""), frame(-1, -1, 0, "an event")...))
-	next()
-	next()
-	<-answer
-	for _, known := range []int64{5, 1<<40 + 1} {
-		client, server := net.Pipe()
-		again := &wire{Conn: client, zxid: w.zxid, muted: w.muted}
-		asks := make([]byte, 48)
-		binary.BigEndian.PutUint64(asks[8:], uint64(known))
-		go again.Write(asks)
-		got := make([]byte, len(asks))
-		if _, err := io.ReadFull(server, got); err != nil {
-			t.Fatal(err)
-		}
-		if zxid := int64(binary.BigEndian.Uint64(got[8:])); zxid != max(known, 1<<40) {
-			t.Errorf("asks for the session with zxid %x, known were %x to go-zookeeper and %x", zxid, known, int64(1)<<40)
-		}
-		client.Close()
 	}
 }
 
@@ -146,49 +118,34 @@ func TestAnswersAreReadOrRefused(t *testing.T) {
 	}
 }
 
-// What a waiter knows of those in front, and what it makes of it.
-func TestWhenItIsAWaitersTurn(t *testing.T) {
-	const gen = 3
-	for _, c := range []struct {
-		what        string
-		front       int
-		gone        []int // of those in front, from 0
-		by          uint64
-		lost        bool
-		unguarded   bool
-		turn, looks bool
-	}{
-		{what: "both went, the first first", front: 2, gone: []int{0, 1}, by: gen, turn: true},
-		{what: "both went, the last first", front: 2, gone: []int{1, 0}, by: gen, turn: true},
-		{what: "only the one in front went", front: 2, gone: []int{1}, by: gen},
-		{what: "the one in front went, and more wait than are watched", front: 6, gone: []int{5}, by: gen, looks: true},
-		{what: "all who are watched went", front: 6, gone: []int{3, 4, 5}, by: gen, looks: true},
-		{what: "by an earlier connection", front: 1, gone: []int{0}, by: gen - 1},
-		{what: "our own node is not watched", front: 1, gone: []int{0}, by: gen, unguarded: true, looks: true},
-		{what: "another's node changed", front: 2, gone: []int{0, 1}, by: gen, lost: true, looks: true},
-	} {
-		l := &lease{link: &link{gen: gen, dead: make(chan struct{})}}
-		v := &vigil{l: l, c: &claim{arm: 1, armGen: gen, left: make(chan struct{})}, watched: map[string]func(){}, woken: make(chan struct{}, 1), gone: map[string]uint64{}, lost: map[string]bool{}}
-		if c.unguarded {
-			v.c.arm = 0
+// A server takes what was committed for its client's request by the number: one of another connection, which is committed late, must not be told as a later one's answer.
+func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
+	old, _, _ := piped(t)
+	w, server, next := piped(t)
+	l := joined(old, Config{})
+	w.link, w.own.count = l, &l.count
+	old.own.begin(deletePacket("/a"))
+	answer := w.own.begin(deletePacket("/b"))
+	go server.Write(append(frame(isFirst, 7, 0, ""), frame(isFirst+1, 8, -101, "")...))
+	next()
+	select {
+	case r := <-answer:
+		t.Fatalf("the answer to another connection's request was taken for its own: %+v", r)
+	default:
+	}
+	next()
+	if r := <-answer; !errors.Is(r.err, errorOf(-101)) {
+		t.Errorf("answer %+v", r)
+	}
+	if n := len(w.own.waiting); n != 0 {
+		t.Errorf("%d answers are awaited", n)
+	}
+	for _, n := range []uint32{0, 1, 1<<30 - 1, 1 << 30, 1<<32 - 1} {
+		if number := ourNumber(n); number >= -8 || !isOurs(number) {
+			t.Errorf("request %d has number %d", n, number)
 		}
-		nodes := make([]node, c.front+1)
-		for i := range nodes {
-			nodes[i] = node{path: strconv.Itoa(i)}
-		}
-		v.seen = &sight{nodes, c.front, gen}
-		for _, n := range lookouts(nodes, c.front) {
-			v.watched[n.path] = func() {}
-		}
-		for _, i := range c.gone {
-			v.tell(nodes[i].path, true, c.by)
-		}
-		if c.lost {
-			v.tell(nodes[0].path, false, gen)
-		}
-		turn, err := v.wait(context.Background())
-		if turn != c.turn || err != nil || !turn && (v.seen == nil) != c.looks {
-			t.Errorf("%s: turn %v, looks again %v, %v; want %v, %v", c.what, turn, v.seen == nil, err, c.turn, c.looks)
-		}
+	}
+	if isOurs(-1) || isOurs(-2) || isOurs(-4) || isOurs(-8) || isOurs(1) {
+		t.Error("a number of ZooKeeper's was taken for ours")
 	}
 }
