@@ -1,4 +1,4 @@
-package history
+package safety
 
 import (
 	"errors"
@@ -84,7 +84,8 @@ func TestCheckBites(t *testing.T) {
 	}
 }
 
-// TestCheckAgreesWithEveryPair compares the sweep with the rule itself, said of every pair of intervals.
+// TestCheckAgreesWithEveryPair compares the sweep with the rule itself, said of every pair of
+// intervals.
 func TestCheckAgreesWithEveryPair(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	good, bad := 0, 0
@@ -137,7 +138,7 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Interval{{"n", 7, "a", 100, 300}, {"n", 9, "a", 900, 900}, {"n", 8, "b", 400, 500}}
+	want := []Interval{{"n", 7, "a", 100, 300}, {"n", 8, "b", 400, 500}, {"n", 9, "a", 900, 900}}
 	if len(history) != len(want) {
 		t.Fatalf("Read = %v, want %v", history, want)
 	}

@@ -1,4 +1,4 @@
-package history
+package safety
 
 import (
 	"fmt"
@@ -29,17 +29,18 @@ func (s Stamp) String() string {
 	return fmt.Sprintf("write %d of %s under token %d", s.Seq, s.Who, s.Token)
 }
 
-// Write is one call on a fenced resource, as its caller saw it. Both times are on one clock; Return is when the answer
-// came or the caller gave up.
+// Write is one call on a fenced resource, as its caller saw it. Both times are on one clock; Return
+// is when the answer came or the caller gave up.
 type Write struct {
 	Stamp
 	Call, Return time.Duration
 	Outcome      Outcome
 }
 
-// CheckFence returns nil if log, what a fenced resource has applied in its order, could follow from writes, what its callers
-// were told: tokens never go back in the log, no write is in it twice, each acknowledged write is in it (none was lost), and
-// no refused one is. Writes in the log whose callers died before they could tell of them are no fault.
+// CheckFence returns nil if log, what a fenced resource has applied in its order, could follow from
+// writes, what its callers were told: tokens never go back in the log, no write is in it twice,
+// each acknowledged write is in it (none was lost), and no refused one is. Writes in the log whose
+// callers died before they could tell of them are no fault.
 func CheckFence(log []Stamp, writes []Write) error {
 	if _, err := LostWrites(log, writes); err != nil {
 		return err
@@ -62,7 +63,8 @@ func CheckFence(log []Stamp, writes []Write) error {
 	return nil
 }
 
-// LostWrites returns how many writes were acknowledged and are not in the log, with an error that names the first.
+// LostWrites returns how many writes were acknowledged and are not in the log, with an error that
+// names the first.
 func LostWrites(log []Stamp, writes []Write) (int, error) {
 	applied := make(map[Stamp]bool, len(log))
 	for _, s := range log {
@@ -80,8 +82,9 @@ func LostWrites(log []Stamp, writes []Write) (int, error) {
 	return lost, first
 }
 
-// ReadWrites reads what one or more writers recorded: lines "call_ns return_ns token id seq ok|stale|unknown". Empty lines, those
-// that begin with #, and a last one without its end are skipped.
+// ReadWrites reads what one or more writers recorded: lines "call_ns return_ns token id seq
+// ok|stale|unknown". Empty lines, those that begin with #, and a last one without its end are
+// skipped.
 func ReadWrites(records ...io.Reader) ([]Write, error) {
 	var writes []Write
 	for i, r := range records {

@@ -1,4 +1,4 @@
-package history
+package safety
 
 import (
 	"strings"
