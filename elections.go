@@ -117,9 +117,7 @@ func (es *Elections) Stand(names ...string) error {
 	}
 	es.mu.Unlock()
 	for i, name := range fresh {
-		if !es.queueUp(name, first+uint32(i)) {
-			es.s.unkeep(name) // the store hears nothing of who waits here
-		}
+		es.queueUp(name, first+uint32(i))
 	}
 	return nil
 }

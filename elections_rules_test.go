@@ -112,23 +112,6 @@ func TestAStoreThatDoesNotAnswerIsNotHammeredByMany(t *testing.T) {
 	})
 }
 
-func TestALockThatIsKeptIsGivenUpForElections(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		s := b.session("a", b.store, Options{})
-		term, err := s.MutexWith("n", MutexOptions{Keep: true}).Lock(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = term.Resign(context.Background()) // and kept
-		es := s.Elections(nil)
-		_ = es.Stand("n")
-		synctest.Wait()
-		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
-			t.Error(won[0].Check())
-		}
-	})
-}
-
 func TestTenThousandLinesPushNoWarningOut(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var mu sync.Mutex
@@ -238,7 +221,7 @@ func TestElectionsOfATermAskedBeforeItWasYielded(t *testing.T) {
 		synctest.Wait()
 		_ = es2.Stand("n")
 		synctest.Wait()
-		asked, err := second.Election("n").Ask(context.Background(), "my turn")
+		asked, err := second.Election("n").Ask(context.Background(), Request{Reason: "my turn"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func TestAnAskThatOvertakesTheAnswerOfWaitIsHeard(t *testing.T) {
 		go func() { won <- b.lead(s2, "n") }()
 		synctest.Wait()
 		_ = t1.Resign(context.Background())
-		tok, err := s1.Election("n").Ask(context.Background(), "please")
+		tok, err := s1.Election("n").Ask(context.Background(), Request{Reason: "please"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -119,7 +119,7 @@ func TestWorkThatOutlivesItsRightIsEndedSoonAfterSuspend(t *testing.T) {
 		var tok atomic.Uint64
 		go func() {
 			defer close(done)
-			_ = s.Candidate("n", &CandidateOptions{Once: true}).Run(context.Background(), func(_ context.Context, t *Term) error {
+			_ = s.Candidate("n", nil).RunOnce(context.Background(), func(_ context.Context, t *Term) error {
 				tok.Store(uint64(t.Token()))
 				<-release
 				return nil

@@ -200,8 +200,6 @@ func (l *lease) deliver(n driver.News) {
 		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	case n.Held:
 		c.woken(n.Place)
-	case n.Wanted:
-		c.wanted(n.Place.ID)
 	case n.Request != nil:
 		c.asked(n.Place.ID, *n.Request)
 	}
@@ -209,14 +207,6 @@ func (l *lease) deliver(n driver.News) {
 
 // join takes a claim in, unless the lease is ending: each claim that joined hears of the end.
 func (l *lease) join(c *claim) bool {
-	if c.heard == nil {
-		defer l.s.unkeep(c.name) // after the lock: what this process keeps itself, no store tells it to give up
-	}
-	return l.admit(c)
-}
-
-// admit is join for who calls unkeep himself.
-func (l *lease) admit(c *claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ending != core.None {

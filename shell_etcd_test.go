@@ -307,7 +307,7 @@ func (a *contender) run() {
 		default:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		term, err := a.m.sess.Election(a.name).Campaign(ctx, []byte("v"))
+		term, err := a.m.sess.Election(a.name).Campaign(ctx, &CampaignOptions{Value: []byte("v")})
 		cancel()
 		if err == nil {
 			a.lead(term, last)

@@ -89,7 +89,7 @@ func TestALeaseThatIsGoneEndsAllItsTermsBeforeItTellsTheFirst(t *testing.T) {
 		terms, stop, done := make(chan *Term, 2), make(chan struct{}), make(chan error, 2)
 		for _, name := range []string{"m", "n"} {
 			go func() {
-				done <- s.Candidate(name, &CandidateOptions{Once: true}).Run(context.Background(), func(_ context.Context, t *Term) error {
+				done <- s.Candidate(name, nil).RunOnce(context.Background(), func(_ context.Context, t *Term) error {
 					terms <- t
 					<-stop
 					return nil

@@ -238,19 +238,27 @@ func (c *claim) weigh(r driver.Request) (uint64, error) {
 	return uint64(heir.Token), nil
 }
 
-// AskTransfer asks the present leader to hand the name over to the candidate with the session ID to: its term's context ends for
-// ErrTransferred, and once its work has stopped the heir leads. The leader looks whether the heir stands and, if it does not, leads on.
-// If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died, and whose lease has not run out yet,
-// still stands: then nobody leads until it has.
+// Request is what the present leader is asked for. The zero value asks it to resign.
+type Request struct {
+	To     string // the ID of the session to hand over to; empty: whoever is next in the line
+	Reason string // told to the leader
+}
+
+// Ask asks the present leader to give the name up. Its term's context ends for ErrResigned, or with To for ErrTransferred, and once its work has
+// stopped the name is released, or handed over. Ask returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody
+// leads, ErrInvalid if the leader cannot be asked. It repeats the request until the store has taken it, also to a new leader if the term
+// ended meanwhile, or ctx ends (ErrUnreachable).
 //
-// The line is looked at first: ErrNoLeader if nobody leads, ErrNotStanding with who does stand, ErrInvalid if to leads already, or if the
-// leader cannot be asked. Reason is told to the leader. It returns the token of the term that was asked, without waiting for its end. It repeats
-// the request until the store has taken it, also to a new leader if the term ended meanwhile, or ctx ends (ErrUnreachable).
-func (e *Election) AskTransfer(ctx context.Context, to, reason string) (Token, error) {
-	if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", to)); err != nil {
-		return 0, err
+// With To the line is looked at first: ErrNotStanding with who does stand, ErrInvalid if To leads already. The leader looks whether the heir stands
+// and, if it does not, leads on. If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died,
+// and whose lease has not run out yet, still stands: then nobody leads until it has.
+func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
+	if r.To != "" {
+		if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", r.To)); err != nil {
+			return 0, err
+		}
 	}
-	return e.ask(ctx, driver.Request{To: to, Reason: reason})
+	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason})
 }
 
 // ask brings a request to whoever leads.

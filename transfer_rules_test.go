@@ -115,9 +115,9 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "a", c.tap, CandidateOptions{}, 0)
-		elder := c.candidate(r, "h", c.tap, CandidateOptions{}, 0)
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 5}, 0)
+		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
+		elder := c.candidate(r, "h", c.tap, CampaignOptions{}, 0)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, 0)
 		c.after(r, 10*time.Minute, "a")
 		elder()
 		c.after(r, steadyHere+lateHere+time.Second, "ah")

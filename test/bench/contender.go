@@ -38,8 +38,7 @@ type Session interface {
 
 // LockOptions ask for what a library may not have; then they mean nothing.
 type LockOptions struct {
-	Turns int  // goroutines of the process that hold in a row before others may; 0: the library's own choice
-	Keep  bool // keep a released lock until somebody else wants it
+	Turns int // goroutines of the process that hold in a row before others may; 0: the library's own choice
 }
 
 // Lock is a lock of one goroutine, or of several where the contender is Local.

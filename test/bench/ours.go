@@ -38,7 +38,7 @@ type ourProcess struct{ store driver.Store }
 func (p *ourProcess) Close() { p.store.Close() }
 
 func (p *ourProcess) Session(ctx context.Context, ttl time.Duration) (Session, error) {
-	s, err := primacy.NewSession(p.store, primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
+	s, err := primacy.NewSession(p.store, &primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (s *ourSession) Stand(ctx context.Context, names []string, won func(string,
 }
 
 func (s *ourSession) Lock(name string, o LockOptions) Lock {
-	return ourLock{s.s.MutexWith(name, primacy.MutexOptions{Turns: o.Turns, Keep: o.Keep})}
+	return ourLock{s.s.Mutex(name, &primacy.MutexOptions{Turns: o.Turns})}
 }
 
 type ourLock struct{ m *primacy.Mutex }

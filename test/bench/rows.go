@@ -12,7 +12,7 @@ func benches(kind string) []*Bench {
 	if kind != "etcd" {
 		return slices.Concat(aloneBenches(), passBenches(), wireBenches(), endBenches())
 	}
-	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), keepBenches(), checkBenches(), manyBenches(),
+	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), checkBenches(), manyBenches(),
 		crowdBenches(), steadyBenches(), safetyBenches(), frozenBenches(), crashBenches(), programBenches())
 }
 

@@ -64,7 +64,7 @@ func leaderMain(text string) error {
 	if err != nil {
 		return err
 	}
-	session, err := primacy.NewSession(store, primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
+	session, err := primacy.NewSession(store, &primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
 	if err != nil {
 		return err
 	}

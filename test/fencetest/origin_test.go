@@ -51,7 +51,7 @@ func firstStamp(t *testing.T, srv *etcdtest.Server) fence.Stamp {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	session, err := primacy.NewSession(store, primacy.Options{TTL: 10 * time.Second})
+	session, err := primacy.NewSession(store, &primacy.Options{TTL: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

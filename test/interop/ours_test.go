@@ -34,11 +34,11 @@ func ofLock(t *primacy.Term) uint64     { return uint64(t.Token()) }
 func ofElection(t *primacy.Term) uint64 { return scale(uint64(t.Token())) }
 
 func lock(ctx context.Context, s *primacy.Session, _ string) (*primacy.Term, error) {
-	return s.Mutex(lineName).Lock(ctx)
+	return s.Mutex(lineName, nil).Lock(ctx)
 }
 
 func tryLock(ctx context.Context, s *primacy.Session, _ string) (*primacy.Term, error) {
-	return s.Mutex(lineName).TryLock(ctx)
+	return s.Mutex(lineName, nil).TryLock(ctx)
 }
 
 func read(ctx context.Context, s *primacy.Session, _ string) (*primacy.Term, error) {
@@ -50,7 +50,7 @@ func tryRead(ctx context.Context, s *primacy.Session, _ string) (*primacy.Term, 
 }
 
 func campaign(ctx context.Context, s *primacy.Session, id string) (*primacy.Term, error) {
-	return s.Election(lineName).Campaign(ctx, []byte("of "+id))
+	return s.Election(lineName).Campaign(ctx, &primacy.CampaignOptions{Value: []byte("of " + id)})
 }
 
 var (

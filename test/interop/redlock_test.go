@@ -39,7 +39,7 @@ func plain(t *testing.T, servers []*redistest.Server) *redlockstore.Store {
 // plainSession is a session of this library on plain keys.
 func plainSession(t *testing.T, servers []*redistest.Server, id string) *primacy.Session {
 	t.Helper()
-	s, err := primacy.NewSession(plain(t, servers), primacy.Options{ID: id, TTL: 5 * time.Second})
+	s, err := primacy.NewSession(plain(t, servers), &primacy.Options{ID: id, TTL: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +61,9 @@ type locker func(ctx context.Context) (unlock func() error, err error)
 
 func byUs(s *primacy.Session, key string, wait bool) locker {
 	return func(ctx context.Context) (func() error, error) {
-		lock := s.Mutex(key).TryLock
+		lock := s.Mutex(key, nil).TryLock
 		if wait {
-			lock = s.Mutex(key).Lock
+			lock = s.Mutex(key, nil).Lock
 		}
 		term, err := lock(ctx)
 		if errors.Is(err, primacy.ErrHeld) {
@@ -208,7 +208,7 @@ func TestPlainKeysOfOthersAreShown(t *testing.T) {
 			continue
 		}
 		t.Log(name, ":", ln.Holder.Note)
-		if _, err := s.Mutex(name).TryLock(soon(t)); !errors.Is(err, primacy.ErrHeld) {
+		if _, err := s.Mutex(name, nil).TryLock(soon(t)); !errors.Is(err, primacy.ErrHeld) {
 			t.Errorf("TryLock of %s = %v, want ErrHeld", name, err)
 		}
 	}
@@ -218,7 +218,7 @@ func TestPlainKeysOfOthersAreShown(t *testing.T) {
 	if ok, err := m.Unlock(); !ok || err != nil {
 		t.Errorf("their Unlock after our try: %v, %v", ok, err)
 	}
-	term, err := s.Mutex("theirs").TryLock(soon(t))
+	term, err := s.Mutex("theirs", nil).TryLock(soon(t))
 	if err != nil {
 		t.Fatalf("TryLock of what they gave back: %v", err)
 	}

@@ -47,7 +47,7 @@ var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter)
 		return s.Election(lineName).Campaign(ctx, nil)
 	}),
 	"our Mutex": ofOurs(func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
-		return s.Mutex(lineName).Lock(ctx)
+		return s.Mutex(lineName, nil).Lock(ctx)
 	}),
 	"etcd's Mutex":        mutexOf(newEtcds),
 	"the drop-in's Mutex": mutexOf(newDropIn),
@@ -60,7 +60,7 @@ func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error))
 		if err != nil {
 			return err
 		}
-		s, err := primacy.NewSession(store, primacy.Options{TTL: crowdTTL})
+		s, err := primacy.NewSession(store, &primacy.Options{TTL: crowdTTL})
 		if err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func (w *world) newSession(id string) *primacy.Session {
 	if err != nil {
 		w.Fatal(err)
 	}
-	s, err := primacy.NewSession(store, primacy.Options{ID: id, TTL: longTTL * time.Second})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: id, TTL: longTTL * time.Second})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func askPrimacy(ctx context.Context, s *primacy.Session, c lockCall) (*primacy.T
 		}
 	}
 	if c.kind == kindBare {
-		if m := s.Mutex(c.name); c.try {
+		if m := s.Mutex(c.name, nil); c.try {
 			return m.TryLock(ctx)
 		} else {
 			return m.Lock(ctx)
@@ -258,7 +258,7 @@ func (r *lockRecord) act(ctx context.Context, rng *rand.Rand, p *possession, hol
 			return
 		}
 		r.line("yes %d %d %d %d", before, after, hold, p.deadline())
-		_, err = fmt.Fprintf(r.acts, "%d %d %s\n", before, p.token, r.id) // for the faults to know where to strike
+		_, err = fmt.Fprintf(r.acts, "%d %d %s\n", before, p.token, r.id) // for the faults to know whom to reach
 		check(err)
 		if ctx.Err() != nil || after >= until {
 			return

@@ -99,7 +99,7 @@ func openSession(t testing.TB, o primacy.Options, endpoints ...string) *primacy.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	s, err := primacy.NewSession(store, o)
+	s, err := primacy.NewSession(store, &o)
 	if err != nil {
 		t.Fatal(err)
 	}

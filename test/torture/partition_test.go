@@ -59,7 +59,7 @@ func primacySide(endpoints []string, name string, o primacy.Options) (*contender
 // contend is a contender on a store that is open. It closes the store.
 func contend(store driver.Store, name string, ttl time.Duration, o primacy.Options) (*contender, error) {
 	o.TTL = ttl
-	s, err := primacy.NewSession(store, o)
+	s, err := primacy.NewSession(store, &o)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func pauseMain() error {
 		return err
 	}
 	for ctx.Err() == nil {
-		s, err := primacy.NewSession(store, primacy.Options{TTL: pauseTTL})
+		s, err := primacy.NewSession(store, &primacy.Options{TTL: pauseTTL})
 		if err != nil {
 			return err
 		}

@@ -97,7 +97,7 @@ func (w *workerArgs) session(ctx context.Context) (*primacy.Session, func(), err
 		return nil, nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	s, err := primacy.NewSession(store, primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
 	check(err)
 	return s, func() {
 		limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -154,7 +154,7 @@ func (w *workerArgs) mutex(ctx context.Context, a *actor) error {
 	for range mutexLoops {
 		wg.Go(func() {
 			for rng := rand.New(rand.NewPCG(rand.Uint64(), 0)); ctx.Err() == nil; {
-				err := s.Mutex(w.name).Do(ctx, func(_ context.Context, t *primacy.Term) error {
+				err := s.Mutex(w.name, nil).Do(ctx, func(_ context.Context, t *primacy.Term) error {
 					end := boottime.Now() + between(rng, 10*time.Millisecond, mutexReign)
 					return a.lead(uint64(t.Token()), func() bool { return t.Check() == nil && ctx.Err() == nil && boottime.Now() < end })
 				})
