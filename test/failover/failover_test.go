@@ -204,7 +204,7 @@ func (s *stage) report(all []seen, rounds int) {
 	}
 	ms := func(i int) time.Duration { return gaps[i].Round(time.Millisecond) }
 	s.Logf("gaps: worst %v, median %v, least %v", ms(len(gaps)-1), ms(len(gaps)/2), ms(0))
-	for _, wrong := range append(v.byOrder, v.byInstant...) {
+	for _, wrong := range v.wrong() {
 		s.Errorf("two leaders: %s", wrong)
 	}
 	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every lease its whole ttl again.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // seen is one answer as a client got it. Instants are of the boot clock.
@@ -17,9 +19,18 @@ type seen struct {
 
 // verdict is what the answers say.
 type verdict struct {
-	byOrder, byInstant []string // violations
-	overtaken          int      // older answers that arrived after a newer one, to requests that had been under way
-	gaps               []time.Duration
+	byOrder   []string // violations, by the order of answers
+	byInstant error    // a violation, by the instants of acts
+	overtaken int      // older answers that arrived after a newer one, to requests that had been under way
+	gaps      []time.Duration
+}
+
+// wrong returns all violations.
+func (v verdict) wrong() []string {
+	if v.byInstant == nil {
+		return v.byOrder
+	}
+	return append(v.byOrder, v.byInstant.Error())
 }
 
 // judge looks at all answers of a run.
@@ -48,27 +59,21 @@ func judge(all []seen) verdict {
 		}
 		newest[i] = top
 	}
-	v.byInstant = instants(all)
+	v.byInstant = inTurn(all)
 	return v
 }
 
-// instants returns the terms that acted after a newer one had.
-func instants(all []seen) (wrong []string) {
-	first, last := map[uint64]time.Duration{}, map[uint64]time.Duration{}
+// inTurn returns an error if a term acted after a newer one had begun to, or at the same instant.
+func inTurn(all []seen) error {
+	var acts []safety.Act
 	for _, s := range all {
-		if at, ok := first[s.Token]; !ok || s.At < at {
-			first[s.Token] = s.At
-		}
-		last[s.Token] = max(last[s.Token], s.At)
+		acts = append(acts, safety.Act{At: s.At, Token: s.Token, Who: s.ID})
 	}
-	for old, at := range last {
-		for other, from := range first {
-			if old < other && at >= from {
-				wrong = append(wrong, fmt.Sprintf("token %d acted %v after token %d began to", old, at-from, other))
-			}
-		}
+	terms, _ := safety.Terms("service", acts, 0)
+	for i := range terms {
+		terms[i].To++
 	}
-	return wrong
+	return safety.Check(terms)
 }
 
 // TestTheJudgeBites shows what it must find, and what it must not.
@@ -77,10 +82,11 @@ func TestTheJudgeBites(t *testing.T) {
 		return seen{answer{token, "x", acted}, sent, got}
 	}
 	for _, c := range []struct {
-		name                          string
-		all                           []seen
-		byOrder, byInstant, overtaken int
-		gaps                          []time.Duration
+		name               string
+		all                []seen
+		byOrder, byInstant int
+		overtaken          int
+		gaps               []time.Duration
 	}{
 		{"one after the other", []seen{at(1, 0, 1, 2), at(1, 3, 4, 5), at(2, 8, 9, 10), at(2, 11, 12, 13)}, 0, 0, 0, []time.Duration{5}},
 		{"an old one after a new one", []seen{at(1, 0, 1, 2), at(2, 3, 4, 5), at(1, 6, 7, 8)}, 1, 1, 0 + 1, []time.Duration{3}},
@@ -91,7 +97,7 @@ func TestTheJudgeBites(t *testing.T) {
 		{"seen by another client", []seen{at(2, 0, 1, 2), at(1, 2, 3, 4), at(1, 3, 4, 5)}, 1, 1, 2, nil}, // a tie of arrival and sending is no order
 	} {
 		v := judge(c.all)
-		if len(v.byOrder) != c.byOrder || len(v.byInstant) != c.byInstant || v.overtaken != c.overtaken || !slices.Equal(v.gaps, c.gaps) {
+		if len(v.byOrder) != c.byOrder || (v.byInstant != nil) != (c.byInstant > 0) || v.overtaken != c.overtaken || !slices.Equal(v.gaps, c.gaps) {
 			t.Errorf("%s: %+v", c.name, v)
 		}
 	}

@@ -189,7 +189,7 @@ func TestProxies(t *testing.T) {
 		all := c.end()
 		v := judge(all)
 		t.Logf("%s: %d answers, gaps %v, without an answer: %v", name, len(all), v.gaps, c.failures())
-		for _, wrong := range append(v.byOrder, v.byInstant...) {
+		for _, wrong := range v.wrong() {
 			t.Errorf("%s: %s", name, wrong)
 		}
 	}

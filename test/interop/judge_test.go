@@ -10,18 +10,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // judge reads what everybody did, and fails the test if two acted at once or out of order. It returns the terms.
-func (w *world) judge() []history.Interval {
+func (w *world) judge() []safety.Interval {
 	w.Helper()
 	f, err := os.Open(w.actsPath())
 	if err != nil {
 		w.Fatal(err)
 	}
 	defer f.Close()
-	terms, err := history.Read(lineName, f)
+	terms, err := safety.Read(lineName, f)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -32,14 +32,14 @@ func (w *world) judge() []history.Interval {
 }
 
 // isReader tells from who acted whether he only reads: turns are named for their kind.
-func isReader(t history.Interval) bool { return strings.HasPrefix(t.Who, "reader-") }
+func isReader(t safety.Interval) bool { return strings.HasPrefix(t.Who, "reader-") }
 
 // check returns nil if nobody acted beside one who holds the line alone, and tokens grew from each of those to whoever came after
 // him. Readers may act beside each other.
-func check(terms []history.Interval) error {
-	readers := slices.DeleteFunc(slices.Clone(terms), func(t history.Interval) bool { return !isReader(t) })
+func check(terms []safety.Interval) error {
+	readers := slices.DeleteFunc(slices.Clone(terms), func(t safety.Interval) bool { return !isReader(t) })
 	writers := slices.DeleteFunc(slices.Clone(terms), isReader)
-	if err := history.Check(writers); err != nil {
+	if err := safety.Check(writers); err != nil {
 		return err
 	}
 	for _, r := range readers {
@@ -57,20 +57,20 @@ func check(terms []history.Interval) error {
 
 // TestTheJudgeBites: what must not happen is found.
 func TestTheJudgeBites(t *testing.T) {
-	at := func(who string, token uint64, from, to time.Duration) history.Interval {
-		return history.Interval{Name: lineName, Who: who, Token: token, From: from, To: to}
+	at := func(who string, token uint64, from, to time.Duration) safety.Interval {
+		return safety.Interval{Name: lineName, Who: who, Token: token, From: from, To: to}
 	}
 	for name, test := range map[string]struct {
-		terms []history.Interval
+		terms []safety.Interval
 		want  string
 	}{
-		"in turn":                {[]history.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20), at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
-		"two at once":            {[]history.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
-		"beside a reader":        {[]history.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
-		"a reader jumped ahead":  {[]history.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)}, "token went back"},
-		"a writer jumped ahead":  {[]history.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)}, "token went back"},
-		"jumped the line":        {[]history.Interval{at("a", 2, 0, 10), at("b", 1, 11, 12)}, "token went back"},
-		"one token, two holders": {[]history.Interval{at("a", 1, 0, 10), at("b", 1, 11, 12)}, "two owners"},
+		"in turn":                {[]safety.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20), at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
+		"two at once":            {[]safety.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
+		"beside a reader":        {[]safety.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
+		"a reader jumped ahead":  {[]safety.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)}, "token went back"},
+		"a writer jumped ahead":  {[]safety.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)}, "token went back"},
+		"jumped the line":        {[]safety.Interval{at("a", 2, 0, 10), at("b", 1, 11, 12)}, "token went back"},
+		"one token, two holders": {[]safety.Interval{at("a", 1, 0, 10), at("b", 1, 11, 12)}, "two owners"},
 	} {
 		err := check(test.terms)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -98,7 +98,7 @@ func TestTheHarnessBites(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer terms.Close()
-	all, err := history.Read(lineName, terms)
+	all, err := safety.Read(lineName, terms)
 	if err != nil || len(all) != 2 || check(all) == nil {
 		t.Errorf("the record of a cheat: %v, %v, and the judge says %v", all, err, check(all))
 	}

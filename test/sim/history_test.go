@@ -4,17 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // acts plays a seed and returns from when to when each term acted, as a record of real processes would show it.
-func acts(w *World, p *Plan) []history.Interval {
-	seen := map[*term]*history.Interval{}
+func acts(w *World, p *Plan) []safety.Interval {
+	seen := map[*term]*safety.Interval{}
 	var order []*term
 	w.acted = func(tm *term) {
 		in := seen[tm]
 		if in == nil {
-			in = &history.Interval{Name: nameOf(tm.c.name), Token: tm.token, Who: tm.n.name, From: time.Duration(w.now)}
+			in = &safety.Interval{Name: nameOf(tm.c.name), Token: tm.token, Who: tm.n.name, From: time.Duration(w.now)}
 			seen[tm], order = in, append(order, tm)
 		}
 		if !tm.excused { // what comes between the hand of an operator and the news of it is nobody's promise
@@ -23,7 +23,7 @@ func acts(w *World, p *Plan) []history.Interval {
 	}
 	defer func() { w.acted = nil }()
 	w.Run(p, nil)
-	var all []history.Interval
+	var all []safety.Interval
 	for _, tm := range order {
 		if in := seen[tm]; in.To != 0 {
 			all = append(all, *in)
@@ -41,10 +41,10 @@ func TestHistory(t *testing.T) {
 	for seed := uint64(1); seed <= few(700); seed++ {
 		all := acts(w, NewPlan(seed, "all", Within))
 		terms += len(all)
-		if err := history.Check(all); err != nil {
+		if err := safety.Check(all); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if history.Check(acts(w, NewPlan(seed, "all", Beyond))) != nil {
+		if safety.Check(acts(w, NewPlan(seed, "all", Beyond))) != nil {
 			bad++
 		}
 	}

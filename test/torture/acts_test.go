@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // act is one line of what commands write.
@@ -73,14 +73,14 @@ type late struct {
 }
 
 // history returns the terms that the acts tell of, without acts that followed a thaw.
-func (j *journal) history(thaws []late) ([]history.Interval, error) {
+func (j *journal) history(thaws []late) ([]safety.Interval, error) {
 	var kept bytes.Buffer
 	for _, a := range j.acts {
 		if !isLate(a, thaws) {
 			fmt.Fprintf(&kept, "%d %d %s\n", a.at, a.token, a.id)
 		}
 	}
-	return history.Read("torture", &kept)
+	return safety.Read("torture", &kept)
 }
 
 func isLate(a act, thaws []late) bool {

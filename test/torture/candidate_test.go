@@ -39,7 +39,7 @@ type candidate struct {
 	links  []*etcdtest.Proxy // to each server of the store
 	meters []*etcdtest.Meter // behind them
 
-	struck sync.Mutex // held by a fault that works on its processes
+	faultMu sync.Mutex // held by a fault that works on its processes
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd

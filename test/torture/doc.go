@@ -3,12 +3,12 @@
 // [TestTorture] is the whole at once: a cluster of three in network namespaces, two lines of candidates (`primacy run` with a
 // command that acts, and processes that use the library), a lock that several goroutines of each process want, and four lanes of
 // faults beside each other: to etcd's members, to the leader's processes and claim, to the links between, and requests to hand
-// over to one who waits, most of them disturbed: the heir or the leader is killed, frozen or cut off in the middle. Faults are aimed: etcd's leader is first moved to the member
+// over to one who waits, most of them disturbed: the successor or the leader is killed, frozen or cut off in the middle. Faults are aimed: etcd's leader is first moved to the member
 // that the holder talks to. The row of faults and their parameters are a function of the seed.
 //
 // Each candidate acts every 5 ms while it believes that it leads, an act counting at the clock read before the question, and
 // writes to a register of the harness every few acts. The register exists twice, with a fence and without. The record is
-// judged afterwards, by internal/history and, for the fenced register, by porcupine too: never two leaders at once, tokens
+// judged afterwards, by internal/safety and, for the fenced register, by porcupine too: never two leaders at once, tokens
 // grow, no acknowledged fenced write is lost. Two things are counted and not held against the promise: acts of a command that
 // was frozen and thawed together with its supervisor and its guardian, and acts of a holder whose claim an operator has removed
 // by hand, until it hears of it; where the link is silent too, that is at its deadline. The fence refuses what they write.

@@ -10,16 +10,16 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// fault does harm to a leader, sees that the promises hold, and undoes it. When it returns, the leader's process has
+// checkedFault does harm to a leader, sees that the promises hold, and undoes it. When it returns, the leader's process has
 // ended unless it may lead on. What it returns is for the log.
-type fault struct {
+type checkedFault struct {
 	name   string
-	strike func(*arena, *victim) (note []any)
+	inject func(*run, *victim) (note []any)
 }
 
 // faults are the kinds, each as often in a row as it is here.
-func (a *arena) faults() []fault {
-	all := []fault{
+func (a *run) faults() []checkedFault {
+	all := []checkedFault{
 		{"kill supervisor", killSupervisor},
 		{"freeze supervisor", freezeSupervisor},
 		{"freeze all", freezeAll},
@@ -27,7 +27,7 @@ func (a *arena) faults() []fault {
 		{"blackhole", blackhole},
 	}
 	for _, tr := range a.store.troubles {
-		all = append(all, tr.fault())
+		all = append(all, tr.checked())
 	}
 	return all
 }
@@ -38,7 +38,7 @@ const (
 	exitKilled = 128 + int(syscall.SIGKILL)
 )
 
-func killSupervisor(a *arena, v *victim) []any {
+func killSupervisor(a *run, v *victim) []any {
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	v.supervisor.signal(a, syscall.SIGKILL)
 	a.wantExit(v, exitKilled)
@@ -47,7 +47,7 @@ func killSupervisor(a *arena, v *victim) []any {
 	return []any{"acted last before the deadline", spare}
 }
 
-func freezeSupervisor(a *arena, v *victim) []any {
+func freezeSupervisor(a *run, v *victim) []any {
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
 	freeze(a, v.supervisor)
@@ -62,7 +62,7 @@ func freezeSupervisor(a *arena, v *victim) []any {
 // freezeAll stops the supervisor, its guardian and the command, as a frozen cgroup or a paused machine does. Nothing in
 // them can keep the command from acting in the moment of the thaw. It must be short; the acts are counted, and left out of
 // the check for two leaders. They alone are.
-func freezeAll(a *arena, v *victim) []any {
+func freezeAll(a *run, v *victim) []any {
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
 	freeze(a, append([]proc{v.supervisor, v.guardian}, v.members...)...)
@@ -98,7 +98,7 @@ func freezeAll(a *arena, v *victim) []any {
 	return []any{"late acts", v.countActs(a, a.own) - before, "acted last after the thaw", last, "seen dead", gone, "machine stalled", slack}
 }
 
-func (v *victim) countActs(a *arena, own string) (n int) {
+func (v *victim) countActs(a *run, own string) (n int) {
 	for _, m := range v.members {
 		n += len(readActs(a, v.ownFile(own, m)))
 	}
@@ -124,7 +124,7 @@ func watchStalls() func() time.Duration {
 	return func() time.Duration { close(stop); return <-worst }
 }
 
-func killCommand(a *arena, v *victim) []any {
+func killCommand(a *run, v *victim) []any {
 	var left proc
 	for _, m := range v.members {
 		if m.role == child {
@@ -142,7 +142,7 @@ func killCommand(a *arena, v *victim) []any {
 }
 
 // blackhole holds what the supervisor sends, or what it is sent, or both.
-func blackhole(a *arena, v *victim) []any {
+func blackhole(a *run, v *victim) []any {
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	dirs := [][]etcdtest.Dir{{etcdtest.Up}, {etcdtest.Down}, {etcdtest.Up, etcdtest.Down}}[a.rng.IntN(3)]
 	v.hold(dirs...)
@@ -154,7 +154,7 @@ func blackhole(a *arena, v *victim) []any {
 }
 
 // gaveUp waits until a supervisor that runs but cannot renew has ended its command, and looks that it was in time.
-func (a *arena) gaveUp(v *victim) time.Duration {
+func (a *run) gaveUp(v *victim) time.Duration {
 	a.Helper()
 	for _, m := range v.members {
 		eventually(a, 4*a.ttl, m.String()+" to be ended", m.dead)
@@ -169,7 +169,7 @@ func (a *arena) gaveUp(v *victim) time.Duration {
 }
 
 // livesOn waits until the term has renewed its right, or has ended.
-func (a *arena) livesOn(v *victim) bool {
+func (a *run) livesOn(v *victim) bool {
 	a.Helper()
 	now := boottime.Now()
 	eventually(a, 4*a.ttl, "a renewal or the end of the term", func() bool {

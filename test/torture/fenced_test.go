@@ -10,7 +10,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // fencedModel is what a fenced register does: it keeps the largest token, and refuses a write under a smaller one. A write whose
@@ -23,10 +23,10 @@ var fencedModel = porcupine.Model{
 			return output.(uint64) == largest, largest
 		}
 		token := input.(uint64)
-		switch output.(history.Outcome) {
-		case history.Applied:
+		switch output.(safety.Outcome) {
+		case safety.Applied:
 			return token >= largest, token
-		case history.Stale:
+		case safety.Stale:
 			return token < largest, largest
 		}
 		return true, max(token, largest)
@@ -35,13 +35,13 @@ var fencedModel = porcupine.Model{
 
 // linearizable asks porcupine whether one fenced register could have given all those answers. A write that the register knows
 // and no caller tells of, because the caller was killed, counts as one of unknown outcome.
-func linearizable(writes []history.Write, called map[history.Stamp]time.Duration, reads []read) porcupine.CheckResult {
+func linearizable(writes []safety.Write, called map[safety.Stamp]time.Duration, reads []read) porcupine.CheckResult {
 	var ops []porcupine.Operation
-	told := map[history.Stamp]bool{}
+	told := map[safety.Stamp]bool{}
 	for _, w := range writes {
 		told[w.Stamp] = true
 		back := w.Return.Nanoseconds()
-		if w.Outcome == history.Unknown {
+		if w.Outcome == safety.Unknown {
 			if _, arrived := called[w.Stamp]; !arrived {
 				continue // it never came, and the register is closed: it changed nothing and never will
 			}
@@ -51,7 +51,7 @@ func linearizable(writes []history.Write, called map[history.Stamp]time.Duration
 	}
 	for w, at := range called {
 		if !told[w] {
-			ops = append(ops, porcupine.Operation{Input: w.Token, Output: history.Unknown, Call: at.Nanoseconds(), Return: math.MaxInt64})
+			ops = append(ops, porcupine.Operation{Input: w.Token, Output: safety.Unknown, Call: at.Nanoseconds(), Return: math.MaxInt64})
 		}
 	}
 	for _, r := range reads {
@@ -62,23 +62,23 @@ func linearizable(writes []history.Write, called map[history.Stamp]time.Duration
 
 // TestFencedModel shows that the checkers of the register bite.
 func TestFencedModel(t *testing.T) {
-	w := func(token, seq uint64, call, back time.Duration, o history.Outcome) history.Write {
-		return history.Write{Stamp: history.Stamp{Token: token, Who: "w", Seq: seq}, Call: call, Return: back, Outcome: o}
+	w := func(token, seq uint64, call, back time.Duration, o safety.Outcome) safety.Write {
+		return safety.Write{Stamp: safety.Stamp{Token: token, Who: "w", Seq: seq}, Call: call, Return: back, Outcome: o}
 	}
 	for name, test := range map[string]struct {
-		writes []history.Write
+		writes []safety.Write
 		reads  []read
 		want   porcupine.CheckResult
 	}{
-		"in order":                     {[]history.Write{w(1, 1, 0, 1, "ok"), w(2, 2, 2, 3, "ok"), w(1, 3, 4, 5, "stale")}, nil, porcupine.Ok},
-		"a smaller token was let pass": {[]history.Write{w(2, 1, 0, 1, "ok"), w(1, 2, 2, 3, "ok")}, nil, porcupine.Illegal},
-		"refused for nothing":          {[]history.Write{w(1, 1, 0, 1, "ok"), w(1, 2, 2, 3, "stale")}, nil, porcupine.Illegal},
-		"at the same time":             {[]history.Write{w(2, 1, 0, 10, "ok"), w(1, 2, 5, 12, "ok")}, nil, porcupine.Ok},
-		"an unknown write that came":   {[]history.Write{w(2, 1, 0, 1, "unknown"), w(1, 2, 5, 6, "stale")}, nil, porcupine.Ok},
-		"a lost write":                 {[]history.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 1}}, porcupine.Illegal},
-		"a read of what is there":      {[]history.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 2}}, porcupine.Ok},
+		"in order":                     {[]safety.Write{w(1, 1, 0, 1, "ok"), w(2, 2, 2, 3, "ok"), w(1, 3, 4, 5, "stale")}, nil, porcupine.Ok},
+		"a smaller token was let pass": {[]safety.Write{w(2, 1, 0, 1, "ok"), w(1, 2, 2, 3, "ok")}, nil, porcupine.Illegal},
+		"refused for nothing":          {[]safety.Write{w(1, 1, 0, 1, "ok"), w(1, 2, 2, 3, "stale")}, nil, porcupine.Illegal},
+		"at the same time":             {[]safety.Write{w(2, 1, 0, 10, "ok"), w(1, 2, 5, 12, "ok")}, nil, porcupine.Ok},
+		"an unknown write that came":   {[]safety.Write{w(2, 1, 0, 1, "unknown"), w(1, 2, 5, 6, "stale")}, nil, porcupine.Ok},
+		"a lost write":                 {[]safety.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 1}}, porcupine.Illegal},
+		"a read of what is there":      {[]safety.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 2}}, porcupine.Ok},
 	} {
-		called := map[history.Stamp]time.Duration{}
+		called := map[safety.Stamp]time.Duration{}
 		for _, w := range test.writes {
 			called[w.Stamp] = w.Call
 		}

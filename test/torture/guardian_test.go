@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/history"
 	"github.com/primacy-go/primacy/internal/programtest"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 const handOverTTL = 5 * time.Second
@@ -37,7 +37,7 @@ func TestGuardianHandsOver(t *testing.T) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			var acted, claim, leads, acts spread
-			a := newArena(t, onEtcd(), 0, rand.New(rand.NewPCG(1, 0)))
+			a := newRun(t, onEtcd(), 0, rand.New(rand.NewPCG(1, 0)))
 			dir := t.TempDir()
 			up := func(n *node) {
 				n.up(a, electionName, handOverTTL, append(kind.env, actsEnv+"="+a.acts.path, ownEnv+"="+a.own)...)
@@ -76,7 +76,7 @@ func TestGuardianHandsOver(t *testing.T) {
 			a.settled()
 			terms, err := a.acts.history(nil)
 			if err == nil {
-				err = history.Check(terms)
+				err = safety.Check(terms)
 			}
 			if err != nil {
 				t.Errorf("the promise was broken: %v", err)

@@ -15,19 +15,19 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // verdict is what a line's record says.
 type verdict struct {
 	line         *line
-	terms        []history.Interval // each from its first act to its last
-	overlaps     []history.Overlap
+	terms        []safety.Interval // each from its first act to its last
+	overlaps     []safety.Overlap
 	acts         int
 	lateActs     int // of commands, after a thaw of everything
 	removedActs  int // after an operator had removed the claim, and before the holder heard of it
 	longestDeaf  time.Duration
-	writes       []history.Write
+	writes       []safety.Write
 	acknowledged int
 	unknown      int
 	lost         int
@@ -45,7 +45,7 @@ const breath = 10 * actEvery
 // judge reads the record of a line. Everything has ended.
 func judge(l *line) (*verdict, error) {
 	v := &verdict{line: l}
-	var pieces, full []history.Interval
+	var pieces, full []safety.Interval
 	var all []sight
 	for _, c := range l.candidates {
 		if err := c.poll(); err != nil {
@@ -54,18 +54,18 @@ func judge(l *line) (*verdict, error) {
 		kept := slices.DeleteFunc(slices.Clone(c.acts), func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
 		v.acts += len(c.acts)
 		v.lateActs += len(c.acts) - len(kept)
-		whole, _ := intervals(l.name, c.id, slices.Clone(kept))
+		whole, _ := termsOf(l.name, c.id, kept)
 		full = append(full, whole...)
 		kept = v.withoutRemoved(kept)
-		terms, parts := intervals(l.name, c.id, kept)
+		terms, parts := termsOf(l.name, c.id, kept)
 		v.terms, pieces, all = append(v.terms, terms...), append(pieces, parts...), append(all, kept...)
 	}
-	if err := history.Check(v.terms); err != nil {
+	if err := safety.Check(v.terms); err != nil {
 		v.faults = append(v.faults, err)
 	}
 	// Whether two led at once is asked of whole terms; for how long, of the times in which they acted.
-	v.overlaps = history.Overlaps(pieces)
-	if whole := history.Overlaps(v.terms); len(whole) > len(v.overlaps) {
+	v.overlaps = safety.Overlaps(pieces)
+	if whole := safety.Overlaps(v.terms); len(whole) > len(v.overlaps) {
 		for i := range whole {
 			whole[i].For = 0 // each acted while the other did not, but within its term
 		}
@@ -78,14 +78,14 @@ func judge(l *line) (*verdict, error) {
 
 // besideRemoved finds older terms that led beside one whose claim was removed: what is left out for the sake of its successors
 // excuses no predecessor.
-func (v *verdict) besideRemoved(full []history.Interval) (found []history.Overlap) {
+func (v *verdict) besideRemoved(full []safety.Interval) (found []safety.Overlap) {
 	for _, r := range v.line.removals {
 		for _, term := range full {
 			if v.line.claim(term.Token) != r.token {
 				continue
 			}
-			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i history.Interval) bool { return i.Token >= term.Token })
-			found = append(found, history.Overlaps(append(pair, term))...)
+			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i safety.Interval) bool { return i.Token >= term.Token })
+			found = append(found, safety.Overlaps(append(pair, term))...)
 		}
 	}
 	if len(found) > 0 {
@@ -118,31 +118,21 @@ func (v *verdict) withoutRemoved(acts []sight) []sight {
 	})
 }
 
-// intervals returns the terms of a candidate, and the same in pieces between which it did not act.
-func intervals(name, who string, acts []sight) (terms, pieces []history.Interval) {
-	slices.SortStableFunc(acts, func(a, b sight) int { return cmp.Or(cmp.Compare(a.token, b.token), cmp.Compare(a.at, b.at)) })
-	for i, a := range acts {
-		next := history.Interval{Name: name, Token: a.token, Who: who, From: a.at, To: a.at}
-		if i == 0 || acts[i-1].token != a.token {
-			terms, pieces = append(terms, next), append(pieces, next)
-			continue
-		}
-		terms[len(terms)-1].To = a.at
-		if a.at-acts[i-1].at > breath {
-			pieces = append(pieces, next)
-		} else {
-			pieces[len(pieces)-1].To = a.at
-		}
+// termsOf returns the terms of a candidate, and the same in pieces between which it did not act.
+func termsOf(name, who string, seen []sight) (terms, pieces []safety.Interval) {
+	var acts []safety.Act
+	for _, a := range seen {
+		acts = append(acts, safety.Act{At: a.at, Token: a.token, Who: who})
 	}
-	return terms, pieces
+	return safety.Terms(name, acts, breath)
 }
 
-func missing(whole, known []history.Overlap) []history.Overlap {
-	same := func(a, b history.Overlap) bool {
+func missing(whole, known []safety.Overlap) []safety.Overlap {
+	same := func(a, b safety.Overlap) bool {
 		return a.Older.Token == b.Older.Token && a.Younger.Token == b.Younger.Token && a.Older.Who == b.Older.Who && a.Younger.Who == b.Younger.Who
 	}
-	return slices.DeleteFunc(whole, func(o history.Overlap) bool {
-		return slices.ContainsFunc(known, func(k history.Overlap) bool { return same(o, k) })
+	return slices.DeleteFunc(whole, func(o safety.Overlap) bool {
+		return slices.ContainsFunc(known, func(k safety.Overlap) bool { return same(o, k) })
 	})
 }
 
@@ -175,14 +165,14 @@ func (v *verdict) judgeWrites() error {
 		}
 	}
 	var err error
-	if v.writes, err = history.ReadWrites(records...); err != nil {
+	if v.writes, err = safety.ReadWrites(records...); err != nil {
 		return err
 	}
 	for _, w := range v.writes {
 		switch w.Outcome {
-		case history.Applied:
+		case safety.Applied:
 			v.acknowledged++
-		case history.Unknown:
+		case safety.Unknown:
 			v.unknown++
 		}
 	}
@@ -190,8 +180,8 @@ func (v *verdict) judgeWrites() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v.stale = len(s.late)
-	v.lost, _ = history.LostWrites(s.log, v.writes)
-	if err := history.CheckFence(s.log, v.writes); err != nil {
+	v.lost, _ = safety.LostWrites(s.log, v.writes)
+	if err := safety.CheckFence(s.log, v.writes); err != nil {
 		v.faults = append(v.faults, err)
 	}
 	if r := linearizable(v.writes, s.called, s.reads); r != porcupine.Ok {
@@ -223,7 +213,7 @@ func longest(silences []silence) (most time.Duration) {
 }
 
 // during returns the longest silence that a fault fell into, or that fell into the fault.
-func during(silences []silence, f strike) (most time.Duration) {
+func during(silences []silence, f injection) (most time.Duration) {
 	for _, s := range silences {
 		if s.from <= f.to && s.to >= f.from {
 			most = max(most, s.to-s.from)
@@ -233,14 +223,14 @@ func during(silences []silence, f strike) (most time.Duration) {
 }
 
 // table is the end of a run.
-func (s *stage) table(verdicts []*verdict, title string) string {
+func (s *torture) table(verdicts []*verdict, title string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.struck), len(s.kinds()))
+	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.injected), len(s.kinds()))
 	fmt.Fprintf(&b, "%-64s %6s  %s\n", "fault", "times", "longest time without a leader, p50 and max")
 	for _, kind := range s.kinds() {
 		var gaps spread
 		n := 0
-		for _, f := range s.struck {
+		for _, f := range s.injected {
 			if f.kind != kind {
 				continue
 			}
@@ -263,9 +253,9 @@ func (s *stage) table(verdicts []*verdict, title string) string {
 }
 
 // kinds returns the kinds of faults that were done, sorted.
-func (s *stage) kinds() []string {
+func (s *torture) kinds() []string {
 	n := map[string]int{}
-	for _, f := range s.struck {
+	for _, f := range s.injected {
 		n[f.kind]++
 	}
 	return sorted(n)
@@ -334,7 +324,7 @@ func (v *verdict) byHand() (n int) {
 }
 
 // blame lists the overlaps, the longest first, with the faults under which they came about.
-func (s *stage) blame(v *verdict) string {
+func (s *torture) blame(v *verdict) string {
 	var b strings.Builder
 	for i, o := range v.overlaps {
 		if i == 20 {
@@ -342,7 +332,7 @@ func (s *stage) blame(v *verdict) string {
 			break
 		}
 		var under []string
-		for _, f := range s.struck {
+		for _, f := range s.injected {
 			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun && begun <= f.to+s.ttl {
 				under = append(under, f.kind)
 			}

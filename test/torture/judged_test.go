@@ -11,18 +11,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 func TestTheScheduleIsAFunctionOfTheSeed(t *testing.T) {
 	row := func(seed uint64) (text []string) {
 		for i, la := range append(lanes(), transferLane()) {
-			next := la.schedule(seed, i, 2, func(harm) bool { return true })
+			next := la.schedule(seed, i, 2, func(fault) bool { return true })
 			kinds := map[string]int{}
 			for range len(la.kinds) {
 				a := next()
-				kinds[a.harm.name]++
-				text = append(text, fmt.Sprint(a.harm.name, a.pause, a.line, a.rng.Uint64()))
+				kinds[a.fault.name]++
+				text = append(text, fmt.Sprint(a.fault.name, a.pause, a.line, a.rng.Uint64()))
 			}
 			for _, h := range la.kinds {
 				if kinds[h.name] == 0 {
@@ -66,7 +66,7 @@ func TestJudge(t *testing.T) {
 		"the claim of the younger was removed":  {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
 	} {
 		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed, held: map[uint64]bool{},
-			sink: &sink{called: map[history.Stamp]time.Duration{}}}
+			sink: &sink{called: map[safety.Stamp]time.Duration{}}}
 		write := func(id, kind string, token int, from, to time.Duration) {
 			c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), tails: map[string]*tail{}}
 			if test.lock {

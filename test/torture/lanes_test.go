@@ -12,36 +12,36 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// harm is a kind of fault of the long torture.
-type harm struct {
+// fault is a kind of fault of the long torture.
+type fault struct {
 	name    string
 	network bool // needs network namespaces
-	// strike does harm to the cluster, or to the line's leader, and undoes it. It returns what was done in particular (it replaces
-	// the name if it is not empty), or errMissed if there was nobody to strike.
-	strike func(s *stage, l *line, rng *rand.Rand) (what string, err error)
+	// inject does harm to the cluster, or to the line's leader, and undoes it. It returns what was done in particular (it replaces
+	// the name if it is not empty), or errMissed if there was nobody to inject it into.
+	inject func(s *torture, l *line, rng *rand.Rand) (what string, err error)
 }
 
 // lane is a row of faults, one after another. The lanes run beside each other, so that faults of different kinds meet.
 type lane struct {
 	name  string
-	kinds []harm
+	kinds []fault
 	most  time.Duration // between two faults
-	line  int           // all of them strike this line, counted from 1; 0: any
-	// elections: strikes lines only whose leaders can be asked to hand over.
+	line  int           // all of them are for this line, counted from 1; 0: any
+	// elections: only for lines whose leaders can be asked to hand over.
 	elections bool
 }
 
 func lanes() []lane {
 	return []lane{
-		{name: "members", kinds: memberHarms(), most: 500 * time.Millisecond},
-		{name: "processes", kinds: processHarms(), most: 1500 * time.Millisecond},
-		{name: "links", kinds: linkHarms(), most: 1500 * time.Millisecond},
+		{name: "members", kinds: memberFaults(), most: 500 * time.Millisecond},
+		{name: "processes", kinds: processFaults(), most: 1500 * time.Millisecond},
+		{name: "links", kinds: linkFaults(), most: 1500 * time.Millisecond},
 	}
 }
 
 // appointment is one fault of the schedule.
 type appointment struct {
-	harm  harm
+	fault fault
 	pause time.Duration // before it
 	line  int
 	rng   *rand.Rand
@@ -49,9 +49,9 @@ type appointment struct {
 
 // schedule returns the endless row of a lane's faults: a function of the seed, as are their parameters. Every kind comes once
 // before any comes again. When each begins depends on how long those before took.
-func (la lane) schedule(seed uint64, number, lines int, possible func(harm) bool) func() appointment {
+func (la lane) schedule(seed uint64, number, lines int, possible func(fault) bool) func() appointment {
 	rng := rand.New(rand.NewPCG(seed, uint64(number+1)))
-	var row []harm
+	var row []fault
 	begun := false
 	return func() appointment {
 		// All kinds are drawn everywhere, or a machine without namespaces would have another schedule.
@@ -60,7 +60,7 @@ func (la lane) schedule(seed uint64, number, lines int, possible func(harm) bool
 				row = slices.Clone(la.kinds)
 				rng.Shuffle(len(row), func(i, k int) { row[i], row[k] = row[k], row[i] })
 				if !begun { // the first of the lane comes first, so that a short run has it
-					i := slices.IndexFunc(row, func(h harm) bool { return h.name == la.kinds[0].name })
+					i := slices.IndexFunc(row, func(h fault) bool { return h.name == la.kinds[0].name })
 					row[0], row[i], begun = row[i], row[0], true
 				}
 			}
@@ -69,15 +69,15 @@ func (la lane) schedule(seed uint64, number, lines int, possible func(harm) bool
 			if la.line > 0 {
 				a.line = la.line - 1
 			}
-			if possible(a.harm) {
+			if possible(a.fault) {
 				return a
 			}
 		}
 	}
 }
 
-// harm runs the lanes for that long. It returns when the last fault has been undone.
-func (s *stage) harm(lanes []lane, d time.Duration) {
+// injectFaults runs the lanes for that long. It returns when the last fault has been undone.
+func (s *torture) injectFaults(lanes []lane, d time.Duration) {
 	time.AfterFunc(d, func() { close(s.stop) })
 	var wg sync.WaitGroup
 	for i, la := range lanes {
@@ -86,11 +86,11 @@ func (s *stage) harm(lanes []lane, d time.Duration) {
 	wg.Wait()
 }
 
-func (s *stage) possible(h harm) bool {
+func (s *torture) possible(h fault) bool {
 	return (s.network != nil || !h.network) && (s.small != nil || h.name != diskFull)
 }
 
-func (s *stage) follow(la lane, next func() appointment) {
+func (s *torture) follow(la lane, next func() appointment) {
 	for !s.over() {
 		a := next()
 		s.pause(a.pause)
@@ -102,9 +102,9 @@ func (s *stage) follow(la lane, next func() appointment) {
 			continue
 		}
 		from := boottime.Now()
-		what, err := a.harm.strike(s, l, a.rng)
+		what, err := a.fault.inject(s, l, a.rng)
 		if what == "" {
-			what = a.harm.name
+			what = a.fault.name
 		}
 		if err != nil {
 			s.mu.Lock()

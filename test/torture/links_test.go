@@ -7,20 +7,15 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/faults"
 )
 
-// linkHarms are done by the proxies between a candidate and the members.
-func linkHarms() []harm {
-	return []harm{
-		{"holder's links slow", false, slowLinks},
-		{"holder's requests swallowed", false, holdLinks(etcdtest.Up)},
-		{"holder's replies swallowed", false, holdLinks(etcdtest.Down)},
-		{"holder cut off, both ways", false, holdLinks(etcdtest.Up, etcdtest.Down)},
-		{"replies held longer than the ttl", false, heldReplies},
-		{"late reply, then silence", false, lateThenSilence},
-		{"connections of all cut again and again", false, cutAll},
-		{"links of all slow and stalling", false, stallAll},
-	}
+// linkFaults are done by the proxies between candidates and the members.
+func linkFaults() []fault {
+	return append(sharedFaults(func(f faults.Fault) bool { return f.Links }),
+		fault{"late reply, then silence", false, lateThenSilence},
+		fault{"connections of all cut again and again", false, cutAll},
+		fault{"links of all slow and stalling", false, stallAll})
 }
 
 // each does something to all links of candidates.
@@ -39,45 +34,9 @@ func (l *line) holder() []*candidate {
 	return nil
 }
 
-func slowLinks(s *stage, l *line, rng *rand.Rand) (string, error) {
-	h := l.holder()
-	if h == nil {
-		return "", errMissed
-	}
-	up, down := between(rng, 0, l.ttl/5), between(rng, 0, l.ttl/5)
-	each(h, func(p *etcdtest.Proxy) { p.Delay(up, etcdtest.Up); p.Delay(down, etcdtest.Down) })
-	s.pause(between(rng, l.ttl/2, l.ttl*3/2))
-	each(h, (*etcdtest.Proxy).Heal)
-	return "", nil
-}
-
-func holdLinks(dirs ...etcdtest.Dir) func(*stage, *line, *rand.Rand) (string, error) {
-	return func(s *stage, l *line, rng *rand.Rand) (string, error) {
-		h := l.holder()
-		if h == nil {
-			return "", errMissed
-		}
-		each(h, func(p *etcdtest.Proxy) { p.Hold(dirs...) })
-		s.pause(between(rng, l.ttl/2, l.ttl*3/2))
-		each(h, (*etcdtest.Proxy).Heal)
-		return "", nil
-	}
-}
-
-func heldReplies(s *stage, l *line, rng *rand.Rand) (string, error) {
-	h := l.holder()
-	if h == nil {
-		return "", errMissed
-	}
-	each(h, func(p *etcdtest.Proxy) { p.Hold(etcdtest.Down) })
-	time.Sleep(between(rng, l.ttl, l.ttl*4/3))
-	each(h, (*etcdtest.Proxy).Heal)
-	return "", nil
-}
-
 // lateThenSilence delivers the replies to what was sent just before nearly a ttl late, and nothing after that: a lease counted
 // from the reply is believed in for that much longer than the store keeps it.
-func lateThenSilence(s *stage, l *line, rng *rand.Rand) (string, error) {
+func lateThenSilence(s *torture, l *line, rng *rand.Rand) (string, error) {
 	h := l.holder()
 	if h == nil {
 		return "", errMissed
@@ -101,7 +60,7 @@ func lateThenSilence(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", nil
 }
 
-func cutAll(s *stage, l *line, rng *rand.Rand) (string, error) {
+func cutAll(s *torture, l *line, rng *rand.Rand) (string, error) {
 	for range 2 + rng.IntN(3) {
 		each(l.candidates, func(p *etcdtest.Proxy) { p.Cut() })
 		s.pause(between(rng, 0, 300*time.Millisecond))
@@ -112,7 +71,7 @@ func cutAll(s *stage, l *line, rng *rand.Rand) (string, error) {
 }
 
 // stallAll has every link stop and go, each in its own time.
-func stallAll(s *stage, l *line, rng *rand.Rand) (string, error) {
+func stallAll(s *torture, l *line, rng *rand.Rand) (string, error) {
 	each(l.candidates, func(p *etcdtest.Proxy) { p.Delay(between(rng, 0, l.ttl/15)) })
 	for range 6 {
 		c := l.candidates[rng.IntN(len(l.candidates))]

@@ -38,7 +38,7 @@ func TestLockHistories(t *testing.T) {
 	say := fmt.Sprintf("LOCKS_SEED=%d LOCKS_FOR=%v LOCKS_TTL=%v LOCKS_KIND=%s LOCKS_PROCESSES=%d", seed, d, ttl, kinds, processes)
 	t.Log(say)
 	fmt.Fprintln(os.Stderr, "locks:", say)
-	s := newStage(t, seed, ttl)
+	s := newTorture(t, seed, ttl)
 	l := s.addLocks("locks", processes, kinds, loops, "primacy")
 	s.runLocks(lockLanes(short), d)
 	s.expectLocks(l, strings.Split(kinds, ","), short)
@@ -55,9 +55,9 @@ func TestLockControl(t *testing.T) {
 	found := false
 	for i := 0; i < 4 && !found; i++ {
 		t.Run(fmt.Sprint("try ", i+1), func(t *testing.T) {
-			s := newStage(t, newSeed(t), 3*time.Second)
+			s := newTorture(t, newSeed(t), 3*time.Second)
 			l := s.addLocks("control", 3, kindMutex, 1, "etcd")
-			s.runLocks([]lane{{name: "control", kinds: aimed("SIGSTOP, longer than the ttl"), most: 100 * time.Millisecond, line: 1}}, 12*time.Second)
+			s.runLocks([]lane{{name: "control", kinds: aimed("frozen past the ttl"), most: 100 * time.Millisecond, line: 1}}, 12*time.Second)
 			found = s.foundOut(l)
 		})
 	}
@@ -67,7 +67,7 @@ func TestLockControl(t *testing.T) {
 }
 
 // addLocks enters processes that contend for locks.
-func (s *stage) addLocks(name string, processes int, kinds string, loops int, by string) *line {
+func (s *torture) addLocks(name string, processes int, kinds string, loops int, by string) *line {
 	s.Helper()
 	for _, kind := range strings.Split(kinds, ",") {
 		if !slices.Contains(append(lockKinds, kindBare), kind) {
@@ -83,30 +83,30 @@ func (s *stage) addLocks(name string, processes int, kinds string, loops int, by
 
 // lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a short run there is time between them.
 func lockLanes(short bool) []lane {
-	processes := append(aimed("SIGKILL", "SIGSTOP, longer than the ttl", "SIGSTOP, shorter than the ttl", "SIGKILL of a waiting candidate"),
-		harm{"SIGSTOP of any process", false, freezeAny})
+	processes := append(aimed("SIGKILL", "frozen past the ttl", "frozen for a moment", "SIGKILL of a waiting candidate"),
+		fault{"SIGSTOP of any process", false, freezeAny})
 	if short {
 		return []lane{
 			{name: "members", kinds: aimed("etcd leader moved", "etcd leader frozen"), most: 10 * time.Second},
 			{name: "processes", kinds: processes, most: 500 * time.Millisecond},
-			{name: "links", kinds: aimed("holder cut off, both ways", "connections of all cut again and again"), most: 4 * time.Second},
+			{name: "links", kinds: aimed("silent link", "connections of all cut again and again"), most: 4 * time.Second},
 		}
 	}
-	members := slices.DeleteFunc(memberHarms(), func(h harm) bool { return h.name == diskFull })
+	members := slices.DeleteFunc(memberFaults(), func(h fault) bool { return h.name == diskFull })
 	return []lane{
 		{name: "members", kinds: members, most: 10 * time.Second},
 		{name: "processes", kinds: processes, most: 4 * time.Second},
-		{name: "links", kinds: linkHarms(), most: 8 * time.Second},
+		{name: "links", kinds: linkFaults(), most: 8 * time.Second},
 	}
 }
 
 // freezeAny freezes a process that waits or holds something else than what was had last.
-func freezeAny(_ *stage, l *line, rng *rand.Rand) (string, error) {
+func freezeAny(_ *torture, l *line, rng *rand.Rand) (string, error) {
 	c, p, err := l.takeWaiter(rng)
 	if err != nil {
 		return "", err
 	}
-	defer c.struck.Unlock()
+	defer c.faultMu.Unlock()
 	send(syscall.SIGSTOP, p)
 	defer send(syscall.SIGCONT, p)
 	time.Sleep(between(rng, l.ttl/5, l.ttl*3/2))
@@ -114,11 +114,11 @@ func freezeAny(_ *stage, l *line, rng *rand.Rand) (string, error) {
 }
 
 // runLocks does harm for that long, and ends everything.
-func (s *stage) runLocks(row []lane, d time.Duration) {
+func (s *torture) runLocks(row []lane, d time.Duration) {
 	s.Helper()
 	stall := watchStalls()
 	wait := s.up()
-	s.harm(row, d)
+	s.injectFaults(row, d)
 	s.settle()
 	wait()
 	s.Logf("the machine itself let a thread wait for %v at most", stall().Round(time.Millisecond))
@@ -128,7 +128,7 @@ func (s *stage) runLocks(row []lane, d time.Duration) {
 const answerLimit = 3 * time.Minute
 
 // expectLocks fails the test where the record of a line is not that of such locks, and tells what it has seen.
-func (s *stage) expectLocks(l *line, kinds []string, short bool) {
+func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 	s.Helper()
 	h := readLocks(s, l)
 	s.Log("\n" + s.lockTable(l, h))
@@ -168,7 +168,7 @@ func (s *stage) expectLocks(l *line, kinds []string, short bool) {
 
 // expectBite looks that this very history would be found out if holders had thought for longer than they did that they hold the lock: for a
 // ttl, and where the store itself is late for that much more.
-func (s *stage) expectBite(h *lockHistory) {
+func (s *torture) expectBite(h *lockHistory) {
 	s.Helper()
 	worse := &lockHistory{}
 	for _, o := range h.holds {
@@ -192,7 +192,7 @@ func (s *stage) expectBite(h *lockHistory) {
 }
 
 // judgeLocks asks porcupine of each lock, one after another: a long history takes some memory.
-func (s *stage) judgeLocks(l *line, h *lockHistory) (all []*lockVerdict) {
+func (s *torture) judgeLocks(l *line, h *lockHistory) (all []*lockVerdict) {
 	s.Helper()
 	for _, name := range h.names() {
 		holds := h.named(name)
@@ -213,7 +213,7 @@ func (s *stage) judgeLocks(l *line, h *lockHistory) (all []*lockVerdict) {
 }
 
 // foundOut says whether porcupine found that a lock of the line was none.
-func (s *stage) foundOut(l *line) bool {
+func (s *torture) foundOut(l *line) bool {
 	s.Helper()
 	for _, v := range s.judgeLocks(l, readLocks(s, l)) {
 		if v.result == porcupine.Illegal {
@@ -226,7 +226,7 @@ func (s *stage) foundOut(l *line) bool {
 }
 
 // expectNobody looks that the processes, all of which have ended, leave nobody in the lines of these names.
-func (s *stage) expectNobody(names ...string) {
+func (s *torture) expectNobody(names ...string) {
 	s.Helper()
 	session := s.store.session(s, s.ttl)
 	for _, name := range names {
@@ -306,7 +306,7 @@ func (h *lockHistory) ends() map[string]int {
 }
 
 // lockTable is the end of a run.
-func (s *stage) lockTable(l *line, h *lockHistory) string {
+func (s *torture) lockTable(l *line, h *lockHistory) string {
 	var b strings.Builder
 	row := func(what string, value any) { fmt.Fprintf(&b, "  %-50s %v\n", what, value) }
 	starts, shares, local, waits := 0, map[string]int{}, 0, map[string]spread{}
@@ -325,9 +325,9 @@ func (s *stage) lockTable(l *line, h *lockHistory) string {
 			local++
 		}
 	}
-	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl, len(l.candidates), starts, len(s.struck), len(s.kinds()))
+	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl, len(l.candidates), starts, len(s.injected), len(s.kinds()))
 	for _, kind := range s.kinds() {
-		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.struck), func(f strike) bool { return f.kind != kind })))
+		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.injected), func(f injection) bool { return f.kind != kind })))
 	}
 	row("calls", h.calls)
 	row("of these had the lock", len(h.holds))

@@ -258,7 +258,7 @@ func (r *lockRecord) act(ctx context.Context, rng *rand.Rand, p *possession, hol
 			return
 		}
 		r.line("yes %d %d %d %d", before, after, hold, p.deadline())
-		_, err = fmt.Fprintf(r.acts, "%d %d %s\n", before, p.token, r.id) // for the faults to know where to strike
+		_, err = fmt.Fprintf(r.acts, "%d %d %s\n", before, p.token, r.id) // for the faults to know whom to reach
 		check(err)
 		if ctx.Err() != nil || after >= until {
 			return

@@ -17,11 +17,11 @@ const (
 	cutPaused = "etcd leader cut off and paused, holder's member"
 )
 
-var errMissed = errors.New("nobody to strike")
+var errMissed = errors.New("nobody to inject it into")
 
-// memberHarms are done to etcd, one at a time, and aimed: mostly at the member that the line's leader talks to.
-func memberHarms() []harm {
-	return []harm{
+// memberFaults are done to etcd, one at a time, and aimed: mostly at the member that the line's leader talks to.
+func memberFaults() []fault {
+	return []fault{
 		{cutPaused, true, cutAndPaused},
 		{cutPaused, true, cutAndPaused}, // twice as often as the others
 		{"etcd leader frozen", false, leaderFrozen},
@@ -38,7 +38,7 @@ func memberHarms() []harm {
 }
 
 // aimLeader makes the holder's member etcd's leader. It returns the holder and its member.
-func (s *stage) aimLeader(l *line) (*candidate, int, error) {
+func (s *torture) aimLeader(l *line) (*candidate, int, error) {
 	for range 5 { // somebody else may lead by then, or the holder may have gone to another member
 		holder, _ := s.await(l, 2*l.ttl)
 		if holder == nil {
@@ -56,7 +56,7 @@ func (s *stage) aimLeader(l *line) (*candidate, int, error) {
 }
 
 // recovered waits until the cluster serves again, all members of it. One that has ended by itself is started again.
-func (s *stage) recovered() error {
+func (s *torture) recovered() error {
 	if s.cluster == nil {
 		return nil // whatever takes a server away brings it back
 	}
@@ -73,7 +73,7 @@ func (s *stage) recovered() error {
 // cutAndPaused is the fault in which etcd acknowledges renewals that do not count: its leader is paused and cut off from its
 // peers, and wakes while the majority already counts the lease down anew. In every other one the holder has no way to
 // another member.
-func cutAndPaused(s *stage, l *line, rng *rand.Rand) (string, error) {
+func cutAndPaused(s *torture, l *line, rng *rand.Rand) (string, error) {
 	var holder *candidate
 	var i int
 	for aimed := false; !aimed; {
@@ -106,7 +106,7 @@ func cutAndPaused(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", s.recovered()
 }
 
-func leaderFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
+func leaderFrozen(s *torture, l *line, rng *rand.Rand) (string, error) {
 	_, i, err := s.aimLeader(l)
 	if err != nil {
 		return "", err
@@ -114,7 +114,7 @@ func leaderFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", s.freezeMembers(between(rng, time.Second, 2*l.ttl), i)
 }
 
-func holdersMemberFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
+func holdersMemberFrozen(s *torture, l *line, rng *rand.Rand) (string, error) {
 	holder, _ := l.leader()
 	if holder == nil {
 		return "", errMissed
@@ -122,12 +122,12 @@ func holdersMemberFrozen(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", s.freezeMembers(between(rng, time.Second, 2*l.ttl), holder.member())
 }
 
-func quorumLost(s *stage, l *line, rng *rand.Rand) (string, error) {
+func quorumLost(s *torture, l *line, rng *rand.Rand) (string, error) {
 	i := rng.IntN(3)
 	return "", s.freezeMembers(between(rng, time.Second, 3*l.ttl), i, (i+1+rng.IntN(2))%3)
 }
 
-func (s *stage) freezeMembers(d time.Duration, members ...int) error {
+func (s *torture) freezeMembers(d time.Duration, members ...int) error {
 	for _, i := range members {
 		if s.cluster.Members[i].Exited() {
 			return errors.Join(errMissed, s.recovered())
@@ -142,7 +142,7 @@ func (s *stage) freezeMembers(d time.Duration, members ...int) error {
 }
 
 // restart kills a member and starts it again later.
-func (s *stage) restart(i int, down time.Duration) error {
+func (s *torture) restart(i int, down time.Duration) error {
 	m := s.cluster.Members[i]
 	m.Kill()
 	time.Sleep(down)
@@ -151,7 +151,7 @@ func (s *stage) restart(i int, down time.Duration) error {
 	return errors.Join(err, s.recovered())
 }
 
-func memberRestarted(s *stage, l *line, rng *rand.Rand) (string, error) {
+func memberRestarted(s *torture, l *line, rng *rand.Rand) (string, error) {
 	i := rng.IntN(3)
 	if rng.IntN(3) > 0 { // two of three times etcd's leader and the holder's member
 		var err error
@@ -162,7 +162,7 @@ func memberRestarted(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", s.restart(i, between(rng, 0, 2*time.Second))
 }
 
-func rollingRestart(s *stage, _ *line, rng *rand.Rand) (string, error) {
+func rollingRestart(s *torture, _ *line, rng *rand.Rand) (string, error) {
 	for i := range s.cluster.Members {
 		if err := s.restart(i, between(rng, 0, 300*time.Millisecond)); err != nil {
 			return "", err
@@ -171,7 +171,7 @@ func rollingRestart(s *stage, _ *line, rng *rand.Rand) (string, error) {
 	return "", nil
 }
 
-func leaderMoved(s *stage, _ *line, rng *rand.Rand) (string, error) {
+func leaderMoved(s *torture, _ *line, rng *rand.Rand) (string, error) {
 	for range 1 + rng.IntN(3) {
 		leader := s.cluster.Leader()
 		if leader == nil {
@@ -190,7 +190,7 @@ func leaderMoved(s *stage, _ *line, rng *rand.Rand) (string, error) {
 }
 
 // oneWay lets etcd's leader send and not hear, or hear and not send, to one peer or to both.
-func oneWay(s *stage, l *line, rng *rand.Rand) (string, error) {
+func oneWay(s *torture, l *line, rng *rand.Rand) (string, error) {
 	_, i, err := s.aimLeader(l)
 	if err != nil {
 		return "", err
@@ -209,7 +209,7 @@ func oneWay(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", errors.Join(err, s.recovered())
 }
 
-func leaderCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
+func leaderCutOff(s *torture, l *line, rng *rand.Rand) (string, error) {
 	_, i, err := s.aimLeader(l)
 	if err != nil {
 		return "", err
@@ -220,7 +220,7 @@ func leaderCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", s.recovered()
 }
 
-func clientsCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
+func clientsCutOff(s *torture, l *line, rng *rand.Rand) (string, error) {
 	holder, _ := l.leader()
 	if holder == nil {
 		return "", errMissed
@@ -234,7 +234,7 @@ func clientsCutOff(s *stage, l *line, rng *rand.Rand) (string, error) {
 const fillKey = "torture/fill"
 
 // fillDisk makes the member with the small disk etcd's leader, fills the disk, and writes until the member gives up.
-func fillDisk(s *stage, _ *line, _ *rand.Rand) (string, error) {
+func fillDisk(s *torture, _ *line, _ *rand.Rand) (string, error) {
 	m := s.cluster.Members[smallDiskMember]
 	if err := s.cluster.Move(m, 5*time.Second); err != nil {
 		return "", err
@@ -262,7 +262,7 @@ func fillDisk(s *stage, _ *line, _ *rand.Rand) (string, error) {
 }
 
 // tidy has etcd use the space again that filling took.
-func (s *stage) tidy(key string) error {
+func (s *torture) tidy(key string) error {
 	var gone struct {
 		Header struct {
 			Revision string `json:"revision"`

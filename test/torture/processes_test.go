@@ -3,56 +3,164 @@
 package torture
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/faults"
 )
 
-// processHarms are done to the processes of whoever leads, and to its claim.
-func processHarms() []harm {
-	return []harm{
-		{"SIGKILL", false, killLeader},
-		{"SIGSTOP, longer than the ttl", false, freezeLong},
-		{"SIGSTOP, shorter than the ttl", false, freezeShort},
-		{"frozen with a write on its way", false, freezeWithWrite},
-		{"SIGKILL of a waiting candidate", false, killWaiter},
-		{"SIGSTOP of a waiting candidate", false, freezeWaiter},
-		{"claim deleted by an operator", false, deleteClaim},
-		{"lease revoked by an operator", false, revokeLease},
-	}
+// processFaults are done to the processes of whoever leads, and to its claim.
+func processFaults() []fault {
+	return append(sharedFaults(func(f faults.Fault) bool { return !f.Links && !f.Leader }),
+		fault{"frozen with a write on its way", false, freezeWithWrite},
+		fault{"SIGKILL of a waiting candidate", false, killWaiter},
+		fault{"SIGSTOP of a waiting candidate", false, freezeWaiter})
 }
 
-// target is a leader whose processes one fault has for itself.
+// sharedFaults returns those of internal/faults that are wanted, for the leader of a line.
+func sharedFaults(wanted func(faults.Fault) bool) (all []fault) {
+	for _, f := range faults.All() {
+		if wanted(f) {
+			all = append(all, fault{f.Name, false, func(s *torture, l *line, rng *rand.Rand) (string, error) {
+				return injectShared(s, l, rng, f)
+			}})
+		}
+	}
+	return all
+}
+
+func injectShared(s *torture, l *line, rng *rand.Rand, f faults.Fault) (string, error) {
+	c, token := l.leader()
+	if c == nil || f.Servers && len(c.links) < 2 {
+		return "", errMissed
+	}
+	t := &target{candidate: c, token: token, torture: s, rng: rng}
+	defer t.release()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	begun := f.Begin(ctx, t)
+	cancel()
+	if begun {
+		s.pause(f.Lasts(rng, l.ttl))
+	}
+	f.End(t)
+	if !begun {
+		return "", errMissed
+	}
+	if t.loses {
+		s.next(l, token)
+	}
+	if t.roles != "" {
+		return f.Name + ": " + t.roles, nil
+	}
+	return "", nil
+}
+
+// target is a leader as internal/faults sees it. The first fault of its processes locks them, so that
+// no other fault reaches them until release.
 type target struct {
 	*candidate
-	token uint64
-	procs []proc // the worker; or supervisor, guardian and command
+	token   uint64
+	torture *torture
+	rng     *rand.Rand
+
+	procs  []proc // the worker; or supervisor, guardian and command; nil until locked
+	frozen []proc
+	roles  string // which of them the fault reached
+	loses  bool   // its term ends by this
 }
 
-// take returns the leader for one fault, which gives it back with struck.Unlock.
-func (l *line) take() (*target, error) {
-	c, token := l.leader()
-	if c == nil || !c.struck.TryLock() {
-		return nil, errMissed
+// lock locks the leader's processes for this fault.
+func (t *target) lock() bool {
+	if t.procs != nil {
+		return true
 	}
-	t := &target{candidate: c, token: token}
-	if c.kind == kindRun {
-		supervisor, guardian, command, ok := c.parts()
-		t.procs = []proc{supervisor, guardian, command}
-		if ok {
-			return t, nil
+	if !t.faultMu.TryLock() {
+		return false
+	}
+	if t.kind == kindRun {
+		if supervisor, guardian, command, ok := t.parts(); ok {
+			t.procs = []proc{supervisor, guardian, command}
 		}
-	} else if p, ok := c.main(); ok {
+	} else if p, ok := t.main(); ok {
 		t.procs = []proc{p}
-		return t, nil
 	}
-	c.struck.Unlock()
-	return nil, errMissed
+	if t.procs == nil {
+		t.faultMu.Unlock()
+	}
+	return t.procs != nil
+}
+
+func (t *target) release() {
+	if t.procs != nil {
+		t.faultMu.Unlock()
+	}
+}
+
+func (t *target) TTL() time.Duration { return t.line.ttl }
+
+func (t *target) Links() []*etcdtest.Proxy { return t.links }
+
+// Kill signals one of the leader's processes; what is to end in order, its supervisor.
+func (t *target) Kill(sig syscall.Signal) bool {
+	if !t.lock() {
+		return false
+	}
+	p := t.procs[t.rng.IntN(len(t.procs))]
+	if sig != syscall.SIGKILL {
+		p = t.procs[0]
+	}
+	send(sig, p)
+	t.roles, t.loses = p.role, true
+	return true
+}
+
+// Freeze stops the leader's worker, or one process of a `primacy run`, or past the ttl all three of it.
+func (t *target) Freeze(pastTTL bool) bool {
+	if !t.lock() {
+		return false
+	}
+	choice := t.rng.IntN(4)
+	if choice == 3 && t.kind == kindRun && pastTTL {
+		t.frozen, t.roles = t.procs, "supervisor, guardian and command"
+	} else {
+		t.frozen = []proc{t.procs[choice%len(t.procs)]}
+		t.roles = t.frozen[0].role
+	}
+	send(syscall.SIGSTOP, t.frozen...)
+	return true
+}
+
+// Thaw continues what was frozen, a whole `primacy run` from the command on. Nothing in it can keep the
+// command from acting in the moment of the thaw: these acts are counted, and are not held against the
+// promise.
+func (t *target) Thaw() {
+	if len(t.frozen) > 1 {
+		t.line.mu.Lock()
+		t.line.lates = append(t.line.lates, late{token: t.token, thaw: boottime.Now()})
+		t.line.mu.Unlock()
+	}
+	for _, p := range slices.Backward(t.frozen) {
+		send(syscall.SIGCONT, p)
+	}
+}
+
+// AskToResign is not used: transferLane asks leaders.
+func (t *target) AskToResign(context.Context) bool { return false }
+
+func (t *target) RemoveClaim(context.Context) bool { return t.operate(false) }
+func (t *target) EndLease(context.Context) bool    { return t.operate(true) }
+
+func (t *target) operate(lease bool) bool {
+	t.loses = t.torture.remove(t.line.claim(t.token), lease) == nil
+	return t.loses
 }
 
 // send signals processes that may have ended meanwhile.
@@ -64,20 +172,8 @@ func send(sig syscall.Signal, procs ...proc) {
 	}
 }
 
-func killLeader(s *stage, l *line, rng *rand.Rand) (string, error) {
-	t, err := l.take()
-	if err != nil {
-		return "", err
-	}
-	defer t.struck.Unlock()
-	p := t.procs[rng.IntN(len(t.procs))]
-	send(syscall.SIGKILL, p)
-	s.next(l, t.token)
-	return "SIGKILL of the leader's " + p.role, nil
-}
-
 // next waits for another term, not for ever.
-func (s *stage) next(l *line, after uint64) {
+func (s *torture) next(l *line, after uint64) {
 	for end := boottime.Now() + 2*l.ttl; boottime.Now() < end && !s.over(); time.Sleep(pollEvery) {
 		if _, token := l.leader(); token > after {
 			return
@@ -85,63 +181,18 @@ func (s *stage) next(l *line, after uint64) {
 	}
 }
 
-// freezeLong freezes the leader's worker, or one process of a `primacy run`, or all three of it, until well after the term.
-func freezeLong(s *stage, l *line, rng *rand.Rand) (string, error) {
-	t, err := l.take()
-	if err != nil {
-		return "", err
-	}
-	defer t.struck.Unlock()
-	d := between(rng, l.ttl*11/10, l.ttl*2)
-	choice := rng.IntN(4)
-	if choice == 3 && t.kind == kindRun {
-		s.freezeRun(t, d)
-		return "SIGSTOP of supervisor, guardian and command", nil
-	}
-	p := t.procs[choice%len(t.procs)]
-	send(syscall.SIGSTOP, p)
-	time.Sleep(d)
-	send(syscall.SIGCONT, p)
-	return "SIGSTOP of the leader's " + p.role + ", longer than the ttl", nil
-}
-
-// freezeRun freezes all of a `primacy run` and thaws the command first. Nothing in it can keep the command from acting in the
-// moment of the thaw: these acts are counted, and are not held against the promise.
-func (s *stage) freezeRun(t *target, d time.Duration) {
-	send(syscall.SIGSTOP, t.procs...)
-	time.Sleep(d)
-	t.line.mu.Lock()
-	t.line.lates = append(t.line.lates, late{token: t.token, thaw: boottime.Now()})
-	t.line.mu.Unlock()
-	for i := range t.procs {
-		send(syscall.SIGCONT, t.procs[len(t.procs)-1-i])
-	}
-}
-
-func freezeShort(_ *stage, l *line, rng *rand.Rand) (string, error) {
-	t, err := l.take()
-	if err != nil {
-		return "", err
-	}
-	defer t.struck.Unlock()
-	p := t.procs[rng.IntN(len(t.procs))]
-	for range 1 + rng.IntN(3) {
-		send(syscall.SIGSTOP, p)
-		time.Sleep(between(rng, l.ttl/10, l.ttl*8/10))
-		send(syscall.SIGCONT, p)
-		time.Sleep(between(rng, 0, l.ttl/5))
-	}
-	return "SIGSTOP of the leader's " + p.role + ", shorter than the ttl", nil
-}
-
 // freezeWithWrite keeps a write of the leader on its way, freezes the leader for longer than its term, and lets the write arrive
 // when others have written: what no check can prevent, and a fence does.
-func freezeWithWrite(s *stage, l *line, rng *rand.Rand) (string, error) {
-	t, err := l.take()
-	if err != nil {
-		return "", err
+func freezeWithWrite(s *torture, l *line, rng *rand.Rand) (string, error) {
+	c, token := l.leader()
+	if c == nil {
+		return "", errMissed
 	}
-	defer t.struck.Unlock()
+	t := &target{candidate: c, token: token, torture: s, rng: rng}
+	if !t.lock() {
+		return "", errMissed
+	}
+	defer t.release()
 	h := l.sink.hold(t.id)
 	defer l.sink.let(t.id, h)
 	select {
@@ -165,35 +216,35 @@ func (l *line) takeWaiter(rng *rand.Rand) (*candidate, proc, error) {
 	leader, _ := l.leader()
 	for _, i := range rng.Perm(len(l.candidates)) {
 		c := l.candidates[i]
-		if c == leader || !c.struck.TryLock() {
+		if c == leader || !c.faultMu.TryLock() {
 			continue
 		}
 		if p, ok := c.main(); ok {
 			return c, p, nil
 		}
-		c.struck.Unlock()
+		c.faultMu.Unlock()
 	}
 	return nil, proc{}, errMissed
 }
 
-func killWaiter(_ *stage, l *line, rng *rand.Rand) (string, error) {
+func killWaiter(_ *torture, l *line, rng *rand.Rand) (string, error) {
 	c, p, err := l.takeWaiter(rng)
 	if err != nil {
 		return "", err
 	}
-	defer c.struck.Unlock()
+	defer c.faultMu.Unlock()
 	send(syscall.SIGKILL, p)
 	return "", nil
 }
 
 // freezeWaiter freezes one that waits for longer than its lease lives, and has the leader's claim go meanwhile: it may win
 // while it is frozen.
-func freezeWaiter(s *stage, l *line, rng *rand.Rand) (string, error) {
+func freezeWaiter(s *torture, l *line, rng *rand.Rand) (string, error) {
 	c, p, err := l.takeWaiter(rng)
 	if err != nil {
 		return "", err
 	}
-	defer c.struck.Unlock()
+	defer c.faultMu.Unlock()
 	send(syscall.SIGSTOP, p)
 	defer send(syscall.SIGCONT, p)
 	time.Sleep(between(rng, 0, l.ttl/2))
@@ -204,24 +255,9 @@ func freezeWaiter(s *stage, l *line, rng *rand.Rand) (string, error) {
 	return "", nil
 }
 
-func deleteClaim(s *stage, l *line, _ *rand.Rand) (string, error) { return "", s.operate(l, false) }
-func revokeLease(s *stage, l *line, _ *rand.Rand) (string, error) { return "", s.operate(l, true) }
-
-func (s *stage) operate(l *line, lease bool) error {
-	_, token := l.leader()
-	if token == 0 {
-		return errMissed
-	}
-	if err := s.remove(l.claim(token), lease); err != nil {
-		return err
-	}
-	s.next(l, token)
-	return nil
-}
-
 // removed notes that from now on the store lets another lead, whether the holder has heard of it or not: no promise covers what
 // others do to its claim.
-func (s *stage) removed(claim uint64) {
+func (s *torture) removed(claim uint64) {
 	for _, l := range s.lines { // these are revisions of the whole cluster: it is of one line
 		l.mu.Lock()
 		l.removals = append(l.removals, late{token: claim, thaw: boottime.Now()})
@@ -230,7 +266,7 @@ func (s *stage) removed(claim uint64) {
 }
 
 // remove takes the key that was created with that revision out of etcd, or the lease it is attached to.
-func (s *stage) remove(claim uint64, lease bool) error {
+func (s *torture) remove(claim uint64, lease bool) error {
 	var all struct {
 		Kvs []struct {
 			Key    string `json:"key"`

@@ -16,7 +16,7 @@ import (
 // storeTTL is the ttl of candidates in short runs on stores.
 const storeTTL = 3 * time.Second
 
-// stores are the ways to set up a store in which TestRunOnStores strikes leaders. TestRun has etcd.
+// stores are the ways to set up a store in which TestRunOnStores injects faults into leaders. TestRun has etcd.
 func stores() []*storeUnder {
 	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(), onEnsemble()}
 }
@@ -68,7 +68,7 @@ func TestRunOnStores(t *testing.T) {
 			defer func() { <-turn }()
 			t.Run(under.name, func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 0))
-				a := newArena(t, under, 3, rng)
+				a := newRun(t, under, 3, rng)
 				row := plan(rng, n, a.faults())
 				if short {
 					row = a.few()
@@ -90,7 +90,7 @@ func TestRunOnStores(t *testing.T) {
 }
 
 // few are the faults of a short run: one of a candidate, and two that the servers can have.
-func (a *arena) few() (row []fault) {
+func (a *run) few() (row []checkedFault) {
 	hit := []string{"freeze supervisor", "blackhole"}[a.rng.IntN(2)]
 	for _, f := range a.faults() {
 		if f.name == hit && !a.long { // the stores of these have the fault in their cheaper form
@@ -98,7 +98,7 @@ func (a *arena) few() (row []fault) {
 		}
 	}
 	for _, i := range a.rng.Perm(len(a.store.troubles))[:2] {
-		row = append(row, a.store.troubles[i].fault())
+		row = append(row, a.store.troubles[i].checked())
 	}
 	a.rng.Shuffle(len(row), func(i, k int) { row[i], row[k] = row[k], row[i] })
 	return row

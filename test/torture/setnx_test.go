@@ -22,10 +22,10 @@ const kindSetNX = "set-nx"
 // must be seen to lead twice.
 func TestStoreControl(t *testing.T) {
 	t.Parallel()
-	s := bareStage(t, newSeed(t), time.Second)
+	s := emptyTorture(t, newSeed(t), time.Second)
 	s.store = onRedis().start(t)
 	s.addLine("control", slices.Repeat([]string{kindSetNX}, 3)...)
-	few := []lane{{name: "links", kinds: aimed("holder's requests swallowed", "holder cut off, both ways"), most: 200 * time.Millisecond}}
+	few := []lane{{name: "links", kinds: aimed("requests held", "silent link"), most: 200 * time.Millisecond}}
 	for _, v := range s.run(few, 8*time.Second) {
 		t.Log("\n" + v.String())
 		if len(v.overlaps) == 0 {

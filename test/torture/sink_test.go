@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // sink is two registers behind one socket. Every write goes to both: one takes whatever comes, the other has a fence. Lines:
@@ -24,9 +24,9 @@ type sink struct {
 	ln   net.Listener
 
 	mu      sync.Mutex
-	log     []history.Stamp // what the fenced register has applied, in its order
-	late    []history.Stamp // what the unfenced one has taken though a larger token was there before: the fenced one refused it
-	called  map[history.Stamp]time.Duration
+	log     []safety.Stamp // what the fenced register has applied, in its order
+	late    []safety.Stamp // what the unfenced one has taken though a larger token was there before: the fenced one refused it
+	called  map[safety.Stamp]time.Duration
 	largest uint64
 	holds   map[string]*heldWrite // by id
 	reads   []read
@@ -47,7 +47,7 @@ type heldWrite struct {
 
 func newSink(t testing.TB, dir string) *sink {
 	t.Helper()
-	s := &sink{path: filepath.Join(dir, "sink"), called: map[history.Stamp]time.Duration{}, holds: map[string]*heldWrite{}}
+	s := &sink{path: filepath.Join(dir, "sink"), called: map[safety.Stamp]time.Duration{}, holds: map[string]*heldWrite{}}
 	var err error
 	if s.ln, err = net.Listen("unix", s.path); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func (s *sink) answer(line string) string {
 		defer s.mu.Unlock()
 		return fmt.Sprint(s.largest)
 	}
-	var w history.Stamp
+	var w safety.Stamp
 	var at int64
 	if _, err := fmt.Sscanf(line, "%d %s %d %d", &w.Token, &w.Who, &w.Seq, &at); err != nil {
 		return fmt.Sprintf("error %q: want token id seq boot_ns", line)
@@ -99,7 +99,7 @@ func (s *sink) answer(line string) string {
 }
 
 // delay keeps a write on its way for as long as somebody wants that.
-func (s *sink) delay(w history.Stamp) {
+func (s *sink) delay(w safety.Stamp) {
 	s.mu.Lock()
 	h := s.holds[w.Who]
 	delete(s.holds, w.Who)

@@ -43,9 +43,9 @@ type trouble struct {
 	begin func(rng *rand.Rand) (end func())
 }
 
-// fault is the trouble as TestRun has it.
-func (tr trouble) fault() fault {
-	return fault{tr.name, func(a *arena, v *victim) []any {
+// checked is the trouble as TestRun has it.
+func (tr trouble) checked() checkedFault {
+	return checkedFault{tr.name, func(a *run, v *victim) []any {
 		if tr.whole {
 			return a.outage(v, tr)
 		}
@@ -102,7 +102,7 @@ func troublesOf(t testing.TB, name string, s testServer) []trouble {
 }
 
 // outage takes the whole store away, for a moment, so that the term may live on, or until the term is over.
-func (a *arena) outage(v *victim, tr trouble) []any {
+func (a *run) outage(v *victim, tr trouble) []any {
 	a.Helper()
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
@@ -122,7 +122,7 @@ func (a *arena) outage(v *victim, tr trouble) []any {
 }
 
 // hiccup takes a part of the store away that it should be able to do without, in the end, and brings it back. The term may end.
-func (a *arena) hiccup(v *victim, tr trouble) []any {
+func (a *run) hiccup(v *victim, tr trouble) []any {
 	a.Helper()
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
@@ -165,7 +165,7 @@ func (i *installed) session(t testing.TB, ttl time.Duration) *primacy.Session {
 }
 
 // ghosts looks that nobody is left in any line, now that every candidate has ended: those that were killed are gone with their leases.
-func (a *arena) ghosts() {
+func (a *run) ghosts() {
 	a.Helper()
 	st, err := a.store.open()
 	if err != nil {

@@ -38,7 +38,7 @@ func TestTortureOnStores(t *testing.T) {
 // tortureOn tortures one store. Alone on the machine, and for five minutes, it also demands that the faults met enough holders to show something; beside others
 // a lock is waited for too long for that.
 func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, alone bool) {
-	s, short := bareStage(t, seed, under.ttl), d < time.Minute
+	s, short := emptyTorture(t, seed, under.ttl), d < time.Minute
 	s.store, s.spare = under.start(t), under.spare
 	processes, loops, kinds, row := 5, 4, lockKinds, s.store.lanes(short)
 	if short {
@@ -62,7 +62,7 @@ func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, al
 	s.expectLocks(locks, kinds, !alone || d < 5*time.Minute) // several lines share the faults
 	s.expectNobody("torture")
 	if !short {
-		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes acknowledged, %d lost\n", under.name, len(s.struck),
+		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes acknowledged, %d lost\n", under.name, len(s.injected),
 			len(s.kinds()), d, len(v.terms), len(v.overlaps), v.acknowledged, v.lost)
 	}
 	if t.Failed() {
@@ -79,7 +79,7 @@ func (i *installed) lanes(short bool) []lane {
 		case "members":
 			row[n].kinds, row[n].most = nil, 8*time.Second
 			for _, tr := range i.troubles {
-				row[n].kinds = append(row[n].kinds, tr.harm())
+				row[n].kinds = append(row[n].kinds, tr.fault())
 			}
 		case "processes":
 			row[n].kinds = append(row[n].kinds, aimed("frozen with a write on its way")...)
@@ -91,13 +91,13 @@ func (i *installed) lanes(short bool) []lane {
 // transfers are the hand-overs of transferLane but for what only etcd has.
 func (i *installed) transfers() lane {
 	la := transferLane()
-	la.kinds = slices.DeleteFunc(la.kinds, func(h harm) bool { return strings.Contains(h.name, "etcd") })
+	la.kinds = slices.DeleteFunc(la.kinds, func(h fault) bool { return strings.Contains(h.name, "etcd") })
 	return la
 }
 
-// harm is the trouble as the long torture has it.
-func (tr trouble) harm() harm {
-	return harm{tr.name, false, func(_ *stage, l *line, rng *rand.Rand) (string, error) {
+// fault is the trouble as the long torture has it.
+func (tr trouble) fault() fault {
+	return fault{tr.name, false, func(_ *torture, l *line, rng *rand.Rand) (string, error) {
 		end := tr.begin(rng)
 		time.Sleep(between(rng, 0, l.ttl*3/2))
 		end()

@@ -100,7 +100,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	end, cancelEnd := afterwards(ctx)
+	end, cancelEnd := cleanupContext(ctx)
 	defer cancelEnd()
 	return s.Close(end)
 }

@@ -98,7 +98,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // clock compares the store's clock with ours.
-func (p *patient) clock(ctx context.Context) Check {
+func (p *examination) clock(ctx context.Context) Check {
 	c := Check{Topic: "clock rate", Level: driver.Fine}
 	l, done, err := p.grant(ctx, min(p.o.Window+10*time.Second, ceiling(p.st.Caps())))
 	if err != nil {

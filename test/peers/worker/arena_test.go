@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 const (
@@ -159,9 +159,9 @@ func (a *arena) leader(not *worker, limit time.Duration) (*worker, uint64) {
 }
 
 // terms returns who acted from when to when.
-func (a *arena) terms() []history.Interval {
+func (a *arena) terms() []safety.Interval {
 	a.Helper()
-	terms, err := history.Read("job", strings.NewReader(strings.Join(append(a.record("acts"), ""), "\n")))
+	terms, err := safety.Read("job", strings.NewReader(strings.Join(append(a.record("acts"), ""), "\n")))
 	if err != nil {
 		a.Fatal(err)
 	}

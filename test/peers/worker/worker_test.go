@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // each runs the test for every kind, on one etcd.
@@ -48,7 +48,7 @@ func TestQuiet(t *testing.T) {
 			a.end(w)
 		}
 		terms := a.terms()
-		if err := history.Check(terms); err != nil {
+		if err := safety.Check(terms); err != nil {
 			t.Error(err)
 		}
 		if len(terms) < 3 {
