@@ -52,30 +52,39 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		return err
 	}
 	defer c.end()
-	o := c.step(core.Begin, nil, nil)
-	for {
-		if err := pause(ctx, o.Tries); err != nil {
-			c.step(core.NotWon, nil, nil)
+	var term *Term
+	var cause error // of the last term's end
+	step := func(e core.CandidateEvent) core.CandidateOrder {
+		switch e {
+		case core.Won:
+			return c.step(e, term, nil)
+		case core.TermLost, core.Finished:
+			return c.step(e, nil, cause)
+		}
+		return c.step(e, nil, nil)
+	}
+	wait := func(tries int) error {
+		if pause(ctx, tries) != nil {
 			return unreachableOr(ctx, "campaign for "+c.e.name, nil)
 		}
-		t, err := c.e.Campaign(ctx, &c.o)
-		if err != nil {
-			c.step(core.NotWon, nil, nil)
-			return err
-		}
-		c.step(core.Won, t, nil)
-		lost, err := c.lead(ctx, t, work)
-		if lost == nil {
-			c.step(core.Finished, nil, t.stopping())
-			return err
-		}
-		c.step(core.TermLost, nil, lost)
-		if once {
-			return lost
-		}
-		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", lost, "work", err)
-		o = c.step(core.Begin, nil, nil)
+		return nil
 	}
+	win := func() (_ *Term, err error) {
+		term, err = c.e.Campaign(ctx, &c.o)
+		return term, err
+	}
+	return core.RunCandidate(step, wait, win, func(t *Term) (lost, again bool, err error) {
+		cause, err = c.lead(ctx, t, work)
+		switch {
+		case cause == nil:
+			cause = t.stopping()
+			return false, false, err
+		case once:
+			return true, false, cause
+		}
+		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", cause, "work", err)
+		return true, true, nil
+	})
 }
 
 func (c *Candidate) begin() error {

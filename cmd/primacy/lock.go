@@ -25,7 +25,7 @@ type lockOptions struct {
 	command                     string
 }
 
-func (a *app) lockCommand() *cobra.Command {
+func lockCommand(a *app) *cobra.Command {
 	var o lockOptions
 	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder"}}
 	c := &cobra.Command{

@@ -18,7 +18,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	var value string
 	var o primacy.CampaignOptions
 	r := &runner{app: a, contest: contest{has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader"}}
