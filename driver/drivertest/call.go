@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -57,7 +58,10 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 			_, err := l.Claim(ctx, driver.Claim{Name: unique(), ID: unique()})
 			return err
 		}},
-		{"Wait", func(ctx context.Context) error { _, err := l.Wait(ctx, p); return err }},
+		{"Follow", func(context.Context) error {
+			l.Follow(p)
+			return errors.New("Follow answers by News")
+		}},
 		{"Update", func(ctx context.Context) error { return l.Update(ctx, p, nil) }},
 		{"Release", func(ctx context.Context) error { return l.Release(ctx, p) }},
 		{"News", func(ctx context.Context) error { _, err := l.News(ctx); return err }},
@@ -131,8 +135,8 @@ func blockedGivenUp(t *testing.T, h Harness) {
 	l := grant(t, s, "b")
 	p := enter(t, l, name)
 	now := line(t, s, name).Revision
+	l.Follow(p)
 	for _, c := range []call{
-		{"Wait", func(ctx context.Context) error { _, err := l.Wait(ctx, p); return err }},
 		{"Next", func(ctx context.Context) error { _, err := s.Next(ctx, name, now); return err }},
 		{"News", func(ctx context.Context) error { _, err := l.News(ctx); return err }},
 	} {
@@ -240,9 +244,9 @@ func life(ctx context.Context, s driver.Store, l driver.Lease, name string) erro
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
-	p, err := l.Wait(ctx, places[0])
+	p, err := Await(ctx, l, places[0])
 	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	if err := l.Update(ctx, p, []byte(p.ID)); err != nil {
 		return fmt.Errorf("update: %w", err)
@@ -272,7 +276,7 @@ func restartWait(t *testing.T, h Harness) {
 	need(t, h.Restart != nil, "Harness.Restart")
 	leases, places := queue(t, h, unique(), 2)
 	turn := waiting(t, leases[1], places[1])
-	silent(t, "Wait returned while another holds", turn)
+	silent(t, "told while another holds", turn)
 	h.Restart(t)
 	eventually(t, "the release after the restart", func() bool { return leases[0].Release(soon(t), places[0]) == nil })
 	(<-turn).must(t)

@@ -127,9 +127,9 @@ func (f *fight) term(ctx context.Context, l driver.Lease, who string, c driver.C
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
-	held, err := until(ctx, func() (driver.Place, error) { return l.Wait(ctx, places[0]) })
+	held, err := Await(ctx, l, places[0])
 	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	from := time.Since(f.begun)
 	if err := untilDone(ctx, func() error { return l.Update(ctx, held, []byte(who)) }); err != nil {

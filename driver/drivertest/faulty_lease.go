@@ -117,10 +117,6 @@ func (l *faultyLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driv
 	return through(ctx, l.net, changes, func(ctx context.Context) ([]driver.Place, error) { return l.Lease.Claim(ctx, claims...) })
 }
 
-func (l *faultyLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return through(ctx, l.net, blocks, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
-}
-
 func (l *faultyLease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.Lease.Update(ctx, p, value) })
 }

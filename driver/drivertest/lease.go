@@ -33,8 +33,7 @@ func leaseEnds(t *testing.T, h Harness) {
 			t.Fatalf("line of claim %d = %+v, want lease %s to hold", i, ln, l.ID())
 		}
 		free(t, watches, name)
-		_, err := l.Wait(soon(t), places[i])
-		wantGone(t, "Wait for a claim whose lease ended", err)
+		wantGone(t, "waiting for a claim whose lease ended", (<-waiting(t, l, places[i])).err)
 	}
 }
 
@@ -176,8 +175,7 @@ func closeEnds(t *testing.T, h Harness) {
 		t.Errorf("the claims ended %v after Close, want at once", took)
 	}
 	wantGone(t, "Renew after Close", l.Renew(soon(t)))
-	_, err := l.Wait(soon(t), mine)
-	wantGone(t, "Wait after Close", err)
+	wantGone(t, "waiting after Close", (<-waiting(t, l, mine)).err)
 }
 
 func closeTwice(t *testing.T, h Harness) {

@@ -289,9 +289,9 @@ func (c *crowd) turn(ctx context.Context, l driver.Lease, want driver.Claim) err
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
-	p, err := l.Wait(ctx, places[0])
+	p, err := Await(ctx, l, places[0])
 	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	c.enter(want.Slots)
 	time.Sleep(2 * time.Millisecond)

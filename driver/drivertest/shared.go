@@ -109,8 +109,7 @@ func seatReplaced(t *testing.T, h Harness) {
 	if !p.Held || !q.Held || !r.Held {
 		t.Errorf("places = %+v, %+v, %+v, want all held: the third takes the second's slot", p, q, r)
 	}
-	_, err := l.Wait(soon(t), q)
-	wantGone(t, "Wait for the claim that was replaced", err)
+	wantOver(t, "the claim that was replaced", l, q)
 	if err := l.Update(soon(t), p, []byte("x")); err != nil {
 		t.Errorf("Update of the other seat: %v", err)
 	}

@@ -112,10 +112,6 @@ func (l stubbornLease) Claim(ctx context.Context, claims ...driver.Claim) ([]dri
 	return places, err
 }
 
-func (l stubbornLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return until(ctx, func() (driver.Place, error) { return l.Lease.Wait(ctx, p) })
-}
-
 func (l stubbornLease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return untilDone(ctx, func() error { return l.Lease.Update(ctx, p, value) })
 }
