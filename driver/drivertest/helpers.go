@@ -207,10 +207,7 @@ func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 func wantOver(t *testing.T, what string, l driver.Lease, p driver.Place) {
 	t.Helper()
 	wantGone(t, "Update of "+what, l.Update(soon(t), p, nil))
-	ch := listening(t, l)
-	p.Held = false
-	l.Follow(p)
-	silent(t, "news of "+what+", which was followed", ch)
+	silent(t, "news of "+what+", which was followed", waiting(t, l, p))
 }
 
 // pause waits a little between two tries.

@@ -33,7 +33,7 @@ func leaseEnds(t *testing.T, h Harness) {
 			t.Fatalf("line of claim %d = %+v, want lease %s to hold", i, ln, l.ID())
 		}
 		free(t, watches, name)
-		wantGone(t, "waiting for a claim whose lease ended", (<-waiting(t, l, places[i])).err)
+		wantGone(t, "Update of a claim whose lease ended", l.Update(soon(t), places[i], nil))
 	}
 }
 
@@ -175,6 +175,7 @@ func closeEnds(t *testing.T, h Harness) {
 		t.Errorf("the claims ended %v after Close, want at once", took)
 	}
 	wantGone(t, "Renew after Close", l.Renew(soon(t)))
+	wantGone(t, "Update after Close", l.Update(soon(t), mine, nil))
 	wantGone(t, "waiting after Close", (<-waiting(t, l, mine)).err)
 }
 

@@ -134,11 +134,12 @@ func deadWaiterPassed(t *testing.T, h Harness) {
 
 func waitReleased(t *testing.T, h Harness) {
 	leases, places := queue(t, h, unique(), 2)
-	turn := waiting(t, leases[1], places[1])
-	silent(t, "told while another holds", turn)
+	ch := listening(t, leases[1])
+	leases[1].Follow(places[1])
+	silent(t, "told while another holds", ch)
 	release(t, leases[1], places[1])
 	release(t, leases[0], places[0])
-	silent(t, "told of a place that its owner released", turn)
+	silent(t, "told of a place that its owner released", ch)
 	wantOver(t, "the place that was released", leases[1], places[1])
 }
 
@@ -181,15 +182,22 @@ func holderRemoved(t *testing.T, h Harness) {
 	h.Remove(t, name, places[0].Token)
 	(<-turn).must(t)
 	wantGone(t, "Update of a place that was removed by hand", leases[0].Update(soon(t), places[0], []byte("x")))
-	wantGone(t, "waiting for a place that was removed by hand", (<-waiting(t, leases[0], places[0])).err)
+	hear(t, "that the holder was removed", listening(t, leases[0]), gone(places[0]))
 }
 
 func waitNotHeld(t *testing.T, h Harness) {
-	told := make(chan waited, 10)
+	told := make(chan heard, 10)
 	for range cap(told) {
 		leases, places := queue(t, h, unique(), 2)
-		turn := waiting(t, leases[1], places[1])
-		go func() { told <- <-turn }()
+		ch := listening(t, leases[1])
+		go func() {
+			select {
+			case n := <-ch:
+				told <- n
+			case <-t.Context().Done():
+			}
+		}()
+		leases[1].Follow(places[1])
 		// The claim goes first, then the one before it: the signal that wakes the waiter may be either.
 		release(t, leases[1], places[1])
 		release(t, leases[0], places[0])
