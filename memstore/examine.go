@@ -54,7 +54,8 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, err
 }
 
-// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not found.
+// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not
+// found.
 func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
 	err = s.do(ctx, "", func() error {
 		for l := range s.standing() {

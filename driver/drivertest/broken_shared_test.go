@@ -99,7 +99,8 @@ func unlimited(c *driver.Claim) {
 	}
 }
 
-// claimsAs enters other claims than it was asked for, and does not say so. A pointer, so that it can be compared.
+// claimsAs enters other claims than it was asked for, and does not say so. A pointer, so that it
+// can be compared.
 type claimsAs struct {
 	driver.Lease
 	change func(*driver.Claim)

@@ -89,8 +89,8 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 	return all
 }
 
-// promptly runs every call at once under a context that ends after d, and fails the test where one does not return soon
-// after that. Each gets a lease of its own, because Close ends it.
+// promptly runs every call at once under a context that ends after d, and fails the test where one
+// does not return soon after that. Each gets a lease of its own, because Close ends it.
 func promptly(t *testing.T, s driver.Store, d time.Duration, between func(), want func(c call, err error)) {
 	t.Helper()
 	const slack = 2 * time.Second // for a busy machine; who waits for a time-out of the network takes longer
@@ -238,7 +238,8 @@ func manyAtOnce(t *testing.T, h Harness) {
 	all.Wait()
 }
 
-// life is one claim from its beginning to its end. It reports an error and does not end the test, for it runs beside it.
+// life is one claim from its beginning to its end. It reports an error and does not end the test,
+// for it runs beside it.
 func life(ctx context.Context, s driver.Store, l driver.Lease, name string) error {
 	places, err := l.Claim(ctx, driver.Claim{Name: name, ID: unique()})
 	if err != nil {

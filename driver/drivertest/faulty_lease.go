@@ -125,7 +125,8 @@ func (l *faultyLease) Release(ctx context.Context, places ...driver.Place) error
 	return act(ctx, l.net, idempotent, func(ctx context.Context) error { return l.Lease.Release(ctx, places...) })
 }
 
-// News keeps what the store told until it came through, for the store tells it once and a driver is local to its caller.
+// News keeps what the store told until it came through, for the store tells it once and a driver is
+// local to its caller.
 func (l *faultyLease) News(ctx context.Context) ([]driver.News, error) {
 	_, err := through(ctx, l.net, blocks, func(ctx context.Context) (nothing, error) {
 		l.mu.Lock()

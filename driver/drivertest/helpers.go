@@ -66,7 +66,8 @@ func grantFor(t *testing.T, s driver.Store, owner string, ttl time.Duration) dri
 		t.Fatalf("Grant: %v", err)
 	}
 	t.Cleanup(func() {
-		// The test's own context has ended by now. The result does not matter: it may be ended or cut off.
+		// The test's own context has ended by now. The result does not matter: it may be ended or
+		// cut off.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = l.Close(ctx)
@@ -203,7 +204,8 @@ func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 	return done
 }
 
-// wantOver fails the test unless p no longer stands: an Update of it is told so, and nothing is told when it is followed.
+// wantOver fails the test unless p no longer stands: an Update of it is told so, and nothing is
+// told when it is followed.
 func wantOver(t *testing.T, what string, l driver.Lease, p driver.Place) {
 	t.Helper()
 	wantGone(t, "Update of "+what, l.Update(soon(t), p, nil))

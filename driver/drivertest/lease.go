@@ -7,8 +7,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Times here are read from time.Now and not from the boot clock: a suspended machine need not pass, and a bubble of
-// testing/synctest fakes only the former.
+// Times here are read from time.Now and not from the boot clock: a suspended machine need not pass,
+// and a bubble of testing/synctest fakes only the former.
 
 var leaseClauses = []Clause{
 	{Name: "a lease that is not renewed ends with all its claims", Check: leaseEnds, slow: true},
@@ -67,7 +67,8 @@ func renewCounts(t *testing.T, h Harness) {
 			}
 			continue // the machine stalled: begin again
 		}
-		// Clocks of stores count milliseconds, so a hundredth is allowed; the library's drift bound is ten times that.
+		// Clocks of stores count milliseconds, so a hundredth is allowed; the library's drift bound
+		// is ten times that.
 		if lived := free(t, watches, name).Sub(asked); lived < l.TTL()-l.TTL()/100 {
 			t.Errorf("the lease ended %v after Renew was called, want at least its ttl %v", lived, l.TTL())
 		}
@@ -98,7 +99,8 @@ func renewedLives(t *testing.T, h Harness) {
 	t.Fatal("the machine is too slow for this ttl: raise Harness.TTL")
 }
 
-// keepUp renews l for longer than its ttl, and reports false if the machine stalled so that the lease could end.
+// keepUp renews l for longer than its ttl, and reports false if the machine stalled so that the
+// lease could end.
 func keepUp(t *testing.T, l driver.Lease, begun time.Time) bool {
 	t.Helper()
 	for last := begun; time.Since(begun) < l.TTL()*8/5; {

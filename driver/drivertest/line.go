@@ -140,7 +140,8 @@ func nextTells(t *testing.T, h Harness) {
 		step.do()
 		at = (<-next).newer(t, at.Revision)
 	}
-	// The release of the last may have been told in two states: nobody, or first the one who came to hold.
+	// The release of the last may have been told in two states: nobody, or first the one who came
+	// to hold.
 	for at.Holder != nil {
 		at = (<-following(t, s, name, at.Revision)).newer(t, at.Revision)
 	}

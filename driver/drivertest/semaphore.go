@@ -45,7 +45,8 @@ func slotsFill(t *testing.T, h Harness) {
 	}
 }
 
-// slotTurns runs Wait for those that do not hold yet and tells on one channel which of them has come to hold.
+// slotTurns runs Wait for those that do not hold yet and tells on one channel which of them has
+// come to hold.
 func slotTurns(t *testing.T, all []stand, from int) <-chan int {
 	done := make(chan int, len(all))
 	for i := from; i < len(all); i++ {

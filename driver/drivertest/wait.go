@@ -25,7 +25,8 @@ var waitClauses = []Clause{
 	{Name: "a wait that was cut off during the release still comes to hold", Check: waitCutOff},
 }
 
-// queue makes n leases of different clients that stand in the line of name one behind the other, the first holding.
+// queue makes n leases of different clients that stand in the line of name one behind the other,
+// the first holding.
 func queue(t *testing.T, h Harness, name string, n int) ([]driver.Lease, []driver.Place) {
 	t.Helper()
 	var leases []driver.Lease
@@ -123,7 +124,8 @@ func deadWaiterPassed(t *testing.T, h Harness) {
 	dies, _ := mortal(t, h, open(t, h), name)
 	last := grant(t, s, "c")
 	turn := waiting(t, last, enter(t, last, name))
-	// Released while the one between lives still: it gets the turn or not, but must not keep it for more than its ttl.
+	// Released while the one between lives still: it gets the turn or not, but must not keep it for
+	// more than its ttl.
 	release(t, first, p)
 	begun := time.Now()
 	(<-turn).must(t)
@@ -198,7 +200,8 @@ func waitNotHeld(t *testing.T, h Harness) {
 			}
 		}()
 		leases[1].Follow(places[1])
-		// The claim goes first, then the one before it: the signal that wakes the waiter may be either.
+		// The claim goes first, then the one before it: the signal that wakes the waiter may be
+		// either.
 		release(t, leases[1], places[1])
 		release(t, leases[0], places[0])
 	}
