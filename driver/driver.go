@@ -46,6 +46,20 @@ type Store interface {
 	// after.
 	Next(ctx context.Context, name string, after uint64) (Line, error)
 
+	// Lines returns the lines of all names that begin with prefix and in which somebody stands,
+	// ordered by name.
+	Lines(ctx context.Context, prefix string) ([]Line, error)
+
+	// Revoke ends the lease of that ID ([Lease.ID]) and with it every claim, at once: for a caller
+	// that has seen the lease's process and all its work die, and for an operator. What is gone
+	// already is no error.
+	Revoke(ctx context.Context, lease string) error
+
+	// Examine looks at everything that a session standing for name needs: servers, their versions,
+	// space, permissions. It changes nothing. A server that does not answer is a finding; what was
+	// not found out when ctx ends is one too. It is for people: no decision rests on it.
+	Examine(ctx context.Context, name string) []Finding
+
 	// Close frees what the store opened by itself (streams, goroutines). A client handed in by the
 	// caller stays open, and leases stay in the store until they end.
 	Close() error
@@ -186,14 +200,9 @@ type Request struct {
 	Priority int    `json:"priority,omitempty"` // not 0: only if the holder's own priority is smaller
 }
 
-// Lister is a store that can list its names.
-type Lister interface {
-	// Lines returns the lines of all names that begin with prefix and in which somebody stands,
-	// ordered by name.
-	Lines(ctx context.Context, prefix string) ([]Line, error)
-}
+// What follows is optional: a store has it or not, and the library asks by a type assertion.
 
-// Asker is a store that can carry a request to a holder.
+// Asker is a [Store] that can carry a request to a holder.
 type Asker interface {
 	// Ask delivers r to whoever holds name under r.Token, as News. [ErrGone] if that term is over.
 	// The request is forgotten with the term, so a late one cannot reach a successor. [ErrRefused]
@@ -220,12 +229,4 @@ type Exchanger interface {
 	// error is nil. After an unknown outcome the caller repeats the two one by one. [ErrRefused],
 	// before anything is done, for claims that are shared, for Try and for different names.
 	Exchange(ctx context.Context, p Place, c Claim) (Place, error)
-}
-
-// Revoker is a [Store] that can end the lease of another process, for a caller that has seen that
-// process and all its work die.
-type Revoker interface {
-	// Revoke ends the lease of that ID ([Lease.ID]) and with it every claim, at once. What is gone
-	// already is no error.
-	Revoke(ctx context.Context, lease string) error
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What follows is optional: a store implements it for `primacy doctor`, and no decision about
-// leadership ever rests on it.
+// What follows is for people: `primacy doctor`, `top` and operators. No decision about leadership
+// ever rests on it, and the interfaces are optional.
 
 // Level says how serious a finding is.
 type Level string
@@ -24,14 +24,6 @@ type Finding struct {
 	Level  Level
 	Found  string // what was found
 	Advice string // what to do; empty where nothing is
-}
-
-// Examiner is a store that can tell how it and its servers are.
-type Examiner interface {
-	// Examine looks at everything that a session standing for name needs: servers, their versions,
-	// space, permissions. It changes nothing. A server that does not answer is a finding; what was
-	// not found out when ctx ends is one too.
-	Examine(ctx context.Context, name string) []Finding
 }
 
 // LeaseTimer is a [Lease] that can tell how much of it is left.
@@ -65,6 +57,4 @@ type Admin interface {
 	// RemoveClaim deletes the claim on name that has this token, and nothing else. What is gone
 	// already is no error.
 	RemoveClaim(ctx context.Context, name string, token uint64) error
-	// EndLease ends a lease, with all its claims. What is gone already is no error.
-	EndLease(ctx context.Context, id string) error
 }

@@ -7,11 +7,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-
-	"github.com/primacy-go/primacy/driver"
 )
 
-// Revoke implements [driver.Revoker]. An ID that no session of this prefix has is a session that is gone: etcd leases of other programs
+// Revoke implements [driver.Store]. An ID that no session of this prefix has is a session that is gone: etcd leases of other programs
 // are not touched. After an unknown outcome it can be repeated.
 //
 // A session is named after its first etcd lease, and hangs on another one after a move. Its record tells which. Whatever of it is still
@@ -101,5 +99,3 @@ func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue
 	}
 	return resp.Succeeded, nil
 }
-
-var _ driver.Revoker = (*Store)(nil)

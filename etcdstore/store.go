@@ -50,7 +50,7 @@ const (
 	maxTTL   = 300 * time.Second
 )
 
-// Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and [driver.Journal] too.
+// Store is a [driver.Store] on etcd, and a [driver.Asker] and [driver.Journal] too.
 type Store struct {
 	prefix  string
 	caps    driver.Caps

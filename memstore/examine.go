@@ -13,13 +13,12 @@ import (
 )
 
 var (
-	_ driver.Examiner    = (*Store)(nil)
 	_ driver.Admin       = (*Store)(nil)
 	_ driver.LeaseViewer = (*Store)(nil)
 	_ driver.LeaseTimer  = (*lease)(nil)
 )
 
-// Examine implements [driver.Examiner]: there is no server to look at.
+// Examine implements [driver.Store]: there is no server to look at.
 func (s *Store) Examine(context.Context, string) []driver.Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,7 +40,7 @@ type Options struct {
 	MaxTTL time.Duration
 }
 
-// Store keeps leases and lines in memory. It implements driver.Store, driver.Lister, driver.Asker
+// Store keeps leases and lines in memory. It implements driver.Store, driver.Asker
 // and driver.Journal. All who share the value are clients of one storage.
 type Store struct {
 	opts Options
@@ -55,7 +55,6 @@ type Store struct {
 
 var (
 	_ driver.Store   = (*Store)(nil)
-	_ driver.Lister  = (*Store)(nil)
 	_ driver.Asker   = (*Store)(nil)
 	_ driver.Journal = (*Store)(nil)
 )

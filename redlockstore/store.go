@@ -13,8 +13,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Store is a client of the N servers. It implements driver.Store, driver.Lister, driver.Revoker and
-// driver.Examiner.
+// Store is a client of the N servers. It implements driver.Store.
 type Store struct {
 	cfg     Config
 	quorum  int
@@ -31,10 +30,7 @@ type Store struct {
 }
 
 var (
-	_ driver.Store    = (*Store)(nil)
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Examiner = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
 )
 
 // maxLimit is the longest time that one call on one server may take.

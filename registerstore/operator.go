@@ -22,7 +22,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	return err
 }
 
-// Revoke implements [driver.Revoker]. The lines that the lease's last renewal named are cleared at
+// Revoke implements [driver.Store]. The lines that the lease's last renewal named are cleared at
 // once; in others whoever waits behind its claims removes them.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	if !isLeaseID(id) {
@@ -190,7 +190,7 @@ func (s *Store) pass(name, lease string) {
 	}
 }
 
-// Examine implements [driver.Examiner].
+// Examine implements [driver.Store].
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	begun := time.Now()
 	value, version, err := s.reg.Get(ctx, s.lineKey(name))

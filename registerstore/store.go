@@ -63,13 +63,10 @@ type Store struct {
 }
 
 var (
-	_ driver.Store    = (*Store)(nil)
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Asker    = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Journal  = (*Store)(nil)
-	_ driver.Admin    = (*Store)(nil)
-	_ driver.Examiner = (*Store)(nil)
+	_ driver.Store   = (*Store)(nil)
+	_ driver.Asker   = (*Store)(nil)
+	_ driver.Journal = (*Store)(nil)
+	_ driver.Admin   = (*Store)(nil)
 )
 
 // FromRegister returns a store over r. It does no I/O. An error says what is wrong with o.
@@ -210,7 +207,7 @@ func (s *Store) endedOf(ctx context.Context, ids []string, alive map[string]bool
 	return ended, err
 }
 
-// Lines implements [driver.Lister]. It is not a picture of one instant: each line is one of its
+// Lines implements [driver.Store]. It is not a picture of one instant: each line is one of its
 // own.
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	at := s.opts.Prefix + lines

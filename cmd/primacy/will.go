@@ -37,9 +37,6 @@ var willEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy",
 
 // will returns what the guardian is to do if this process is killed, nil where the store cannot.
 func (r *runner) will(term *primacy.Term) *supervise.LastAction {
-	if _, ok := r.at.(driver.Revoker); !ok {
-		return nil
-	}
 	w := will{Store: r.store, Lease: term.Lease(), Env: map[string]string{}}
 	if w.Store == "" || strings.HasPrefix(w.Store, embeddedScheme) {
 		dir, err := r.embeddedDir() // the default depends on the environment
@@ -101,12 +98,8 @@ func (w will) carryOut(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	r, ok := st.(driver.Revoker)
-	if !ok {
-		return driver.ErrRefused
-	}
 	w.record(ctx, st)
-	return r.Revoke(ctx, w.Lease)
+	return st.Revoke(ctx, w.Lease)
 }
 
 // recordLimit is how long the record may hold up the end of the lease.

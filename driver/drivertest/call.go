@@ -53,6 +53,8 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 		{"Grant", func(ctx context.Context) error { _, err := s.Grant(ctx, "x", l.TTL()); return err }},
 		{"Line", func(ctx context.Context) error { _, err := s.Line(ctx, p.Name); return err }},
 		{"Next", func(ctx context.Context) error { _, err := s.Next(ctx, p.Name, 0); return err }},
+		{"Lines", func(ctx context.Context) error { _, err := s.Lines(ctx, p.Name); return err }},
+		{"Revoke", func(ctx context.Context) error { return s.Revoke(ctx, l.ID()) }},
 		{"Renew", func(ctx context.Context) error { return l.Renew(ctx) }},
 		{"Claim", func(ctx context.Context) error {
 			_, err := l.Claim(ctx, driver.Claim{Name: unique(), ID: unique()})
@@ -79,12 +81,6 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 			_, err := e.Exchange(ctx, p, driver.Claim{Name: p.Name, Seat: "x", ID: unique()})
 			return err
 		}})
-	}
-	if r, ok := s.(driver.Revoker); ok {
-		all = append(all, call{"Revoke", func(ctx context.Context) error { return r.Revoke(ctx, l.ID()) }})
-	}
-	if ls, ok := s.(driver.Lister); ok {
-		all = append(all, call{"Lines", func(ctx context.Context) error { _, err := ls.Lines(ctx, p.Name); return err }})
 	}
 	return all
 }

@@ -29,8 +29,8 @@ type Faults struct {
 	Lag   time.Duration // what is done later is done after a random time below this
 }
 
-// FaultyStore is a store behind a bad network. It implements driver.Lister, driver.Asker,
-// driver.Revoker and driver.Journal if the store does, and its leases driver.Transferer and
+// FaultyStore is a store behind a bad network. It implements driver.Asker and
+// driver.Journal if the store does, and its leases driver.Transferer and
 // driver.Exchanger.
 type FaultyStore interface {
 	driver.Store

@@ -48,16 +48,16 @@ type faultyPorts struct {
 	net *network
 }
 
-func (s faultyPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
-	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
+func (s *faulty) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Line, error) { return s.Store.Lines(ctx, prefix) })
 }
 
 func (s faultyPorts) Ask(ctx context.Context, name string, r driver.Request) error {
 	return act(ctx, s.net, changes, func(ctx context.Context) error { return s.asker.Ask(ctx, name, r) })
 }
 
-func (s faultyPorts) Revoke(ctx context.Context, lease string) error {
-	return act(ctx, s.net, idempotent, func(ctx context.Context) error { return s.revoker.Revoke(ctx, lease) })
+func (s *faulty) Revoke(ctx context.Context, lease string) error {
+	return act(ctx, s.net, idempotent, func(ctx context.Context) error { return s.Store.Revoke(ctx, lease) })
 }
 
 func (s faultyPorts) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {

@@ -260,13 +260,11 @@ func ranks(ln driver.Line) (out []ranked) {
 func shows(t *testing.T, s driver.Store, name string, want ...ranked) {
 	t.Helper()
 	lines := []driver.Line{line(t, s, name), (<-following(t, s, name, 0)).newer(t, 0)}
-	if ls, ok := s.(driver.Lister); ok {
-		all, err := ls.Lines(soon(t), name)
-		if err != nil {
-			t.Fatalf("Lines: %v", err)
-		}
-		lines = append(lines, all...)
+	all, err := s.Lines(soon(t), name)
+	if err != nil {
+		t.Fatalf("Lines: %v", err)
 	}
+	lines = append(lines, all...)
 	for _, ln := range lines {
 		got := ranks(ln)
 		same := len(got) == len(want)

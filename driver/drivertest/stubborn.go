@@ -55,16 +55,16 @@ func (s stubbornStore) Next(ctx context.Context, name string, after uint64) (dri
 
 type stubbornPorts struct{ storePorts }
 
-func (s stubbornPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
-	return until(ctx, func() ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
+func (s stubbornStore) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	return until(ctx, func() ([]driver.Line, error) { return s.Store.Lines(ctx, prefix) })
 }
 
 func (s stubbornPorts) Ask(ctx context.Context, name string, r driver.Request) error {
 	return untilDone(ctx, func() error { return s.asker.Ask(ctx, name, r) })
 }
 
-func (s stubbornPorts) Revoke(ctx context.Context, lease string) error {
-	return untilDone(ctx, func() error { return s.revoker.Revoke(ctx, lease) })
+func (s stubbornStore) Revoke(ctx context.Context, lease string) error {
+	return untilDone(ctx, func() error { return s.Store.Revoke(ctx, lease) })
 }
 
 // Append may be told false after an unknown answer: then that call has done it, if what is there is
