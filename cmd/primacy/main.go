@@ -209,7 +209,7 @@ func (a *app) logger() *slog.Logger {
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
-		supervise.GuardianMain(executeWill) // does not return
+		supervise.GuardianMain(executeLastAction) // does not return
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -37,32 +37,32 @@ func newManager(r *runner) *manager {
 	return m
 }
 
-// heard tells what of a moment concerns the service manager.
-func (m *manager) heard(what moment) {
+// notified tells the service manager what of an event concerns it.
+func (m *manager) notified(e event) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var lines []string
-	switch what.Event {
+	switch e.Event {
 	case "candidate":
 		m.leads = ""
 		lines = append(m.readyFor("candidate"), m.waits())
 	case "elected":
-		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, what.Election, what.Token, time.Now().Format(time.RFC3339))
+		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, e.Election, e.Token, time.Now().Format(time.RFC3339))
 		lines = append(m.readyFor(asLeader), sdnotify.Status(m.leads))
 	case "leader":
-		if m.leader = what.Leader; m.leads == "" {
+		if m.leader = e.Leader; m.leads == "" {
 			lines = []string{m.waits()}
 		}
 	case "stopping":
-		lines = []string{sdnotify.Status(fmt.Sprintf("stopping the command: %s", what.Reason))}
+		lines = []string{sdnotify.Status(fmt.Sprintf("stopping the command: %s", e.Reason))}
 	case "released":
 		m.leads = ""
-		lines = []string{sdnotify.Status("gave up " + what.Election)}
+		lines = []string{sdnotify.Status("gave up " + e.Election)}
 	case "finished":
-		lines = []string{sdnotify.Stopping, sdnotify.Status(fmt.Sprintf("ended with status %d", *what.Status))}
+		lines = []string{sdnotify.Stopping, sdnotify.Status(fmt.Sprintf("ended with status %d", *e.Status))}
 	default:
 		return
 	}

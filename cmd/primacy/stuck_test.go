@@ -89,7 +89,7 @@ func TestTheReaderOfStderrIsGone(t *testing.T) {
 
 func TestPatient(t *testing.T) {
 	r, pw := io.Pipe()
-	p := newPatient(pw)
+	p := newDropWriter(pw)
 	began := time.Now()
 	for range 100 {
 		_, _ = p.Write([]byte("x")) // the first one waits, the others do not

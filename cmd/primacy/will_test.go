@@ -124,12 +124,12 @@ func TestAGuardianThatDoesNotWaitIsSeen(t *testing.T) {
 	first := w.candidate("c0", "--stop-timeout", "5s").prints("up")
 	next := w.candidate("c1").tells("waits for n")
 	w.eventually("the worker acts", func() bool { return len(w.reigns()) == 1 })
-	text, err := json.Marshal(will{Store: w.store, Lease: hexLease(w.awaitLine("n", 2)[0]), Dir: "."})
+	text, err := json.Marshal(lastAction{Store: w.store, Lease: hexLease(w.awaitLine("n", 2)[0]), Dir: "."})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.kill()
-	executeWill(t.Context(), text, &buffer{}) // as if nothing were left
+	executeLastAction(t.Context(), text, &buffer{}) // as if nothing were left
 	next.prints("up")
 	w.eventually("two acts at once to be seen", func() bool { n, _ := twoLeaders(w.reigns()); return n > 0 })
 }
@@ -260,7 +260,7 @@ func TestAWillThatCannotBe(t *testing.T) {
 	for _, text := range []string{"", "{", `{"store":"nowhere://x","lease":"1"}`, `{"store":"","lease":"1"}`} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		var out buffer
-		executeWill(ctx, []byte(text), &out)
+		executeLastAction(ctx, []byte(text), &out)
 		if ctx.Err() != nil || out.String() != "" {
 			t.Errorf("%q: said %q, took too long: %v", text, out.String(), ctx.Err())
 		}

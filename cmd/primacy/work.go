@@ -15,6 +15,17 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// Variables of a command, a hook or a standby, beside PRIMACY_NAME, PRIMACY_ID and PRIMACY_STORE.
+const (
+	roleEnv   = "PRIMACY_ROLE"
+	eventEnv  = "PRIMACY_EVENT"
+	leaderEnv = "PRIMACY_LEADER"
+	reasonEnv = "PRIMACY_REASON"
+	tokenEnv  = "PRIMACY_TOKEN"
+	ttlEnv    = "PRIMACY_TTL_MS"
 )
 
 // work runs the command in the term, again if it is to be restarted, and returns when nothing of it is left.
@@ -24,8 +35,8 @@ func (r *runner) work(ctx context.Context, term *primacy.Term) error {
 		return err
 	}
 	defer state.remove()
-	r.say("%s", r.won(term))
-	failed := r.unreachable()
+	r.say("%s", r.won(r.session.ID(), term))
+	failed := r.monitor.unreachable()
 	for b := (backoff{}); ; {
 		began := boottime.Now()
 		if err := r.once(term, state, failed); err != nil || !r.restarts() {
@@ -75,7 +86,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 		return startError(err)
 	}
 	r.started = true
-	r.tell(moment{Event: "started", Token: term.Token(), PID: p.PID()})
+	r.report(event{Event: "started", Token: term.Token(), PID: p.PID()})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { r.feed(ctx, term, deadline, p, state) })
@@ -93,9 +104,9 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	cancel()
 	wg.Wait()
 	if r.status.Killed {
-		r.tell(moment{Event: "killed", Token: term.Token()})
+		r.report(event{Event: "killed", Token: term.Token()})
 	}
-	r.tell(moment{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.By), Status: &r.status.Code})
+	r.report(event{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.By), Status: &r.status.Code})
 	if r.status.Overrun > 0 {
 		r.say("ERROR: the command outlived its right by %v", r.status.Overrun)
 	}
@@ -110,7 +121,7 @@ func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason primac
 	}
 	p.Stop(grace) // before anything is told
 	r.say("%v; stopping the command", cause)
-	r.tell(moment{Event: "stopping", Token: term.Token(), Reason: reason, Remaining: term.Remaining().Milliseconds()})
+	r.report(event{Event: "stopping", Token: term.Token(), Reason: reason, Remaining: term.Remaining().Milliseconds()})
 }
 
 // start starts the command and returns the deadline it was given.
@@ -118,7 +129,7 @@ func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process
 	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Deadline: deadline, Grace: r.stopGrace(term.TTL()),
-			Margin: margin(term.TTL()), LastAction: r.will(term)})
+			Margin: margin(term.TTL()), LastAction: r.lastAction(term)})
 	}
 	if err := state.write(deadline); err != nil {
 		return nil, 0, err
@@ -176,7 +187,7 @@ func (r *runner) workEnv(term *primacy.Term, stateFile string) []string {
 		ttlEnv:       strconv.FormatInt(term.TTL().Milliseconds(), 10),
 		roleEnv:      r.role,
 		stateFileEnv: stateFile,
-		heldEnv:      r.holding(term),
+		heldEnv:      r.holding(r.session.ID(), term),
 	})
 }
 
@@ -205,6 +216,12 @@ func (r *runner) env(set map[string]string) []string {
 	}
 	slices.Sort(env)
 	return env
+}
+
+// stopGrace is what a command gets from SIGTERM to SIGKILL: the session's own rule, so that the guardian sends SIGTERM when the term's
+// context ends, not at another time.
+func (r *runner) stopGrace(ttl time.Duration) time.Duration {
+	return core.Timing{Grace: r.stopTimeout}.Fill(ttl).Grace
 }
 
 // hasPassword errs on the side of yes: an unescaped slash in a password must not hide it.
