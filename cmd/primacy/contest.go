@@ -12,7 +12,8 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// contest is what run and lock differ in: what is stood for, how it is won, and in which words that is said.
+// contest is what run and lock differ in: what is stood for, how it is won, and in which words that
+// is said.
 type contest struct {
 	name  string
 	outer []held // what the commands around this one hold under that name
@@ -32,7 +33,8 @@ var (
 	errNoAnswer = fmt.Errorf("%w in the time given", primacy.ErrUnreachable)
 )
 
-// limited returns a context that ends when the contest is given up; a try has the time limit of one answer.
+// limited returns a context that ends when the contest is given up; a try has the time limit of one
+// answer.
 func (c *contest) limited(ctx context.Context, answer time.Duration) (context.Context, context.CancelFunc) {
 	switch {
 	case c.try: // the answer takes one round trip
@@ -88,7 +90,8 @@ func (c *contest) whoHolds(st primacy.State) string {
 	return fmt.Sprintf("%s leads under token %d", who(st.Leader), st.Leader.Token)
 }
 
-// refuseNested refuses what a command around this one holds. A semaphore has room for several of one caller, while there are slots left.
+// refuseNested refuses what a command around this one holds. A semaphore has room for several of
+// one caller, while there are slots left.
 func (c *contest) refuseNested(st primacy.State) error {
 	var around []primacy.Entry
 	for _, h := range holders(st) {
@@ -107,8 +110,8 @@ func (c *contest) refuseNested(st primacy.State) error {
 // heldEnv tells a command what it and the commands around it hold.
 const heldEnv = "PRIMACY_HELD"
 
-// held is one claim that a command, or one around it, runs under. ID and claim together find it in the line: so another store's claim
-// on the same name is not taken for it, nor one that is over.
+// held is one claim that a command, or one around it, runs under. ID and claim together find it in
+// the line: so another store's claim on the same name is not taken for it, nor one that is over.
 type held struct {
 	Name  string        `json:"name"`
 	ID    string        `json:"id"`
@@ -142,8 +145,8 @@ func (c *contest) holding(id string, term *primacy.Term) string {
 	return string(b)
 }
 
-// look reads the line before standing in it: to refuse a wait that could only be for a command around this one, and to tell people
-// whom they wait for.
+// look reads the line before standing in it: to refuse a wait that could only be for a command
+// around this one, and to tell people whom they wait for.
 func (r *runner) look(ctx context.Context) error {
 	limit, nested := time.Second, len(r.outer) > 0
 	if nested {

@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 )
 
-// event is one line of --events: what happened, and what is known of it. 64-bit numbers are strings.
+// event is one line of --events: what happened, and what is known of it. 64-bit numbers are
+// strings.
 type event struct {
 	Time      time.Time      `json:"time"`
 	Event     string         `json:"event"`
@@ -40,7 +41,8 @@ type event struct {
 	Dropped   uint64         `json:"dropped,omitempty"` // lines before this one that nobody took in time
 }
 
-// reasonOf returns why a term ended, given how its work ended; own says that the command ended by itself.
+// reasonOf returns why a term ended, given how its work ended; own says that the command ended by
+// itself.
 func reasonOf(err error, own bool) primacy.Reason {
 	var sig signalled
 	var e *exitError
@@ -76,8 +78,8 @@ func endOf(term *primacy.Term, reason primacy.Reason, err error) event {
 	return e
 }
 
-// eventLog writes events, one line of JSON each, and never holds anybody up: a full pipe or a disk that hangs loses the oldest lines that
-// wait. A nil one writes nothing.
+// eventLog writes events, one line of JSON each, and never holds anybody up: a full pipe or a disk
+// that hangs loses the oldest lines that wait. A nil one writes nothing.
 type eventLog struct {
 	file *os.File
 
@@ -125,7 +127,8 @@ func openEventsFile(to string) (*os.File, error) {
 	return inherited(fd)
 }
 
-// inherited returns a descriptor that our caller left open for us, as a copy that nobody below us inherits.
+// inherited returns a descriptor that our caller left open for us, as a copy that nobody below us
+// inherits.
 func inherited(fd int) (*os.File, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	if err != nil || flags&unix.FD_CLOEXEC != 0 { // those are our own
@@ -194,7 +197,8 @@ func (l *eventLog) run() {
 	}
 }
 
-// close gives what waits a moment to be written. A writer that hangs is left behind: the process ends.
+// close gives what waits a moment to be written. A writer that hangs is left behind: the process
+// ends.
 func (l *eventLog) close() {
 	if l == nil {
 		return
@@ -210,8 +214,9 @@ func (l *eventLog) close() {
 	}
 }
 
-// dropWriter writes messages for people, who may not read them: a terminal that is stopped (^S), a pipe that nobody reads. It waits for a
-// moment and then drops the message, or a leader would stop nothing, and give nothing up, until somebody has read about it.
+// dropWriter writes messages for people, who may not read them: a terminal that is stopped (^S), a
+// pipe that nobody reads. It waits for a moment and then drops the message, or a leader would stop
+// nothing, and give nothing up, until somebody has read about it.
 type dropWriter struct {
 	mu    sync.Mutex
 	next  chan message
@@ -223,7 +228,8 @@ type message struct {
 	done chan struct{} // closed when it is written
 }
 
-// sayLimit is how long a reader that does not read is waited for, once; from then on, until it has read, busyLimit each time.
+// sayLimit is how long a reader that does not read is waited for, once; from then on, until it has
+// read, busyLimit each time.
 const (
 	sayLimit  = 200 * time.Millisecond
 	busyLimit = 5 * time.Millisecond

@@ -28,8 +28,8 @@ func (h hooks) limit() time.Duration {
 	return h.r.hookTimeout + hookGrace
 }
 
-// elected runs the on-elected hook in the term: it acts as leader, so it is gone by the term's deadline, as the command is. Whatever it
-// does, the command starts after it.
+// elected runs the on-elected hook in the term: it acts as leader, so it is gone by the term's
+// deadline, as the command is. Whatever it does, the command starts after it.
 func (h hooks) elected(ctx context.Context, term *primacy.Term) {
 	r := h.r
 	if r.onElected == "" {
@@ -56,7 +56,8 @@ func (h hooks) elected(ctx context.Context, term *primacy.Term) {
 	feeding.Wait()
 }
 
-// deposed starts the on-deposed hook and returns at once. What it returns waits for the hook's end, with signals answered meanwhile.
+// deposed starts the on-deposed hook and returns at once. What it returns waits for the hook's end,
+// with signals answered meanwhile.
 func (h hooks) deposed(ctx context.Context, term *primacy.Term, err error) (wait func()) {
 	r := h.r
 	reason := reasonOf(err, r.started)
@@ -109,8 +110,8 @@ func (h hooks) outsideTerm(line string, set map[string]string) supervise.Command
 	}
 }
 
-// run runs one hook, reports what became of it, and returns when nothing of it is left. Its output is our own stderr: stdout belongs to
-// the command. Begun, if there is one, gets its process.
+// run runs one hook, reports what became of it, and returns when nothing of it is left. Its output
+// is our own stderr: stdout belongs to the command. Begun, if there is one, gets its process.
 func (h hooks) run(ctx context.Context, name string, c supervise.Command, begun func(*supervise.Process)) {
 	c.Stdout, c.NoJobControl = os.Stderr, true
 	began := boottime.Now()
@@ -135,9 +136,10 @@ func (h hooks) run(ctx context.Context, name string, c supervise.Command, begun 
 	h.r.report(e)
 }
 
-// runLimited runs c without input and returns when nothing of it is left. After limit, and when ctx ends, it gets SIGTERM and, grace
-// later, SIGKILL; at once where a term was deposed, since somebody else may lead already. Begun, if there is one, gets its process. Late
-// says that the limit ended it; an error, that it was not started.
+// runLimited runs c without input and returns when nothing of it is left. After limit, and when ctx
+// ends, it gets SIGTERM and, grace later, SIGKILL; at once where a term was deposed, since somebody
+// else may lead already. Begun, if there is one, gets its process. Late says that the limit ended
+// it; an error, that it was not started.
 func runLimited(ctx context.Context, s *supervise.Supervisor, c supervise.Command, limit, grace time.Duration,
 	begun func(*supervise.Process),
 ) (st supervise.Status, late bool, err error) {

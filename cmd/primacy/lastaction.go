@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// lastAction is what the guardian of a command needs to end the lease of a supervisor that died. A password may be in it.
+// lastAction is what the guardian of a command needs to end the lease of a supervisor that died. A
+// password may be in it.
 type lastAction struct {
 	Store   string            `json:"store"` // as --store has it
 	Lease   string            `json:"lease"`
@@ -35,7 +36,8 @@ type lastAction struct {
 // lastActionEnv names what the store's client takes from the environment.
 var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
-// lastAction returns what the guardian is to do if this process is killed, nil where the store cannot.
+// lastAction returns what the guardian is to do if this process is killed, nil where the store
+// cannot.
 func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
 	if _, ok := r.at.(driver.Revoker); !ok {
 		return nil
@@ -67,8 +69,8 @@ func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
 	return &supervise.LastAction{Payload: text, Limit: term.TTL()} // after that the lease is over by itself
 }
 
-// executeLastAction runs in the guardian of a dead supervisor, when nothing of the command is left. Nobody hears of a failure: then the lease runs
-// out by itself.
+// executeLastAction runs in the guardian of a dead supervisor, when nothing of the command is left.
+// Nobody hears of a failure: then the lease runs out by itself.
 func executeLastAction(ctx context.Context, text []byte, messages io.Writer) {
 	var w lastAction
 	if json.Unmarshal(text, &w) != nil {
@@ -112,7 +114,8 @@ func (w lastAction) carryOut(ctx context.Context) error {
 // recordLimit is how long the record may hold up the end of the lease.
 const recordLimit = 500 * time.Millisecond
 
-// record tells the history that the leader has died. Before the lease is ended: then it is told also where this is the last that the guardian does.
+// record tells the history that the leader has died. Before the lease is ended: then it is told
+// also where this is the last that the guardian does.
 func (w lastAction) record(ctx context.Context, st driver.Store) {
 	j, ok := st.(driver.Journal)
 	if !ok || w.Name == "" {

@@ -355,7 +355,8 @@ func TestProcess1(t *testing.T) {
 	defer func() { _ = c.Process.Kill() }()
 	w.eventually("the command runs", func() bool { return strings.Contains(out.String(), "up") })
 	init := childOf(w, c.Process.Pid)
-	// Somebody enters the container and leaves an orphan behind, as `docker exec` does; it falls to process 1 and ends.
+	// Somebody enters the container and leaves an orphan behind, as `docker exec` does; it falls to
+	// process 1 and ends.
 	enter := exec.Command("nsenter", "-t", fmt.Sprint(init), "-p", "-m", "sh", "-c", "(sleep 0.2; exit 3) & sh -c 'sleep 0.2 & sleep 0.1 & echo $!'")
 	if text, err := enter.CombinedOutput(); err != nil {
 		t.Fatal(err, string(text))

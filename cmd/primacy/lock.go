@@ -201,8 +201,9 @@ type heldLine struct {
 	Share string        `json:"share,omitempty"`
 }
 
-// hold is work without a command: it says that the lock is held and returns when a signal or a loss ends it. A loss is told in its
-// moment; what is still asked of the store ends with the right at the latest.
+// hold is work without a command: it says that the lock is held and returns when a signal or a loss
+// ends it. A loss is told in its moment; what is still asked of the store ends with the right at
+// the latest.
 func (r *runner) hold(term *primacy.Term) error {
 	if err := r.tellHeld(term); err != nil {
 		return err
@@ -241,7 +242,8 @@ func (r *runner) tellHeld(term *primacy.Term) error {
 	return nil
 }
 
-// tooLate is the answer when it was not won in time. With -q the exit code alone is a lock's answer, as flock's is.
+// tooLate is the answer when it was not won in time. With -q the exit code alone is a lock's
+// answer, as flock's is.
 func (r *runner) tooLate(format string, args ...any) error {
 	if r.lock && r.quiet {
 		return &exitError{code: r.late}

@@ -22,8 +22,9 @@ import (
 	"github.com/primacy-go/primacy/metrics"
 )
 
-// monitor follows the election and the session beside the terms: who leads, which renewals fail, whether something is stuck. It feeds the
-// on-leader-change hook, --events, --status and the service manager.
+// monitor follows the election and the session beside the terms: who leads, which renewals fail,
+// whether something is stuck. It feeds the on-leader-change hook, --events, --status and the
+// service manager.
 type monitor struct {
 	r         *runner
 	renewals  *renewals
@@ -55,7 +56,8 @@ func (m *monitor) start(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// followLeader tells of each change of the leader. While a hook runs, what is over meanwhile is missed, never the latest.
+// followLeader tells of each change of the leader. While a hook runs, what is over meanwhile is
+// missed, never the latest.
 func (m *monitor) followLeader(ctx context.Context) {
 	var last primacy.Token
 	first := true
@@ -77,10 +79,12 @@ func (m *monitor) followLeader(ctx context.Context) {
 	}
 }
 
-// stopPatience is how long after a term's deadline what ran in it may still be there before this process counts as stuck.
+// stopPatience is how long after a term's deadline what ran in it may still be there before this
+// process counts as stuck.
 const stopPatience = 2 * time.Second
 
-// overdue says that a term's time is long over and it has not ended: what runs in it cannot be stopped, or we are stuck.
+// overdue says that a term's time is long over and it has not ended: what runs in it cannot be
+// stopped, or we are stuck.
 func (m *monitor) overdue() error {
 	t := m.r.current.Load()
 	if t == nil || t.Check() == nil {
@@ -137,8 +141,9 @@ func (h *renewals) forget() {
 	}
 }
 
-// stuck says that nobody renews a lease that is there; a store may grant a longer ttl than was asked for. A store that does not answer is
-// no fault of this process: then there is a miss, and later no lease.
+// stuck says that nobody renews a lease that is there; a store may grant a longer ttl than was
+// asked for. A store that does not answer is no fault of this process: then there is a miss, and
+// later no lease.
 func (h *renewals) stuck(ttl time.Duration) error {
 	if silent := boottime.Now() - time.Duration(h.last.Load()); h.leased.Load() && silent > 2*ttl+2*time.Second {
 		return fmt.Errorf("no renewal was tried for %v", silent.Round(time.Millisecond))
@@ -160,7 +165,8 @@ func (m *monitor) followSession(ctx context.Context) {
 	}
 }
 
-// unreachable returns a channel that a failed renewal is received from, if the command is to stop for it; else nothing ever is.
+// unreachable returns a channel that a failed renewal is received from, if the command is to stop
+// for it; else nothing ever is.
 func (m *monitor) unreachable() <-chan struct{} {
 	if m.r.onUnreachable != stopNow {
 		return nil
@@ -169,7 +175,8 @@ func (m *monitor) unreachable() <-chan struct{} {
 	return m.renewals.missed
 }
 
-// figures says what /metrics shows of a session: who stands in its lines too, read at each scrape interval that is usual.
+// figures says what /metrics shows of a session: who stands in its lines too, read at each scrape
+// interval that is usual.
 func figures(clientGo bool) metrics.Options {
 	return metrics.Options{ClientGo: clientGo, Version: version, LookEvery: 15 * time.Second}
 }
@@ -202,7 +209,8 @@ func (m *monitor) serveStatus(alive func() error) (end func(), err error) {
 	return func() { _ = s.Close(); figures.Close() }, nil
 }
 
-// ready says that the store has answered, which it had before this was served, and that we are not on our way out. Whether we lead is no part of it.
+// ready says that the store has answered, which it had before this was served, and that we are not
+// on our way out. Whether we lead is no part of it.
 func (m *monitor) ready() error {
 	if m.r.ending.Load() || m.r.leaving.Load() {
 		return errors.New("this process is stopping")
@@ -210,7 +218,8 @@ func (m *monitor) ready() error {
 	return nil
 }
 
-// listenStatus listens at HOST:PORT or unix:PATH. A socket that a killed process left behind is replaced.
+// listenStatus listens at HOST:PORT or unix:PATH. A socket that a killed process left behind is
+// replaced.
 func listenStatus(at string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(at, "unix:")
 	if path == "" { // the system would make up a name

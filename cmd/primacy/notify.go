@@ -21,7 +21,8 @@ type manager struct {
 	leads  string // the words for our own term; "" if there is none
 }
 
-// newManager returns the manager of the environment. One that cannot be reached must not keep a leader from leading: it is told of, no more.
+// newManager returns the manager of the environment. One that cannot be reached must not keep a
+// leader from leading: it is told of, no more.
 func newManager(r *runner) *manager {
 	n, err := sdnotify.New()
 	if err != nil {
@@ -85,16 +86,16 @@ func (m *manager) readyFor(state string) []string {
 	return []string{sdnotify.Ready}
 }
 
-// stopping says that the end has begun and may take so long. Only for what has a limit of its own: a command that does not stop is the
-// service manager's to end.
+// stopping says that the end has begun and may take so long. Only for what has a limit of its own:
+// a command that does not stop is the service manager's to end.
 func (m *manager) stopping(limit time.Duration) {
 	if m != nil {
 		_ = m.n.Tell(sdnotify.Stopping, sdnotify.ExtendTimeout(limit+time.Second))
 	}
 }
 
-// watch gives signs of life until ctx ends, as long as alive says that there is nothing wrong. A process that is frozen, or stuck, gives
-// none, and the service manager ends it.
+// watch gives signs of life until ctx ends, as long as alive says that there is nothing wrong. A
+// process that is frozen, or stuck, gives none, and the service manager ends it.
 func (m *manager) watch(ctx context.Context, alive func() error) {
 	if m == nil || m.every == 0 {
 		return

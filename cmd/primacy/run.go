@@ -81,8 +81,9 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 	return c
 }
 
-// named takes NAME and COMMAND from the command line, or else from the file. What follows a -- that stands first is a COMMAND, if the file has
-// the NAME: taken for one, it would make a second election beside that of the fleet.
+// named takes NAME and COMMAND from the command line, or else from the file. What follows a -- that
+// stands first is a COMMAND, if the file has the NAME: taken for one, it would make a second
+// election beside that of the fleet.
 func (r *runner) named(args []string, dashFirst bool) error {
 	if dashFirst && r.config != nil && r.config.name != "" {
 		r.args, args = args, nil
@@ -122,7 +123,8 @@ const (
 	asLeader   = "leader"
 )
 
-// lifeOptions are the flags for what goes on around the command: hooks, a standby, events, the service manager.
+// lifeOptions are the flags for what goes on around the command: hooks, a standby, events, the
+// service manager.
 type lifeOptions struct {
 	notify        string // when READY=1 is told
 	onUnreachable string
@@ -266,7 +268,8 @@ func (r *runner) run(ctx context.Context) error {
 	return err
 }
 
-// beginReports opens --events and the service manager, before anything is stood for, and returns what closes them with how it ended.
+// beginReports opens --events and the service manager, before anything is stood for, and returns
+// what closes them with how it ended.
 func (r *runner) beginReports() (end func(error), err error) {
 	if r.eventsTo != "" {
 		if r.log, err = openEvents(r.eventsTo); err != nil {

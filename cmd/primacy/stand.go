@@ -148,7 +148,8 @@ func (r *runner) release(term *primacy.Term) {
 	r.report(e)
 }
 
-// lost returns why the command was stopped, nil if it ended by itself: then its own status counts, whatever came after.
+// lost returns why the command was stopped, nil if it ended by itself: then its own status counts,
+// whatever came after.
 func (r *runner) lost(term *primacy.Term) error {
 	lost := context.Cause(term.Context())
 	switch {
@@ -167,7 +168,8 @@ type signalled struct{ sig syscall.Signal }
 
 func (s signalled) Error() string { return "stopped by " + s.sig.String() }
 
-// stoppedMeanwhile returns the signal that ended the wait in the very moment of the win: nobody would forward it to the command.
+// stoppedMeanwhile returns the signal that ended the wait in the very moment of the win: nobody
+// would forward it to the command.
 func (r *runner) stoppedMeanwhile(ctx context.Context) error {
 	var sig signalled
 	if errors.As(context.Cause(ctx), &sig) {
@@ -185,8 +187,8 @@ func (r *runner) idle(do func()) {
 	do()
 }
 
-// answerWhileWaiting ends the wait on a signal that asks for it: a candidate without a command has nobody to forward it to. Any other
-// signal goes to its standby.
+// answerWhileWaiting ends the wait on a signal that asks for it: a candidate without a command has
+// nobody to forward it to. Any other signal goes to its standby.
 func (r *runner) answerWhileWaiting(done <-chan struct{}) {
 	for {
 		select {
@@ -202,8 +204,8 @@ func (r *runner) answerWhileWaiting(done <-chan struct{}) {
 	}
 }
 
-// ends says whether a signal ends a process that has no command to forward it to. Not one that nohup, or a shell that starts
-// a job in the background, made it ignore.
+// ends says whether a signal ends a process that has no command to forward it to. Not one that
+// nohup, or a shell that starts a job in the background, made it ignore.
 func (r *runner) ends(sig os.Signal) bool {
 	switch sig {
 	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:

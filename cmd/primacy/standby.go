@@ -13,12 +13,12 @@ import (
 // forever is a deadline for what has none: it is no leader's work.
 const forever = 50 * 365 * 24 * time.Hour
 
-// startLimit is how long a standby may take to start. Without it a guardian that hangs before that would keep a winner from leading,
-// for ever.
+// startLimit is how long a standby may take to start. Without it a guardian that hangs before that
+// would keep a winner from leading, for ever.
 const startLimit = 10 * time.Second
 
-// backoff is how long to wait before what ended is started again: a second at first, twice as long each time, half a minute at most.
-// What ran for longer than that begins anew.
+// backoff is how long to wait before what ended is started again: a second at first, twice as long
+// each time, half a minute at most. What ran for longer than that begins anew.
 type backoff struct{ next time.Duration }
 
 func (b *backoff) after(ran time.Duration) time.Duration {
@@ -41,7 +41,8 @@ type standby struct {
 	p        *supervise.Process
 }
 
-// begin runs the standby until the returned function is called, which returns when nothing of it is left.
+// begin runs the standby until the returned function is called, which returns when nothing of it is
+// left.
 func (s *standby) begin(ctx context.Context) (end func()) {
 	if s.r.standbyLine == "" {
 		return func() {}

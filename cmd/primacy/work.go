@@ -28,7 +28,8 @@ const (
 	ttlEnv    = "PRIMACY_TTL_MS"
 )
 
-// work runs the command in the term, again if it is to be restarted, and returns when nothing of it is left.
+// work runs the command in the term, again if it is to be restarted, and returns when nothing of it
+// is left.
 func (r *runner) work(ctx context.Context, term *primacy.Term) error {
 	state, err := newStateFile(r.name, r.session.ID(), term.Token(), term.Deadline())
 	if err != nil {
@@ -59,7 +60,8 @@ func (r *runner) restarts() bool {
 	return r.onExit == restart && (by == supervise.Exited || by == supervise.GuardianLost) && !r.ending.Load()
 }
 
-// rest is the pause before the command is started again. It ends with the term, and with a renewal that failed if the command is to stop for it.
+// rest is the pause before the command is started again. It ends with the term, and with a renewal
+// that failed if the command is to stop for it.
 func (r *runner) rest(ctx context.Context, term *primacy.Term, wait time.Duration, failed <-chan struct{}) {
 	if r.gaveUp || context.Cause(term.Context()) != nil {
 		return
@@ -136,7 +138,8 @@ func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process
 	}
 	p, err := start()
 	for tries := 0; tries < 3 && errors.Is(err, supervise.ErrTooLate); tries++ {
-		// The machine was busy. If the term was renewed meanwhile it is not lost, and there is time again.
+		// The machine was busy. If the term was renewed meanwhile it is not lost, and there is time
+		// again.
 		if deadline, _ = term.NextDeadline(term.Context(), deadline); deadline == 0 {
 			break
 		}
@@ -191,8 +194,8 @@ func (r *runner) workEnv(term *primacy.Term, stateFile string) []string {
 	})
 }
 
-// env is an environment: ours, what is set, and the store only if no password is in it. What is set by the command around this one is not
-// passed on where it would be taken for ours.
+// env is an environment: ours, what is set, and the store only if no password is in it. What is set
+// by the command around this one is not passed on where it would be taken for ours.
 func (r *runner) env(set map[string]string) []string {
 	set["PRIMACY_NAME"], set["PRIMACY_ID"] = r.name, r.session.ID()
 	if set[ttlEnv] == "" {
@@ -205,7 +208,8 @@ func (r *runner) env(set map[string]string) []string {
 		delete(set, tokenEnv)
 	}
 	never := []string{"PRIMACY_STORE", tokenEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv}
-	// Not what was meant for this process alone, and each name once: the first of two would win in some programs.
+	// Not what was meant for this process alone, and each name once: the first of two would win in
+	// some programs.
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, ours := set[name]
@@ -218,8 +222,8 @@ func (r *runner) env(set map[string]string) []string {
 	return env
 }
 
-// stopGrace is what a command gets from SIGTERM to SIGKILL: the session's own rule, so that the guardian sends SIGTERM when the term's
-// context ends, not at another time.
+// stopGrace is what a command gets from SIGTERM to SIGKILL: the session's own rule, so that the
+// guardian sends SIGTERM when the term's context ends, not at another time.
 func (r *runner) stopGrace(ttl time.Duration) time.Duration {
 	return core.Timing{Grace: r.stopTimeout}.Fill(ttl).Grace
 }
@@ -231,5 +235,6 @@ func hasPassword(store string) bool {
 	return i >= 0 && strings.Contains(rest[:i], ":")
 }
 
-// margin is how long before the deadline SIGKILL goes out: a busy machine may wake the guardian 130 ms late.
+// margin is how long before the deadline SIGKILL goes out: a busy machine may wake the guardian 130
+// ms late.
 func margin(ttl time.Duration) time.Duration { return min(250*time.Millisecond, ttl/20) }
