@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // line is the state of a name: its claims in the order of their tokens. The first holds it, and others beside it where they share it.
@@ -57,7 +58,7 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 		value: bytes.Clone(want.Value), held: ln.free(want.Slots, len(ln.claims)), moved: make(chan struct{}),
 	}
 	ln.claims = append(ln.claims, c)
-	l.claims[seatOf(want)] = c
+	l.claims[storeutil.SeatOf(want)] = c
 	for _, held := range ln.claims {
 		held.tellWanted()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // views are the lines as this client saw them last. The servers keep no revisions, so that a revision is this client's: it counts the changes that it saw,
@@ -102,13 +103,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if left > 0 {
 			pause = min(pause, left+time.Millisecond)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-h.changed:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		_ = storeutil.WaitFor(ctx, pause, h.changed) // the next look says how ctx ended
 	}
 }
 

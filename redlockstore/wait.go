@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // poll is how long who waits lets pass between two looks when no hint comes, at most; pollPlain where releases are not told.
@@ -149,11 +150,7 @@ func (l *lease) rest(ctx context.Context, c *claim, h *hints, pause time.Duratio
 	case <-timer.C:
 	case <-h.freed:
 		// All who wait were told. Those who ask in the same moment split the servers between them.
-		select {
-		case <-time.After(rand.N(3 * time.Millisecond)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return storeutil.Sleep(ctx, rand.N(3*time.Millisecond))
 	case <-c.gone:
 		return driver.ErrGone
 	case <-l.done:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Ask implements [driver.Asker]: the request stands in the document, beside the claim it is for, and goes with it.
@@ -137,7 +138,7 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 // sweepNowAndThen sweeps in the background until Close, at times that differ from one process to the next.
 func (s *Store) sweepNowAndThen() {
 	s.spawn(func() {
-		for pause(s.ctx, jitter(time.Hour)) == nil {
+		for storeutil.Sleep(s.ctx, jitter(time.Hour)) == nil {
 			_, _ = s.Sweep(s.ctx) // what it fails to do the next one does
 		}
 	})

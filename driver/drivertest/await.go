@@ -141,7 +141,7 @@ func (in *inbox) read(ctx context.Context, done chan struct{}) {
 		if err == nil || ctx.Err() == nil {
 			in.last, in.final = err, nil
 		}
-		if final(err) {
+		if driver.IsFinal(err) {
 			in.final = err
 		}
 		over := errors.Is(in.final, driver.ErrGone)

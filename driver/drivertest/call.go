@@ -119,7 +119,7 @@ func promptly(t *testing.T, s driver.Store, d time.Duration, between func(), wan
 func contextEnded(t *testing.T, h Harness) {
 	s := open(t, h)
 	promptly(t, s, 0, func() {}, func(c call, err error) {
-		if final(err) {
+		if driver.IsFinal(err) {
 			t.Errorf("%s under a context that has ended = %v, want no answer of the store", c.name, err)
 		}
 	})
@@ -143,7 +143,7 @@ func blockedGivenUp(t *testing.T, h Harness) {
 		cancel()
 		select {
 		case err := <-done:
-			if err == nil || final(err) {
+			if err == nil || driver.IsFinal(err) {
 				t.Errorf("%s that was given up = %v, want the context's error", c.name, err)
 			}
 		case <-time.After(2 * time.Second):
@@ -156,7 +156,7 @@ func cutObeyed(t *testing.T, h Harness) {
 	need(t, h.Cut != nil, "Harness.Cut")
 	far, cut := openCut(t, h)
 	promptly(t, far, 300*time.Millisecond, func() { cut(true); far.Caps() }, func(c call, err error) {
-		if err == nil || final(err) {
+		if err == nil || driver.IsFinal(err) {
 			t.Errorf("%s of a client that is cut off = %v, want an error that leaves the outcome unknown", c.name, err)
 		}
 	})
@@ -176,7 +176,7 @@ func cutClaim(t *testing.T, h Harness) {
 	cut(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := l.Claim(ctx, c); err == nil || final(err) {
+	if _, err := l.Claim(ctx, c); err == nil || driver.IsFinal(err) {
 		t.Errorf("Claim of a client that is cut off = %v, want an error that leaves the outcome unknown", err)
 	}
 	cut(false)
@@ -203,7 +203,7 @@ func cutRelease(t *testing.T, h Harness) {
 	cut(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := l.Release(ctx, p); err == nil || final(err) {
+	if err := l.Release(ctx, p); err == nil || driver.IsFinal(err) {
 		t.Errorf("Release of a client that is cut off = %v, want an error that leaves the outcome unknown", err)
 	}
 	cut(false)

@@ -116,7 +116,7 @@ func (f *fight) term(ctx context.Context, l driver.Lease, who string, c driver.C
 	unsure := false
 	places, err := until(ctx, func() ([]driver.Place, error) {
 		places, err := l.Claim(ctx, c)
-		unsure = unsure || err != nil && !final(err)
+		unsure = unsure || err != nil && !driver.IsFinal(err)
 		return places, err
 	})
 	// Where one of the tries is unaccounted for, only a release by claim ID keeps it out of the line for good.

@@ -165,7 +165,7 @@ func exchangeCutOff(t *testing.T, h Harness) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	c := driver.Claim{Name: name, Seat: "2", ID: unique()}
-	if _, err := ex.Exchange(ctx, p, c); err == nil || final(err) {
+	if _, err := ex.Exchange(ctx, p, c); err == nil || driver.IsFinal(err) {
 		t.Errorf("Exchange of a client that is cut off = %v, want an error that leaves the outcome unknown", err)
 	}
 	cut(false)

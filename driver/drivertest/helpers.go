@@ -199,7 +199,7 @@ func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 	go func() {
 		for {
 			got, err := l.Wait(ctx, p)
-			if err == nil || final(err) || ctx.Err() != nil {
+			if err == nil || driver.IsFinal(err) || ctx.Err() != nil {
 				done <- waited{got, err}
 				return
 			}
@@ -207,11 +207,6 @@ func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 		}
 	}()
 	return done
-}
-
-// final says whether err is an answer of the store. All others leave the outcome unknown.
-func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoSuccessor)
 }
 
 // pause waits a little between two tries.

@@ -235,7 +235,7 @@ func cutReleaseLeaves(t *testing.T, h Harness) {
 	cut(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := l.Release(ctx, p); err == nil || final(err) {
+	if err := l.Release(ctx, p); err == nil || driver.IsFinal(err) {
 		t.Errorf("Release of a client that is cut off = %v, want an error that leaves the outcome unknown", err)
 	}
 	cut(false)

@@ -36,7 +36,7 @@ func listening(t *testing.T, l driver.Lease) <-chan heard {
 			for _, n := range news {
 				ch <- heard{news: n}
 			}
-			if final(err) {
+			if driver.IsFinal(err) {
 				ch <- heard{err: err}
 				return
 			}

@@ -20,7 +20,7 @@ func stubborn(s driver.Store) driver.Store {
 func until[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	for {
 		got, err := do()
-		if err == nil || final(err) || ctx.Err() != nil {
+		if err == nil || driver.IsFinal(err) || ctx.Err() != nil {
 			return got, err
 		}
 		pause(ctx)
@@ -97,7 +97,7 @@ func (l stubbornLease) Claim(ctx context.Context, claims ...driver.Claim) ([]dri
 	unsure := false
 	places, err := until(ctx, func() ([]driver.Place, error) {
 		places, err := l.Lease.Claim(ctx, claims...)
-		unsure = unsure || err != nil && !final(err)
+		unsure = unsure || err != nil && !driver.IsFinal(err)
 		return places, err
 	})
 	if errors.Is(err, driver.ErrTaken) && unsure {
@@ -142,7 +142,7 @@ func (l stubbornLeasePorts) Transfer(ctx context.Context, p driver.Place, heir u
 // Exchange is repeated as its two halves.
 func (l stubbornLeasePorts) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	place, err := l.exchanger.Exchange(ctx, p, c)
-	if err == nil || final(err) {
+	if err == nil || driver.IsFinal(err) {
 		return place, err
 	}
 	if err := l.lease.Release(ctx, p); err != nil {

@@ -235,7 +235,7 @@ func transferSeen(t *testing.T, h Harness) {
 		for at.Holder == nil || at.Holder.Token != places[3].Token {
 			next, err := s.Next(ctx, name, at.Revision)
 			if err != nil {
-				if final(err) || ctx.Err() != nil {
+				if driver.IsFinal(err) || ctx.Err() != nil {
 					t.Fatalf("Next: %v", err)
 				}
 				continue
@@ -263,7 +263,7 @@ func transferCutOff(t *testing.T, h Harness) {
 	cut(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := tr.Transfer(ctx, p, places[1].Token); err == nil || final(err) {
+	if err := tr.Transfer(ctx, p, places[1].Token); err == nil || driver.IsFinal(err) {
 		t.Errorf("Transfer of a client that is cut off = %v, want an error that leaves the outcome unknown", err)
 	}
 	cut(false)

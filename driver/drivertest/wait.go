@@ -198,7 +198,7 @@ func waitGivenUp(t *testing.T, h Harness) {
 	leases, places := queue(t, h, unique(), 2)
 	ctx, cancel := context.WithTimeout(t.Context(), quiet)
 	defer cancel()
-	if _, err := leases[1].Wait(ctx, places[1]); err == nil || final(err) {
+	if _, err := leases[1].Wait(ctx, places[1]); err == nil || driver.IsFinal(err) {
 		t.Errorf("Wait that was given up = %v, want the context's error", err)
 	}
 	release(t, leases[0], places[0])

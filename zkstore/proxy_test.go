@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// teller is a proxy that reads requests along and decides what becomes of each.
-type teller struct {
+// faultProxy is a proxy that reads requests along and decides what becomes of each.
+type faultProxy struct {
 	net.Listener
 	server string
 
@@ -36,14 +36,14 @@ const (
 	opMulti        = 14
 )
 
-func newTeller(t *testing.T, server string) *teller {
+func newFaultProxy(t *testing.T, server string) *faultProxy {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ln.Close() })
-	p := &teller{Listener: ln, server: server, hangUp: map[net.Conn]int32{}}
+	p := &faultProxy{Listener: ln, server: server, hangUp: map[net.Conn]int32{}}
 	go func() {
 		for {
 			c, err := ln.Accept()
@@ -56,16 +56,16 @@ func newTeller(t *testing.T, server string) *teller {
 	return p
 }
 
-func (p *teller) addr() string { return p.Listener.Addr().String() }
+func (p *faultProxy) addr() string { return p.Listener.Addr().String() }
 
 // decide sets what becomes of requests from now on; nil: all pass.
-func (p *teller) decide(judge func(opcode int32, request string) fate) {
+func (p *faultProxy) decide(judge func(opcode int32, request string) fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.judge = judge
 }
 
-func (p *teller) serve(c net.Conn) {
+func (p *faultProxy) serve(c net.Conn) {
 	defer c.Close()
 	s, err := net.Dial("tcp", p.server)
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *teller) serve(c net.Conn) {
 	}
 }
 
-func (p *teller) fateOf(c net.Conn, frame []byte) fate {
+func (p *faultProxy) fateOf(c net.Conn, frame []byte) fate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.judge == nil {
@@ -127,7 +127,7 @@ func (p *teller) fateOf(c net.Conn, frame []byte) fate {
 	return f
 }
 
-func (p *teller) hangsUp(c net.Conn, frame []byte) bool {
+func (p *faultProxy) hangsUp(c net.Conn, frame []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	xid, ok := p.hangUp[c]

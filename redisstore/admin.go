@@ -16,7 +16,7 @@ import (
 func (s *Store) end(ctx context.Context, id string) error {
 	got, err := s.run(ctx, s.calls, endScript, false, id)
 	if err == nil && got.str(0) != "OK" {
-		err = s.odd("end", got)
+		err = s.unexpected("end", got)
 	}
 	return err
 }
@@ -36,7 +36,7 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	got, err := s.run(ctx, s.calls, removeScript, false, name, strconv.FormatUint(token, 10))
 	if err == nil && got.str(0) != "OK" {
-		err = s.odd("remove", got)
+		err = s.unexpected("remove", got)
 	}
 	return err
 }

@@ -4,61 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/zkstore"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
-
-// A length that begins with "HTTP" is more than a gigabyte, which go-zookeeper would make room for, again and again.
-func TestAServerOfAnotherKindIsToldAtOnce(t *testing.T) {
-	web, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer web.Close()
-	go func() {
-		for c, err := web.Accept(); err == nil; c, err = web.Accept() {
-			_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-			_ = c.(*net.TCPConn).CloseWrite()
-		}
-	}()
-	begun := time.Now()
-	_, err = zkstore.Open(within(t, 10*time.Second), zkstore.Config{Servers: []string{web.Addr().String()}})
-	if !errors.Is(err, driver.ErrRefused) || time.Since(begun) > 5*time.Second {
-		t.Errorf("Open = %v after %v, want it refused at once", err, time.Since(begun))
-	}
-}
-
-func TestOddPlacesLeaveNothing(t *testing.T) {
-	srv := shared(t)
-	s := stopAtEnd(t, openAt(t, srv.Addr()))
-	name := t.Name()
-	l := grantAt(t, s, "a", 20*time.Second)
-	// A seat is part of a path, and of what is read back from it.
-	for _, seat := range []string{"a/b", "a-b", "..", "ü", "\x00", "0123456789abcdefg"} {
-		if _, err := l.Claim(within(t, 5*time.Second), driver.Claim{Name: name, ID: "i" + seat, Seat: seat}); !errors.Is(err, driver.ErrRefused) {
-			t.Errorf("Claim with seat %q = %v, want it refused", seat, err)
-		}
-	}
-	ln, err := s.Line(within(t, 5*time.Second), name)
-	if err != nil || ln.Holder != nil {
-		t.Errorf("line = %+v, %v, want it empty", ln, err)
-	}
-	if n, err := zkstore.WatchedGone(l, "/primacy/gone/node"); n != 0 || err != nil {
-		t.Errorf("%d watches wait for nodes that never come again, %v", n, err)
-	}
-}
 
 // One request holds a megabyte.
 func TestATransferPassesMoreThanOneRequestHolds(t *testing.T) {
 	srv := shared(t)
 	s := stopAtEnd(t, openAt(t, srv.Addr()))
 	name := strings.Repeat("n", 9000)
-	holder, crowd, last := grantAt(t, s, "holder", 20*time.Second), grantAt(t, s, "crowd", 20*time.Second), grantAt(t, s, "heir", 20*time.Second)
+	holder, crowd, last := grantAt(t, s, "holder", 20*time.Second), grantAt(t, s, "crowd", 20*time.Second), grantAt(t, s, "successor", 20*time.Second)
 	for _, l := range []driver.Lease{holder, crowd, last} {
 		keep(t, l)
 	}
@@ -71,12 +30,12 @@ func TestATransferPassesMoreThanOneRequestHolds(t *testing.T) {
 	if _, err := crowd.Claim(within(t, 60*time.Second), claims...); err != nil {
 		t.Fatal(err)
 	}
-	heir := enterAt(t, last, name, "heir")
-	if err := holder.(driver.Transferer).Transfer(within(t, 30*time.Second), p, heir.Token); err != nil {
+	successor := enterAt(t, last, name, "successor")
+	if err := holder.(driver.Transferer).Transfer(within(t, 30*time.Second), p, successor.Token); err != nil {
 		t.Fatalf("Transfer: %v", err)
 	}
-	if _, err := last.Wait(within(t, 10*time.Second), heir); err != nil {
-		t.Errorf("Wait of the heir: %v", err)
+	if _, err := drivertest.Await(within(t, 10*time.Second), last, successor); err != nil {
+		t.Errorf("Wait of the successor: %v", err)
 	}
 	told := map[string]bool{}
 	for len(told) < many {
@@ -109,11 +68,11 @@ func TestATransferThatFailsLeavesNoRecord(t *testing.T) {
 
 func TestATransferObeysItsContextWhileItMakesAJournal(t *testing.T) {
 	srv := shared(t)
-	p := newTeller(t, srv.Addr())
+	p := newFaultProxy(t, srv.Addr())
 	s := stopAtEnd(t, openAt(t, p.addr()))
 	name := t.Name()
 	l, other := grantAt(t, s, "a", 20*time.Second), grantAt(t, s, "b", 20*time.Second)
-	mine, heir := enterAt(t, l, name, "one"), enterAt(t, other, name, "two")
+	mine, successor := enterAt(t, l, name, "one"), enterAt(t, other, name, "two")
 	mine.Journal, mine.Record = name, &driver.Record{Key: "k"}
 	p.decide(func(opcode int32, request string) fate {
 		if opcode != opMulti && strings.Contains(request, "/@journal/"+name) {
@@ -124,7 +83,7 @@ func TestATransferObeysItsContextWhileItMakesAJournal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- l.(driver.Transferer).Transfer(ctx, mine, heir.Token) }()
+	go func() { done <- l.(driver.Transferer).Transfer(ctx, mine, successor.Token) }()
 	select {
 	case err := <-done:
 		if err == nil {

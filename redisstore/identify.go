@@ -15,8 +15,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// server is what a server says of itself.
-type server struct {
+// serverInfo is what a server says of itself.
+type serverInfo struct {
 	name, version string
 	major, minor  int
 	role          string
@@ -29,7 +29,7 @@ type server struct {
 // name a replica: then they are asked again.
 func (s *Store) meet(ctx context.Context, found bool) error {
 	for {
-		srv, err := s.ask(ctx)
+		srv, err := s.info(ctx)
 		if err == nil && (!found || srv.role == "master" || ctx.Err() != nil) {
 			return s.accept(srv)
 		}
@@ -42,9 +42,9 @@ func (s *Store) meet(ctx context.Context, found bool) error {
 }
 
 // ask reads INFO and the settings that matter. A server that loads its data is waited for.
-func (s *Store) ask(ctx context.Context) (srv server, err error) {
+func (s *Store) info(ctx context.Context) (srv serverInfo, err error) {
 	type result struct {
-		srv server
+		srv serverInfo
 		err error
 	}
 	done := make(chan result, 1)
@@ -61,7 +61,7 @@ func (s *Store) ask(ctx context.Context) (srv server, err error) {
 }
 
 // about asks one server what it is.
-func about(ctx context.Context, client redis.UniversalClient) (srv server, err error) {
+func about(ctx context.Context, client redis.UniversalClient) (srv serverInfo, err error) {
 	info := ""
 	for _, section := range []string{"server", "replication", "cluster"} {
 		text, err := client.Info(ctx, section).Result()
@@ -81,7 +81,7 @@ func about(ctx context.Context, client redis.UniversalClient) (srv server, err e
 		}
 		return m[1]
 	}
-	srv = server{name: "Redis", version: get("redis_version"), role: get("role"), cluster: get("cluster_enabled") == "1"}
+	srv = serverInfo{name: "Redis", version: get("redis_version"), role: get("role"), cluster: get("cluster_enabled") == "1"}
 	if v := get("valkey_version"); v != "" {
 		srv.name, srv.version = "Valkey", v
 	}
@@ -107,7 +107,7 @@ func about(ctx context.Context, client redis.UniversalClient) (srv server, err e
 }
 
 // refused says why a server cannot keep the promises, nil if it can.
-func (s *Store) refused(srv server) error {
+func (s *Store) refused(srv serverInfo) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("redis %s: %s: %w", s.names, fmt.Sprintf(format, args...), driver.ErrRefused)
 	}
@@ -123,7 +123,7 @@ func (s *Store) refused(srv server) error {
 }
 
 // accept fills in Caps, for a server that is not refused.
-func (s *Store) accept(srv server) error {
+func (s *Store) accept(srv serverInfo) error {
 	if err := s.refused(srv); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (s *Store) accept(srv server) error {
 }
 
 // bestEffort says what can make two leaders on this server; see [driver.Caps].
-func (s *Store) bestEffort(srv server) string {
+func (s *Store) bestEffort(srv serverInfo) string {
 	var all []string
 	if srv.replicas > s.replicas {
 		all = append(all, "a failover whose former primary lives on")
@@ -151,7 +151,7 @@ func (s *Store) bestEffort(srv server) string {
 }
 
 // warnings says, for people, what the server cannot promise as it is set up.
-func (s *Store) warnings(srv server) (all []string) {
+func (s *Store) warnings(srv serverInfo) (all []string) {
 	for _, f := range s.judged(srv) {
 		if f.Level != driver.Fine {
 			all = append(all, f.Found)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -59,9 +60,58 @@ func (r reply) list(i int) reply {
 // ms returns a number of milliseconds as a duration.
 func (r reply) ms(i int) time.Duration { return time.Duration(r.num(i)) * time.Millisecond }
 
+// server is where the store's scripts run.
+type server struct {
+	base     string // "{prefix}:"
+	cluster  bool
+	keys     []string // the keys that scripts name; see cluster.go
+	replicas int
+	names    string // the servers, for errors
+	calls    *link  // all that is not a renewal
+	renewals *link  // nothing may hold these up
+	listener *listener
+	idle     chan func() // calls for goroutines that have nothing to do
+	publish  string      // the command that pushes: SPUBLISH where channels belong to slots
+
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup
+}
+
+func newServer(base, names string, cluster bool, replicas int, dial func(pool int) redis.UniversalClient) *server {
+	s := &server{
+		base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names, idle: make(chan func()),
+		calls: newLink(dial, 0), renewals: newLink(dial, 3),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.listener = newListener(s)
+	return s
+}
+
+// spawn runs do in a goroutine that close waits for, unless the store is closed already.
+func (s *server) spawn(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Go(do)
+	}
+}
+
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.calls.close()
+	s.renewals.close()
+	s.work.Wait()
+}
+
 // run runs a script on the server and returns its answer. Durable ones count only when the replicas have them too (Options.Replicas).
 // It obeys ctx at once: what it gave up may still happen.
-func (s *Store) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
+func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
 	if s.ctx.Err() != nil {
 		return nil, errClosed
 	}
@@ -84,7 +134,7 @@ func (s *Store) run(ctx context.Context, via *link, sc *script, durable bool, ar
 }
 
 // once is one try of run.
-func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, args []any) (reply, error) {
+func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, args []any) (reply, error) {
 	type result struct {
 		got reply
 		err error
@@ -121,13 +171,13 @@ func (s *Store) once(ctx context.Context, via *link, sc *script, durable bool, a
 		via.leave(client)
 	}
 	if readOnly(r.err) || movedAway(r.err) {
-		s.elsewhere(via, client)
+		s.leave(via, client)
 	}
 	return r.got, r.err
 }
 
 // direct returns a connection for the caller alone, nil where there is none: renewals do not need one, and WAIT comes with a pipeline.
-func (s *Store) direct(via *link, durable bool) *direct {
+func (s *server) direct(via *link, durable bool) *direct {
 	if via != s.calls || durable && s.replicas > 0 {
 		return nil
 	}
@@ -136,9 +186,9 @@ func (s *Store) direct(via *link, durable bool) *direct {
 
 // aside runs do in a goroutine, of one that has nothing to do if there is one: a new one grows its stack in each call, which takes a
 // tenth of it.
-func (s *Store) aside(do func()) {
+func (s *server) aside(do func()) {
 	select {
-	case s.jobs <- do:
+	case s.idle <- do:
 	default:
 		go func() {
 			timer := time.NewTimer(time.Second)
@@ -147,7 +197,7 @@ func (s *Store) aside(do func()) {
 				do()
 				timer.Reset(time.Second)
 				select {
-				case do = <-s.jobs:
+				case do = <-s.idle:
 				case <-timer.C:
 					return
 				case <-s.ctx.Done():
@@ -166,7 +216,7 @@ func readOnly(err error) bool {
 var errReplica = errors.New("the server has become a replica")
 
 // eval sends a script, by its hash or, to a server that does not know it yet, as it is.
-func (s *Store) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
+func (s *server) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
 	if durable && s.replicas > 0 {
 		return s.evalWait(ctx, client, sc, s.keys, args)
 	}
@@ -178,7 +228,7 @@ func (s *Store) eval(ctx context.Context, client redis.UniversalClient, sc *scri
 }
 
 // evalWait is eval for what the replicas must have too. WAIT counts what its own connection wrote.
-func (s *Store) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
+func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
 	limit := callLimit / 2
 	if end, ok := ctx.Deadline(); ok {
 		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
@@ -243,7 +293,7 @@ func final(err error) error {
 
 // wrap makes the one line that people read: which servers, which verb, what is wrong. Only the caller's own context is told as a context
 // error, or he would take the limit of one try for his own.
-func (s *Store) wrap(ctx context.Context, verb string, err error) error {
+func (s *server) wrap(ctx context.Context, verb string, err error) error {
 	if errors.Is(err, errClosed) {
 		return err
 	}
@@ -258,6 +308,15 @@ func (s *Store) wrap(ctx context.Context, verb string, err error) error {
 		return fmt.Errorf("redis %s: %s: no answer in time", s.names, verb)
 	}
 	return fmt.Errorf("redis %s: %s: %s", s.names, verb, clean(err))
+}
+
+// unexpected is the error for an answer that the caller does not know.
+func (s *server) unexpected(verb string, got reply) error {
+	if got.str(0) == "NOID" {
+		return fmt.Errorf("redis %s: %s: %w: INFO replication tells no master_replid, without which a failover cannot be noticed",
+			s.names, verb, driver.ErrRefused)
+	}
+	return fmt.Errorf("redis %s: %s: the script answered %q", s.names, verb, got.str(0))
 }
 
 // clean returns an error's words in one line.
