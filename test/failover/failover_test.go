@@ -57,7 +57,8 @@ func newStageWith(t *testing.T, ttl time.Duration, by example) *stage {
 	return s
 }
 
-// fault is something that happens to the node that leads. It returns what ends it; the next leader is waited for before that.
+// fault is something that happens to the node that leads. It returns what ends it; the next leader
+// is waited for before that.
 type fault struct {
 	name string
 	do   func(s *stage, i int) (heal func())
@@ -207,7 +208,8 @@ func (s *stage) report(all []seen, rounds int) {
 	for _, wrong := range v.wrong() {
 		s.Errorf("two leaders: %s", wrong)
 	}
-	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every lease its whole ttl again.
+	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every
+	// lease its whole ttl again.
 	if limit := 2*s.ttl + 8*time.Second; gaps[len(gaps)-1] > limit {
 		s.Errorf("a gap of %v: more than %v", gaps[len(gaps)-1], limit)
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/internal/programtest"
 )
 
-// node is one machine's `primacy run`, which is started again when it ends, as a service manager does.
+// node is one machine's `primacy run`, which is started again when it ends, as a service manager
+// does.
 type node struct {
 	testing.TB
 	id   string
@@ -159,7 +160,8 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// send signals processes that may have ended meanwhile; those of a node that has not been waited for keep their numbers.
+// send signals processes that may have ended meanwhile; those of a node that has not been waited
+// for keep their numbers.
 func send(sig syscall.Signal, pids ...int) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, sig)

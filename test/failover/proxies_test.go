@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/internal/programtest"
 )
 
-// example is one of deploy/: its file, and how its proxy is run by a user without rights, in the foreground.
+// example is one of deploy/: its file, and how its proxy is run by a user without rights, in the
+// foreground.
 type example struct {
 	program string
 	file    string
@@ -37,7 +38,8 @@ var examples = map[string]example{
 	}},
 }
 
-// start runs the proxy of an example with other addresses in it: of the nodes, in order, and of the proxy itself.
+// start runs the proxy of an example with other addresses in it: of the nodes, in order, and of the
+// proxy itself.
 func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]string) []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../deploy", e.file))
@@ -103,7 +105,8 @@ func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]s
 	}
 }
 
-// substitute puts other addresses into an example. Where the nodes are one machine, each needs a port of its own for its checks.
+// substitute puts other addresses into an example. Where the nodes are one machine, each needs a
+// port of its own for its checks.
 func (e example) substitute(t testing.TB, text string, nodes [][2]string, at, dir string) string {
 	t.Helper()
 	replace := func(old, by string) {
@@ -131,7 +134,8 @@ func (e example) substitute(t testing.TB, text string, nodes [][2]string, at, di
 		replace("listen 8080", "listen "+at)
 		own := "http {\n    access_log off;\n"
 		for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-			own += fmt.Sprintf("    %s_temp_path %s/%s;\n", kind, dir, kind) // a user without rights has no /var/lib/nginx
+			// a user without rights has no /var/lib/nginx
+			own += fmt.Sprintf("    %s_temp_path %s/%s;\n", kind, dir, kind)
 		}
 		replace("http {\n", own)
 	}
@@ -140,7 +144,8 @@ func (e example) substitute(t testing.TB, text string, nodes [][2]string, at, di
 
 func alone(cmd []string) []string { return cmd }
 
-// TestProxies has each proxy find the leader, and the next one when it is killed. The nodes are three addresses of loopback.
+// TestProxies has each proxy find the leader, and the next one when it is killed. The nodes are
+// three addresses of loopback.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})

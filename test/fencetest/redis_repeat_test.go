@@ -34,8 +34,9 @@ func (l *losing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A client that repeats by itself tells only of its last attempt: the first one has landed, a newer leader has raised, and the error is
-// ErrStale. With MaxRetries: -1 the answer that was lost is an error of the network.
+// A client that repeats by itself tells only of its last attempt: the first one has landed, a newer
+// leader has raised, and the error is ErrStale. With MaxRetries: -1 the answer that was lost is an
+// error of the network.
 func TestWhatARepeatedCommandTells(t *testing.T) {
 	t.Parallel()
 	socket := startRedis(t)

@@ -34,7 +34,8 @@ type places struct {
 	Etcd, Postgres, Redis, HTTP, Dir string
 }
 
-// resource is one thing that leaders write: a value behind a fence, and beside it the control, a value without.
+// resource is one thing that leaders write: a value behind a fence, and beside it the control, a
+// value without.
 type resource struct {
 	name  string
 	raise func(ctx context.Context) error               // what a new leader does before its first read
@@ -57,7 +58,8 @@ func ping(t testing.TB, url string) error {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // a server that is just starting may take a connection and never answer on it
+	// a server that is just starting may take a connection and never answer on it
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	return db.PingContext(ctx)
 }

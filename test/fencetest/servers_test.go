@@ -18,10 +18,12 @@ import (
 	"github.com/primacy-go/primacy/internal/onethread"
 )
 
-// The Debian packages with the servers. redis-tools holds the server's program, and starts no service.
+// The Debian packages with the servers. redis-tools holds the server's program, and starts no
+// service.
 const packages = "apt-get install -y postgresql redis-tools"
 
-// missing ends a test for want of a server: it fails in CI, where a skipped test would pass for a proof.
+// missing ends a test for want of a server: it fails in CI, where a skipped test would pass for a
+// proof.
 func missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {

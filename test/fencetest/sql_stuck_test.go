@@ -27,8 +27,9 @@ func native(t *testing.T, url string) *pgx.Conn {
 	return c
 }
 
-// savepoints: pgx's nested transaction is refused, the one around it is not. The control says why: a savepoint that is rolled back
-// takes the lock along, and the transaction around it writes after a newer leader.
+// savepoints: pgx's nested transaction is refused, the one around it is not. The control says why:
+// a savepoint that is rolled back takes the lock along, and the transaction around it writes after
+// a newer leader.
 func savepoints(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 	tx, err := native(t, url).Begin(t.Context())
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 
 func stamp(token primacy.Token) fence.Stamp { return fence.Stamp{Name: "x", Token: token} }
 
-// begin begins a transaction that has raised the fence, rolled back with the test unless it has ended.
+// begin begins a transaction that has raised the fence, rolled back with the test unless it has
+// ended.
 func begin(t *testing.T, db *sql.DB, f sqlfence.Fence, s fence.Stamp, level sql.IsolationLevel) (*sql.Tx, error) {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -104,7 +105,8 @@ func rules(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	}
 }
 
-// manyWriters: transactions under tokens of all sizes; no committed one reads a newer token than its own.
+// manyWriters: transactions under tokens of all sizes; no committed one reads a newer token than
+// its own.
 func manyWriters(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	var written, refused, turn atomic.Int64
 	var wg sync.WaitGroup
@@ -161,7 +163,8 @@ func firstInsert(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	}
 }
 
-// newerLeaderWaits: between an older leader's Raise and its commit no newer one gets in, and then it reads what was committed.
+// newerLeaderWaits: between an older leader's Raise and its commit no newer one gets in, and then
+// it reads what was committed.
 func newerLeaderWaits(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	for i, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		old, next := primacy.Token(10*i+1), primacy.Token(10*i+2)
@@ -233,7 +236,8 @@ func oldSnapshots(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	}
 }
 
-// idleTransactionsEnd: a leader that is stopped inside a transaction does not keep its successor out, if Idle is set.
+// idleTransactionsEnd: a leader that is stopped inside a transaction does not keep its successor
+// out, if Idle is set.
 func idleTransactionsEnd(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	f.Idle = 300 * time.Millisecond
 	tx, err := begin(t, db, f, stamp(7), sql.LevelDefault)

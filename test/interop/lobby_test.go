@@ -126,7 +126,8 @@ func (l *lobby) release(verb string) time.Duration {
 	return time.Since(began)
 }
 
-// sendAway has all who wait in the other processes give up, at once, and returns how long that took.
+// sendAway has all who wait in the other processes give up, at once, and returns how long that
+// took.
 func (l *lobby) sendAway() time.Duration {
 	l.Helper()
 	began := time.Now()

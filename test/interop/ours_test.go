@@ -29,7 +29,8 @@ func inSession(s *primacy.Session, id string, take func(ctx context.Context, s *
 	}
 }
 
-// The tokens of locks count local hand-overs in their last sixteen bits; those of elections are brought to the same scale.
+// The tokens of locks count local hand-overs in their last sixteen bits; those of elections are
+// brought to the same scale.
 func ofLock(t *primacy.Term) uint64     { return uint64(t.Token()) }
 func ofElection(t *primacy.Term) uint64 { return scale(uint64(t.Token())) }
 

@@ -64,7 +64,8 @@ func (p *proc) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
 func (p *proc) term() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// stopped says whether the program, told to stop waiting, did. One that is told before it listens to signals dies of it.
+// stopped says whether the program, told to stop waiting, did. One that is told before it listens
+// to signals dies of it.
 func (p *proc) stopped(code int) error {
 	if st, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() && st.Signal() == syscall.SIGTERM {
 		return nil
@@ -85,8 +86,9 @@ func (p *proc) died() error {
 	return fmt.Errorf("%s ended: %v: %s", p.cmd.Args, p.cmd.ProcessState, strings.TrimSpace(p.stderr.String()))
 }
 
-// underCommand is a stander whose program acquires, and starts a command that acts. Token makes the judge's number of what the command
-// was told; stopped are the exit statuses of the program when it is told to stop waiting.
+// underCommand is a stander whose program acquires, and starts a command that acts. Token makes the
+// judge's number of what the command was told; stopped are the exit statuses of the program when it
+// is told to stop waiting.
 func (w *world) underCommand(token func(what string) (uint64, error), stopped int, args ...string) stander {
 	return func(tn *turn) error {
 		p, err := w.run(tn, args...)
@@ -166,7 +168,8 @@ var (
 
 var ourTTL = strconv.Itoa(shortTTL) + "s"
 
-// ourProgram is a verb of ours whose command gets a token that must be shifted by so many bits to be that of a lock.
+// ourProgram is a verb of ours whose command gets a token that must be shifted by so many bits to
+// be that of a lock.
 func ourProgram(name string, shift int, args ...string) kind {
 	return kind{name: name, dies: leased, join: func(w *world, _ string) stander {
 		token := func(what string) (uint64, error) {
@@ -221,8 +224,8 @@ var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, _ 
 	}
 }}
 
-// bury ends the claim that etcdctl elect leaves behind, for the minute that its lease lives, where it is told to stop in the moment in
-// which it enters the line.
+// bury ends the claim that etcdctl elect leaves behind, for the minute that its lease lives, where
+// it is told to stop in the moment in which it enters the line.
 func (w *world) bury(tn *turn) {
 	resp, err := w.client.Get(soon(w), linePrefix+"/", clientv3.WithPrefix())
 	if err != nil {

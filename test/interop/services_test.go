@@ -13,8 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// service is a caller of the server's lock or election service: it keeps a lease of its own, for one turn. Under the lease of a call that
-// was given up no other may be made: what the server does late to clean up behind the first would take the second one's claim out.
+// service is a caller of the server's lock or election service: it keeps a lease of its own, for
+// one turn. Under the lease of a call that was given up no other may be made: what the server does
+// late to clean up behind the first would take the second one's claim out.
 type service struct {
 	w     *world
 	c     *clientv3.Client

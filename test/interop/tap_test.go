@@ -33,7 +33,8 @@ func (t *tap) note(what string) {
 	t.seen = append(t.seen, message{boottime.Now(), what})
 }
 
-// between returns what was noted from one instant until another, each as "WHAT@TIME", the time since from.
+// between returns what was noted from one instant until another, each as "WHAT@TIME", the time
+// since from.
 func (t *tap) between(from, to time.Duration) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

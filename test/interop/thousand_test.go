@@ -40,9 +40,10 @@ type chain struct {
 	serverKB int
 }
 
-// TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and wakes one of them. The same is counted
-// of etcd's Mutex, beside it, and what server and clients weigh. INTEROP_WAITERS sets another number of them, INTEROP_WHO another one than these two:
-// "our Election", "the drop-in's Mutex".
+// TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and
+// wakes one of them. The same is counted of etcd's Mutex, beside it, and what server and clients
+// weigh. INTEROP_WAITERS sets another number of them, INTEROP_WHO another one than these two: "our
+// Election", "the drop-in's Mutex".
 func TestAThousandWaiters(t *testing.T) {
 	size, names := 1000, []string{"our Mutex", "etcd's Mutex"}
 	if text := os.Getenv("INTEROP_WAITERS"); text != "" {
@@ -96,15 +97,17 @@ func mustBeBounded(t *testing.T, chains []chain) {
 	}
 }
 
-// The bounds of what a release may cost. Requests of the two whom it concerns: the release, and with others than ours a look of the next and watches
-// opened and closed. Events, to anybody: to those sixteen or so who are near their turn, who then hold without a request, to one who comes near, and
-// to a few who were near a moment ago.
+// The bounds of what a release may cost. Requests of the two whom it concerns: the release, and
+// with others than ours a look of the next and watches opened and closed. Events, to anybody: to
+// those sixteen or so who are near their turn, who then hold without a request, to one who comes
+// near, and to a few who were near a moment ago.
 const (
 	mostRequests = 8
 	mostEvents   = 21
 )
 
-// count lets the line settle, measures a while without releases, and then some releases, one in each window.
+// count lets the line settle, measures a while without releases, and then some releases, one in
+// each window.
 func (l *lobby) count() chain {
 	l.Helper()
 	time.Sleep(2 * time.Second)

@@ -51,7 +51,8 @@ func (tr *trace) show(w *world) {
 	w.Logf("what happened (boot clock, ns):\n%s", strings.Join(tr.lines[max(0, len(tr.lines)-6000):], "\n"))
 }
 
-// follow notes each change of the line until ctx ends, and fails the test where one stands first for too long.
+// follow notes each change of the line until ctx ends, and fails the test where one stands first
+// for too long.
 func (w *world) follow(ctx context.Context, tooLong time.Duration) {
 	var first claim
 	since, told := time.Now(), false

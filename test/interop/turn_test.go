@@ -29,8 +29,9 @@ const (
 	hardly              // its lease runs for a minute: the test revokes it
 )
 
-// stander stands in the line, acts while it holds, until told to leave, and returns when its claim is gone. Nil also for a turn that
-// was told to give up while it waited. A stander has one turn at a time.
+// stander stands in the line, acts while it holds, until told to leave, and returns when its claim
+// is gone. Nil also for a turn that was told to give up while it waited. A stander has one turn at
+// a time.
 type stander func(tn *turn) error
 
 // turn is one stay of one participant in the line.
@@ -80,7 +81,8 @@ func (w *world) nextID(k kind) string {
 func (tn *turn) tellLeave() { tn.leaveOnce.Do(func() { close(tn.leave) }) }
 func (tn *turn) die()       { tn.deadOnce.Do(func() { close(tn.dead) }) }
 
-// holds acts for a participant of this process until the turn is over. ErrDied: it must not release anything.
+// holds acts for a participant of this process until the turn is over. ErrDied: it must not release
+// anything.
 func (w *world) holds(tn *turn, token uint64, valid func() bool) error {
 	leave := make(chan struct{})
 	over := make(chan struct{})

@@ -33,7 +33,8 @@ const crowdTTL = 300 * time.Second
 // comeEvery is the time from one waiter of a process to its next.
 const comeEvery = 30 * time.Millisecond
 
-// waiter is a session on a connection of its own, as each program has it. It waits for the line once.
+// waiter is a session on a connection of its own, as each program has it. It waits for the line
+// once.
 type waiter struct {
 	tap   tap
 	told  chan string // what to do when it holds
@@ -128,10 +129,11 @@ type hall struct {
 	waiting sync.WaitGroup
 }
 
-// waitMain is that process. It says "ready" when all have their leases, hears "stand", and says "held I" whenever one of them has the
-// line. Then it hears "release I", or "leave I" if the session shall end too. At "go" all who wait give up, end their sessions, and
-// "gone" is said. It answers "seen I FROM TO" with what that one sent and
-// heard in that time, and "report" with what the process weighs. It ends with its input.
+// waitMain is that process. It says "ready" when all have their leases, hears "stand", and says
+// "held I" whenever one of them has the line. Then it hears "release I", or "leave I" if the
+// session shall end too. At "go" all who wait give up, end their sessions, and "gone" is said. It
+// answers "seen I FROM TO" with what that one sent and heard in that time, and "report" with what
+// the process weighs. It ends with its input.
 func waitMain() error {
 	ctx := context.Background()
 	n, err := strconv.Atoi(os.Getenv(sizeEnv))

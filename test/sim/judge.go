@@ -117,7 +117,8 @@ func (j *judge) look() {
 	}
 }
 
-// overlap counts two leaders at once where they are to be expected, once for each term that begins beside another.
+// overlap counts two leaders at once where they are to be expected, once for each term that begins
+// beside another.
 func (j *judge) overlap(a, b *term) {
 	if b.token < a.token {
 		a, b = b, a
@@ -148,7 +149,8 @@ func (j *judge) pastDeadline(tm *term) {
 	}
 }
 
-// begins is asked when a term is won. It may be over by then: the process was stopped while the answer was under way.
+// begins is asked when a term is won. It may be over by then: the process was stopped while the
+// answer was under way.
 func (j *judge) begins(tm *term) {
 	name := tm.c.name
 	if !j.headed[name][tm.token] && !j.w.plan.NoToken {
@@ -190,7 +192,8 @@ func (j *judge) stops(tm *term) {
 	}
 }
 
-// releases is asked when a process begins to release a claim, leaves and closes when the store carries it out.
+// releases is asked when a process begins to release a claim, leaves and closes when the store
+// carries it out.
 func (j *judge) releases(c *claim) { j.orderly(c.term, "asks to release") }
 
 func (j *judge) orderly(tm *term, what string) {
@@ -218,7 +221,8 @@ func (j *judge) enters(ln *line, e *entry) {
 	}
 }
 
-// forgets is told that a store has lost what it knew last: of the tokens that went with it those count under which somebody has led.
+// forgets is told that a store has lost what it knew last: of the tokens that went with it those
+// count under which somebody has led.
 func (j *judge) forgets(ln *line) {
 	j.entered[ln.name] = j.top[ln.name]
 	for _, e := range ln.entries {
@@ -272,7 +276,8 @@ func (j *judge) closes(n *node, inc uint32, sess uint64) {
 	}
 }
 
-// excuse notes that an operator took a session's claim, or with name < 0 its lease: what is promised begins when its owner hears of it.
+// excuse notes that an operator took a session's claim, or with name < 0 its lease: what is
+// promised begins when its owner hears of it.
 func (j *judge) excuse(sess uint64, name int) {
 	j.w.count.Operator++
 	for i, ln := range j.w.store.lines() {
@@ -301,7 +306,8 @@ func (j *judge) lostTold(tm *term, kind core.ClaimEventKind) {
 	}
 }
 
-// asked is told of each term as its work is about to begin: a wish that overtook the news of winning must not be forgotten.
+// asked is told of each term as its work is about to begin: a wish that overtook the news of
+// winning must not be forgotten.
 func (j *judge) asked(tm *term) {
 	if tm.c.wished == tm.c.place.id && !tm.ctx.done {
 		j.fail(RuleDeaf, "%s: %s was asked to resign its claim under token %d, and leads as if it had not been", nameOf(tm.c.name), tm.n.name, tm.token)

@@ -1,6 +1,7 @@
 package sim
 
-// line is the state of a name in a store: the first entry holds it, the others wait in the order of their tokens.
+// line is the state of a name in a store: the first entry holds it, the others wait in the order of
+// their tokens.
 type line struct {
 	w       *World
 	name    int
@@ -71,7 +72,8 @@ func (ln *line) remove(e *entry, why cause) {
 	}
 }
 
-// wake signals the one that is first now, and nobody else: waking them all would cost a crowd of n waiters n² calls.
+// wake signals the one that is first now, and nobody else: waking them all would cost a crowd of n
+// waiters n² calls.
 func (ln *line) wake() (n int) {
 	for i, e := range ln.entries {
 		if i > 0 && !ln.w.plan.Broken.Herd {

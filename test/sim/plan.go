@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Plan is everything that makes one run: from equal plans come equal runs. A seed gives a plan; shrinking makes it smaller.
+// Plan is everything that makes one run: from equal plans come equal runs. A seed gives a plan;
+// shrinking makes it smaller.
 type Plan struct {
 	Seed       uint64 // of what is not listed here: delays, losses, orders
 	Store      string // one of Stores
@@ -35,7 +36,8 @@ type Plan struct {
 	Broken     Broken
 }
 
-// Net is how messages and goroutines fare, in parts of 2^20 (Loss, Dup, Late, Stall) or in a million (the others).
+// Net is how messages and goroutines fare, in parts of 2^20 (Loss, Dup, Late, Stall) or in a
+// million (the others).
 type Net struct {
 	Base    int64 // usual delay
 	Loss    int64
@@ -170,7 +172,8 @@ func newNet(r *rng) Net {
 	return n
 }
 
-// clocks sets rates and offsets. A node may be slower than the store by so much that 10 % of the TTL just covers it.
+// clocks sets rates and offsets. A node may be slower than the store by so much that 10 % of the
+// TTL just covers it.
 func (p *Plan) clocks(r *rng, drift Drift) {
 	lo, hi := int64(-52_000), int64(52_000) // (1 − 0.052) / (1 + 0.052) = 0.9011
 	switch r.intn(4) {

@@ -41,7 +41,8 @@ type tally struct {
 	k                          waker
 }
 
-// fan asks all servers at once, and returns when enough is known, all have answered or ctx has ended.
+// fan asks all servers at once, and returns when enough is known, all have answered or ctx has
+// ended.
 func (h *quorumHandle) fan(t *task, ctx *life, op func(v *keeper) reply, enough func(*tally) bool) *tally {
 	sum := &tally{}
 	all := ctx.child(&h.n.host, 2*sec)
@@ -129,7 +130,8 @@ func (h *quorumHandle) repair(t *task, name int, c seat, sum *tally) {
 	}
 }
 
-// try makes one attempt to hold a name. A renewal that began meanwhile has not extended it, and yet the library counts from it.
+// try makes one attempt to hold a name. A renewal that began meanwhile has not extended it, and yet
+// the library counts from it.
 func (h *quorumHandle) try(t *task, ctx *life, name int, id uint64) (place, bool) {
 	c := &h.claims[name]
 	h.q.w.ids++
@@ -149,7 +151,8 @@ func (h *quorumHandle) try(t *task, ctx *life, name int, id uint64) (place, bool
 	return place{name: name, id: id, token: n, held: true}, true
 }
 
-// leave takes an attempt off every server, for as long as it takes. With off it counts those where it is done.
+// leave takes an attempt off every server, for as long as it takes. With off it counts those where
+// it is done.
 func (h *quorumHandle) leave(t *task, name int, attempt uint64, off *tally) {
 	for i, v := range h.q.v {
 		t.w.spawn(&h.n.host, func(t *task) {

@@ -1,6 +1,7 @@
 package sim
 
-// register is two resources in one: behind a fence, and without. Each write is based on what its writer last read, so a lost one shows.
+// register is two resources in one: behind a fence, and without. Each write is based on what its
+// writer last read, so a lost one shows.
 type register struct {
 	token  uint64 // the largest seen
 	n      int64  // the last write of that token

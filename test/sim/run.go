@@ -77,7 +77,8 @@ func (w *World) until(end int64) bool {
 	return !w.stop
 }
 
-// phases: trouble; then calm, in which somebody must lead; then everybody goes home, and nothing may stay.
+// phases: trouble; then calm, in which somebody must lead; then everybody goes home, and nothing
+// may stay.
 func (w *World) phases() {
 	for at := sec; at < w.plan.Span && w.until(at); at += sec {
 		w.judge.ghosts()

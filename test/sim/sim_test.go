@@ -39,7 +39,8 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestEveryStore plays some seeds of each store by itself: in each somebody must lead, and another one after him.
+// TestEveryStore plays some seeds of each store by itself: in each somebody must lead, and another
+// one after him.
 func TestEveryStore(t *testing.T) {
 	for _, store := range Stores() {
 		t.Run(store, func(t *testing.T) {
@@ -55,7 +56,8 @@ func TestEveryStore(t *testing.T) {
 	}
 }
 
-// TestSeedsOfHeartbeats has leases of 0.3 to 1.9 s that waiters end, under the same faults and the same judges.
+// TestSeedsOfHeartbeats has leases of 0.3 to 1.9 s that waiters end, under the same faults and the
+// same judges.
 func TestSeedsOfHeartbeats(t *testing.T) {
 	seeds := few(1500)
 	if os.Getenv("MUTATION") != "" {
@@ -90,7 +92,8 @@ func few(n uint64) uint64 {
 	return n
 }
 
-// TestBeyondTheBound has clocks that differ by more than the drift bound: there two leaders do appear, and still no fenced write goes back.
+// TestBeyondTheBound has clocks that differ by more than the drift bound: there two leaders do
+// appear, and still no fenced write goes back.
 func TestBeyondTheBound(t *testing.T) {
 	total, failure := Batch{First: 1, Seeds: few(1300), Store: "all", Drift: Beyond}.Run(t.Context(), nil)
 	if failure != nil {
@@ -158,7 +161,8 @@ func same(a, b Result) bool {
 	return a == b
 }
 
-// TestReplay plays seeds twice, in worlds that did other things before, and on one processor and several.
+// TestReplay plays seeds twice, in worlds that did other things before, and on one processor and
+// several.
 func TestReplay(t *testing.T) {
 	const n = 60
 	hashes := func(procs int, backwards bool) (all [n]Result) {

@@ -1,6 +1,6 @@
-// Command spec checks the models of the protocol in this directory with spin: README.md says what they claim. It fails unless
-// every base model holds in its whole state space, every rule that is taken out has a counterexample, and every event that the
-// claim is about can happen.
+// Command spec checks the models of the protocol in this directory with spin: README.md says what
+// they claim. It fails unless every base model holds in its whole state space, every rule that is
+// taken out has a counterexample, and every event that the claim is about can happen.
 //
 //	go run ./test/spec                      everything
 //	go run ./test/spec -large               the base models with larger bounds
@@ -80,7 +80,8 @@ func reachable() []search {
 	return list
 }
 
-// runAll runs the searches, some side by side, and returns their results in the same order. The longest come first in the lists.
+// runAll runs the searches, some side by side, and returns their results in the same order. The
+// longest come first in the lists.
 func runAll(ctx context.Context, list []search, jobs int, l limits) []result {
 	all := make([]result, len(list))
 	next := make(chan int)
@@ -100,7 +101,8 @@ func runAll(ctx context.Context, list []search, jobs int, l limits) []result {
 	return all
 }
 
-// report prints the stories and the table, and returns how many searches did not give the answer that they must.
+// report prints the stories and the table, and returns how many searches did not give the answer
+// that they must.
 func report(w io.Writer, all []result, took time.Duration) int {
 	for _, r := range all {
 		if len(r.Story) > 0 && (r.Want != reached || r.Problem != nil) {

@@ -6,9 +6,11 @@ type search struct {
 	Name   string // what the table calls it
 	Says   string // in words
 	Define []string
-	Want   string // "": no error in the whole state space; else what the last line of the counterexample's story must begin with
-	Large  bool   // only with larger bounds
-	Cut    bool   // small enough for make test
+	// "": no error in the whole state space; else what the last line of the counterexample's story
+	// must begin with
+	Want  string
+	Large bool // only with larger bounds
+	Cut   bool // small enough for make test
 }
 
 const (
@@ -88,8 +90,8 @@ var options = []search{
 	{Model: "zk", Name: "RACE", Says: "a follower forgets a touch that comes beside a ping", Want: stands},
 }
 
-// events must be reachable with all rules, or the models hold because nothing happens in them. The i-th of a model is its
-// reached(i+1).
+// events must be reachable with all rules, or the models hold because nothing happens in them. The
+// i-th of a model is its reached(i+1).
 var events = map[string][]string{
 	"lease": {
 		"a renewal counts",

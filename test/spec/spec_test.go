@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// need skips a test where spin is missing, but never in CI: a claim that nobody has checked is none.
+// need skips a test where spin is missing, but never in CI: a claim that nobody has checked is
+// none.
 func need(t *testing.T) {
 	t.Helper()
 	if err := tools(); err != nil {
@@ -46,7 +47,8 @@ func runCut(t *testing.T, list []search, cut func(search) bool) {
 	}
 }
 
-// With all rules nothing is violated, in the whole of a small state space; make spec searches larger ones.
+// With all rules nothing is violated, in the whole of a small state space; make spec searches
+// larger ones.
 func TestAllRulesHold(t *testing.T) {
 	runCut(t, bases, func(s search) bool { return s.Cut })
 }
@@ -94,7 +96,8 @@ func TestTheRunnerBites(t *testing.T) {
 	}
 }
 
-// Every option that a model knows is searched, and README and the model's head say what it takes out.
+// Every option that a model knows is searched, and README and the model's head say what it takes
+// out.
 func TestEveryOptionIsSearchedAndExplained(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

@@ -57,8 +57,9 @@ func (s search) defines() []string {
 	return d
 }
 
-// run builds a search of its own in a temporary directory and runs it, breadth first: so a counterexample is one of the shortest.
-// It changes nothing else, and ends what it started when ctx ends.
+// run builds a search of its own in a temporary directory and runs it, breadth first: so a
+// counterexample is one of the shortest. It changes nothing else, and ends what it started when ctx
+// ends.
 func (s search) run(ctx context.Context, l limits) (r result) {
 	r.search = s
 	dir, err := os.MkdirTemp("", "spec")

@@ -28,7 +28,8 @@ const (
 	kindLocks   = "locks"   // a process whose goroutines contend for several locks: TestLockHistories
 )
 
-// candidate is one place in a line: a process that is started again whenever it has ended, as any service would be.
+// candidate is one place in a line: a process that is started again whenever it has ended, as any
+// service would be.
 type candidate struct {
 	line   *line
 	id     string

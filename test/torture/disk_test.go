@@ -48,7 +48,8 @@ func (d *smallDisk) full() error {
 	return d.resize(int64(st.Blocks-st.Bfree) * st.Bsize)
 }
 
-// heal makes the disk large again, and removes the copies that etcd has made of logs it could not read to their end: nobody else does.
+// heal makes the disk large again, and removes the copies that etcd has made of logs it could not
+// read to their end: nobody else does.
 func (d *smallDisk) heal() error {
 	broken, err := filepath.Glob(filepath.Join(d.dir, "data", "member", "wal", "*.broken"))
 	for _, f := range broken {

@@ -15,8 +15,8 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// TestCheckOnStores is TestSilentLink, TestLateReply and TestPause on every other store: never two whose Check says yes,
-// and no Check that says yes after a thaw.
+// TestCheckOnStores is TestSilentLink, TestLateReply and TestPause on every other store: never two
+// whose Check says yes, and no Check that says yes after a thaw.
 func TestCheckOnStores(t *testing.T) {
 	t.Parallel()
 	n := rounds(t, 1)
@@ -82,8 +82,9 @@ func (w *way) silence(time.Duration) {
 	}
 }
 
-// late keeps the replies to at least one renewal back, and delivers them more than half a ttl later, when the store hears nothing any more. What counts a lease
-// from the reply believes in it for as much longer than the store does.
+// late keeps the replies to at least one renewal back, and delivers them more than half a ttl
+// later, when the store hears nothing any more. What counts a lease from the reply believes in it
+// for as much longer than the store does.
 func (w *way) late(ttl time.Duration) {
 	for _, p := range w.replies {
 		p.Hold(etcdtest.Down)

@@ -13,8 +13,9 @@ import (
 	"github.com/primacy-go/primacy/internal/safety"
 )
 
-// fencedModel is what a fenced register does: it keeps the largest token, and refuses a write under a smaller one. A write whose
-// outcome is unknown may be applied at any later time; if a larger token is there by then it changes nothing.
+// fencedModel is what a fenced register does: it keeps the largest token, and refuses a write under
+// a smaller one. A write whose outcome is unknown may be applied at any later time; if a larger
+// token is there by then it changes nothing.
 var fencedModel = porcupine.Model{
 	Init: func() any { return uint64(0) },
 	Step: func(state, input, output any) (bool, any) {
@@ -33,8 +34,9 @@ var fencedModel = porcupine.Model{
 	},
 }
 
-// linearizable asks porcupine whether one fenced register could have given all those answers. A write that the register knows
-// and no caller tells of, because the caller was killed, counts as one of unknown outcome.
+// linearizable asks porcupine whether one fenced register could have given all those answers. A
+// write that the register knows and no caller tells of, because the caller was killed, counts as
+// one of unknown outcome.
 func linearizable(writes []safety.Write, called map[safety.Stamp]time.Duration, reads []read) porcupine.CheckResult {
 	var ops []porcupine.Operation
 	told := map[safety.Stamp]bool{}
@@ -88,7 +90,8 @@ func TestFencedModel(t *testing.T) {
 	}
 }
 
-// TestSink holds a write back until a larger token was written, and looks that the fence refuses it.
+// TestSink holds a write back until a larger token was written, and looks that the fence refuses
+// it.
 func TestSink(t *testing.T) {
 	s := newSink(t, t.TempDir())
 	h := s.hold("old")

@@ -24,8 +24,9 @@ import (
 
 const handOverTTL = 5 * time.Second
 
-// TestGuardianHandsOver kills supervisors of `primacy run`. Their guardians end the commands, and only then the leases; so the next leads long
-// before the lease would have run out, and never beside an old command. What it took is printed.
+// TestGuardianHandsOver kills supervisors of `primacy run`. Their guardians end the commands, and
+// only then the leases; so the next leads long before the lease would have run out, and never
+// beside an old command. What it took is printed.
 func TestGuardianHandsOver(t *testing.T) {
 	for _, kind := range []struct {
 		name   string
@@ -107,7 +108,8 @@ func (s spread) p99() string {
 	return fmt.Sprintf("p50 %v p99 %v max %v (%d)", at(50), at(99), at(100), len(sorted))
 }
 
-// leadsAt waits until a candidate that waits has won, and returns when: then it makes the file for its command.
+// leadsAt waits until a candidate that waits has won, and returns when: then it makes the file for
+// its command.
 func (n *node) leadsAt(t testing.TB) time.Duration {
 	t.Helper()
 	path := filepath.Join(n.runDir(), "primacy", fmt.Sprintf("%d.state", n.cmd.Process.Pid))

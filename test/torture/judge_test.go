@@ -31,15 +31,18 @@ type verdict struct {
 	acknowledged int
 	unknown      int
 	lost         int
-	stale        int // writes under an older token that arrived: taken by the unfenced register, refused by the fenced one
-	faults       []error
-	silences     []silence
+	// writes under an older token that arrived: taken by the unfenced register, refused by the
+	// fenced one
+	stale    int
+	faults   []error
+	silences []silence
 }
 
 // silence is a time in which nobody acted.
 type silence struct{ from, to time.Duration }
 
-// A pause in a term that is longer than this counts as not acting, where it is asked for how long two acted at once.
+// A pause in a term that is longer than this counts as not acting, where it is asked for how long
+// two acted at once.
 const breath = 10 * actEvery
 
 // judge reads the record of a line. Everything has ended.
@@ -63,7 +66,8 @@ func judge(l *line) (*verdict, error) {
 	if err := safety.Check(v.terms); err != nil {
 		v.faults = append(v.faults, err)
 	}
-	// Whether two led at once is asked of whole terms; for how long, of the times in which they acted.
+	// Whether two led at once is asked of whole terms; for how long, of the times in which they
+	// acted.
 	v.overlaps = safety.Overlaps(pieces)
 	if whole := safety.Overlaps(v.terms); len(whole) > len(v.overlaps) {
 		for i := range whole {
@@ -76,8 +80,8 @@ func judge(l *line) (*verdict, error) {
 	return v, v.judgeWrites()
 }
 
-// besideRemoved finds older terms that led beside one whose claim was removed: what is left out for the sake of its successors
-// excuses no predecessor.
+// besideRemoved finds older terms that led beside one whose claim was removed: what is left out for
+// the sake of its successors excuses no predecessor.
 func (v *verdict) besideRemoved(full []safety.Interval) (found []safety.Overlap) {
 	for _, r := range v.line.removals {
 		for _, term := range full {
@@ -94,7 +98,8 @@ func (v *verdict) besideRemoved(full []safety.Interval) (found []safety.Overlap)
 	return found
 }
 
-// isAfter returns how long after the instant noted for its token an act was, negative if it was not.
+// isAfter returns how long after the instant noted for its token an act was, negative if it was
+// not.
 func isAfter(notes []late, a sight) time.Duration {
 	for _, n := range notes {
 		if a.token == n.token && a.at >= n.thaw {
@@ -104,8 +109,9 @@ func isAfter(notes []late, a sight) time.Duration {
 	return -1
 }
 
-// withoutRemoved leaves out acts under a claim that an operator had removed: the store's promise to the holder was broken by hand,
-// and another leads at once. They may go on until the holder hears of it, and at most to its deadline.
+// withoutRemoved leaves out acts under a claim that an operator had removed: the store's promise to
+// the holder was broken by hand, and another leads at once. They may go on until the holder hears
+// of it, and at most to its deadline.
 func (v *verdict) withoutRemoved(acts []sight) []sight {
 	return slices.DeleteFunc(acts, func(a sight) bool {
 		after := isAfter(v.line.removals, sight{a.at, v.line.claim(a.token)})
@@ -191,8 +197,9 @@ func (v *verdict) judgeWrites() error {
 	return nil
 }
 
-// unexpected returns the late writes of commands that nothing explains: a command that `primacy run` ends in time writes late only
-// where it was thawed with all that would end it, where its write was kept on its way, or where an operator removed its claim.
+// unexpected returns the late writes of commands that nothing explains: a command that `primacy
+// run` ends in time writes late only where it was thawed with all that would end it, where its
+// write was kept on its way, or where an operator removed its claim.
 func (v *verdict) unexpected() (found []error) {
 	l := v.line
 	for _, w := range l.sink.late {
@@ -313,7 +320,8 @@ func (v *verdict) handedOn() (n int) {
 	return n
 }
 
-// byHand counts the overlaps of candidates that act on, beyond a ttl, under a claim that an operator has removed.
+// byHand counts the overlaps of candidates that act on, beyond a ttl, under a claim that an
+// operator has removed.
 func (v *verdict) byHand() (n int) {
 	for _, o := range v.overlaps {
 		if slices.ContainsFunc(v.line.removals, func(r late) bool { return r.token == v.line.claim(o.Older.Token) && r.thaw <= o.Younger.From }) {

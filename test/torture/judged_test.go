@@ -49,10 +49,13 @@ func TestJudge(t *testing.T) {
 	const ms = time.Millisecond
 	ttl := 3 * time.Second
 	for name, test := range map[string]struct {
-		older          [2]time.Duration // first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
+		// first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
+		older          [2]time.Duration
 		lates, removed []late
 		overlaps       int
-		lock           bool // of two processes that want a lock: the tokens are those of their claims times 65,536, and more
+		// of two processes that want a lock: the tokens are those of their claims times 65,536, and
+		// more
+		lock bool
 	}{
 		"one after another":                     {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
 		"two at once":                           {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1},

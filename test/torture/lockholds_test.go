@@ -105,7 +105,8 @@ func readLocks(t testing.TB, l *line) *lockHistory {
 	return h
 }
 
-// read reads the record of one process, which ended so that over holds. A last line without its end is skipped.
+// read reads the record of one process, which ended so that over holds. A last line without its end
+// is skipped.
 func (h *lockHistory) read(text []byte, who string, over time.Duration) error {
 	open := map[int]*hold{}
 	n := 0

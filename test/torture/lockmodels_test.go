@@ -12,8 +12,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestLockModels shows what the models of the locks let pass, and that they bite. The records are written by hand, a line for each thing
-// that a worker would have noted, in ns; {p} opens the record of process p, which ended at its own over.
+// TestLockModels shows what the models of the locks let pass, and that they bite. The records are
+// written by hand, a line for each thing that a worker would have noted, in ns; {p} opens the
+// record of process p, which ended at its own over.
 func TestLockModels(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind   string

@@ -21,9 +21,9 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// TestLockHistories has processes contend for locks under faults, and asks porcupine whether what they recorded could be that of a mutex, of a
-// lock for readers and writers, and of a semaphore. In each process several goroutines want the same locks. The short run has all three at
-// once.
+// TestLockHistories has processes contend for locks under faults, and asks porcupine whether what
+// they recorded could be that of a mutex, of a lock for readers and writers, and of a semaphore. In
+// each process several goroutines want the same locks. The short run has all three at once.
 func TestLockHistories(t *testing.T) {
 	t.Parallel()
 	d := forHow(t, "LOCKS_FOR", 12*time.Second)
@@ -48,8 +48,8 @@ func TestLockHistories(t *testing.T) {
 	}
 }
 
-// TestLockControl does the same to etcd's own mutex, under a fault that it does not stand: porcupine must find it out. A busy machine may
-// need several tries to hit it.
+// TestLockControl does the same to etcd's own mutex, under a fault that it does not stand:
+// porcupine must find it out. A busy machine may need several tries to hit it.
 func TestLockControl(t *testing.T) {
 	t.Parallel()
 	found := false
@@ -81,7 +81,8 @@ func (s *torture) addLocks(name string, processes int, kinds string, loops int, 
 	return l
 }
 
-// lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a short run there is time between them.
+// lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a
+// short run there is time between them.
 func lockLanes(short bool) []lane {
 	processes := append(aimed("SIGKILL", "frozen past the ttl", "frozen for a moment", "SIGKILL of a waiting candidate"),
 		fault{"SIGSTOP of any process", false, freezeAny})
@@ -127,7 +128,8 @@ func (s *torture) runLocks(row []lane, d time.Duration) {
 // Until when porcupine must have an answer, for each lock.
 const answerLimit = 3 * time.Minute
 
-// expectLocks fails the test where the record of a line is not that of such locks, and tells what it has seen.
+// expectLocks fails the test where the record of a line is not that of such locks, and tells what
+// it has seen.
 func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 	s.Helper()
 	h := readLocks(s, l)
@@ -166,8 +168,9 @@ func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 	s.expectNobody(names...)
 }
 
-// expectBite looks that this very history would be found out if holders had thought for longer than they did that they hold the lock: for a
-// ttl, and where the store itself is late for that much more.
+// expectBite looks that this very history would be found out if holders had thought for longer than
+// they did that they hold the lock: for a ttl, and where the store itself is late for that much
+// more.
 func (s *torture) expectBite(h *lockHistory) {
 	s.Helper()
 	worse := &lockHistory{}
@@ -225,7 +228,8 @@ func (s *torture) foundOut(l *line) bool {
 	return false
 }
 
-// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of these names.
+// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of
+// these names.
 func (s *torture) expectNobody(names ...string) {
 	s.Helper()
 	session := s.store.session(s, s.ttl)
@@ -259,7 +263,8 @@ func (h *lockHistory) of(kind string) []*hold {
 	return slices.DeleteFunc(slices.Clone(h.holds), func(h *hold) bool { return h.kind != kind })
 }
 
-// crowd returns for which part of the time none, one, two and so on had one lock of that kind at once, or more where it ends.
+// crowd returns for which part of the time none, one, two and so on had one lock of that kind at
+// once, or more where it ends.
 func (h *lockHistory) crowd(kind string) (part [lockSlots + 2]float64) {
 	type change struct {
 		name string

@@ -25,7 +25,8 @@ import (
 
 const pauseTTL = 2 * time.Second // etcd's least
 
-// pauseMain leads and asks all the time whether it leads, and when it does not any more leads again. It writes lines:
+// pauseMain leads and asks all the time whether it leads, and when it does not any more leads
+// again. It writes lines:
 //
 //	leads AT                     it has a term, at AT
 //	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before it had ended at BEFORE
@@ -136,8 +137,9 @@ func (p *paused) line(t *testing.T, words ...string) (word, rest string) {
 	}
 }
 
-// TestPause freezes processes that lead for longer than their lease lives. For half of them the network is slow, so that
-// the reply to a renewal is often on its way when the process freezes, and there when it wakes.
+// TestPause freezes processes that lead for longer than their lease lives. For half of them the
+// network is slow, so that the reply to a renewal is often on its way when the process freezes, and
+// there when it wakes.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	pauses(t, onEtcd().start(t), rounds(t, 6))
@@ -174,7 +176,8 @@ func pauses(t *testing.T, store *installed, n int) {
 	}
 }
 
-// afterThaw judges what a helper says of the term that it had when it was frozen. False: it had none, which happens on a busy machine.
+// afterThaw judges what a helper says of the term that it had when it was frozen. False: it had
+// none, which happens on a busy machine.
 func (p *paused) afterThaw(t *testing.T) bool {
 	waitUntil(p.frozen + 2*pauseTTL)
 	thaw := boottime.Now()

@@ -139,8 +139,8 @@ func (a *run) verify() *tale {
 	return &tale{len(a.acts.acts), len(terms), safety.Overlaps(terms), 0}
 }
 
-// positiveControl shows that the checks see what they are there for: a worker that was started past primacy goes on acting
-// under a token of a supervisor that is killed.
+// positiveControl shows that the checks see what they are there for: a worker that was started past
+// primacy goes on acting under a token of a supervisor that is killed.
 func (a *run) positiveControl() {
 	a.Helper()
 	v := a.settled()
@@ -153,7 +153,8 @@ func (a *run) positiveControl() {
 	a.wantExit(v, exitKilled)
 	deadline := v.bound(a, a.ttl)
 	a.next(v)
-	// The rogue acts every 5 ms when a busy machine lets it: its next act may come a while after the other's first, and after the deadline.
+	// The rogue acts every 5 ms when a busy machine lets it: its next act may come a while after
+	// the other's first, and after the deadline.
 	acts := func() time.Duration {
 		last := readActs(a, v.ownFile(a.own, rogue))
 		return last[len(last)-1].at
@@ -209,7 +210,8 @@ const (
 	runTTL       = 3 * time.Second
 )
 
-// run is a store, candidates that reach it through proxies of their own, and what their commands write.
+// run is a store, candidates that reach it through proxies of their own, and what their commands
+// write.
 type run struct {
 	*testing.T
 	*storeUnder
@@ -258,7 +260,8 @@ func (a *run) add(id, dir, bin string) *node {
 // renewEvery is how often candidates renew.
 func (a *run) renewEvery() time.Duration { return a.ttl / 5 }
 
-// up starts a candidate. Its command is deaf to SIGTERM, or its grandchild has a session of its own, or both, as it comes.
+// up starts a candidate. Its command is deaf to SIGTERM, or its grandchild has a session of its
+// own, or both, as it comes.
 func (a *run) up(n *node) {
 	a.Helper()
 	env := []string{actsEnv + "=" + a.acts.path, ownEnv + "=" + a.own}
@@ -270,7 +273,8 @@ func (a *run) up(n *node) {
 	n.up(a, electionName, a.ttl, env...)
 }
 
-// down ends everything, thawed if it was frozen, and looks that nothing is left. The servers must still run.
+// down ends everything, thawed if it was frozen, and looks that nothing is left. The servers must
+// still run.
 func (a *run) down() {
 	if a.ended {
 		return
@@ -297,7 +301,8 @@ func (a *run) down() {
 	}
 }
 
-// settled waits until all candidates stand in the line and the first of them acts, and returns that one.
+// settled waits until all candidates stand in the line and the first of them acts, and returns that
+// one.
 func (a *run) settled() *victim {
 	a.Helper()
 	var state primacy.State
@@ -376,8 +381,8 @@ func (a *run) victim(leader string, token uint64) *victim {
 	return nil
 }
 
-// deadBy fails the test unless the command and its child are dead at that instant, by what /proc says then and by what
-// they wrote. It returns how long before it they acted last.
+// deadBy fails the test unless the command and its child are dead at that instant, by what /proc
+// says then and by what they wrote. It returns how long before it they acted last.
 func (a *run) deadBy(v *victim, deadline time.Duration) time.Duration {
 	a.Helper()
 	waitUntil(deadline)
@@ -415,7 +420,8 @@ func (a *run) next(v *victim) {
 	})
 }
 
-// upAgain starts those that have ended, as any service would be: a busy machine may cost a term. But for one, if it is not nil.
+// upAgain starts those that have ended, as any service would be: a busy machine may cost a term.
+// But for one, if it is not nil.
 func (a *run) upAgain(but *node) {
 	a.Helper()
 	for _, n := range a.nodes {

@@ -16,7 +16,8 @@ import (
 // storeTTL is the ttl of candidates in short runs on stores.
 const storeTTL = 3 * time.Second
 
-// stores are the ways to set up a store in which TestRunOnStores injects faults into leaders. TestRun has etcd.
+// stores are the ways to set up a store in which TestRunOnStores injects faults into leaders.
+// TestRun has etcd.
 func stores() []*storeUnder {
 	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(), onEnsemble()}
 }
@@ -45,8 +46,9 @@ func chosen(t testing.TB) (some []*storeUnder) {
 // atOnce is how many stores a short run has, at one time, for it has other tests beside it.
 const atOnce = 2
 
-// TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside each other, since most of it is waiting. The
-// short run has three faults on each, and leaves out those that need several servers of one store.
+// TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside
+// each other, since most of it is waiting. The short run has three faults on each, and leaves out
+// those that need several servers of one store.
 func TestRunOnStores(t *testing.T) {
 	t.Parallel()
 	n, short := knob(t, "TORTURE_ROUNDS", 1), os.Getenv("TORTURE_ROUNDS") == ""
@@ -58,7 +60,8 @@ func TestRunOnStores(t *testing.T) {
 	if short && os.Getenv("TORTURE_STORE") == "" {
 		turn = make(chan struct{}, atOnce)
 		some = slices.DeleteFunc(some, func(u *storeUnder) bool { return u.long })
-		// Each run of the tests has two of them, and each fault of a server is in the stores' own tests besides.
+		// Each run of the tests has two of them, and each fault of a server is in the stores' own
+		// tests besides.
 		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(some), func(i, k int) { some[i], some[k] = some[k], some[i] })
 		some = some[:atOnce]
 	}

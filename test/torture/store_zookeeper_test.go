@@ -20,7 +20,8 @@ func onZooKeeper() *storeUnder {
 	}}
 }
 
-// onEnsemble is three servers of ZooKeeper, whose leader has most of the troubles. The first server that candidates are told of is another for each.
+// onEnsemble is three servers of ZooKeeper, whose leader has most of the troubles. The first server
+// that candidates are told of is another for each.
 func onEnsemble() *storeUnder {
 	return &storeUnder{name: "zk-ensemble", long: true, ttl: ensembleTTL, spare: 2 * ensembleTTL, start: func(t testing.TB) *installed {
 		e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true})

@@ -43,13 +43,14 @@ const (
 	leastKind = 8
 )
 
-// TestTorture holds the whole to its promises under faults of many kinds at once: a cluster of three in network namespaces, two
-// lines of candidates, `primacy run` and library processes mixed, whose leaders are asked to hand over now and then, and a mutex that several
-// goroutines of each process want. Afterwards the record is judged: never two leaders at once, tokens that grow, no acknowledged
-// fenced write lost.
+// TestTorture holds the whole to its promises under faults of many kinds at once: a cluster of
+// three in network namespaces, two lines of candidates, `primacy run` and library processes mixed,
+// whose leaders are asked to hand over now and then, and a mutex that several goroutines of each
+// process want. Afterwards the record is judged: never two leaders at once, tokens that grow, no
+// acknowledged fenced write lost.
 //
-// With TORTURE_WORKER the candidates are that program. Then two leaders at once are counted, and are no failure; with
-// TORTURE_EXPECT=overlap it is one if there are none.
+// With TORTURE_WORKER the candidates are that program. Then two leaders at once are counted, and
+// are no failure; with TORTURE_EXPECT=overlap it is one if there are none.
 func TestTorture(t *testing.T) {
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TORTURE_FOR", time.Minute), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
@@ -131,11 +132,12 @@ func (s *torture) keep() {
 	s.Logf("the record is kept in %s (%v)", dir, err)
 }
 
-// TestTortureControls does the same to candidates that do without what this library does. A harness in which nothing fails proves
-// nothing: each of them must be seen to lead twice.
+// TestTortureControls does the same to candidates that do without what this library does. A harness
+// in which nothing fails proves nothing: each of them must be seen to lead twice.
 //
-// A long run (from two minutes on) has all faults. A short one has those only that tell most surely, each line its own, since a
-// change of etcd's leader lengthens all leases and so hides what the others do.
+// A long run (from two minutes on) has all faults. A short one has those only that tell most
+// surely, each line its own, since a change of etcd's leader lengthens all leases and so hides what
+// the others do.
 func TestTortureControls(t *testing.T) {
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TORTURE_CONTROL_FOR", 30*time.Second), forHow(t, "TORTURE_CONTROL_TTL", 4*time.Second), newSeed(t)
@@ -200,7 +202,8 @@ func (l *line) asked() bool {
 	return slices.ContainsFunc(l.candidates, func(c *candidate) bool { return c.kind == kindPrimacy || c.kind == kindRun })
 }
 
-// claim returns the number by which the store knows the claim of a term: its token, but for a lock, which a process hands on behind one claim.
+// claim returns the number by which the store knows the claim of a term: its token, but for a lock,
+// which a process hands on behind one claim.
 func (l *line) claim(token uint64) uint64 {
 	if l.lock() {
 		return token >> 16
@@ -463,8 +466,8 @@ func (s *torture) settle() {
 	time.Sleep(time.Second)
 }
 
-// clockRates has the clocks of two members run fast and slow by so many percent. Nil: not asked for, since such servers must be built
-// first, for minutes.
+// clockRates has the clocks of two members run fast and slow by so many percent. Nil: not asked
+// for, since such servers must be built first, for minutes.
 func clockRates(t testing.TB) func(member int) int {
 	if os.Getenv("TORTURE_RATE") == "" {
 		return nil

@@ -55,7 +55,9 @@ func (w *workerArgs) urls() []string {
 // The ways of a library worker, from the environment.
 const (
 	storeEnv = "TORTURE_STORE_URL"
-	zealEnv  = "TORTURE_ZEAL"  // not empty: acts on when its context has ended, for as long as Check says yes, unless it was asked to hand over
+	// not empty: acts on when its context has ended, for as long as Check says yes, unless it was
+	// asked to hand over
+	zealEnv  = "TORTURE_ZEAL"
 	reignEnv = "TORTURE_REIGN" // resigns after so long
 )
 
@@ -186,7 +188,8 @@ func openPatiently(ctx context.Context, url string) (driver.Store, error) {
 	}
 }
 
-// numbered is the token or, on a store that has none, the present: it says as well which term is the later one, as long as there are never two at once.
+// numbered is the token or, on a store that has none, the present: it says as well which term is
+// the later one, as long as there are never two at once.
 func numbered(token uint64) uint64 {
 	if token == 0 {
 		return uint64(boottime.Now())
@@ -200,7 +203,8 @@ const (
 	sinkEnv = "TORTURE_SINK"
 )
 
-// commandMain acts without asking: a command has no Check. That it is gone in time is what `primacy run` promises.
+// commandMain acts without asking: a command has no Check. That it is gone in time is what `primacy
+// run` promises.
 func commandMain() error {
 	token, _ := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
 	token = numbered(token)

@@ -5,10 +5,12 @@ import (
 	"sync"
 )
 
-// Suppressed counts the instants that this process was ready for and another had decided already; it is no verdict of a record.
+// Suppressed counts the instants that this process was ready for and another had decided already;
+// it is no verdict of a record.
 const Suppressed = "duplicate_suppressed"
 
-// Result is what Counters count by: primacy_cron_runs_total{job,result}. Results are the verdicts and Suppressed.
+// Result is what Counters count by: primacy_cron_runs_total{job,result}. Results are the verdicts
+// and Suppressed.
 type Result struct{ Job, Result string }
 
 // Counters count what became of instants in this process, since it began.

@@ -34,7 +34,8 @@ type Claims interface {
 // ErrHeld says that another holds the claim.
 var ErrHeld = errors.New("held by another")
 
-// Runner runs a command. It returns when nothing of it is left. Stop is closed when this process is told to end.
+// Runner runs a command. It returns when nothing of it is left. Stop is closed when this process is
+// told to end.
 type Runner func(stop <-chan struct{}, h Hold, r Run) Ended
 
 // Run is one run to be.
@@ -181,7 +182,8 @@ func (e *Engine) Set(jobs []*Job) {
 	}
 }
 
-// Stop lets no run begin any more, and returns when nothing runs. What runs is told to end, unless drain: then that is awaited until hurry is closed.
+// Stop lets no run begin any more, and returns when nothing runs. What runs is told to end, unless
+// drain: then that is awaited until hurry is closed.
 func (e *Engine) Stop(drain bool, hurry <-chan struct{}) {
 	e.mu.Lock()
 	if !e.closed {
@@ -212,8 +214,9 @@ func (e *Engine) Stop(drain bool, hurry <-chan struct{}) {
 	<-done
 }
 
-// A store that answers slowly gets no more to do for it: so many calls of this process are under way at a time. Without that, what
-// many jobs ask again in vain keeps it slow. Writes do not wait behind reads: the end of a run is one.
+// A store that answers slowly gets no more to do for it: so many calls of this process are under
+// way at a time. Without that, what many jobs ask again in vain keeps it slow. Writes do not wait
+// behind reads: the end of a run is one.
 const callsAtOnce = 6
 
 // limited returns the context of one call that reads, once there is room for it.

@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Commands starts commands under a guardian each, which ends them before the claim that they run under can be another's.
+// Commands starts commands under a guardian each, which ends them before the claim that they run
+// under can be another's.
 type Commands struct {
 	Supervisor     *supervise.Supervisor
 	ID             string // of the session
@@ -146,7 +147,8 @@ func (c *Commands) await(stop <-chan struct{}, t *primacy.Term, p *supervise.Pro
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// ended says how it ended. What ended by itself before it was told to did what it did, whatever came after.
+// ended says how it ended. What ended by itself before it was told to did what it did, whatever
+// came after.
 func (e ending) ended(st supervise.Status, t *primacy.Term, took time.Duration) Ended {
 	out := Ended{Verdict: OK, Code: st.Code, Late: st.Overrun}
 	switch {

@@ -25,7 +25,8 @@ type file struct {
 	md   toml.MetaData
 }
 
-// setters take in a key of a job, or of [defaults]. What is unknown is an error: a misspelt key would be a setting that is silently not there.
+// setters take in a key of a job, or of [defaults]. What is unknown is an error: a misspelt key
+// would be a setting that is silently not there.
 var setters = map[string]func(*Job, *value) error{
 	"schedule":      func(j *Job, v *value) error { return v.text(&j.Spec) },
 	"timezone":      func(j *Job, v *value) error { return v.text(&j.Zone) },

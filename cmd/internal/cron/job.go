@@ -132,13 +132,15 @@ func (j Job) Check() (*Job, error) {
 // Schedule returns the instants of a job that was checked.
 func (j *Job) Schedule() *Schedule { return j.schedule }
 
-// Definition is a short hash of the whole job: processes that disagree about it have different files.
+// Definition is a short hash of the whole job: processes that disagree about it have different
+// files.
 func (j *Job) Definition() string {
 	text, _ := json.Marshal(j) // no field can fail
 	return short(text)
 }
 
-// instants is a short hash of what decides which instants there are: after a change of it nothing was missed.
+// instants is a short hash of what decides which instants there are: after a change of it nothing
+// was missed.
 func (j *Job) instants() string { return short([]byte(j.schedule.text + "\n" + j.schedule.Zone())) }
 
 func short(b []byte) string {
@@ -146,7 +148,8 @@ func short(b []byte) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// due returns when the run of an instant may begin: later by the same part of the jitter on every machine.
+// due returns when the run of an instant may begin: later by the same part of the jitter on every
+// machine.
 func (j *Job) due(at time.Time) time.Time {
 	if j.Jitter <= 0 {
 		return at
@@ -156,7 +159,8 @@ func (j *Job) due(at time.Time) time.Time {
 	return at.Add(time.Duration(h.Sum64() % uint64(j.Jitter)))
 }
 
-// claim returns the name under which the run of an instant is claimed. What catches up, or may not run beside another, has one name for the job.
+// claim returns the name under which the run of an instant is claimed. What catches up, or may not
+// run beside another, has one name for the job.
 func (j *Job) claim(at time.Time, missed bool) string {
 	if j.Overlap == Allow && !missed {
 		return "cron/" + j.Name + "/" + at.UTC().Format(stamp)

@@ -7,8 +7,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// loop follows one job. It looks at the clock every second, whatever the schedule says: a timer stands still while the machine is suspended, and the clock
-// on the wall may be put on.
+// loop follows one job. It looks at the clock every second, whatever the schedule says: a timer
+// stands still while the machine is suspended, and the clock on the wall may be put on.
 func (l *line) loop() {
 	look, fails := l.e.o.Now(), 0 // at once
 	for {
@@ -61,7 +61,8 @@ func (l *line) pause(d time.Duration) bool {
 	}
 }
 
-// read takes the journal in, as far back as there is something to do about it. False: the store did not answer.
+// read takes the journal in, as far back as there is something to do about it. False: the store did
+// not answer.
 func (l *line) read() bool {
 	began := l.e.o.Now()
 	l.mu.Lock()
@@ -94,7 +95,8 @@ func (l *line) read() bool {
 	return true
 }
 
-// records reads the newest records, and on back to the oldest that matters. Whole: there are no older ones.
+// records reads the newest records, and on back to the oldest that matters. Whole: there are no
+// older ones.
 func (l *line) records() (all []driver.Record, whole bool, err error) {
 	l.mu.Lock()
 	begins, concern := l.t.begins, l.t.concern()
@@ -121,7 +123,8 @@ func (l *line) records() (all []driver.Record, whole bool, err error) {
 	}
 }
 
-// stale says whether it is some time ago that the journal was read, by a clock that stands still in suspend and by one that does not.
+// stale says whether it is some time ago that the journal was read, by a clock that stands still in
+// suspend and by one that does not.
 func (l *line) stale() bool {
 	const limit = 2 * time.Second
 	l.mu.Lock()
@@ -132,8 +135,9 @@ func (l *line) stale() bool {
 	return past > limit || wall > limit || wall < -limit
 }
 
-// uncertain says whether the journal has to be read again, since it was not since then: an instant is among those that it may forget soon, or other
-// processes have another definition of the job, so that our claim keeps no run of theirs away.
+// uncertain says whether the journal has to be read again, since it was not since then: an instant
+// is among those that it may forget soon, or other processes have another definition of the job, so
+// that our claim keeps no run of theirs away.
 func (l *line) uncertain(at, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +197,8 @@ func (l *line) carryOut() {
 	}
 }
 
-// ripe says whether it is time to look at a run that has no end yet: not in the moment in which it begins, and then now and again.
+// ripe says whether it is time to look at a run that has no end yet: not in the moment in which it
+// begins, and then now and again.
 func (l *line) ripe(id ID) bool {
 	now := l.e.o.Now()
 	last, seen := l.probed[id]
@@ -216,14 +221,16 @@ func (l *line) isBusy(o order) bool {
 // busyWith says whether an order is being carried out; e.mu is held.
 func (e *Engine) busyWith(job string, o order) bool {
 	for b := range e.busy[job] {
-		if b.act == o.act && (b.id == o.id || b.act == actCatchUp) { // what was missed is one matter, whatever is the first of it
+		// what was missed is one matter, whatever is the first of it
+		if b.act == o.act && (b.id == o.id || b.act == actCatchUp) {
 			return true
 		}
 	}
 	return false
 }
 
-// begin says whether an order is to be carried out now: not while it is already, nor a look at a run of our own.
+// begin says whether an order is to be carried out now: not while it is already, nor a look at a
+// run of our own.
 func (l *line) begin(o order) bool {
 	e := l.e
 	e.mu.Lock()

@@ -64,7 +64,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// Two processes agree on what is an instant only if it does not matter where the search for it begins.
+// Two processes agree on what is an instant only if it does not matter where the search for it
+// begins.
 func TestTheInstantsDoNotDependOnWhoAsksWhen(t *testing.T) {
 	specs := []string{"30 2 * * *", "*/10 1,2 * * *", "17 */3 * * *", "*/30 * * * *", "0 0 * * *", "15 0 1-7 * mon", "@every 17s", "*/7 */13 * * * *"}
 	for _, zone := range []string{"UTC", "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"} {

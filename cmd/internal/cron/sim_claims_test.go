@@ -137,7 +137,8 @@ func (p *simProc) Ask(ctx context.Context, name, why string) error {
 	})
 }
 
-// run is a command under its guardian, which goes by the deadline it was told last and by the death of its supervisor.
+// run is a command under its guardian, which goes by the deadline it was told last and by the death
+// of its supervisor.
 func (p *simProc) run(stop <-chan struct{}, hold Hold, r Run) Ended {
 	h := hold.(*simHold)
 	deadline := h.right()

@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// simProc is one process: an engine, its lease and its claims. What is dead reaches nothing any more, but its command runs until its guardian ends it.
+// simProc is one process: an engine, its lease and its claims. What is dead reaches nothing any
+// more, but its command runs until its guardian ends it.
 type simProc struct {
 	w      *simWorld
 	id     string

@@ -14,8 +14,9 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// TestSimulation runs several engines in fake time over one store, with crashes, pauses, partitions, lost answers and wrong clocks, and judges what their commands
-// did and what the store says. CRON_SEEDS plays more seeds.
+// TestSimulation runs several engines in fake time over one store, with crashes, pauses,
+// partitions, lost answers and wrong clocks, and judges what their commands did and what the store
+// says. CRON_SEEDS plays more seeds.
 func TestSimulation(t *testing.T) {
 	seeds := seedsOf(4)
 	total := map[string]int{}
@@ -56,7 +57,8 @@ func TestTheSimulationSeesCommandsThatAreNotStopped(t *testing.T) {
 	t.Error("in 30 seeds without a guardian nothing was noticed")
 }
 
-// Who was frozen for so long that the journal has forgotten what happened meanwhile must not do any of it again.
+// Who was frozen for so long that the journal has forgotten what happened meanwhile must not do any
+// of it again.
 func TestAJournalThatForgets(t *testing.T) {
 	for seed := range seedsOf(3) {
 		synctest.Test(t, func(t *testing.T) {
@@ -80,7 +82,8 @@ func TestAJournalThatForgets(t *testing.T) {
 	}
 }
 
-// seedsOf returns how many seeds to play: one under the race detector, which is there for the engine's locks; CRON_SEEDS if that is set.
+// seedsOf returns how many seeds to play: one under the race detector, which is there for the
+// engine's locks; CRON_SEEDS if that is set.
 func seedsOf(n int) int {
 	if n, err := strconv.Atoi(os.Getenv("CRON_SEEDS")); err == nil {
 		return n
@@ -302,7 +305,8 @@ func (w *simWorld) judgeAttempt(j *Job, v *view, id ID, a *begun) {
 	}
 }
 
-// patience is how long after an end the next attempt may begin: it may have to wait for a run that takes 30 s.
+// patience is how long after an end the next attempt may begin: it may have to wait for a run that
+// takes 30 s.
 func (w *simWorld) patience(j *Job) time.Duration {
 	if j.Overlap == Allow {
 		return 15 * time.Second

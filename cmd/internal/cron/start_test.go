@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// The record of where one process begins to count is on its way while another's, of a later second, is there: what lies between is not forgotten.
+// The record of where one process begins to count is on its way while another's, of a later second,
+// is there: what lies between is not forgotten.
 func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 	tr := trackerOf(t, nil).sees1(3)
 	later := rec{at: 15, kind: kindNote, verdict: Fresh}
@@ -35,7 +36,8 @@ func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 
 func (r rec) key() Key { return Key{at(r.at), r.attempt, r.kind} }
 
-// The journal has forgotten an attempt again, and has only what its runner said late, or what came after it: the attempt is not made once more.
+// The journal has forgotten an attempt again, and has only what its runner said late, or what came
+// after it: the attempt is not made once more.
 func TestTrackerForgetsWithinAnInstant(t *testing.T) {
 	set := func(j *Job) { j.Retries = 2 }
 	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
@@ -56,7 +58,8 @@ func TestWhoBeginsToCountDoesNotEndAPause(t *testing.T) {
 	expect(t, "the records that say so have left the window", tr.sees1(95, ran(90)...).orders(95))
 }
 
-// An answer that was read before a job was resumed, and comes after that, because the process was frozen, skips nothing.
+// An answer that was read before a job was resumed, and comes after that, because the process was
+// frozen, skips nothing.
 func TestAnOldWordAboutAPauseSkipsNothing(t *testing.T) {
 	paused := []rec{fresh0, {at: 5, kind: kindNote, verdict: Paused}}
 	resumed := append(slices.Clip(paused), rec{at: 15, kind: kindNote, verdict: Resumed})
@@ -82,7 +85,8 @@ func TestTrackerIsNotConcernedWithWhatHasBegun(t *testing.T) {
 	}
 }
 
-// Everybody has begun anew since an instant was left undecided and a run without an end, and so much has happened since that both have left the window.
+// Everybody has begun anew since an instant was left undecided and a run without an end, and so
+// much has happened since that both have left the window.
 func TestWhoBeginsFindsWhatIsBeyondTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 1, true)
@@ -138,7 +142,8 @@ func (w *simWorld) remember(j *Job, r Record) {
 	}
 }
 
-// Whoever asks a paused job for run after run does not push the word that it is paused out of what is read.
+// Whoever asks a paused job for run after run does not push the word that it is paused out of what
+// is read.
 func TestExtraRunsDoNotEndAPause(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	ctx := context.Background()
@@ -170,7 +175,8 @@ func TestExtraRunsDoNotEndAPause(t *testing.T) {
 	}
 }
 
-// An attempt is made by another, ends, and is forgotten by the journal, all while we wait for the claim: it must not be made again.
+// An attempt is made by another, ends, and is forgotten by the journal, all while we wait for the
+// claim: it must not be made again.
 func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 1, true)

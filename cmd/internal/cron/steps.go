@@ -110,7 +110,8 @@ func (s *shell) wait() event {
 	}
 }
 
-// backoff is how long to wait before the next try, each time longer: many processes may wait for one claim, and what a busy store is asked in vain makes it busier.
+// backoff is how long to wait before the next try, each time longer: many processes may wait for
+// one claim, and what a busy store is asked in vain makes it busier.
 func (s *shell) backoff() time.Duration {
 	most := 500 * time.Millisecond
 	if s.a.patient {
@@ -199,10 +200,12 @@ func (s *shell) overlap() event {
 	return e
 }
 
-// begin decides the attempt for us, if nobody else has. What was begun under the same claim and has no end is lost: we hold it now.
+// begin decides the attempt for us, if nobody else has. What was begun under the same claim and has
+// no end is lost: we hold it now.
 //
-// What we know of the journal must be new: a process that was frozen may come back to an instant whose records have been forgotten since. An old instant may have been
-// decided, have ended and been forgotten while we waited for the claim.
+// What we know of the journal must be new: a process that was frozen may come back to an instant
+// whose records have been forgotten since. An old instant may have been decided, have ended and
+// been forgotten while we waited for the claim.
 func (s *shell) begin() event {
 	if (s.line.stale() || s.line.uncertain(s.a.id.At, s.claimed)) && !s.line.read() {
 		return evUnknown
@@ -224,8 +227,9 @@ func (s *shell) begin() event {
 	return e
 }
 
-// others deals with runs that have begun and not ended. Those under the claim that we hold are lost. A job whose runs may not overlap waits for those that began while its
-// definition was another, here or in a process with another file: these have another claim.
+// others deals with runs that have begun and not ended. Those under the claim that we hold are
+// lost. A job whose runs may not overlap waits for those that began while its definition was
+// another, here or in a process with another file: these have another claim.
 func (s *shell) others() event {
 	var dead, foreign []*begun
 	s.line.mu.Lock()
@@ -283,7 +287,8 @@ func (e *Engine) count(n int) {
 	e.mu.Unlock()
 }
 
-// finish tells the end. Where another has declared the run lost, that stands: our lease was over, and what ran had been killed.
+// finish tells the end. Where another has declared the run lost, that stands: our lease was over,
+// and what ran had been killed.
 func (s *shell) finish() event {
 	e := s.append(s.end)
 	switch e {

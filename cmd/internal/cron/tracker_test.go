@@ -13,7 +13,8 @@ var zero = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return zero.Add(time.Duration(seconds) * time.Second) }
 
-// trackerOf returns a tracker of a job that is due every ten seconds, with records "SECONDS.ATTEMPT.KIND VERDICT".
+// trackerOf returns a tracker of a job that is due every ten seconds, with records
+// "SECONDS.ATTEMPT.KIND VERDICT".
 func trackerOf(t *testing.T, set func(*Job)) *tracker {
 	t.Helper()
 	j := DefaultJob()

@@ -112,7 +112,8 @@ func (v *view) since(sched string) iter.Seq[Record] {
 	}
 }
 
-// start returns from where on instants count for a schedule: the oldest record since it was last changed. False: it is new here.
+// start returns from where on instants count for a schedule: the oldest record since it was last
+// changed. False: it is new here.
 func (v *view) start(sched string) (from time.Time, known bool) {
 	for r := range v.since(sched) {
 		from, known = r.Key.At, true
@@ -120,7 +121,8 @@ func (v *view) start(sched string) (from time.Time, known bool) {
 	return from, known
 }
 
-// anchor returns the oldest instant from where on a process has said that it counts. False: none has.
+// anchor returns the oldest instant from where on a process has said that it counts. False: none
+// has.
 func (v *view) anchor(sched string) (from time.Time, known bool) {
 	for r := range v.since(sched) {
 		if r.Verdict == Fresh {
@@ -130,7 +132,8 @@ func (v *view) anchor(sched string) (from time.Time, known bool) {
 	return from, known
 }
 
-// done returns up to where everything was over when one of the records was written; zero: none says so.
+// done returns up to where everything was over when one of the records was written; zero: none says
+// so.
 func (v *view) done(sched string) (upto time.Time) {
 	for r := range v.since(sched) {
 		if r.Done.After(upto) {

@@ -96,7 +96,8 @@ func (l *line) lookSoon() {
 	l.mu.Unlock()
 }
 
-// catchUp deals with what was missed. Under the job's claim, so that all processes together make up for one gap once.
+// catchUp deals with what was missed. Under the job's claim, so that all processes together make up
+// for one gap once.
 func (l *line) catchUp() {
 	claim := l.job.claim(time.Time{}, true)
 	if standing, err := l.standing(claim); err != nil || standing {
@@ -132,7 +133,8 @@ func (l *line) rest(d time.Duration) {
 	}
 }
 
-// probe looks whether a run that has begun is lost. It holds the run's claim while it says so: then nobody runs it, and nobody ever will.
+// probe looks whether a run that has begun is lost. It holds the run's claim while it says so: then
+// nobody runs it, and nobody ever will.
 func (l *line) probe(o order) {
 	claim := o.begun.begin.Claim
 	if standing, err := l.standing(claim); err != nil || standing {
@@ -206,7 +208,8 @@ func (l *line) try(name string) (Hold, error) {
 	return l.e.o.Claims.Try(ctx, name)
 }
 
-// release gives a claim up. One that the store has not confirmed goes on in the background, or runs out with the lease.
+// release gives a claim up. One that the store has not confirmed goes on in the background, or runs
+// out with the lease.
 func (l *line) release(h Hold) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -10,13 +10,15 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// poll is the pause between two questions while an edge is awaited; tiny is a step too small to wait for one.
+// poll is the pause between two questions while an edge is awaited; tiny is a step too small to
+// wait for one.
 const (
 	poll = 3 * time.Millisecond
 	tiny = time.Millisecond
 )
 
-// Rate says how fast the store's clock runs against ours: its seconds in one second of ours, which lie between Low and High.
+// Rate says how fast the store's clock runs against ours: its seconds in one second of ours, which
+// lie between Low and High.
 type Rate struct {
 	Low, High float64
 	Over      time.Duration // watched for so long
@@ -28,8 +30,9 @@ type edge struct{ left, from, to time.Duration }
 // errMoved says that the lease was renewed or moved while it was watched.
 var errMoved = errors.New("the store changed its leader, or the lease was renewed, while its clock was watched")
 
-// MeasureRate watches l run down for window, on the boot clock. Bounds are strict: an edge lies between two questions, wherever the time of a
-// question went. The lease must live longer than window.
+// MeasureRate watches l run down for window, on the boot clock. Bounds are strict: an edge lies
+// between two questions, wherever the time of a question went. The lease must live longer than
+// window.
 func MeasureRate(ctx context.Context, l driver.LeaseTimer, window time.Duration) (Rate, error) {
 	return measureRate(ctx, l, window, now)
 }
@@ -118,10 +121,12 @@ func (p *examination) clock(ctx context.Context) Check {
 	return judgeRate(c, r, p.o.Drift)
 }
 
-// judgeRate holds the rate against the bound. Dangerous is only a store whose clock is fast: it ends leases before we know.
+// judgeRate holds the rate against the bound. Dangerous is only a store whose clock is fast: it
+// ends leases before we know.
 func judgeRate(c Check, r Rate, drift float64) Check {
 	limit := 1 / (1 - drift)
-	mid, half := (r.Low+r.High)/2, math.Abs(r.High-r.Low)/2 // where the steps are as fine as the calls are quick the two may cross
+	// where the steps are as fine as the calls are quick the two may cross
+	mid, half := (r.Low+r.High)/2, math.Abs(r.High-r.Low)/2
 	c.Figures = map[string]float64{"rate_low": r.Low, "rate_high": r.High, "rate_limit": limit, "window_s": r.Over.Seconds()}
 	c.Found = fmt.Sprintf("the store's clock runs at %+.2f %% of ours, ±%.2f %%, watched for %v; the bound is %+.1f %%",
 		100*(mid-1), 100*half, r.Over.Round(100*time.Millisecond), 100*(limit-1))

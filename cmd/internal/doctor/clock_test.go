@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// coarse tells what is left in whole steps, after a way there and back of any length, as a server does.
+// coarse tells what is left in whole steps, after a way there and back of any length, as a server
+// does.
 type coarse struct {
 	driver.LeaseTimer
 	step, way time.Duration
@@ -27,7 +28,8 @@ func (c coarse) Left(ctx context.Context) (time.Duration, time.Duration, error) 
 	return left.Truncate(c.step), c.step, err
 }
 
-// lease grants one in a store whose clock runs at that rate, and returns a clock that synctest moves.
+// lease grants one in a store whose clock runs at that rate, and returns a clock that synctest
+// moves.
 func lease(t *testing.T, rate float64) (driver.LeaseTimer, func() time.Duration) {
 	t.Helper()
 	l, err := memstore.New(memstore.Options{Rate: rate}).Grant(t.Context(), "a", time.Minute)
@@ -38,7 +40,8 @@ func lease(t *testing.T, rate float64) (driver.LeaseTimer, func() time.Duration)
 	return l.(driver.LeaseTimer), func() time.Duration { return time.Since(start) }
 }
 
-// Whatever the ways take, the bounds hold the true rate; and they are as narrow as the ways are short.
+// Whatever the ways take, the bounds hold the true rate; and they are as narrow as the ways are
+// short.
 func TestTheRateIsWithinItsBounds(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))

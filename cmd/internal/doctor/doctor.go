@@ -1,5 +1,6 @@
-// Package doctor looks at a store and the way to it, measures what the promise of one leader rests on, and says in plain words
-// what the store can promise and what it cannot. Torture proves or disproves the promise there, with real processes.
+// Package doctor looks at a store and the way to it, measures what the promise of one leader rests
+// on, and says in plain words what the store can promise and what it cannot. Torture proves or
+// disproves the promise there, with real processes.
 package doctor
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// ownPrefix begins every name that the doctor uses, and every identity: nobody else's can collide with them.
+// ownPrefix begins every name that the doctor uses, and every identity: nobody else's can collide
+// with them.
 const ownPrefix = "primacy-doctor"
 
 // Check is one thing that was looked at.
@@ -63,9 +65,9 @@ type examination struct {
 	rep  *Report
 }
 
-// Examine looks at st and tells what it found; it takes a little longer than Options.Window. Nothing of it stays in the store, also when ctx ends
-// early: when it was cancelled the report holds
-// what was found so far, when its time is over that is a failed check.
+// Examine looks at st and tells what it found; it takes a little longer than Options.Window.
+// Nothing of it stays in the store, also when ctx ends early: when it was cancelled the report
+// holds what was found so far, when its time is over that is a failed check.
 func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	run := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
 	p := &examination{st: st, o: o, run: run, name: ownPrefix + "/" + run, rep: &Report{Store: st.Caps().Store}}
@@ -121,7 +123,8 @@ func cleanupContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 }
 
-// grant grants a lease, and returns what closes it. An interruption is not passed on at once: a lease whose answer is lost cannot be given back.
+// grant grants a lease, and returns what closes it. An interruption is not passed on at once: a
+// lease whose answer is lost cannot be given back.
 func (p *examination) grant(ctx context.Context, ttl time.Duration) (driver.Lease, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err

@@ -36,7 +36,8 @@ func TestWhereNoNameFitsAllServersTheLinksAreLeftOut(t *testing.T) {
 	}
 }
 
-// A member behind an address that its certificate does not have, as each has behind a proxy of ours.
+// A member behind an address that its certificate does not have, as each has behind a proxy of
+// ours.
 func TestANameThatTheCertificateHasIsFound(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{TLS: etcdtest.NewCert(t, time.Now().Add(time.Hour))})

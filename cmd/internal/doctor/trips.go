@@ -57,8 +57,8 @@ func claim(ctx context.Context, l driver.Lease, name string) (driver.Place, erro
 	return places[0], nil
 }
 
-// trip measures one kind of round trip. One renewal may take a tenth of the ttl, and with the defaults two may fail: that is what
-// it is judged by.
+// trip measures one kind of round trip. One renewal may take a tenth of the ttl, and with the
+// defaults two may fail: that is what it is judged by.
 func (p *examination) trip(ctx context.Context, what string, do func(context.Context) error) Check {
 	c := Check{Topic: what, Level: driver.Fine}
 	limit := p.o.TTL / 10
@@ -78,7 +78,8 @@ func (p *examination) trip(ctx context.Context, what string, do func(context.Con
 	return c
 }
 
-// measure does n times, or as often as the time allows, and returns how long each took, shortest first.
+// measure does n times, or as often as the time allows, and returns how long each took, shortest
+// first.
 func measure(ctx context.Context, n int, do func(context.Context) error) (took []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*tripsLimit)
 	defer cancel()

@@ -7,10 +7,12 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// TortureTTL is the ttl of the torture's leases where none is given: a crash costs little time, so a minute holds many terms.
+// TortureTTL is the ttl of the torture's leases where none is given: a crash costs little time, so
+// a minute holds many terms.
 const TortureTTL = 3 * time.Second
 
-// Torture says what to torture. All fields but the functions and one of URL and Endpoint are required.
+// Torture says what to torture. All fields but the functions and one of URL and Endpoint are
+// required.
 type Torture struct {
 	Store      driver.Store // the same store, for looking on and for what an operator does
 	URL        string       // of the store, for the candidates; or

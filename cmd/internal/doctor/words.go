@@ -6,7 +6,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// promises says in plain words what a store with these capabilities can promise, and what it cannot.
+// promises says in plain words what a store with these capabilities can promise, and what it
+// cannot.
 func promises(c driver.Caps, o Options) (can, cannot []string) {
 	if c.BestEffort == "" {
 		can = append(can, fmt.Sprintf("one leader: at any instant at most one process's Check says yes, whatever messages and processes do, "+

@@ -19,7 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// childDir in the environment makes the test binary a process that opens the store there and obeys its standard input.
+// childDir in the environment makes the test binary a process that opens the store there and obeys
+// its standard input.
 const childDir = "PRIMACY_EMBEDDED_TEST_DIR"
 
 func TestMain(m *testing.M) {
@@ -186,7 +187,8 @@ func (c *child) kill() {
 	c.cmd.Wait()
 }
 
-// stop freezes it, and returns when its last thread stands still: the signal alone still lets it answer a call or two.
+// stop freezes it, and returns when its last thread stands still: the signal alone still lets it
+// answer a call or two.
 func (c *child) stop() {
 	c.t.Helper()
 	c.cmd.Process.Signal(syscall.SIGSTOP)

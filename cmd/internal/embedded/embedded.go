@@ -25,8 +25,8 @@ type Options struct {
 	quota int64 // of the data, in bytes; 0: maxData. For tests.
 }
 
-// Node is this process's share in the store of a directory: its host, or one of those that would take over.
-// It is safe for concurrent use.
+// Node is this process's share in the store of a directory: its host, or one of those that would
+// take over. It is safe for concurrent use.
 type Node struct {
 	dir    *dir
 	lock   *lock
@@ -42,9 +42,10 @@ type Node struct {
 	news    chan struct{} // closed and made anew whenever the fields above change
 }
 
-// Open joins the store in directory path, or starts it there, and returns once it answers. The directory and its parents
-// are made if they do not exist. When ctx ends, or after 15 s without an answer, Open gives up and leaves nothing running.
-// Its errors are one line that says what is wrong with the directory and what to do; nothing in it is changed then.
+// Open joins the store in directory path, or starts it there, and returns once it answers. The
+// directory and its parents are made if they do not exist. When ctx ends, or after 15 s without an
+// answer, Open gives up and leaves nothing running. Its errors are one line that says what is wrong
+// with the directory and what to do; nothing in it is changed then.
 func Open(ctx context.Context, path string, o Options) (*Node, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -76,7 +77,8 @@ func Open(ctx context.Context, path string, o Options) (*Node, error) {
 	return n, nil
 }
 
-// enter returns when the store answers: with the host if this process became it, or nil if another one hosts.
+// enter returns when the store answers: with the host if this process became it, or nil if another
+// one hosts.
 func (n *Node) enter(ctx context.Context) (*host, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, errSilent)
 	defer cancel()
@@ -93,7 +95,8 @@ func (n *Node) enter(ctx context.Context) (*host, error) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for {
-		// The lock first: whoever holds it need not ask anybody, and a socket without a host never answers.
+		// The lock first: whoever holds it need not ask anybody, and a socket without a host never
+		// answers.
 		if ok, err := n.lock.try(); err != nil {
 			return nil, n.dir.unusable(err)
 		} else if ok {
@@ -185,7 +188,8 @@ func (n *Node) takeOver(ctx context.Context) *host {
 			n.log.Info("took over as host of the embedded store", "took", time.Since(began).Round(time.Millisecond))
 			return h
 		case !errors.Is(err, errDirty):
-			// Nothing was left open: a full disk or a lack of descriptors may pass, and another process may be luckier.
+			// Nothing was left open: a full disk or a lack of descriptors may pass, and another
+			// process may be luckier.
 			if err.Error() != told {
 				told = err.Error()
 				n.log.Warn("cannot take over the embedded store, trying on", "err", err)
@@ -212,8 +216,8 @@ func (n *Node) watch(ctx context.Context, h *host) error {
 		case err := <-h.failed:
 			return fmt.Errorf("embedded store %s: etcd stopped: %w; see %s", n.dir.name, err, n.dir.path(logName))
 		case <-tick.C:
-			// Somebody may have removed the directory, and others started an empty store in its place. Two
-			// stores are two leaders.
+			// Somebody may have removed the directory, and others started an empty store in its
+			// place. Two stores are two leaders.
 			if err := n.lock.check(); err != nil {
 				return n.dir.unusable(err)
 			}
@@ -236,8 +240,8 @@ func (n *Node) set(change func()) {
 	n.news = make(chan struct{})
 }
 
-// Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the same from host to host. It
-// is good for this process only, while the node is open.
+// Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the
+// same from host to host. It is good for this process only, while the node is open.
 func (n *Node) Endpoint() string { return n.dir.endpoint() }
 
 // Dir is the directory, as an absolute path.
@@ -250,9 +254,9 @@ func (n *Node) Hosting() bool {
 	return n.hosting
 }
 
-// Changed blocks until Hosting differs from was, and returns what it is then. Its error is ctx's, or says why the node
-// came to an end by itself: etcd broke, or the directory was removed. Such a node never recovers; close it.
-// After Close it returns the error ErrClosed.
+// Changed blocks until Hosting differs from was, and returns what it is then. Its error is ctx's,
+// or says why the node came to an end by itself: etcd broke, or the directory was removed. Such a
+// node never recovers; close it. After Close it returns the error ErrClosed.
 func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
 	for {
 		n.mu.Lock()
@@ -284,9 +288,10 @@ func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
 // ErrClosed says that the node was closed.
 var ErrClosed = errors.New("embedded store: closed")
 
-// Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over at once; clients of
-// this process must be closed before. It returns within 5 s or so, with an error if etcd did not stop: the data is then
-// free for others only when this process ends. Closing twice is no error.
+// Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over
+// at once; clients of this process must be closed before. It returns within 5 s or so, with an
+// error if etcd did not stop: the data is then free for others only when this process ends. Closing
+// twice is no error.
 func (n *Node) Close() error {
 	n.cancel()
 	<-n.ended

@@ -5,8 +5,9 @@ import (
 	"path/filepath"
 )
 
-// Reach returns where the store in directory path answers while some process hosts it, for an etcd client of a process that will never
-// host it itself; done is to be called when that is closed. It looks at nothing and changes nothing.
+// Reach returns where the store in directory path answers while some process hosts it, for an etcd
+// client of a process that will never host it itself; done is to be called when that is closed. It
+// looks at nothing and changes nothing.
 func Reach(path string) (endpoint string, done func(), err error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

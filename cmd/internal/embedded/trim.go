@@ -11,14 +11,16 @@ import (
 // healEvery is how often a host looks whether its data is full.
 const healEvery = 2 * time.Second
 
-// keepSmall drops old revisions at once: etcd does so every 5 min, which a host that never lives that long does not see, and
-// the data of a thousand short runs would only ever grow. Then it heals the store whenever it is full, until etcd stops.
+// keepSmall drops old revisions at once: etcd does so every 5 min, which a host that never lives
+// that long does not see, and the data of a thousand short runs would only ever grow. Then it heals
+// the store whenever it is full, until etcd stops.
 func keepSmall(s *etcdserver.EtcdServer) {
 	compact(s, keepRevisions)
 	tick := time.NewTicker(healEvery)
 	defer tick.Stop()
 	for {
-		// etcd raises the alarm at the first write after the one that filled it, so once at the start is not enough.
+		// etcd raises the alarm at the first write after the one that filled it, so once at the
+		// start is not enough.
 		if len(s.Alarms()) > 0 {
 			heal(s)
 		}
@@ -39,8 +41,9 @@ func compact(s *etcdserver.EtcdServer, keep int64) {
 	}
 }
 
-// heal frees all the space that can be freed, and lets writes in again. etcd refuses them for ever, also after a restart, and
-// from outside nobody would come to help: its usual tools know nothing of this socket.
+// heal frees all the space that can be freed, and lets writes in again. etcd refuses them for ever,
+// also after a restart, and from outside nobody would come to help: its usual tools know nothing of
+// this socket.
 func heal(s *etcdserver.EtcdServer) {
 	compact(s, 0)
 	if s.Backend().Defrag() != nil || s.Backend().Size() > s.Cfg.QuotaBackendBytes {

@@ -11,21 +11,24 @@ import (
 	"time"
 )
 
-// result is what the harness says of a run. Where it has several lines of candidates, counts are sums and durations the longest.
+// result is what the harness says of a run. Where it has several lines of candidates, counts are
+// sums and durations the longest.
 type result struct {
 	kind   string
 	failed error // why there is no result
 
-	faults, kinds  int // of faults
-	terms          int
-	overlaps       int
-	longest        time.Duration // overlap
-	total          time.Duration // of the overlaps that are listed, the longest
-	more           bool          // there are shorter ones that are not listed
-	stale          int           // writes under an older token that arrived
-	lost           int           // acknowledged fenced writes
-	gap            time.Duration // longest time without a leader
-	deaf           time.Duration // longest time that somebody acted after an operator had removed its claim; 0: nobody was seen to
+	faults, kinds int // of faults
+	terms         int
+	overlaps      int
+	longest       time.Duration // overlap
+	total         time.Duration // of the overlaps that are listed, the longest
+	more          bool          // there are shorter ones that are not listed
+	stale         int           // writes under an older token that arrived
+	lost          int           // acknowledged fenced writes
+	gap           time.Duration // longest time without a leader
+	// longest time that somebody acted after an operator had removed its claim; 0: nobody was seen
+	// to
+	deaf           time.Duration
 	lines, rowsHad int
 }
 

@@ -1,12 +1,13 @@
 //go:build unix
 
-// Versus runs the torture harness for Primacy and then for each peer, for the same time and with the same seed, and prints
-// one Markdown table.
+// Versus runs the torture harness for Primacy and then for each peer, for the same time and with
+// the same seed, and prints one Markdown table.
 //
 //	go run ./versus [-for 2m] [-seed N] [-kinds primacy,etcd-election,...] [-harness ..] [-keep DIR]
 //
-// It runs in the folder of its module. The same seed draws the same schedule of faults; when a fault meets whom depends on
-// the run. It exits with 1 if a run gave no result, or if Primacy's own failed.
+// It runs in the folder of its module. The same seed draws the same schedule of faults; when a
+// fault meets whom depends on the run. It exits with 1 if a run gave no result, or if Primacy's own
+// failed.
 package main
 
 import (
@@ -83,8 +84,8 @@ func parse(args []string) (o options, err error) {
 	return o, nil
 }
 
-// versus does all runs, one after another: beside each other they would disturb each other. It says whether all gave a result
-// and ours passed.
+// versus does all runs, one after another: beside each other they would disturb each other. It says
+// whether all gave a result and ours passed.
 func versus(ctx context.Context, o options) (ok bool, err error) {
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "versus-"); err != nil {

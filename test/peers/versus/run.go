@@ -15,10 +15,12 @@ import (
 	"time"
 )
 
-// spare is how long a run may take beyond its faults: to build, to start a cluster, to settle and to judge.
+// spare is how long a run may take beyond its faults: to build, to start a cluster, to settle and
+// to judge.
 const spare = 15 * time.Minute
 
-// torture runs the harness for one kind. A peer's run may fail, that is what it is for, but it must have a result; ours must pass.
+// torture runs the harness for one kind. A peer's run may fail, that is what it is for, but it must
+// have a result; ours must pass.
 func torture(ctx context.Context, o options, kind, worker string) (result, error) {
 	r := result{kind: kind}
 	log, err := os.Create(filepath.Join(o.keep, kind+".log"))

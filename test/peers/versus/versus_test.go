@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// harness is a test that plays the harness: it prints a table like its own, after checking what it was told.
+// harness is a test that plays the harness: it prints a table like its own, after checking what it
+// was told.
 const harness = `package torture
 
 import (

@@ -138,7 +138,8 @@ func (a *arena) acts() []act {
 	return all
 }
 
-// leader waits until a worker acts that is not the one given, from now on, and returns it and its token.
+// leader waits until a worker acts that is not the one given, from now on, and returns it and its
+// token.
 func (a *arena) leader(not *worker, limit time.Duration) (*worker, uint64) {
 	a.Helper()
 	now := bootTime()

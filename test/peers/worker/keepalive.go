@@ -10,8 +10,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// standKeepAlive is what is often written by hand on etcd's client: a key under a lease, put if it is absent, and leading
-// while the channel of KeepAlive is open. The token is the key's create revision.
+// standKeepAlive is what is often written by hand on etcd's client: a key under a lease, put if it
+// is absent, and leading while the channel of KeepAlive is open. The token is the key's create
+// revision.
 func standKeepAlive(ctx context.Context, c *candidate) error {
 	client, err := c.client()
 	if err != nil {

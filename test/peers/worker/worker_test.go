@@ -26,8 +26,8 @@ func each(t *testing.T, test func(t *testing.T, kind string, etcd *etcdtest.Serv
 	}
 }
 
-// TestQuiet has three workers hand the leadership on without any fault: then every kind must have one leader at a time, and
-// what they wrote must be well-formed.
+// TestQuiet has three workers hand the leadership on without any fault: then every kind must have
+// one leader at a time, and what they wrote must be well-formed.
 func TestQuiet(t *testing.T) {
 	each(t, func(t *testing.T, kind string, etcd *etcdtest.Server) {
 		a := newArena(t, kind, etcd, 3)
@@ -105,8 +105,8 @@ func (a *arena) checkWrites(t *testing.T) {
 	}
 }
 
-// TestOutage freezes etcd for longer than the TTL: the worker stops to act, goes on to stand, leads again after the thaw, and
-// exits in time although etcd is frozen again.
+// TestOutage freezes etcd for longer than the TTL: the worker stops to act, goes on to stand, leads
+// again after the thaw, and exits in time although etcd is frozen again.
 func TestOutage(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		t.Run(kind, func(t *testing.T) {

@@ -1,5 +1,6 @@
-// Command run plays seeds of the simulation until the time is over, and prints what happened in a table. At the first violation it prints
-// the seed, how to play it again, and a shrunk timeline, and exits with 1.
+// Command run plays seeds of the simulation until the time is over, and prints what happened in a
+// table. At the first violation it prints the seed, how to play it again, and a shrunk timeline,
+// and exits with 1.
 //
 //	go run ./test/sim/run -for 10m                 as many seeds as fit
 //	go run ./test/sim/run -seeds 100000            so many
@@ -130,7 +131,8 @@ func replay(f flags, drift sim.Drift, out io.Writer) int {
 	return 0
 }
 
-// explain says what is wrong with a seed, how to see it again, and shows the smallest run that has the same fault.
+// explain says what is wrong with a seed, how to see it again, and shows the smallest run that has
+// the same fault.
 func explain(out io.Writer, f flags, failure *sim.Failure) {
 	fmt.Fprintf(out, "\nVIOLATION in seed %d: %v\n", failure.Seed, failure.Violation)
 	fmt.Fprintf(out, "play it again: go run ./test/sim/run -store %s -drift %s -seed %d\n", f.store, f.drift, failure.Seed)
