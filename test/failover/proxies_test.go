@@ -28,7 +28,8 @@ type example struct {
 }
 
 var examples = map[string]example{
-	"haproxy": {program: "haproxy", file: "haproxy/haproxy.cfg", command: func(config, _ string) []string { return []string{"haproxy", "-db", "-f", config} }},
+	"haproxy": {program: "haproxy", file: "haproxy/haproxy.cfg",
+		command: func(config, _ string) []string { return []string{"haproxy", "-db", "-f", config} }},
 	"caddy": {program: "caddy", file: "caddy/Caddyfile", command: func(config, _ string) []string {
 		return []string{"caddy", "run", "--adapter", "caddyfile", "--config", config}
 	}},
@@ -155,7 +156,8 @@ func TestProxies(t *testing.T) {
 	for i := range 3 {
 		host := fmt.Sprintf("127.0.0.%d", 11+i)
 		at = append(at, [2]string{host + ":" + port, host + ":" + checks})
-		nodes = append(nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+etcd.Addr(), at[i][0], at[i][1], 3*time.Second, alone))
+		nodes = append(nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+etcd.Addr(), at[i][0], at[i][1],
+			3*time.Second, alone))
 	}
 	users := map[string]*clients{}
 	for name, e := range examples {
@@ -176,7 +178,8 @@ func TestProxies(t *testing.T) {
 	for round := range 2 {
 		var lead seen
 		for name, c := range users {
-			eventually(t, 20*time.Second, "a leader behind "+name, func() bool { l, ok := c.leader(); lead = l; return ok })
+			eventually(t, 20*time.Second, "a leader behind "+name,
+				func() bool { l, ok := c.leader(); lead = l; return ok })
 		}
 		time.Sleep(500 * time.Millisecond) // each has seen it
 		supervisor, _, service, ok := nodes[lead.ID[4]-'0'].parts()

@@ -93,8 +93,10 @@ func redisScripts(t *testing.T, c *redis.Client, f redisfence.Fence) {
 			t.Errorf("%s = %v, %v, want %s", script, got, err, want)
 		}
 	}
-	for _, script := range []string{"return redis.call('INCR', KEYS[1])", "return redis.error_reply('own')", "error('own')", "return redis.call('NOSUCH')", "syntax error"} {
-		if got, err := redisfence.Eval(ctx, c, f, s, script, []string{"{s}:a"}); err == nil || errors.Is(err, fence.ErrStale) {
+	for _, script := range []string{"return redis.call('INCR', KEYS[1])", "return redis.error_reply('own')",
+		"error('own')", "return redis.call('NOSUCH')", "syntax error"} {
+		if got, err := redisfence.Eval(ctx, c, f, s, script, []string{"{s}:a"}); err == nil ||
+			errors.Is(err, fence.ErrStale) {
 			t.Errorf("%s = %v, %v, want its error", script, got, err)
 		}
 	}

@@ -146,7 +146,8 @@ func startPostgres(t testing.TB) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
-	run := exec.Command(server, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50")
+	run := exec.Command(server, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c",
+		"max_connections=50")
 	run.SysProcAttr, run.Dir = &syscall.SysProcAttr{Credential: as.Credential}, dir
 	exited := start(t, run, syscall.SIGINT) // a fast shutdown
 	serves(t, filepath.Join(dir, ".s.PGSQL.5432"), exited)

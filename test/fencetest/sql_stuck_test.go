@@ -42,7 +42,8 @@ func savepoints(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 	if err := sqlfence.RaisePgx(t.Context(), f, nested, stamp(7)); !errors.Is(err, primacy.ErrInvalid) {
 		t.Errorf("a nested pgx.Tx = %v, want ErrInvalid", err)
 	}
-	if err := errors.Join(nested.Rollback(t.Context()), sqlfence.RaisePgx(t.Context(), f, tx, stamp(7)), tx.Commit(t.Context())); err != nil {
+	if err := errors.Join(nested.Rollback(t.Context()), sqlfence.RaisePgx(t.Context(), f, tx, stamp(7)),
+		tx.Commit(t.Context())); err != nil {
 		t.Error(err)
 	}
 	plain, err := db.BeginTx(t.Context(), nil)

@@ -110,7 +110,8 @@ func TestAThawedLeaderIsRefusedByEveryFence(t *testing.T) {
 	}
 	for _, o := range told {
 		if !o.Stale || o.Token != oldToken || o.Largest != newToken {
-			t.Errorf("%s: the late write = %q (%d, %d), want ErrStale with %d and %d", o.Resource, o.Err, o.Token, o.Largest, oldToken, newToken)
+			t.Errorf("%s: the late write = %q (%d, %d), want ErrStale with %d and %d", o.Resource, o.Err, o.Token,
+				o.Largest, oldToken, newToken)
 		}
 		if o.Control != "" {
 			t.Errorf("%s: the late write without a fence = %q: the control shows nothing", o.Resource, o.Control)

@@ -65,11 +65,14 @@ func TestTheJudgeBites(t *testing.T) {
 		terms []safety.Interval
 		want  string
 	}{
-		"in turn":                {[]safety.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20), at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
-		"two at once":            {[]safety.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
-		"beside a reader":        {[]safety.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
-		"a reader jumped ahead":  {[]safety.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)}, "token went back"},
-		"a writer jumped ahead":  {[]safety.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)}, "token went back"},
+		"in turn": {[]safety.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20),
+			at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
+		"two at once":     {[]safety.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
+		"beside a reader": {[]safety.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
+		"a reader jumped ahead": {[]safety.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)},
+			"token went back"},
+		"a writer jumped ahead": {[]safety.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)},
+			"token went back"},
 		"jumped the line":        {[]safety.Interval{at("a", 2, 0, 10), at("b", 1, 11, 12)}, "token went back"},
 		"one token, two holders": {[]safety.Interval{at("a", 1, 0, 10), at("b", 1, 11, 12)}, "two owners"},
 	} {

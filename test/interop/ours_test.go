@@ -10,7 +10,8 @@ import (
 )
 
 // inSession is a stander that takes its turns on a session of ours.
-func inSession(s *primacy.Session, id string, take func(ctx context.Context, s *primacy.Session, id string) (*primacy.Term, error),
+func inSession(s *primacy.Session, id string,
+	take func(ctx context.Context, s *primacy.Session, id string) (*primacy.Term, error),
 	number func(*primacy.Term) uint64) func(w *world) stander {
 	return func(w *world) stander {
 		return func(tn *turn) error {

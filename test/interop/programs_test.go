@@ -42,7 +42,8 @@ func (w *world) run(tn *turn, args ...string) (*proc, error) {
 			p.cmd.Args[i] = self
 		}
 	}
-	p.cmd.Env = append(os.Environ(), helperEnv+"=act", idEnv+"="+tn.id, actsEnv+"="+w.actsPath(), socketEnv+"="+w.dir+"/s",
+	p.cmd.Env = append(os.Environ(), helperEnv+"=act", idEnv+"="+tn.id, actsEnv+"="+w.actsPath(),
+		socketEnv+"="+w.dir+"/s",
 		"PRIMACY_STORE="+w.storeURL(), "PRIMACY_ID="+tn.id)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p.cmd.Stderr = &p.stderr
@@ -155,7 +156,8 @@ func (w *world) keyToken(key string) (uint64, error) {
 }
 
 var ctlLock = kind{name: "etcdctl-lock", dies: leased, join: func(w *world, _ string) stander {
-	return w.underCommand(w.keyToken, 1, etcdtest.Etcdctl(w), "--endpoints", w.server.Addr(), "lock", "--ttl", strconv.Itoa(shortTTL),
+	return w.underCommand(w.keyToken, 1, etcdtest.Etcdctl(w), "--endpoints", w.server.Addr(), "lock", "--ttl",
+		strconv.Itoa(shortTTL),
 		linePrefix, "--", "SELF")
 }}
 
@@ -176,7 +178,8 @@ func ourProgram(name string, shift int, args ...string) kind {
 			n, err := strconv.ParseUint(what, 10, 64)
 			return n << shift, err
 		}
-		return w.underCommand(token, 128+int(syscall.SIGTERM), append(append([]string{w.program()}, args...), "--", "SELF")...)
+		return w.underCommand(token, 128+int(syscall.SIGTERM),
+			append(append([]string{w.program()}, args...), "--", "SELF")...)
 	}}
 }
 

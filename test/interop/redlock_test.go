@@ -226,7 +226,8 @@ func TestPlainKeysOfOthersAreShown(t *testing.T) {
 	if err := m.TryLock(); err == nil {
 		t.Error("redsync locks what we hold")
 	}
-	if _, err := redislock.Obtain(soon(t), servers[0].Client(), "theirs", time.Second, nil); !errors.Is(err, redislock.ErrNotObtained) {
+	if _, err := redislock.Obtain(soon(t), servers[0].Client(), "theirs", time.Second, nil); !errors.Is(err,
+		redislock.ErrNotObtained) {
 		t.Errorf("redislock on what we hold: %v", err)
 	}
 	if err := term.Check(); err != nil {

@@ -100,7 +100,8 @@ func (s *service) lock(tn *turn) error {
 
 func (s *service) campaign(tn *turn) error {
 	elections := v3electionpb.NewElectionClient(s.c.ActiveConnection())
-	got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix), Lease: int64(s.lease), Value: []byte(tn.id)})
+	got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix),
+		Lease: int64(s.lease), Value: []byte(tn.id)})
 	if err != nil {
 		return tn.gaveUpCall(err)
 	}

@@ -69,7 +69,8 @@ func (w *world) follow(ctx context.Context, tooLong time.Duration) {
 		}
 		if age := time.Since(since); len(line) > 0 && age > tooLong && !told {
 			told = true
-			w.Errorf("%v is first of the line for %v: %q (lease of %q)", first, age.Round(time.Millisecond), owners[first.key], w.trace.name(first.lease))
+			w.Errorf("%v is first of the line for %v: %q (lease of %q)", first, age.Round(time.Millisecond),
+				owners[first.key], w.trace.name(first.lease))
 			w.trace.note("STUCK: %v, lease of %q %q", first, owners[first.key], w.trace.name(first.lease))
 		}
 		select {
@@ -81,7 +82,8 @@ func (w *world) follow(ctx context.Context, tooLong time.Duration) {
 
 // peek reads the line, and who owns the claims of ours in it.
 func (w *world) peek(ctx context.Context) ([]claim, map[string]string, error) {
-	resp, err := w.client.Get(ctx, "primacy/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	resp, err := w.client.Get(ctx, "primacy/", clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
 		return nil, nil, err
 	}

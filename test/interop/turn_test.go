@@ -58,7 +58,8 @@ var errTaken = errors.New("taken")
 
 // begin starts a turn of a participant.
 func (w *world) begin(k kind, id string, stand stander) *turn {
-	tn := &turn{id: id, kind: k, held: make(chan uint64, 1), leave: make(chan struct{}), dead: make(chan struct{}), done: make(chan struct{})}
+	tn := &turn{id: id, kind: k, held: make(chan uint64, 1), leave: make(chan struct{}), dead: make(chan struct{}),
+		done: make(chan struct{})}
 	tn.ctx, tn.quit = context.WithCancel(context.Background())
 	w.Cleanup(tn.quit)
 	go func() {
@@ -95,7 +96,8 @@ func (w *world) holds(tn *turn, token uint64, valid func() bool) error {
 		case <-over:
 		}
 	}()
-	if err := w.acts.act(tn.id, token, leave, valid, func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>16); tn.held <- token }); err != nil {
+	if err := w.acts.act(tn.id, token, leave, valid,
+		func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>16); tn.held <- token }); err != nil {
 		return err
 	}
 	select {

@@ -55,7 +55,8 @@ var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter)
 }
 
 // ofOurs makes a session of ours, which waits as it is told.
-func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context, *clientv3.Client, *waiter) error {
+func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context,
+	*clientv3.Client, *waiter) error {
 	return func(ctx context.Context, c *clientv3.Client, w *waiter) error {
 		store, err := etcdstore.New(ctx, c, etcdstore.Options{})
 		if err != nil {
@@ -83,7 +84,8 @@ func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error))
 }
 
 // mutexOf makes a session with the API of etcd's package, whose mutex it waits for.
-func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(context.Context, *clientv3.Client, *waiter) error {
+func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(context.Context, *clientv3.Client,
+	*waiter) error {
 	return func(_ context.Context, c *clientv3.Client, w *waiter) error {
 		s, err := open(c, int(crowdTTL.Seconds()))
 		if err != nil {
@@ -104,7 +106,8 @@ func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(conte
 // newWaiter connects one.
 func newWaiter(ctx context.Context, kind, addr string) (*waiter, error) {
 	w := &waiter{told: make(chan string, 1)}
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop(), DialOptions: w.tap.options()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop(),
+		DialOptions: w.tap.options()})
 	if err != nil {
 		return nil, err
 	}

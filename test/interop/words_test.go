@@ -74,7 +74,8 @@ func (w *world) isForeign(s primacy.Entry, r *role) {
 		w.Errorf("%s is shown as %q, with the note %q", r.id, s.ID, s.Note)
 	}
 	if s.Lease != fmt.Sprintf("%x", r.claim.lease) || uint64(s.Token) != uint64(r.claim.rev) {
-		w.Errorf("%s is shown with lease %s and token %d, want %x and %d", r.id, s.Lease, s.Token, r.claim.lease, r.claim.rev)
+		w.Errorf("%s is shown with lease %s and token %d, want %x and %d", r.id, s.Lease, s.Token, r.claim.lease,
+			r.claim.rev)
 	}
 }
 

@@ -104,7 +104,8 @@ func (w *world) newClient() *clientv3.Client {
 
 func (w *world) dial() *clientv3.Client {
 	w.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit,
+		Logger: zap.NewNop()})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -187,7 +188,8 @@ func (w *world) line() []claim {
 
 func (w *world) below(prefix string) []claim {
 	w.Helper()
-	resp, err := w.client.Get(soon(w), prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	resp, err := w.client.Get(soon(w), prefix, clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -51,7 +51,8 @@ func (h *casHandle) lives(t *task, ctx *life) error {
 
 // step changes a line: it reads the register, and writes it under a compare. Done says of what is
 // read that nothing need be written.
-func (h *casHandle) step(t *task, ctx *life, pl place, done func(r reply) bool, change func(ln *line) reply) (reply, error) {
+func (h *casHandle) step(t *task, ctx *life, pl place, done func(r reply) bool, change func(ln *line) reply) (reply,
+	error) {
 	for !ctx.over() {
 		r, err := h.ask(t, ctx, func() reply { return h.s.view(h.no, pl, nil) })
 		if err != nil || done(r) {

@@ -145,7 +145,8 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Do == core.Lead {
 		c.term = &term{c: c, n: c.l.s.n, l: c.l, inc: h.inc, token: c.place.token, ctx: &life{}, began: w.now}
-		w.say(h, news, "LEADS %s under token %d, until %v on its clock", nameOf(c.name), c.place.token, span(c.l.deadline))
+		w.say(h, news, "LEADS %s under token %d, until %v on its clock", nameOf(c.name), c.place.token,
+			span(c.l.deadline))
 		w.judge.begins(c.term)
 	}
 	if o.EndRight {

@@ -41,7 +41,8 @@ func (j *judge) leaderless() {
 			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(livelyWithin*j.w.plan.TTL))
 		}
 		if n := j.missing(name); n != nil && !j.w.plan.NoToken {
-			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name, span(livelyWithin*j.w.plan.TTL))
+			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name,
+				span(livelyWithin*j.w.plan.TTL))
 		}
 	}
 }
@@ -52,7 +53,8 @@ func (j *judge) noticed() {
 		for _, tm := range all {
 			// a wait relies on a push for six seconds at most
 			if tm.excused && !tm.undone && tm.yes() && tm.n.rough+8*sec < j.w.now {
-				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name), tm.n.name, tm.token)
+				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name),
+					tm.n.name, tm.token)
 			}
 		}
 	}
@@ -83,7 +85,8 @@ func (j *judge) overdue(tm *term) {
 		from = max(from, w.plan.Span) // the cuts are forgotten
 	}
 	if w.now-from > hearsWithin {
-		j.fail(RuleDeaf, "%s: %s has not heard for %v that its claim under token %d was removed", nameOf(tm.c.name), n.name, span(w.now-from), tm.token)
+		j.fail(RuleDeaf, "%s: %s has not heard for %v that its claim under token %d was removed", nameOf(tm.c.name),
+			n.name, span(w.now-from), tm.token)
 	}
 }
 
@@ -119,7 +122,8 @@ func (j *judge) ghosts() {
 			case e.orphan == 0:
 				e.orphan = j.w.now
 			case j.w.now-e.orphan > 3*j.w.plan.TTL:
-				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name), e.owner.name, e.token, span(e.orphan))
+				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name),
+					e.owner.name, e.token, span(e.orphan))
 			}
 		}
 	}

@@ -36,7 +36,8 @@ const (
 	displaced
 )
 
-var causeWords = [...]string{"released", "its lease ran out", "its lease was closed", "removed by hand", "revoked by a former leader of the store", "displaced"}
+var causeWords = [...]string{"released", "its lease ran out", "its lease was closed", "removed by hand",
+	"revoked by a former leader of the store", "displaced"}
 
 // enter puts e at the end.
 func (ln *line) enter(e *entry) {
@@ -61,7 +62,8 @@ func (ln *line) remove(e *entry, why cause) {
 		ln.entries = ln.entries[:len(ln.entries)-1]
 		e.gone = true
 		if ln.w.tr != nil {
-			ln.w.say(nil, detail, "store: claim with token %d (%s) leaves the line of %s: %s", e.token, e.owner.name, nameOf(ln.name), causeWords[why])
+			ln.w.say(nil, detail, "store: claim with token %d (%s) leaves the line of %s: %s", e.token, e.owner.name,
+				nameOf(ln.name), causeWords[why])
 		}
 		ln.w.judge.leaves(e, why)
 		if i == 0 && len(ln.entries) > 0 {

@@ -198,7 +198,8 @@ func (s *mirror) fault(f Fault) {
 // restart has a server begin with c, once it was down for a while, by a clock that differs by skew.
 func (s *mirror) restart(c content, down, skew int64) {
 	w := s.w
-	w.say(nil, news, "store: another server process begins in %v with what was known at %v, by a clock that differs by %v", span(down), span(c.at), span(skew))
+	w.say(nil, news, "store: another server process begins in %v with what was known at %v, by a clock that "+
+		"differs by %v", span(down), span(c.at), span(skew))
 	s.life++
 	s.host.frozen = max(s.host.frozen, w.now+down)
 	s.host.base += skew

@@ -48,7 +48,8 @@ func (h *quorumHandle) fan(t *task, ctx *life, op func(v *keeper) reply, enough 
 	all := ctx.child(&h.n.host, 2*sec)
 	for i, v := range h.q.v {
 		t.w.spawn(&h.n.host, func(t *task) {
-			r, err := t.call((*life)(nil).child(&h.n.host, 2*sec), forever, h.n, i, msg{}, func() reply { return op(v) })
+			r, err := t.call((*life)(nil).child(&h.n.host, 2*sec), forever, h.n, i, msg{},
+				func() reply { return op(v) })
 			if sum.answered++; err == nil {
 				sum.add(i, r)
 			}
@@ -111,7 +112,8 @@ func (h *quorumHandle) renew(t *task, ctx *life) error {
 		}
 	}
 	if idle {
-		sum := h.fan(t, ctx, func(v *keeper) reply { return v.state(0, 0) }, func(s *tally) bool { return s.counts >= majority })
+		sum := h.fan(t, ctx, func(v *keeper) reply { return v.state(0, 0) },
+			func(s *tally) bool { return s.counts >= majority })
 		if sum.counts < majority {
 			return errUnknown
 		}
@@ -157,7 +159,8 @@ func (h *quorumHandle) leave(t *task, name int, attempt uint64, off *tally) {
 	for i, v := range h.q.v {
 		t.w.spawn(&h.n.host, func(t *task) {
 			for try := 1; try < 8; try++ {
-				if _, err := t.call(nil, sec, h.n, i, msg{}, func() reply { return v.leave(name, attempt) }); err == nil {
+				if _, err := t.call(nil, sec, h.n, i, msg{},
+					func() reply { return v.leave(name, attempt) }); err == nil {
 					break
 				} else if !t.pause(nil, try) {
 					return

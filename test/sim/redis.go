@@ -30,7 +30,8 @@ func planRedis(p *Plan, r *rng) {
 	// rare losses at the worst moment, so that whole periods pass between them
 	if m.Mixed && !m.Beside && r.intn(2) == 0 {
 		m.Ambush, m.Lag, p.Span = true, p.TTL, 8*p.TTL
-		p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind >= StoreDown && f.Kind <= LeaderBoth })
+		p.Faults = slices.DeleteFunc(p.Faults,
+			func(f Fault) bool { return f.Kind >= StoreDown && f.Kind <= LeaderBoth })
 		return
 	}
 	p.pester(r, LeaderCut, StoreDown)
@@ -244,7 +245,8 @@ func (h *redisHandle) reconcile(t *task, ctx *life) error {
 func (h *redisHandle) again(p place) {
 	h.n.w.spawn(&h.n.host, func(t *task) {
 		for try := 1; try < 20; try++ {
-			if err := h.plainHandle.release(t, (*life)(nil).child(&h.n.host, sec), p); err == nil || errors.Is(err, errGone) {
+			if err := h.plainHandle.release(t, (*life)(nil).child(&h.n.host, sec), p); err == nil ||
+				errors.Is(err, errGone) {
 				return
 			}
 			t.pause(nil, try)

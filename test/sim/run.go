@@ -154,7 +154,9 @@ func (c *Counts) Add(o *Counts) {
 }
 
 func (c *Counts) fields() []*uint64 {
-	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost, &c.Doubled, &c.Late, &c.Cut,
-		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Refusals, &c.Wakes,
+	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost,
+		&c.Doubled, &c.Late, &c.Cut,
+		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns,
+		&c.Operator, &c.Refusals, &c.Wakes,
 		&c.Elections, &c.Strikes, &c.Overlaps, &c.Violations}
 }

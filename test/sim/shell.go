@@ -330,7 +330,8 @@ func (s *session) close(t *task) {
 		}
 		l.post(core.LeaseEvent{Kind: core.Close})
 		for try := 1; ; try++ {
-			if err := l.dl.close(t, (&life{}).child(&s.n.host, max(l.attempt(), sec))); err == nil || errors.Is(err, errGone) {
+			if err := l.dl.close(t, (&life{}).child(&s.n.host, max(l.attempt(), sec))); err == nil ||
+				errors.Is(err, errGone) {
 				break
 			}
 			t.pause(nil, try)

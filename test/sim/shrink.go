@@ -119,7 +119,8 @@ func (s *shrinker) dropNodes() {
 
 func (p *Plan) noise() []*int64 {
 	n := &p.Net
-	all := []*int64{&n.Loss, &n.Dup, &n.Late, &n.Deaf, &n.Flying, &n.Stall, &n.Stumble, &n.Hang, &n.Refuse, &p.Quits, &p.Lazy, &p.Rest, &p.Rounds}
+	all := []*int64{&n.Loss, &n.Dup, &n.Late, &n.Deaf, &n.Flying, &n.Stall, &n.Stumble, &n.Hang, &n.Refuse, &p.Quits,
+		&p.Lazy, &p.Rest, &p.Rounds}
 	for _, list := range [][]int64{p.Rates, p.Offsets, p.StoreRates} {
 		for i := range list {
 			all = append(all, &list[i])

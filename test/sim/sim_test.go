@@ -30,8 +30,10 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("no seed had the fault %q", FaultKind(k))
 		}
 	}
-	for what, n := range map[string]uint64{"stale writes without a fence": total.Stale, "fenced writes refused": total.Refused, "lost messages": total.Lost,
-		"doubled messages": total.Doubled, "late messages": total.Late, "stopped goroutines": total.Stalls, "hanging clients": total.Hangs,
+	for what, n := range map[string]uint64{"stale writes without a fence": total.Stale,
+		"fenced writes refused": total.Refused, "lost messages": total.Lost,
+		"doubled messages": total.Doubled, "late messages": total.Late, "stopped goroutines": total.Stalls,
+		"hanging clients":        total.Hangs,
 		"elections in the store": total.Elections, "overruns": total.Overruns, "refused claims": total.Refusals} {
 		if n == 0 {
 			t.Errorf("no seed had %s: the simulation is too tame", what)
@@ -50,7 +52,8 @@ func TestEveryStore(t *testing.T) {
 				t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 500))
 			}
 			if total.Terms < 2*seeds || total.HandOvers < seeds/2 || total.Renewals < 10*seeds {
-				t.Errorf("too little has happened in %d seeds: %d terms, %d hand-overs, %d renewals", seeds, total.Terms, total.HandOvers, total.Renewals)
+				t.Errorf("too little has happened in %d seeds: %d terms, %d hand-overs, %d renewals", seeds,
+					total.Terms, total.HandOvers, total.Renewals)
 			}
 		})
 	}
@@ -102,7 +105,8 @@ func TestBeyondTheBound(t *testing.T) {
 	if total.Overlaps == 0 {
 		t.Fatal("clocks ran beyond the bound and there were never two leaders: the judge sees nothing")
 	}
-	t.Logf("%d seeds: %d times two leaders at once, %d fenced writes refused", total.Seeds, total.Overlaps, total.Refused)
+	t.Logf("%d seeds: %d times two leaders at once, %d fenced writes refused", total.Seeds, total.Overlaps,
+		total.Refused)
 }
 
 // TestControls breaks the world in one respect at a time, and the judge must see each.
@@ -237,7 +241,8 @@ func TestShrink(t *testing.T) {
 		var b bytes.Buffer
 		_ = tl.Print(&b, 40)
 		t.Logf("seed %d: %d faults, %d nodes → %v\n%s", seed, len(p.Faults), p.Nodes, small, b.String())
-		if len(small.Faults) > 3 || small.Nodes > 2 || strings.Count(b.String(), "\n") > 40 || !strings.Contains(b.String(), ">>> VIOLATION: two leaders") {
+		if len(small.Faults) > 3 || small.Nodes > 2 || strings.Count(b.String(), "\n") > 40 ||
+			!strings.Contains(b.String(), ">>> VIOLATION: two leaders") {
 			t.Errorf("%d faults and %d nodes are left", len(small.Faults), small.Nodes)
 		}
 		return

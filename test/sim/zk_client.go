@@ -189,6 +189,7 @@ func (h *zkHandle) judge() {
 	b := h.e.w.plan.Broken
 	m := h.e.m[h.e.leader]
 	if t := m.tracks(h.no); t != nil && !t.closing && t.touched < h.proven.at && !b.ReadProof && !b.OneWrite {
-		h.e.w.judge.fail(RuleProof, "%s counts session %x from %v, and the leader has not heard of it since %v", h.n.name, h.no, span(h.proven.at), span(t.touched))
+		h.e.w.judge.fail(RuleProof, "%s counts session %x from %v, and the leader has not heard of it since %v",
+			h.n.name, h.no, span(h.proven.at), span(t.touched))
 	}
 }

@@ -36,7 +36,8 @@ func main() {
 	}
 	list := choose(*large, flag.Args())
 	if len(list) == 0 {
-		fmt.Fprintf(os.Stderr, "spec: there is no search for %q: name a model of %v, and an option of its own\n", flag.Args(), models)
+		fmt.Fprintf(os.Stderr, "spec: there is no search for %q: name a model of %v, and an option of its own\n",
+			flag.Args(), models)
 		os.Exit(2)
 	}
 	start := time.Now()
@@ -109,7 +110,8 @@ func report(w io.Writer, all []result, took time.Duration) int {
 			fmt.Fprintf(w, "%s, %s: %s\n%s\n", r.Model, r.Name, r.Says, timeline(r.Story))
 		}
 	}
-	fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9s %5s %6s %6s\n", "model", "option", "", "result", "states", "depth", "CPU s", "MB")
+	fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9s %5s %6s %6s\n", "model", "option", "", "result", "states", "depth",
+		"CPU s", "MB")
 	failed, cpu := 0, time.Duration(0)
 	for _, r := range all {
 		answer := "holds"
@@ -123,7 +125,8 @@ func report(w io.Writer, all []result, took time.Duration) int {
 		case r.Want != "":
 			answer = "counterexample"
 		}
-		fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9d %5d %6.1f %6.0f\n", r.Model, r.Name, r.Says, answer, r.States, r.Depth, r.CPU.Seconds(), r.Memory)
+		fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9d %5d %6.1f %6.0f\n", r.Model, r.Name, r.Says, answer, r.States,
+			r.Depth, r.CPU.Seconds(), r.Memory)
 	}
 	for _, r := range all {
 		if r.Problem != nil {

@@ -107,7 +107,8 @@ func (s search) build(sh *shell, l limits) (string, error) {
 	case s.Cut:
 		level = "-O1"
 	}
-	return sh.run("gcc", "-w", level, "-DSAFETY", "-DNOREDUCE", "-DBFS", fmt.Sprintf("-DMEMLIM=%d", l.Megabytes), "-o", "pan", "pan.c")
+	return sh.run("gcc", "-w", level, "-DSAFETY", "-DNOREDUCE", "-DBFS", fmt.Sprintf("-DMEMLIM=%d", l.Megabytes),
+		"-o", "pan", "pan.c")
 }
 
 // shell runs programs in one directory and counts their CPU time.
@@ -186,7 +187,8 @@ func (r *result) judge(sh *shell, out string) {
 
 // incomplete reports whether a search without an error has left states out.
 func incomplete(out string) bool {
-	for _, s := range []string{"Search not completed", "max search depth too small", "memory exceeded", "out of memory", "-DMEMLIM", "Bit statespace", "hash-compact"} {
+	for _, s := range []string{"Search not completed", "max search depth too small", "memory exceeded",
+		"out of memory", "-DMEMLIM", "Bit statespace", "hash-compact"} {
 		if strings.Contains(strings.ToLower(out), strings.ToLower(s)) {
 			return true
 		}

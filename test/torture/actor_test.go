@@ -101,7 +101,8 @@ func (a *actor) write(token uint64) {
 	a.mu.Lock()
 	a.conn = conn
 	a.mu.Unlock()
-	fmt.Fprintf(a.writes, "%d %d %d %s %d %s\n", call.Nanoseconds(), boottime.Now().Nanoseconds(), token, a.id, seq, outcome)
+	fmt.Fprintf(a.writes, "%d %d %d %s %d %s\n", call.Nanoseconds(), boottime.Now().Nanoseconds(), token, a.id, seq,
+		outcome)
 }
 
 // ask sends a line and returns the first word of the answer.

@@ -27,7 +27,8 @@ func TestCluster(t *testing.T) {
 	// At this ttl an election inside etcd leaves room for one more try that hangs, and no second
 	// one. So the tries are short; and the work stops at once, so the contexts may live until
 	// shortly before the deadline.
-	o := primacy.Options{TTL: clusterTTL, RenewEvery: clusterTTL / 10, RenewAttempt: clusterTTL / 10, Grace: clusterTTL / 50}
+	o := primacy.Options{TTL: clusterTTL, RenewEvery: clusterTTL / 10, RenewAttempt: clusterTTL / 10,
+		Grace: clusterTTL / 50}
 	session := func() *primacy.Session { return openSession(t, o, c.Endpoints()...) }
 	holders := []*holder{
 		watchHolder(t, "ttl 5 s, short tries", session(), true),
@@ -35,7 +36,8 @@ func TestCluster(t *testing.T) {
 		// to see how near it comes
 		watchHolder(t, "ttl 5 s alone", openSession(t, primacy.Options{TTL: clusterTTL}, c.Endpoints()...), false),
 	}
-	r := &relay{name: "quiet", gaps: map[string]spread{}, delays: map[string]spread{}, unseen: map[primacy.Token]time.Duration{}}
+	r := &relay{name: "quiet", gaps: map[string]spread{}, delays: map[string]spread{},
+		unseen: map[primacy.Token]time.Duration{}}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range 2 {
@@ -104,7 +106,8 @@ type holder struct {
 func watchHolder(t *testing.T, name string, s *primacy.Session, must bool) *holder {
 	t.Helper()
 	term := campaign(t, s.Election("held/"+name), 30*time.Second)
-	h := &holder{name: name, must: must, term: term, stop: make(chan struct{}), ended: make(chan struct{}), least: term.Remaining()}
+	h := &holder{name: name, must: must, term: term, stop: make(chan struct{}), ended: make(chan struct{}),
+		least: term.Remaining()}
 	go func() {
 		defer close(h.ended)
 		tick := time.NewTicker(time.Millisecond)
@@ -132,7 +135,8 @@ func watchHolder(t *testing.T, name string, s *primacy.Session, must bool) *hold
 func (h *holder) verify(t *testing.T) {
 	close(h.stop)
 	<-h.ended
-	t.Logf("held with %-21s asked %d times, at least %v left, said no: %v; context: %v", h.name+":", h.asked, h.least.Round(time.Millisecond),
+	t.Logf("held with %-21s asked %d times, at least %v left, said no: %v; context: %v", h.name+":", h.asked,
+		h.least.Round(time.Millisecond),
 		h.no, context.Cause(h.term.Context()))
 	if h.must && (h.no != nil || h.term.Context().Err() != nil) {
 		t.Errorf("the term with %s was lost: %v, %v", h.name, h.no, context.Cause(h.term.Context()))
@@ -233,7 +237,8 @@ func (r *relay) observe(ctx context.Context, e *primacy.Election) {
 		case st.Leader.Token > r.seen:
 			r.seen, r.sights = st.Leader.Token, r.sights+1
 		case st.Leader.Token < r.seen:
-			r.faults = append(r.faults, fmt.Errorf("%s: the observer was shown token %d after %d", r.name, st.Leader.Token, r.seen))
+			r.faults = append(r.faults, fmt.Errorf("%s: the observer was shown token %d after %d", r.name,
+				st.Leader.Token, r.seen))
 		}
 		now := boottime.Now()
 		for token, won := range r.unseen {

@@ -109,7 +109,8 @@ func keepaliveTerm(ctx context.Context, w *workerArgs, c *clientv3.Client, a *ac
 
 // enter puts a key under the lease and waits until all older ones are gone. It returns the key's
 // create revision.
-func (w *workerArgs) enter(ctx context.Context, c *clientv3.Client, lease clientv3.LeaseID, alive <-chan *clientv3.LeaseKeepAliveResponse) (uint64, error) {
+func (w *workerArgs) enter(ctx context.Context, c *clientv3.Client, lease clientv3.LeaseID,
+	alive <-chan *clientv3.LeaseKeepAliveResponse) (uint64, error) {
 	key := fmt.Sprintf("%s/%x", w.name, lease)
 	put, err := c.Put(ctx, key, w.id, clientv3.WithLease(lease))
 	if err != nil {

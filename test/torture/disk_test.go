@@ -32,7 +32,8 @@ func newSmallDisk(t testing.TB) (*smallDisk, error) {
 		return nil, err
 	}
 	name := fmt.Sprintf("%s%d", smallDiskName, os.Getpid())
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", smallDiskSize), name, d.dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", smallDiskSize), name,
+		d.dir).CombinedOutput(); err != nil {
 		return nil, errors.New(strings.TrimSpace(string(out)))
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", d.dir).Run() })

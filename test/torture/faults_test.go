@@ -92,11 +92,13 @@ func freezeAll(a *run, v *victim) []any {
 		// What the machine itself held up (our own thread, which slept for a millisecond at a time)
 		// is not the guardian's.
 		if at-thaw > 50*time.Millisecond+slack {
-			a.Errorf("%v acted %v after the thaw, want at most 50 ms (and this machine stood still for %v)", m, at-thaw, slack)
+			a.Errorf("%v acted %v after the thaw, want at most 50 ms (and this machine stood still for %v)", m,
+				at-thaw, slack)
 		}
 	}
 	a.wantExit(v, exitLost)
-	return []any{"late acts", v.countActs(a, a.own) - before, "acted last after the thaw", last, "seen dead", gone, "machine stalled", slack}
+	return []any{"late acts", v.countActs(a, a.own) - before, "acted last after the thaw", last, "seen dead", gone,
+		"machine stalled", slack}
 }
 
 func (v *victim) countActs(a *run, own string) (n int) {

@@ -34,7 +34,8 @@ func TestGuardianHandsOver(t *testing.T) {
 		rounds int
 	}{
 		{"ends on SIGTERM", nil, knob(t, "TORTURE_ROUNDS", 20)},
-		{"deaf, its child in a session of its own", []string{deafEnv + "=yes", setsidEnv + "=yes"}, knob(t, "TORTURE_ROUNDS", 20) / 4},
+		{"deaf, its child in a session of its own", []string{deafEnv + "=yes", setsidEnv + "=yes"},
+			knob(t, "TORTURE_ROUNDS", 20) / 4},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			var acted, claim, leads, acts spread
@@ -70,7 +71,8 @@ func TestGuardianHandsOver(t *testing.T) {
 				}
 				acted, claim, leads = append(acted, last-hit), append(claim, <-gone-hit), append(leads, led-hit)
 				acts = append(acts, last+a.acts.gap(a.acts.top.token, nil)-hit)
-				eventually(t, 10*time.Second, "the guardian's message", func() bool { return strings.Contains(v.logTail(), "leadership of torture given up") })
+				eventually(t, 10*time.Second, "the guardian's message",
+					func() bool { return strings.Contains(v.logTail(), "leadership of torture given up") })
 				a.wantExit(v, exitKilled)
 				up(v.node)
 			}
@@ -85,7 +87,8 @@ func TestGuardianHandsOver(t *testing.T) {
 			if refused, _ := a.acts.fence(nil); refused > 0 {
 				t.Errorf("a fence had to refuse %d acts", refused)
 			}
-			t.Logf("ttl %v; from SIGKILL of the supervisor to: last act of its command %v; its claim gone %v; next leads %v; next acts %v",
+			t.Logf("ttl %v; from SIGKILL of the supervisor to: last act of its command %v; its claim gone %v; "+
+				"next leads %v; next acts %v",
 				handOverTTL, acted.p99(), claim.p99(), leads.p99(), acts.p99())
 		})
 	}
@@ -133,7 +136,8 @@ func watchClaims(t testing.TB, endpoint string) chan time.Duration {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	gone := make(chan time.Duration, 1000)
-	w := c.Watch(ctx, "primacy/"+electionName+"/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	w := c.Watch(ctx, "primacy/"+electionName+"/", clientv3.WithPrefix(), clientv3.WithFilterPut(),
+		clientv3.WithCreatedNotify())
 	<-w
 	go func() {
 		for resp := range w {

@@ -54,7 +54,8 @@ func judge(l *line) (*verdict, error) {
 		if err := c.poll(); err != nil {
 			return nil, err
 		}
-		kept := slices.DeleteFunc(slices.Clone(c.acts), func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
+		kept := slices.DeleteFunc(slices.Clone(c.acts),
+			func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
 		v.acts += len(c.acts)
 		v.lateActs += len(c.acts) - len(kept)
 		whole, _ := termsOf(l.name, c.id, kept)
@@ -88,7 +89,8 @@ func (v *verdict) besideRemoved(full []safety.Interval) (found []safety.Overlap)
 			if v.line.claim(term.Token) != r.token {
 				continue
 			}
-			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i safety.Interval) bool { return i.Token >= term.Token })
+			pair := slices.DeleteFunc(slices.Clone(v.terms),
+				func(i safety.Interval) bool { return i.Token >= term.Token })
 			found = append(found, safety.Overlaps(append(pair, term))...)
 		}
 	}
@@ -135,7 +137,8 @@ func termsOf(name, who string, seen []sight) (terms, pieces []safety.Interval) {
 
 func missing(whole, known []safety.Overlap) []safety.Overlap {
 	same := func(a, b safety.Overlap) bool {
-		return a.Older.Token == b.Older.Token && a.Younger.Token == b.Younger.Token && a.Older.Who == b.Older.Who && a.Younger.Who == b.Younger.Who
+		return a.Older.Token == b.Older.Token && a.Younger.Token == b.Younger.Token && a.Older.Who == b.Older.Who &&
+			a.Younger.Who == b.Younger.Who
 	}
 	return slices.DeleteFunc(whole, func(o safety.Overlap) bool {
 		return slices.ContainsFunc(known, func(k safety.Overlap) bool { return same(o, k) })
@@ -203,7 +206,8 @@ func (v *verdict) judgeWrites() error {
 func (v *verdict) unexpected() (found []error) {
 	l := v.line
 	for _, w := range l.sink.late {
-		explained := l.held[w.Token] || slices.ContainsFunc(append(slices.Clone(l.lates), l.removals...), func(t late) bool { return t.token == w.Token })
+		explained := l.held[w.Token] || slices.ContainsFunc(append(slices.Clone(l.lates), l.removals...),
+			func(t late) bool { return t.token == w.Token })
 		if strings.HasPrefix(w.Who, kindRun) && !explained {
 			found = append(found, fmt.Errorf("a late write of a command that was not thawed: %v", w))
 		}
@@ -232,7 +236,8 @@ func during(silences []silence, f injection) (most time.Duration) {
 // table is the end of a run.
 func (s *torture) table(verdicts []*verdict, title string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.injected), len(s.kinds()))
+	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.injected),
+		len(s.kinds()))
 	fmt.Fprintf(&b, "%-64s %6s  %s\n", "fault", "times", "longest time without a leader, p50 and max")
 	for _, kind := range s.kinds() {
 		var gaps spread
@@ -302,7 +307,8 @@ func (v *verdict) String() string {
 	row("stale writes, taken without a fence", v.stale)
 	row("stale writes, refused by the fence", v.stale)
 	row("late acts of commands thawed with their guardian", v.lateActs)
-	row("acts after an operator had removed the claim", fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
+	row("acts after an operator had removed the claim",
+		fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
 	row("longest time without a leader", longest(v.silences).Round(time.Millisecond))
 	if v.line.lock() {
 		row("of the terms, handed on inside a process", v.handedOn())
@@ -324,7 +330,8 @@ func (v *verdict) handedOn() (n int) {
 // operator has removed.
 func (v *verdict) byHand() (n int) {
 	for _, o := range v.overlaps {
-		if slices.ContainsFunc(v.line.removals, func(r late) bool { return r.token == v.line.claim(o.Older.Token) && r.thaw <= o.Younger.From }) {
+		if slices.ContainsFunc(v.line.removals,
+			func(r late) bool { return r.token == v.line.claim(o.Older.Token) && r.thaw <= o.Younger.From }) {
 			n++
 		}
 	}
@@ -341,7 +348,8 @@ func (s *torture) blame(v *verdict) string {
 		}
 		var under []string
 		for _, f := range s.injected {
-			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun && begun <= f.to+s.ttl {
+			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun &&
+				begun <= f.to+s.ttl {
 				under = append(under, f.kind)
 			}
 		}

@@ -57,18 +57,28 @@ func TestJudge(t *testing.T) {
 		// more
 		lock bool
 	}{
-		"one after another":                     {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
-		"two at once":                           {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1},
-		"an act after the younger term":         {older: [2]time.Duration{12*time.Second + 50*ms, 12*time.Second + 100*ms}, overlaps: 0},
-		"thawed together with its guardian":     {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, lates: []late{{token: 1, thaw: 6 * time.Second}}},
-		"thawed, and acts before the thaw, too": {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, lates: []late{{token: 1, thaw: 10500 * ms}}, overlaps: 1},
-		"its claim was removed":                 {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 9 * time.Second}}},
-		"it acts on for more than a ttl":        {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 7 * time.Second}}, overlaps: 1},
-		"the claim of a lock was removed":       {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 9 * time.Second}}, lock: true},
-		"two hold a lock at once":               {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1, lock: true},
-		"the claim of the younger was removed":  {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
+		"one after another": {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
+		"two at once": {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms},
+			overlaps: 1},
+		"an act after the younger term": {older: [2]time.Duration{12*time.Second + 50*ms,
+			12*time.Second + 100*ms}, overlaps: 0},
+		"thawed together with its guardian": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			lates: []late{{token: 1, thaw: 6 * time.Second}}},
+		"thawed, and acts before the thaw, too": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			lates: []late{{token: 1, thaw: 10500 * ms}}, overlaps: 1},
+		"its claim was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 1, thaw: 9 * time.Second}}},
+		"it acts on for more than a ttl": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 1, thaw: 7 * time.Second}}, overlaps: 1},
+		"the claim of a lock was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 1, thaw: 9 * time.Second}}, lock: true},
+		"two hold a lock at once": {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms},
+			overlaps: 1, lock: true},
+		"the claim of the younger was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
 	} {
-		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed, held: map[uint64]bool{},
+		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed,
+			held: map[uint64]bool{},
 			sink: &sink{called: map[safety.Stamp]time.Duration{}}}
 		write := func(id, kind string, token int, from, to time.Duration) {
 			c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), tails: map[string]*tail{}}

@@ -68,7 +68,8 @@ func (la lane) schedule(seed uint64, number, lines int, possible func(fault) boo
 					row[0], row[i], begun = row[i], row[0], true
 				}
 			}
-			a := appointment{row[0], time.Duration(rng.Int64N(int64(la.most))), rng.IntN(lines), rand.New(rand.NewPCG(rng.Uint64(), 0))}
+			a := appointment{row[0], time.Duration(rng.Int64N(int64(la.most))), rng.IntN(lines),
+				rand.New(rand.NewPCG(rng.Uint64(), 0))}
 			row = row[1:]
 			if la.line > 0 {
 				a.line = la.line - 1

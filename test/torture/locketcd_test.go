@@ -48,7 +48,8 @@ func (e *etcdLocks) session(name string) (*concurrency.Session, *sync.Mutex, err
 		}
 	}
 	if e.s == nil {
-		s, err := concurrency.NewSession(e.c, concurrency.WithTTL(int(e.ttl/time.Second)), concurrency.WithContext(e.ctx))
+		s, err := concurrency.NewSession(e.c, concurrency.WithTTL(int(e.ttl/time.Second)),
+			concurrency.WithContext(e.ctx))
 		if err != nil {
 			return nil, nil, err
 		}

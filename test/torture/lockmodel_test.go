@@ -112,7 +112,8 @@ var rwModel = porcupine.Model{
 	DescribeOperation: describeStep,
 	DescribeState: func(state any) string {
 		s := state.(rwState)
-		return fmt.Sprintf("writer %s, readers %s, last token %d, of a writer %d", names(s.writer), names(s.readers...), s.last, s.lastWrite)
+		return fmt.Sprintf("writer %s, readers %s, last token %d, of a writer %d", names(s.writer),
+			names(s.readers...), s.last, s.lastWrite)
 	},
 }
 
@@ -193,7 +194,8 @@ func steps(holds []*hold) (ops []porcupine.Operation) {
 	for i, h := range holds {
 		e := h.end()
 		ops = append(ops,
-			porcupine.Operation{ClientId: i, Input: lockStep{h, false, before[h]}, Call: int64(h.called), Return: int64(h.back)},
+			porcupine.Operation{ClientId: i, Input: lockStep{h, false, before[h]}, Call: int64(h.called),
+				Return: int64(h.back)},
 			porcupine.Operation{ClientId: i, Input: lockStep{h, true, 0}, Call: int64(e.from), Return: int64(e.to)})
 	}
 	return ops
@@ -203,7 +205,8 @@ func steps(holds []*hold) (ops []porcupine.Operation) {
 func ranks(holds []*hold) map[*hold]int {
 	before := map[*hold]int{}
 	all, writes := 0, 0
-	for i, h := range slices.SortedFunc(slices.Values(holds), func(a, b *hold) int { return cmp.Compare(a.token, b.token) }) {
+	for i, h := range slices.SortedFunc(slices.Values(holds),
+		func(a, b *hold) int { return cmp.Compare(a.token, b.token) }) {
 		before[h] = all
 		if h.call.read {
 			before[h] = writes

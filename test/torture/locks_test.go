@@ -35,7 +35,8 @@ func TestLockHistories(t *testing.T) {
 	ttl, processes = forHow(t, "LOCKS_TTL", ttl), knob(t, "LOCKS_PROCESSES", processes)
 	seed := uint64(knob(t, "LOCKS_SEED", int(time.Now().UnixNano()&0xffffff)+1))
 	kinds := cmp.Or(os.Getenv("LOCKS_KIND"), strings.Join(lockKinds, ","))
-	say := fmt.Sprintf("LOCKS_SEED=%d LOCKS_FOR=%v LOCKS_TTL=%v LOCKS_KIND=%s LOCKS_PROCESSES=%d", seed, d, ttl, kinds, processes)
+	say := fmt.Sprintf("LOCKS_SEED=%d LOCKS_FOR=%v LOCKS_TTL=%v LOCKS_KIND=%s LOCKS_PROCESSES=%d", seed, d, ttl,
+		kinds, processes)
 	t.Log(say)
 	fmt.Fprintln(os.Stderr, "locks:", say)
 	s := newTorture(t, seed, ttl)
@@ -57,7 +58,8 @@ func TestLockControl(t *testing.T) {
 		t.Run(fmt.Sprint("try ", i+1), func(t *testing.T) {
 			s := newTorture(t, newSeed(t), 3*time.Second)
 			l := s.addLocks("control", 3, kindMutex, 1, "etcd")
-			s.runLocks([]lane{{name: "control", kinds: aimed("frozen past the ttl"), most: 100 * time.Millisecond, line: 1}}, 12*time.Second)
+			s.runLocks([]lane{{name: "control", kinds: aimed("frozen past the ttl"), most: 100 * time.Millisecond,
+				line: 1}}, 12*time.Second)
 			found = s.foundOut(l)
 		})
 	}
@@ -84,13 +86,15 @@ func (s *torture) addLocks(name string, processes int, kinds string, loops int, 
 // lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a
 // short run there is time between them.
 func lockLanes(short bool) []lane {
-	processes := append(aimed("SIGKILL", "frozen past the ttl", "frozen for a moment", "SIGKILL of a waiting candidate"),
+	processes := append(aimed("SIGKILL", "frozen past the ttl", "frozen for a moment",
+		"SIGKILL of a waiting candidate"),
 		fault{"SIGSTOP of any process", false, freezeAny})
 	if short {
 		return []lane{
 			{name: "members", kinds: aimed("etcd leader moved", "etcd leader frozen"), most: 10 * time.Second},
 			{name: "processes", kinds: processes, most: 500 * time.Millisecond},
-			{name: "links", kinds: aimed("silent link", "connections of all cut again and again"), most: 4 * time.Second},
+			{name: "links", kinds: aimed("silent link", "connections of all cut again and again"),
+				most: 4 * time.Second},
 		}
 	}
 	members := slices.DeleteFunc(memberFaults(), func(h fault) bool { return h.name == diskFull })
@@ -149,8 +153,10 @@ func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 		}
 	}
 	for _, kind := range kinds {
-		if full := h.crowd(kind); !short && (kind == kindSemaphore && full[lockSlots] < 0.02 || kind == kindRW && full[1] > 0.9) {
-			s.Errorf("%s: part of the time that none, one, … had it at once: %.3f: there was hardly anything to keep apart", kind, full)
+		if full := h.crowd(kind); !short && (kind == kindSemaphore && full[lockSlots] < 0.02 || kind == kindRW &&
+			full[1] > 0.9) {
+			s.Errorf("%s: part of the time that none, one, … had it at once: %.3f: there was hardly anything to "+
+				"keep apart", kind, full)
 		}
 	}
 	if n := h.ends(); n[atDeadline] < met {
@@ -190,7 +196,8 @@ func (s *torture) expectBite(h *lockHistory) {
 	}
 	s.Logf("with deadlines %v later porcupine would have found out %v", s.ttl+s.spare, bitten)
 	if len(bitten) == 0 {
-		s.Error("holds that ended so much later would not have been found out: the faults did not meet holders that others waited for")
+		s.Error("holds that ended so much later would not have been found out: the faults did not meet holders " +
+			"that others waited for")
 	}
 }
 
@@ -275,7 +282,10 @@ func (h *lockHistory) crowd(kind string) (part [lockSlots + 2]float64) {
 	for _, o := range h.of(kind) {
 		all = append(all, change{o.name, o.back, 1}, change{o.name, max(o.back, o.lastYes), -1})
 	}
-	slices.SortStableFunc(all, func(a, b change) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.at, b.at)) })
+	slices.SortStableFunc(all, func(a, b change) int {
+		return cmp.Or(cmp.Compare(a.name, b.name),
+			cmp.Compare(a.at, b.at))
+	})
 	n, sum := 0, 0.0
 	for i, c := range all {
 		if i > 0 && all[i-1].name == c.name {
@@ -330,9 +340,11 @@ func (s *torture) lockTable(l *line, h *lockHistory) string {
 			local++
 		}
 	}
-	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl, len(l.candidates), starts, len(s.injected), len(s.kinds()))
+	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl,
+		len(l.candidates), starts, len(s.injected), len(s.kinds()))
 	for _, kind := range s.kinds() {
-		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.injected), func(f injection) bool { return f.kind != kind })))
+		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.injected),
+			func(f injection) bool { return f.kind != kind })))
 	}
 	row("calls", h.calls)
 	row("of these had the lock", len(h.holds))
@@ -342,7 +354,8 @@ func (s *torture) lockTable(l *line, h *lockHistory) string {
 	for _, how := range sorted(h.ends()) {
 		row("ended: "+how, h.ends()[how])
 	}
-	row("handed on inside a process", fmt.Sprintf("%d, %.0f %%", local, 100*float64(local)/float64(max(1, len(h.holds)))))
+	row("handed on inside a process", fmt.Sprintf("%d, %.0f %%", local,
+		100*float64(local)/float64(max(1, len(h.holds)))))
 	row("times had, by process", shares)
 	for _, kind := range sorted(waits) {
 		row("waited for "+kind, waits[kind])

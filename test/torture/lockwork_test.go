@@ -274,7 +274,8 @@ func (r *lockRecord) act(ctx context.Context, rng *rand.Rand, p *possession, hol
 
 // why is a word for an error.
 func why(err error) string {
-	for _, e := range []error{primacy.ErrHeld, primacy.ErrExpired, primacy.ErrDeposed, primacy.ErrClosed, primacy.ErrUnreachable,
+	for _, e := range []error{primacy.ErrHeld, primacy.ErrExpired, primacy.ErrDeposed, primacy.ErrClosed,
+		primacy.ErrUnreachable,
 		context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, e) {
 			return strings.ReplaceAll(e.Error(), " ", "_")

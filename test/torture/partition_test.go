@@ -87,7 +87,8 @@ func contend(store driver.Store, name string, ttl time.Duration, o primacy.Optio
 
 // peerSide is a contender by etcd's own package, which counts the lease from after the reply.
 func peerSide(endpoints []string, name string, _ primacy.Options) (*contender, error) {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,8 @@ type samples struct {
 
 // duel has one contender lead by way of their endpoints and another wait by way of ours, does harm,
 // and samples both until some time after the second has won.
-func duel(theirs, ours []string, name string, by side, o primacy.Options, harm func(leader *contender) error) (s samples, err error) {
+func duel(theirs, ours []string, name string, by side, o primacy.Options,
+	harm func(leader *contender) error) (s samples, err error) {
 	older, err := by(theirs, name, o)
 	if err != nil {
 		return s, err
@@ -191,7 +193,8 @@ func duel(theirs, ours []string, name string, by side, o primacy.Options, harm f
 }
 
 // duels runs n of them side by side.
-func duels(t *testing.T, etcd *etcdtest.Server, n int, by side, o primacy.Options, harm func(*link, *contender) error) []samples {
+func duels(t *testing.T, etcd *etcdtest.Server, n int, by side, o primacy.Options,
+	harm func(*link, *contender) error) []samples {
 	t.Helper()
 	type result struct {
 		s   samples
@@ -213,7 +216,8 @@ func duels(t *testing.T, etcd *etcdtest.Server, n int, by side, o primacy.Option
 			t.Error(r.err)
 			continue
 		}
-		t.Logf("%5d samples (widest %v), both led in %d; between them nobody for %v", r.s.asked, r.s.widest.Round(10*time.Microsecond), r.s.both,
+		t.Logf("%5d samples (widest %v), both led in %d; between them nobody for %v", r.s.asked,
+			r.s.widest.Round(10*time.Microsecond), r.s.both,
 			(r.s.youngFirst - r.s.oldLast).Round(time.Millisecond))
 		all = append(all, r.s)
 	}
@@ -251,7 +255,8 @@ func TestLateReply(t *testing.T) {
 	})
 	// 1.05 s late in three steps, the answers to the keepalive, the read and the requests through
 	// the log, with a time limit that allows it on a busy machine, too.
-	patient := primacy.Options{RenewEvery: 250 * time.Millisecond, RenewAttempt: 1600 * time.Millisecond, Grace: time.Second}
+	patient := primacy.Options{RenewEvery: 250 * time.Millisecond, RenewAttempt: 1600 * time.Millisecond,
+		Grace: time.Second}
 	t.Run("accepted", func(t *testing.T) {
 		wantOneLeader(t, duels(t, etcd, rounds(t, 2), primacySide, patient, slowReply))
 	})

@@ -65,7 +65,8 @@ func askAllTheTime(term *primacy.Term) {
 		yes := term.Check() == nil
 		flag := done.Load() == 0
 		if before != 0 && begun-before > pauseTTL/2 {
-			fmt.Println("gap", before.Nanoseconds(), begun.Nanoseconds(), map[bool]string{true: "yes", false: "no"}[yes])
+			fmt.Println("gap", before.Nanoseconds(), begun.Nanoseconds(),
+				map[bool]string{true: "yes", false: "no"}[yes])
 		}
 		before = boottime.Now()
 		switch {
@@ -172,7 +173,8 @@ func pauses(t *testing.T, store *installed, n int) {
 		}
 	}
 	if led < (n+1)/2 {
-		t.Errorf("%d of %d led when they were frozen, the others had just lost their terms: this test shows less than it should", led, n)
+		t.Errorf("%d of %d led when they were frozen, the others had just lost their terms: this test shows less "+
+			"than it should", led, n)
 	}
 }
 
@@ -195,7 +197,8 @@ func (p *paused) afterThaw(t *testing.T) bool {
 		}
 	}
 	if before > p.frozen || answer != "no" {
-		t.Errorf("the first Check after the thaw said %q, want no (begun %v after it; the one before had ended %v before the freeze)",
+		t.Errorf("the first Check after the thaw said %q, want no (begun %v after it; the one before had ended "+
+			"%v before the freeze)",
 			answer, first-thaw, p.frozen-before)
 	}
 	_, rest := p.line(t, "over")
@@ -203,7 +206,8 @@ func (p *paused) afterThaw(t *testing.T) bool {
 	if last >= p.frozen {
 		t.Errorf("a Check begun %v after the thaw said yes", last-thaw)
 	}
-	t.Logf("first Check %v after the thaw: %s; context ended %v after the thaw; a flag would have said yes %d times", first-thaw, answer, done-thaw, flags)
+	t.Logf("first Check %v after the thaw: %s; context ended %v after the thaw; a flag would have said yes %d times",
+		first-thaw, answer, done-thaw, flags)
 	return p.frozen-last < pauseTTL/2
 }
 

@@ -68,20 +68,24 @@ func TestAQuorumThatForgets(t *testing.T) {
 
 func forgets(t *testing.T, guard string) {
 	var all []*redistest.Server
-	store := &installed{url: func(servers []string) string { return "redis+quorum://" + strings.Join(servers, ",") + "?" + guard }}
+	store := &installed{url: func(servers []string) string {
+		return "redis+quorum://" + strings.Join(servers, ",") +
+			"?" + guard
+	}}
 	for range 5 {
 		s := redistest.Start(t, redistest.Options{})
 		all, store.servers = append(all, s), append(store.servers, s.Addr())
 	}
 	w, url := store.way(t)
-	s, err := duel([]string{url}, []string{store.url(store.servers)}, "forgets", storeSide(storeTTL), primacy.Options{}, func(*contender) error {
-		w.silence(0) // or it might take its lease again where it is gone
-		for _, s := range all[:3] {
-			s.Kill()
-			relaunch(t, s)
-		}
-		return nil
-	})
+	s, err := duel([]string{url}, []string{store.url(store.servers)}, "forgets", storeSide(storeTTL),
+		primacy.Options{}, func(*contender) error {
+			w.silence(0) // or it might take its lease again where it is gone
+			for _, s := range all[:3] {
+				s.Kill()
+				relaunch(t, s)
+			}
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,8 @@ func (a *run) round(number int, f checkedFault, gaps map[string]spread) {
 			note[i] = ms(d)
 		}
 	}
-	a.Logf("%2d %-17s %s token %d, next %d (%s): nobody acted for %v; took %v %v", number, f.name, v.id, v.token, a.acts.top.token,
+	a.Logf("%2d %-17s %s token %d, next %d (%s): nobody acted for %v; took %v %v", number, f.name, v.id, v.token,
+		a.acts.top.token,
 		a.acts.top.id, ms(gap), ms(boottime.Now()-begin), note)
 	if a.Failed() {
 		a.FailNow() // what follows would be judged by a state nobody expects
@@ -128,7 +129,8 @@ func (a *run) verify() *tale {
 		}
 	}
 	refused, unexpected := a.acts.fence(a.thaws)
-	a.Logf("%d acts in %d terms; late acts after a thaw: %d in %d thaws; a fence refuses %d", len(a.acts.acts), len(terms), lateActs,
+	a.Logf("%d acts in %d terms; late acts after a thaw: %d in %d thaws; a fence refuses %d", len(a.acts.acts),
+		len(terms), lateActs,
 		len(a.thaws), refused)
 	if unexpected != 0 {
 		a.Errorf("a fence had to refuse %d acts that followed no thaw", unexpected)
@@ -176,7 +178,8 @@ func (a *run) positiveControl() {
 	if waitUntil(deadline); rogue.dead() {
 		a.Error("positive control: the rogue is not seen alive after the deadline")
 	}
-	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline", func() bool { return acts() >= deadline })
+	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline",
+		func() bool { return acts() >= deadline })
 	a.Logf("positive control: %v", err)
 	rogue.signal(a, syscall.SIGKILL)
 }
@@ -189,7 +192,8 @@ func (v *victim) rogue(a *run) proc {
 		a.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(slices.Clone(os.Environ()), helperEnv+"=act", roleEnv+"=rogue", actsEnv+"="+a.acts.path, ownEnv+"="+a.own,
+	cmd.Env = append(slices.Clone(os.Environ()), helperEnv+"=act", roleEnv+"=rogue", actsEnv+"="+a.acts.path,
+		ownEnv+"="+a.own,
 		fmt.Sprintf("PRIMACY_TOKEN=%d", v.token), "PRIMACY_ID="+v.id)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	onethread.Do(func() { err = cmd.Start() })
@@ -233,7 +237,8 @@ func newRun(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *ru
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	a := &run{T: t, storeUnder: under, rng: rng, store: under.start(t), acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
+	a := &run{T: t, storeUnder: under, rng: rng, store: under.start(t),
+		acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
 	a.election = a.store.session(t, a.ttl).Election(electionName)
 	if err := os.Mkdir(a.own, 0o700); err != nil {
 		t.Fatal(err)
@@ -372,8 +377,9 @@ func (a *run) victim(leader string, token uint64) *victim {
 		if !ok || !has || !n.untold && r.Token != token {
 			return nil
 		}
-		v := &victim{node: n, token: token, supervisor: find(a, pid, "supervisor"), guardian: find(a, guardian, "guardian"),
-			members: a.members(token), watch: n.watchRight(pid)}
+		v := &victim{node: n, token: token, supervisor: find(a, pid, "supervisor"),
+			guardian: find(a, guardian, "guardian"),
+			members:  a.members(token), watch: n.watchRight(pid)}
 		a.seen = append(append(a.seen, v.supervisor, v.guardian), v.members...)
 		return v
 	}
@@ -392,7 +398,8 @@ func (a *run) deadBy(v *victim, deadline time.Duration) time.Duration {
 		}
 		looked := boottime.Now()
 		gone := within(10*time.Second, m.dead)
-		a.Errorf("%v of %s was alive %v after its deadline (gone at last: %v, %v after it)", m, v.id, looked-deadline, gone,
+		a.Errorf("%v of %s was alive %v after its deadline (gone at last: %v, %v after it)", m, v.id, looked-deadline,
+			gone,
 			boottime.Now()-deadline)
 	}
 	return a.actedBefore(v, deadline)

@@ -19,7 +19,8 @@ const storeTTL = 3 * time.Second
 // stores are the ways to set up a store in which TestRunOnStores injects faults into leaders.
 // TestRun has etcd.
 func stores() []*storeUnder {
-	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(), onEnsemble()}
+	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(),
+		onEnsemble()}
 }
 
 // chosen are the stores that TORTURE_STORE names, or all.
@@ -78,8 +79,10 @@ func TestRunOnStores(t *testing.T) {
 				}
 				begin := time.Now()
 				tale := a.rounds(row)
-				text := fmt.Sprintf("%s: %d faults in %v, ttl %v: %d terms, %d acts, overlaps %v, longest time without a leader %v", under.name, len(row),
-					time.Since(begin).Round(time.Second), a.ttl, tale.terms, tale.acts, len(tale.overlaps), tale.longest.Round(time.Millisecond))
+				text := fmt.Sprintf("%s: %d faults in %v, ttl %v: %d terms, %d acts, overlaps %v, longest time "+
+					"without a leader %v", under.name, len(row),
+					time.Since(begin).Round(time.Second), a.ttl, tale.terms, tale.acts, len(tale.overlaps),
+					tale.longest.Round(time.Millisecond))
 				t.Log(text)
 				if !short {
 					fmt.Fprintln(os.Stderr, "torture:", text)

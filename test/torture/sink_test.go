@@ -50,7 +50,8 @@ type heldWrite struct {
 
 func newSink(t testing.TB, dir string) *sink {
 	t.Helper()
-	s := &sink{path: filepath.Join(dir, "sink"), called: map[safety.Stamp]time.Duration{}, holds: map[string]*heldWrite{}}
+	s := &sink{path: filepath.Join(dir, "sink"), called: map[safety.Stamp]time.Duration{},
+		holds: map[string]*heldWrite{}}
 	var err error
 	if s.ln, err = net.Listen("unix", s.path); err != nil {
 		t.Fatal(err)

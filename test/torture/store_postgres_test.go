@@ -60,7 +60,8 @@ func (p *postgresPair) follow() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.standby.Exec(fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%s user=%s'", port, pgtest.User))
+	p.standby.Exec(fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%s user=%s'", port,
+		pgtest.User))
 	p.standby.Exec("SELECT pg_reload_conf()")
 	eventually(p.t, 20*time.Second, "the standby to follow by way of the proxy", func() bool {
 		return p.standby.Query("SELECT sender_port FROM pg_stat_wal_receiver WHERE status = 'streaming'") == port &&

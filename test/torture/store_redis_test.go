@@ -98,7 +98,8 @@ func onQuorum() *storeUnder {
 			all, i.servers = append(all, s), append(i.servers, s.Addr())
 		}
 		i.troubles = []trouble{
-			{"two of five killed", false, of(all, 2, (*redistest.Server).Kill, func(s *redistest.Server) { relaunch(t, s) })},
+			{"two of five killed", false, of(all, 2, (*redistest.Server).Kill,
+				func(s *redistest.Server) { relaunch(t, s) })},
 			{"two of five frozen", false, of(all, 2, (*redistest.Server).Stop, (*redistest.Server).Cont)},
 			{"three of five frozen", true, of(all, 3, (*redistest.Server).Stop, (*redistest.Server).Cont)},
 			{"each killed in turn", false, func(rng *rand.Rand) func() {

@@ -186,7 +186,8 @@ func (a *run) ghosts() {
 	}) {
 		a.Errorf("left in the store: %+v, %v", left, err)
 	}
-	a.Logf("no claim is left in the store %v after the last candidate", (boottime.Now() - begin).Round(time.Millisecond))
+	a.Logf("no claim is left in the store %v after the last candidate",
+		(boottime.Now() - begin).Round(time.Millisecond))
 }
 
 // standing returns the lines in which somebody stands.

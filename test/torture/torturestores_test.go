@@ -65,7 +65,8 @@ func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, al
 	s.expectLocks(locks, kinds, !alone || d < 5*time.Minute) // several lines share the faults
 	s.expectNobody("torture")
 	if !short {
-		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes acknowledged, %d lost\n", under.name, len(s.injected),
+		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes "+
+			"acknowledged, %d lost\n", under.name, len(s.injected),
 			len(s.kinds()), d, len(v.terms), len(v.overlaps), v.acknowledged, v.lost)
 	}
 	if t.Failed() {

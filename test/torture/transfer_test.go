@@ -38,7 +38,8 @@ func transferLane() lane {
 type tally struct{ asked, refused, successor, other, nobody int }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d taken, %d reached the successor, %d another, %d nobody in time; %d refused", t.asked, t.successor, t.other, t.nobody, t.refused)
+	return fmt.Sprintf("%d taken, %d reached the successor, %d another, %d nobody in time; %d refused", t.asked,
+		t.successor, t.other, t.nobody, t.refused)
 }
 
 // succession is a hand-over under way.
@@ -202,7 +203,8 @@ func (l *line) transferTable() string {
 	for _, how := range sorted(l.transfers) {
 		t := l.transfers[how]
 		fmt.Fprintf(&b, "  transfer, %-39s %v\n", how, t)
-		all = tally{all.asked + t.asked, all.refused + t.refused, all.successor + t.successor, all.other + t.other, all.nobody + t.nobody}
+		all = tally{all.asked + t.asked, all.refused + t.refused, all.successor + t.successor, all.other + t.other,
+			all.nobody + t.nobody}
 	}
 	if b.Len() > 0 {
 		fmt.Fprintf(&b, "  %-49s %v\n", "transfers", all)

@@ -36,28 +36,30 @@ func TestWokenEtcdLeader(t *testing.T) {
 		}
 		begin := boottime.Now()
 		var thaw time.Duration
-		s, err := duel(theirs, c.Endpoints(), fmt.Sprintf("woken/%d", i), primacySide, primacy.Options{}, func(*contender) error {
-			leader := c.WaitLeader()
-			leader.Stop()
-			waitUntil(boottime.Now() + 8*time.Second)
-			for _, l := range links {
-				if i%2 == 1 {
+		s, err := duel(theirs, c.Endpoints(), fmt.Sprintf("woken/%d", i), primacySide, primacy.Options{},
+			func(*contender) error {
+				leader := c.WaitLeader()
+				leader.Stop()
+				waitUntil(boottime.Now() + 8*time.Second)
+				for _, l := range links {
+					if i%2 == 1 {
+						l.Hold()
+					}
+				}
+				thaw = boottime.Now()
+				leader.Cont()
+				// Where the term has come through, its end lets the other one win.
+				waitUntil(thaw + time.Second)
+				for _, l := range links {
 					l.Hold()
 				}
-			}
-			thaw = boottime.Now()
-			leader.Cont()
-			// Where the term has come through, its end lets the other one win.
-			waitUntil(thaw + time.Second)
-			for _, l := range links {
-				l.Hold()
-			}
-			return nil
-		})
+				return nil
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("round %d: the old term's last yes %v after the thaw, the new one's first %v, both led in %d samples (took %v)", i,
+		t.Logf("round %d: the old term's last yes %v after the thaw, the new one's first %v, both led in %d "+
+			"samples (took %v)", i,
 			(s.oldLast - thaw).Round(time.Millisecond), (s.youngFirst - thaw).Round(time.Millisecond), s.both,
 			(boottime.Now() - begin).Round(time.Second))
 		wantOneLeader(t, []samples{s})

@@ -99,7 +99,8 @@ func (w *workerArgs) session(ctx context.Context) (*primacy.Session, func(), err
 		return nil, nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	s, err := primacy.NewSession(store, &primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait,
+		Logger: logger})
 	check(err)
 	return s, func() {
 		limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -158,7 +159,8 @@ func (w *workerArgs) mutex(ctx context.Context, a *actor) error {
 			for rng := rand.New(rand.NewPCG(rand.Uint64(), 0)); ctx.Err() == nil; {
 				err := s.Mutex(w.name, nil).Do(ctx, func(_ context.Context, t *primacy.Term) error {
 					end := boottime.Now() + between(rng, 10*time.Millisecond, mutexReign)
-					return a.lead(uint64(t.Token()), func() bool { return t.Check() == nil && ctx.Err() == nil && boottime.Now() < end })
+					return a.lead(uint64(t.Token()),
+						func() bool { return t.Check() == nil && ctx.Err() == nil && boottime.Now() < end })
 				})
 				if err != nil {
 					log.Printf("held the lock, and ended: %v", err)
@@ -209,7 +211,8 @@ func commandMain() error {
 	token, _ := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
 	token = numbered(token)
 	dir, mark := os.Getenv(dirEnv), fmt.Sprintf("%d-%d", token, os.Getpid())
-	a, err := newActor(os.Getenv("PRIMACY_ID"), filepath.Join(dir, "acts-"+mark), filepath.Join(dir, "writes-"+mark), os.Getenv(sinkEnv))
+	a, err := newActor(os.Getenv("PRIMACY_ID"), filepath.Join(dir, "acts-"+mark), filepath.Join(dir, "writes-"+mark),
+		os.Getenv(sinkEnv))
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type attempt struct {
 	id       ID
 	forbid   bool
 	replace  bool
-	patient  bool // what catches up or is tried again waits for its turn: it is never recorded as overlap
+	mustRun  bool // what catches up or is tried again waits for its turn: it is never recorded as overlap
 	state    state
 	tries    int // at the claim
 	seen     int // how often the same other run was seen to hold it
@@ -91,8 +91,10 @@ const (
 
 // next returns what to do in the present state.
 func (a *attempt) next() step {
-	return map[state]step{stClaim: doClaim, stLook: doLook, stSkip: doSkip, stAsk: doAsk, stPause: doPause, stBegin: doBegin, stBeginAgain: doCheck, stRun: doRun,
-		stEnd: doEnd, stEndAgain: doPause, stLate: doLate, stLeave: doLeave, stBack: doLeave, stOver: doNothing}[a.state]
+	return map[state]step{stClaim: doClaim, stLook: doLook, stSkip: doSkip, stAsk: doAsk, stPause: doPause,
+		stBegin: doBegin, stBeginAgain: doCheck, stRun: doRun,
+		stEnd: doEnd, stEndAgain: doPause, stLate: doLate, stLeave: doLeave, stBack: doLeave,
+		stOver: doNothing}[a.state]
 }
 
 // take takes in what came of the step.
@@ -154,9 +156,9 @@ func (a *attempt) looked(e event) {
 	switch {
 	case e == evDecided:
 		a.state = stOver
-	case e == evOther && a.replace && !a.patient && !a.asked:
+	case e == evOther && a.replace && !a.mustRun && !a.asked:
 		a.state = stAsk
-	case e == evOther && a.forbid && !a.patient:
+	case e == evOther && a.forbid && !a.mustRun:
 		if a.seen++; a.seen >= sure {
 			a.state = stSkip
 			return

@@ -77,8 +77,9 @@ func (c *Commands) command(t *primacy.Term, r Run) (cmd supervise.Command, done 
 		null.Close()
 		return cmd, nil, err
 	}
-	cmd = supervise.Command{Args: r.Job.Command, Dir: r.Job.Dir, Env: c.env(t, r), Stdin: null, Stdout: outs[0], Stderr: outs[1],
-		Grace: core.Timing{}.Fill(t.TTL()).Grace, Margin: min(250*time.Millisecond, t.TTL()/20)}
+	cmd = supervise.Command{Args: r.Job.Command, Dir: r.Job.Dir, Env: c.env(t, r), Stdin: null, Stdout: outs[0],
+		Stderr: outs[1],
+		Grace:  core.Timing{}.Fill(t.TTL()).Grace, Margin: min(250*time.Millisecond, t.TTL()/20)}
 	return cmd, func() { null.Close(); wait() }, nil
 }
 
@@ -213,7 +214,10 @@ func (c *Commands) outputs(r Run) (outs [2]*os.File, wait func(), err error) {
 			return outs, nil, err
 		}
 		outs[i] = out
-		readers.Go(func() { defer in.Close(); c.copy(to[i], in, "["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ") })
+		readers.Go(func() {
+			defer in.Close()
+			c.copy(to[i], in, "["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ")
+		})
 	}
 	return outs, func() { outs[0].Close(); outs[1].Close(); readers.Wait() }, nil
 }

@@ -14,7 +14,8 @@ func TestAnAttemptAgainDoesNotStarveBehindNewInstants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 3, true)
 		j := DefaultJob()
-		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "full", "@every 20s", []string{"x"}, 10000, 1, 5*time.Second
+		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "full", "@every 20s", []string{"x"}, 10000, 1,
+			5*time.Second
 		job, err := j.Check()
 		if err != nil {
 			t.Fatal(err)

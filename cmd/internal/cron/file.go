@@ -128,7 +128,8 @@ func (f *file) table(p toml.Primitive, where string, j *Job) (keys map[string]to
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		set, known := setters[key]
 		if !known {
-			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", f.at(keys[key]), where, key, strings.Join(slices.Sorted(maps.Keys(setters)), ", "))
+			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", f.at(keys[key]), where, key,
+				strings.Join(slices.Sorted(maps.Keys(setters)), ", "))
 		}
 		if err := set(j, &value{f, keys[key]}); err != nil {
 			return nil, fmt.Errorf("%s: %s %s: %w", f.at(keys[key]), where, key, err)

@@ -81,7 +81,8 @@ func (j Job) Check() (*Job, error) {
 	within := func(d, low, high time.Duration) bool { return d >= low && d <= high }
 	const year = 366 * 24 * time.Hour
 	schedule, err := ParseSchedule(j.Spec, j.Zone)
-	odd := slices.IndexFunc(j.RetryOn, func(w string) bool { return !slices.Contains([]string{Lost, Failed, TimedOut, Stopped}, w) })
+	verdicts := []string{Lost, Failed, TimedOut, Stopped}
+	unknown := slices.IndexFunc(j.RetryOn, func(w string) bool { return !slices.Contains(verdicts, w) })
 	switch {
 	case !jobName.MatchString(j.Name):
 		return wrong("name", "%q: use 1 to 64 letters, digits and . _ -, a letter or digit first", j.Name)
@@ -107,8 +108,8 @@ func (j Job) Check() (*Job, error) {
 		return wrong("retries", "%d: use 0 to %d", j.Retries, maxRetries)
 	case !within(j.RetryDelay, 0, year):
 		return wrong("retry_delay", "%v: use 0s and more", j.RetryDelay)
-	case odd >= 0:
-		return wrong("retry_on", "%q: use some of lost, failed, timeout and stopped", j.RetryOn[odd])
+	case unknown >= 0:
+		return wrong("retry_on", "%q: use some of lost, failed, timeout and stopped", j.RetryOn[unknown])
 	case j.Timeout != 0 && !within(j.Timeout, time.Millisecond, year):
 		return wrong("timeout", "%v: use 0 for none, or a positive duration", j.Timeout)
 	case !within(j.StopTimeout, 0, time.Hour):
@@ -121,7 +122,8 @@ func (j Job) Check() (*Job, error) {
 		return wrong("dir", "%q: give an absolute path, for processes start in different folders", j.Dir)
 	}
 	for name := range maps.Keys(j.Env) {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(j.Env[name], 0) || strings.HasPrefix(name, "PRIMACY_") {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(j.Env[name], 0) ||
+			strings.HasPrefix(name, "PRIMACY_") {
 			return wrong("env", "%q cannot be set for a command", name)
 		}
 	}

@@ -104,7 +104,8 @@ func ReadJob(ctx context.Context, st driver.Store, name string, limit int, now t
 }
 
 func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
-	j := JobInfo{Job: name, Paused: v.paused, Running: []RunInfo{}, Results: map[string]int{}, Definitions: map[string]string{}}
+	j := JobInfo{Job: name, Paused: v.paused, Running: []RunInfo{}, Results: map[string]int{},
+		Definitions: map[string]string{}}
 	for _, r := range v.records {
 		if r.Def != "" {
 			j.Definitions[r.By] = r.Def
@@ -159,7 +160,8 @@ func (v *view) runs() []RunInfo {
 		runs = append(runs, a.info())
 	}
 	for _, g := range v.gaps {
-		runs = append(runs, RunInfo{Instant: g.Key.At, Result: Missed, By: g.By, Host: g.Host, Upto: g.Upto, Count: g.Count})
+		runs = append(runs, RunInfo{Instant: g.Key.At, Result: Missed, By: g.By, Host: g.Host, Upto: g.Upto,
+			Count: g.Count})
 	}
 	slices.SortFunc(runs, func(a, b RunInfo) int {
 		if c := b.Instant.Compare(a.Instant); c != 0 {
@@ -171,7 +173,8 @@ func (v *view) runs() []RunInfo {
 }
 
 func (a *begun) info() RunInfo {
-	r := RunInfo{Instant: a.id.At, Attempt: a.id.Attempt, Result: a.begin.Verdict, By: a.begin.By, Host: a.begin.Host, Token: a.begin.Token, Run: a.begin.Run,
+	r := RunInfo{Instant: a.id.At, Attempt: a.id.Attempt, Result: a.begin.Verdict, By: a.begin.By, Host: a.begin.Host,
+		Token: a.begin.Token, Run: a.begin.Run,
 		CatchUp: a.begin.CatchUp, Text: a.begin.Text}
 	if a.begin.Verdict != Began {
 		return r
@@ -205,7 +208,8 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 		return time.Time{}, err
 	}
 	if verdict != Wanted && info.Paused == (verdict == Paused) {
-		return time.Time{}, fmt.Errorf("%w: %s", ErrAlready, map[bool]string{true: "it is paused", false: "it is not paused"}[info.Paused])
+		return time.Time{}, fmt.Errorf("%w: %s", ErrAlready,
+			map[bool]string{true: "it is paused", false: "it is not paused"}[info.Paused])
 	}
 	kind := kindNote
 	if verdict == Wanted {
@@ -225,7 +229,8 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 			return time.Time{}, err
 		}
 	}
-	return mark(ctx, journal, job, kind, Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by, When: now.UTC()})
+	return mark(ctx, journal, job, kind, Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by,
+		When: now.UTC()})
 }
 
 // mark appends a record at the first second from its own on that has none of its kind.

@@ -133,7 +133,8 @@ func (p *simProc) Ask(ctx context.Context, name, why string) error {
 		if err != nil || line.Holder == nil {
 			return err
 		}
-		return p.w.store.Ask(context.Background(), name, driver.Request{Token: line.Holder.Token, Reason: why, By: p.id})
+		return p.w.store.Ask(context.Background(), name,
+			driver.Request{Token: line.Holder.Token, Reason: why, By: p.id})
 	})
 }
 

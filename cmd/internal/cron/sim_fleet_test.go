@@ -33,7 +33,8 @@ func TestSimulatedFleet(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, "retried", "kill", "pause", "term", "nobody", "slow", Paused, Wanted} {
+	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, "retried", "kill", "pause", "term",
+		"nobody", "slow", Paused, Wanted} {
 		if total[what] == 0 && seeds >= 20 {
 			t.Errorf("the simulation never had: %s", what)
 		}

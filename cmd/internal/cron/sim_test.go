@@ -34,7 +34,8 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, Replaced, "retried", "crash", "pause", "partition", "unknown"} {
+	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, Replaced, "retried", "crash", "pause",
+		"partition", "unknown"} {
 		if total[what] == 0 && seeds >= 20 {
 			t.Errorf("the simulation never had: %s", what)
 		}
@@ -123,7 +124,8 @@ const (
 )
 
 func newSimWorld(t *testing.T, seed uint64, guarded bool) *simWorld {
-	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}), guarded: guarded, longest: 15 * time.Second, began: time.Now(),
+	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}),
+		guarded: guarded, longest: 15 * time.Second, began: time.Now(),
 		live: map[string]map[ID]int{}, ran: map[string]map[ID]int{}, count: map[string]int{}}
 	for i, set := range []func(*Job){
 		func(j *Job) { j.Spec, j.Overlap, j.Retries, j.RetryDelay = "*/3 * * * * *", Allow, 2, time.Second },
@@ -300,7 +302,8 @@ func (w *simWorld) judgeAttempt(j *Job, v *view, id ID, a *begun) {
 		w.Errorf("%s %v is said to be ok and ran %d times", j.Name, id, w.ran[j.Name][id])
 	}
 	_, again := v.attempts[ID{id.At, id.Attempt + 1}]
-	if want := j.retries(a.end.Verdict) && id.Attempt <= j.Retries; again != want && a.end.When.Before(w.stopped.Add(-w.patience(j))) {
+	if want := j.retries(a.end.Verdict) && id.Attempt <= j.Retries; again != want &&
+		a.end.When.Before(w.stopped.Add(-w.patience(j))) {
 		w.Errorf("%s %v ended as %s; tried again: %v", j.Name, id, a.end.Verdict, again)
 	}
 }

@@ -40,8 +40,10 @@ func (r rec) key() Key { return Key{at(r.at), r.attempt, r.kind} }
 // after it: the attempt is not made once more.
 func TestTrackerForgetsWithinAnInstant(t *testing.T) {
 	set := func(j *Job) { j.Retries = 2 }
-	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
-	for _, oldest := range []rec{{at: 10, attempt: 2, kind: kindLate, verdict: OK}, {at: 10, attempt: 3, kind: kindEnd, verdict: OK}, {at: 20, attempt: 1, kind: kindBegin, verdict: Missed}} {
+	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began},
+		{at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
+	for _, oldest := range []rec{{at: 10, attempt: 2, kind: kindLate, verdict: OK},
+		{at: 10, attempt: 3, kind: kindEnd, verdict: OK}, {at: 20, attempt: 1, kind: kindBegin, verdict: Missed}} {
 		tr := trackerOf(t, set).sees1(12, failed...)
 		expect(t, "to be made", tr.orders(29), "run 10.2", "run 20.1")
 		tr.sees1(29, append([]rec{oldest}, ran(20)...)...)
@@ -167,7 +169,8 @@ func TestExtraRunsDoNotEndAPause(t *testing.T) {
 		put(Record{Key: Key{when, 1, kindEnd}, Verdict: OK})
 	}
 	records, _ := st.Records(ctx, Prefix+"j", "", window)
-	if v := see(records); !v.paused || slices.ContainsFunc(records, func(d driver.Record) bool { return d.Key == Key{at(5), 0, kindNote}.String() }) {
+	if v := see(records); !v.paused || slices.ContainsFunc(records,
+		func(d driver.Record) bool { return d.Key == Key{at(5), 0, kindNote}.String() }) {
 		t.Errorf("paused is %v", v.paused)
 	}
 	if _, err := Mark(ctx, st, "j", Resumed, "operator", at(2000)); err != nil {
@@ -181,7 +184,8 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 1, true)
 		j := DefaultJob()
-		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "edge", "@every 10s", []string{"x"}, minKeep, 1, time.Second
+		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "edge", "@every 10s", []string{"x"}, minKeep, 1,
+			time.Second
 		job, err := j.Check()
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +194,8 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 		first := time.Now().UTC().Add(10 * time.Second)
 		time.Sleep(2000 * time.Second)
 		run := func(at time.Time, attempt int, verdict string) {
-			w.remember(job, Record{Key: Key{at, attempt, kindBegin}, Verdict: Began, Retries: 1, Done: first.Add(-10 * time.Second)})
+			w.remember(job, Record{Key: Key{at, attempt, kindBegin}, Verdict: Began, Retries: 1,
+				Done: first.Add(-10 * time.Second)})
 			w.remember(job, Record{Key: Key{at, attempt, kindEnd}, Verdict: verdict})
 		}
 		at := time.Now().UTC().Add(-62 * 10 * time.Second).Truncate(10 * time.Second)

@@ -14,7 +14,7 @@ const (
 	actCatchUp            // deal with what was missed, under the job's claim
 	actSkip               // record instants as missed: they are in skip
 	actProbe              // look whether a run that has begun is lost
-	actAnchor             // record that the schedule counts from here
+	actOrigin             // record that the schedule counts from here
 )
 
 // order is one thing to do. Two of one name are the same.
@@ -49,24 +49,25 @@ const (
 // does. What it has seen begin it remembers until it has seen the end, and an attempt that is to be
 // made until that has begun, also when the records have long left the window.
 type tracker struct {
-	job     *Job
-	begins  bool      // it has seen the journal once
-	from    time.Time // where it began to count
-	cursor  time.Time
-	decided map[time.Time]bool // after the cursor
-	open    map[ID]*begun
-	retry   map[ID]time.Time
-	paused  bool
-	noted   time.Time // of the newest record about that
-	leap    time.Time // the cursor is here, since the job was paused then, and not by a record
-	sent    time.Time // from where we have said to count, until the journal was read back to there
-	anchor  bool      // a record of where it starts is to be written
-	wanted  map[time.Time]bool
-	gaps    []Record // recorded as missed, and not yet behind the cursor
+	job         *Job
+	begins      bool      // it has seen the journal once
+	from        time.Time // where it began to count
+	cursor      time.Time
+	decided     map[time.Time]bool // after the cursor
+	open        map[ID]*begun
+	retry       map[ID]time.Time
+	paused      bool
+	noted       time.Time // of the newest record about that
+	leap        time.Time // the cursor is here, since the job was paused then, and not by a record
+	sent        time.Time // from where we have said to count, until the journal was read back to there
+	needsOrigin bool      // a record of the instant from which the schedule counts is to be written
+	wanted      map[time.Time]bool
+	gaps        []Record // recorded as missed, and not yet behind the cursor
 }
 
 func newTracker(j *Job) *tracker {
-	return &tracker{job: j, decided: map[time.Time]bool{}, open: map[ID]*begun{}, retry: map[ID]time.Time{}, wanted: map[time.Time]bool{}}
+	return &tracker{job: j, decided: map[time.Time]bool{}, open: map[ID]*begun{}, retry: map[ID]time.Time{},
+		wanted: map[time.Time]bool{}}
 }
 
 // observe takes in what the journal said when it was asked, at now: a process may have been frozen
@@ -112,7 +113,7 @@ func (t *tracker) pauses(v *view, now time.Time) {
 // over returns up to where everything is decided, has ended and is not tried again; zero: that is
 // not known here.
 func (t *tracker) over() time.Time {
-	if t.anchor || !t.leap.IsZero() {
+	if t.needsOrigin || !t.leap.IsZero() {
 		return time.Time{}
 	}
 	return t.concern()
@@ -124,20 +125,20 @@ func (t *tracker) over() time.Time {
 // there: it stands in the journal, and with it everything since.
 func (t *tracker) starts(v *view, now time.Time) {
 	sched := t.job.instants()
-	if !t.begins || t.anchor {
+	if !t.begins || t.needsOrigin {
 		from, known := v.start(sched)
 		if done := v.done(sched); known && done.After(from) {
 			from = done
 		}
 		switch {
 		case known:
-			t.cursor, t.from, t.anchor = from, from, false
+			t.cursor, t.from, t.needsOrigin = from, from, false
 		case !t.begins:
-			t.cursor, t.from, t.anchor = now, now, true
+			t.cursor, t.from, t.needsOrigin = now, now, true
 		}
 		t.begins = true
 	}
-	if from, ok := v.anchor(sched); ok && from.Before(t.from) {
+	if from, ok := v.origin(sched); ok && from.Before(t.from) {
 		t.rewind(from)
 	}
 }
@@ -164,7 +165,8 @@ func (t *tracker) sees(v *view, id ID, a *begun) {
 	}
 	delete(t.open, id)
 	next := ID{id.At, id.Attempt + 1}
-	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) && id.Attempt <= a.begin.Retries {
+	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) &&
+		id.Attempt <= a.begin.Retries {
 		t.retry[next] = a.end.When.Add(t.job.RetryDelay)
 	}
 }
@@ -257,8 +259,8 @@ func (t *tracker) due(now time.Time) (orders []order) {
 	if t.paused {
 		return orders
 	}
-	if t.anchor {
-		orders = append(orders, order{act: actAnchor, id: ID{At: t.cursor}})
+	if t.needsOrigin {
+		orders = append(orders, order{act: actOrigin, id: ID{At: t.cursor}})
 	}
 	fresh, missed := t.undecided(now)
 	switch {

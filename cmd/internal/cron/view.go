@@ -68,7 +68,8 @@ func (v *view) take(r Record) {
 		if a := v.attempts[id]; a != nil { // else its beginning is beyond the window
 			a.end, a.finished = &r, true
 		} else {
-			v.attempts[id] = &begun{id: id, begin: Record{Key: id.key(kindBegin), Verdict: Began}, end: &r, finished: true}
+			v.attempts[id] = &begun{id: id, begin: Record{Key: id.key(kindBegin), Verdict: Began}, end: &r,
+				finished: true}
 		}
 	case kindLate:
 		if a := v.attempts[id]; a != nil {
@@ -121,9 +122,9 @@ func (v *view) start(sched string) (from time.Time, known bool) {
 	return from, known
 }
 
-// anchor returns the oldest instant from where on a process has said that it counts. False: none
+// origin returns the oldest instant from where on a process has said that it counts. False: none
 // has.
-func (v *view) anchor(sched string) (from time.Time, known bool) {
+func (v *view) origin(sched string) (from time.Time, known bool) {
 	for r := range v.since(sched) {
 		if r.Verdict == Fresh {
 			from, known = r.Key.At, true

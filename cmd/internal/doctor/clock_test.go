@@ -85,7 +85,8 @@ func TestARenewalWhileTheClockIsWatchedIsSeen(t *testing.T) {
 			_ = l.(driver.Lease).Renew(t.Context())
 		}()
 		rng := rand.New(rand.NewPCG(1, 1))
-		if _, err := measureRate(t.Context(), coarse{l, time.Second, 0, rng}, 6*time.Second, clock); !errors.Is(err, errMoved) {
+		if _, err := measureRate(t.Context(), coarse{l, time.Second, 0, rng}, 6*time.Second, clock); !errors.Is(err,
+			errMoved) {
 			t.Errorf("got %v, want %v", err, errMoved)
 		}
 	})
@@ -116,7 +117,8 @@ func TestWhatTheRateMeans(t *testing.T) {
 func TestExamineMemory(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	told := 0
-	r := Examine(t.Context(), st, Options{Name: "n", TTL: 10 * time.Second, Drift: 0.1, Window: 400 * time.Millisecond, Tries: 5, Tell: func(Check) { told++ }})
+	r := Examine(t.Context(), st, Options{Name: "n", TTL: 10 * time.Second, Drift: 0.1,
+		Window: 400 * time.Millisecond, Tries: 5, Tell: func(Check) { told++ }})
 	if told != len(r.Checks) || told < 12 || r.Count(driver.Failed) > 0 {
 		t.Errorf("%d checks told of %+v", told, r.Checks)
 	}
@@ -148,11 +150,12 @@ func TestExamineInterrupted(t *testing.T) {
 		st := memstore.New(memstore.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		left := i
-		r := Examine(ctx, st, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 80 * time.Millisecond, Tries: 5, Tell: func(Check) {
-			if left--; left == 0 {
-				cancel()
-			}
-		}})
+		r := Examine(ctx, st, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 80 * time.Millisecond, Tries: 5,
+			Tell: func(Check) {
+				if left--; left == 0 {
+					cancel()
+				}
+			}})
 		cancel()
 		if lines, err := st.Lines(t.Context(), ""); err != nil || len(lines) > 0 {
 			t.Errorf("interrupted after %d checks: left %+v, %v", i, lines, err)

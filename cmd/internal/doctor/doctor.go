@@ -86,7 +86,8 @@ func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	}
 	p.look(ctx, <-clock)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		p.tell(Check{Topic: "time", Level: driver.Failed, Found: "the store was too slow to look at everything", Advice: "see above what it did not answer"})
+		p.tell(Check{Topic: "time", Level: driver.Failed, Found: "the store was too slow to look at everything",
+			Advice: "see above what it did not answer"})
 	}
 	p.tell(p.left(ctx))
 	p.rep.Can, p.rep.Cannot = promises(st.Caps(), o)
@@ -163,7 +164,8 @@ func (p *examination) line(ctx context.Context) []Check {
 	if ln.Holder != nil {
 		c.Found = fmt.Sprintf("%q leads under token %d, %d wait", ln.Holder.Owner, ln.Holder.Token, waiting)
 		if held := 1 + len(all) - waiting; held > 1 {
-			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held, ln.Holder.Owner, ln.Holder.Token, waiting)
+			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held,
+				ln.Holder.Owner, ln.Holder.Token, waiting)
 		}
 		all = append([]driver.Entry{*ln.Holder}, all...)
 	}
@@ -205,7 +207,8 @@ func (p *examination) ttls(ctx context.Context) []Check {
 		case got < t.ask:
 			c.Level, c.Advice = driver.Failed, "it grants less than was asked for: no lease can be trusted there"
 		case got > t.ask && c.Level == driver.Fine && t.what == "asked":
-			c.Level, c.Advice = driver.Warning, fmt.Sprintf("count with %v: after a crash nobody leads for that long", got)
+			c.Level, c.Advice = driver.Warning,
+				fmt.Sprintf("count with %v: after a crash nobody leads for that long", got)
 		}
 	}
 	c.Found = strings.Join(words, "; ")
@@ -220,9 +223,11 @@ func (p *examination) left(ctx context.Context) Check {
 	found, err := remains(ctx, p.st, p.name, p.run)
 	switch {
 	case err != nil:
-		c.Level, c.Found, c.Advice = driver.Warning, "not found out: "+err.Error(), "what there is goes with its lease, within a minute"
+		c.Level, c.Found, c.Advice = driver.Warning, "not found out: "+err.Error(),
+			"what there is goes with its lease, within a minute"
 	case len(found) > 0:
-		c.Level, c.Found, c.Advice = driver.Warning, strings.Join(found, ", "), "it goes with its lease, within a minute"
+		c.Level, c.Found, c.Advice = driver.Warning, strings.Join(found, ", "),
+			"it goes with its lease, within a minute"
 	}
 	return c
 }

@@ -99,7 +99,8 @@ func (j *judge) shows(want ack, ln driver.Line) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if got.before(want) && len(j.lost) < 100 {
-		j.lost = append(j.lost, fmt.Sprintf("write %d under token %d was acknowledged, but then the store showed write %d under token %d",
+		j.lost = append(j.lost, fmt.Sprintf("write %d under token %d was acknowledged, but then the store showed "+
+			"write %d under token %d",
 			want.n, want.token, got.n, got.token))
 	}
 	if got.before(j.shown) && len(j.lost) < 100 {

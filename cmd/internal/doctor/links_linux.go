@@ -12,7 +12,8 @@ import (
 )
 
 // errNames says that TLS keeps our proxies out.
-var errNames = errors.New("its servers' certificates have different names, and none that all of them have: give one by server-name=")
+var errNames = errors.New("its servers' certificates have different names, and none that all of them have: give " +
+	"one by server-name=")
 
 // errElsewhere says that clients go to addresses which the store tells them, past our proxies.
 var errElsewhere = errors.New("its servers tell clients other addresses to go to")

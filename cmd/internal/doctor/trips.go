@@ -71,9 +71,11 @@ func (p *examination) trip(ctx context.Context, what string, do func(context.Con
 	c.Figures = map[string]float64{"p50_ms": ms(p50), "p99_ms": ms(p99), "n": float64(len(took))}
 	switch {
 	case p50 > limit:
-		c.Level, c.Advice = driver.Failed, fmt.Sprintf("with a ttl of %v a call may take %v: raise --ttl to %v at least, or come nearer", p.o.TTL, limit, (20*p50).Round(time.Second))
+		c.Level, c.Advice = driver.Failed, fmt.Sprintf("with a ttl of %v a call may take %v: raise --ttl to %v "+
+			"at least, or come nearer", p.o.TTL, limit, (20*p50).Round(time.Second))
 	case p99 > limit/2:
-		c.Level, c.Advice = driver.Warning, fmt.Sprintf("with a ttl of %v a call may take %v: a longer --ttl loses fewer terms", p.o.TTL, limit)
+		c.Level, c.Advice = driver.Warning, fmt.Sprintf("with a ttl of %v a call may take %v: a longer --ttl "+
+			"loses fewer terms", p.o.TTL, limit)
 	}
 	return c
 }

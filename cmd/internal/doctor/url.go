@@ -112,13 +112,15 @@ func Transport(rawURL string) (Check, bool) {
 	case u.secure(query):
 		c.Found = fmt.Sprintf("TLS, with %s", who)
 		if u.user == "" {
-			c.Level, c.Advice = driver.Warning, "whoever reaches the port may write: ask for client certificates or for a user"
+			c.Level, c.Advice = driver.Warning,
+				"whoever reaches the port may write: ask for client certificates or for a user"
 			c.Found += " and no certificate of our own"
 		}
 	case u.loopback():
 		c.Found = "plain text on loopback, with " + who
 	default:
-		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who, "use "+u.secured()+": whoever is on the way can read and forge renewals, and passwords"
+		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who,
+			"use "+u.secured()+": whoever is on the way can read and forge renewals, and passwords"
 	}
 	return c, true
 }

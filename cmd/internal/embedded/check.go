@@ -55,14 +55,16 @@ func checkData(ctx context.Context, data string) error {
 		return damaged(data, logDir, err)
 	}
 	if logged < applied {
-		return damaged(data, logDir, fmt.Errorf("it ends at entry %d, and the data has already taken up entry %d", logged, applied))
+		return damaged(data, logDir, fmt.Errorf("it ends at entry %d, and the data has already taken up entry %d",
+			logged, applied))
 	}
 	return nil
 }
 
 // damaged says what is, and what to do.
 func damaged(data, what string, err error) error {
-	return fmt.Errorf("%s is damaged: %w; nothing was changed: put %s back from a backup, or move it away to begin anew "+
+	return fmt.Errorf("%s is damaged: %w; nothing was changed: put %s back from a backup, or move it away to "+
+		"begin anew "+
 		"(tokens then start afresh)", what, err, data)
 }
 

@@ -91,7 +91,8 @@ func obey(n *Node, c *clientv3.Client, word []string) string {
 }
 
 func newClient(n *Node) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{Endpoints: []string{n.Endpoint()}, DialOptions: DialOptions(), Logger: zap.NewNop()})
+	return clientv3.New(clientv3.Config{Endpoints: []string{n.Endpoint()}, DialOptions: DialOptions(),
+		Logger: zap.NewNop()})
 }
 
 // child is such a process.
@@ -143,7 +144,7 @@ func (c *child) line() string {
 	return c.out.Text()
 }
 
-// opened waits until it has opened the store, and tells whether it hosts.
+// opened waits until it has opened the store, and says whether it hosts.
 func (c *child) opened() bool {
 	c.t.Helper()
 	got := c.line()

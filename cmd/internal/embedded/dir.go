@@ -40,7 +40,8 @@ func DefaultDir() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the embedded store: neither XDG_STATE_HOME nor HOME is set: name a directory")
+		return "", fmt.Errorf("no place for the embedded store: neither XDG_STATE_HOME nor HOME is set: name a " +
+			"directory")
 	}
 	return filepath.Join(home, ".local", "state", "primacy"), nil
 }
@@ -120,7 +121,8 @@ func (d *dir) ours() error {
 		// Torn by a crash, or being written by the host. The host writes it again.
 	case err == nil:
 		return fmt.Errorf("embedded store %s: %s says %q, and this primacy knows only %q: "+
-			"use the version that made it, or choose another directory", d.name, storeName, firstLine(text), firstLine([]byte(storeText)))
+			"use the version that made it, or choose another directory", d.name, storeName, firstLine(text),
+			firstLine([]byte(storeText)))
 	case !errors.Is(err, fs.ErrNotExist):
 		return d.unusable(err)
 	}
@@ -136,7 +138,8 @@ func (d *dir) ours() error {
 		if text, err := os.ReadFile(d.path(storeName)); err == nil && string(text) == storeText {
 			return nil
 		}
-		return fmt.Errorf("embedded store %s: the directory is in use by something else (it holds %q): choose an empty one",
+		return fmt.Errorf("embedded store %s: the directory is in use by something else (it holds %q): choose an "+
+			"empty one",
 			d.name, e.Name())
 	}
 	return nil

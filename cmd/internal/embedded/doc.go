@@ -4,7 +4,7 @@
 // Every process on the machine that opens the same directory shares it. One of them, whoever holds
 // the exclusive lock on DIR/primacy.lock, hosts etcd in its own process and listens on a private
 // unix socket in the directory; there is no TCP port. The others are clients of that socket, and
-// each has a caretaker that tries for the lock. The kernel lets go of the lock when the host ends,
+// each tries for the lock in the background. The kernel lets go of the lock when the host ends,
 // however it ends, so another process takes over: it opens the same data and listens on the same
 // path, and clients come back by themselves. Revisions go on from where they were, so fencing
 // tokens keep growing. Leases survive too, and start their full TTL afresh at each take-over, as

@@ -323,7 +323,8 @@ func TestNothingLeaks(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			stacks := make([]byte, 1<<20)
-			t.Fatalf("goroutines: %d, then %d; files: %d, then %d\n%s", routines, runtime.NumGoroutine(), files, openFiles(t),
+			t.Fatalf("goroutines: %d, then %d; files: %d, then %d\n%s", routines, runtime.NumGoroutine(), files,
+				openFiles(t),
 				stacks[:runtime.Stack(stacks, true)])
 		}
 	}

@@ -40,7 +40,7 @@ func (l *lock) try() (bool, error) {
 			// The file may have been replaced just before: a lock on a file that has no name
 			// excludes nobody.
 			if err := l.check(); err != nil {
-				l.free()
+				l.release()
 				return false, err
 			}
 			return true, nil
@@ -52,7 +52,7 @@ func (l *lock) try() (bool, error) {
 	}
 }
 
-// check tells whether the file still stands under its name.
+// check says whether the file still stands under its name.
 func (l *lock) check() error {
 	have, err := l.file.Stat()
 	if err != nil {
@@ -83,8 +83,8 @@ func (l *lock) holder() string {
 	return "?"
 }
 
-func (l *lock) free()  { syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) }
-func (l *lock) close() { l.file.Close() }
+func (l *lock) release() { syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) }
+func (l *lock) close()   { l.file.Close() }
 
 func ownerOf(info fs.FileInfo) (int, bool) {
 	s, ok := info.Sys().(*syscall.Stat_t)

@@ -76,7 +76,8 @@ func (r *result) read(text string) error {
 	case r.lines == 0:
 		return errors.New("the harness printed no table")
 	case r.rowsHad != r.lines*len(rows):
-		return fmt.Errorf("the harness's table has changed: got %d of %d rows for %d lines of candidates", r.rowsHad, r.lines*len(rows), r.lines)
+		return fmt.Errorf("the harness's table has changed: got %d of %d rows for %d lines of candidates", r.rowsHad,
+			r.lines*len(rows), r.lines)
 	case r.faults == 0 || r.terms == 0:
 		return fmt.Errorf("%d faults and %d terms prove nothing", r.faults, r.terms)
 	}

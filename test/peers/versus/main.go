@@ -120,7 +120,9 @@ func versus(ctx context.Context, o options) (ok bool, err error) {
 		}
 	}
 	fmt.Print(table(results))
-	fmt.Printf("\nSeed %d, %v each. Primacy's row is of two lines of candidates, %s and its library, under the same faults; "+
-		"What is done after a claim was deleted by hand is no overlap before the TTL has passed, and its writes are among the stale ones.\n", o.seed, o.lasting, "`primacy run`")
+	fmt.Printf("\nSeed %d, %v each. Primacy's row is of two lines of candidates, %s and its library, under the "+
+		"same faults; "+
+		"What is done after a claim was deleted by hand is no overlap before the TTL has passed, and its writes "+
+		"are among the stale ones.\n", o.seed, o.lasting, "`primacy run`")
 	return ok, nil
 }

@@ -63,7 +63,8 @@ func newArena(t testing.TB, kind string, etcd *etcdtest.Server, n int) *arena {
 
 func (a *arena) start(w *worker) {
 	a.Helper()
-	cmd := exec.Command(os.Args[0], "--kind", a.kind, "--endpoints", w.proxy.Addr(), "--name", "job", "--id", w.id, "--ttl", testTTL.String(),
+	cmd := exec.Command(os.Args[0], "--kind", a.kind, "--endpoints", w.proxy.Addr(), "--name", "job", "--id", w.id,
+		"--ttl", testTTL.String(),
 		"--acts", a.path("acts"), "--writes", a.path("writes"), "--sink", a.path("sink"))
 	cmd.Env = append(os.Environ(), workerEnv+"=1")
 	w.log = &bytes.Buffer{}

@@ -116,7 +116,8 @@ func (p *clientGo) token(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != p.identity || lease.Spec.LeaseTransitions == nil {
+	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != p.identity ||
+		lease.Spec.LeaseTransitions == nil {
 		return 0, fmt.Errorf("the lease is not ours")
 	}
 	return uint64(lease.CreationTimestamp.Unix())<<transitionBits | uint64(*lease.Spec.LeaseTransitions), nil

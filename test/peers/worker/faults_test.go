@@ -62,7 +62,8 @@ func overlaps(acts []act) []safety.Overlap {
 		all = append(all, safety.Act{At: time.Duration(x.at), Token: x.token, Who: x.id})
 	}
 	_, pieces := safety.Terms("job", all, pause)
-	return slices.DeleteFunc(safety.Overlaps(pieces), func(o safety.Overlap) bool { return o.Older.Token == o.Younger.Token })
+	return slices.DeleteFunc(safety.Overlaps(pieces),
+		func(o safety.Overlap) bool { return o.Older.Token == o.Younger.Token })
 }
 
 // longest returns the longest of overlaps, and all together.

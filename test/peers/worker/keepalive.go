@@ -56,7 +56,8 @@ func standKeepAlive(ctx context.Context, c *candidate) error {
 var errLeaseLost = errors.New("lease lost while waiting")
 
 // claim puts the key as soon as it is absent, and returns its create revision.
-func claim(ctx context.Context, c *candidate, client *clientv3.Client, lease clientv3.LeaseID, lost <-chan struct{}) (uint64, error) {
+func claim(ctx context.Context, c *candidate, client *clientv3.Client, lease clientv3.LeaseID,
+	lost <-chan struct{}) (uint64, error) {
 	for {
 		limited, cancel := context.WithTimeout(ctx, askLimit)
 		got, err := client.Txn(limited).If(clientv3.Compare(clientv3.CreateRevision(c.name), "=", 0)).

@@ -62,7 +62,8 @@ func (e *etcdLeases) Get(ctx context.Context, name string, _ metav1.GetOptions) 
 	return lease, nil
 }
 
-func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease,
+	_ metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	lease = lease.DeepCopy()
 	lease.CreationTimestamp = metav1.Now()
 	stored, ok, err := e.put(ctx, lease, 0)
@@ -72,21 +73,25 @@ func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease, _ 
 	return stored, err
 }
 
-func (e *etcdLeases) Update(ctx context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (e *etcdLeases) Update(ctx context.Context, lease *coordinationv1.Lease,
+	_ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	revision, err := strconv.ParseInt(lease.ResourceVersion, 10, 64)
 	if err != nil || revision <= 0 {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q: want that of the lease that was read", lease.ResourceVersion))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q: want that of the lease that was read",
+			lease.ResourceVersion))
 	}
 	stored, ok, err := e.put(ctx, lease, revision)
 	if err == nil && !ok {
-		err = apierrors.NewConflict(leaseResource, lease.Name, fmt.Errorf("resourceVersion %d is not the newest", revision))
+		err = apierrors.NewConflict(leaseResource, lease.Name,
+			fmt.Errorf("resourceVersion %d is not the newest", revision))
 	}
 	return stored, err
 }
 
 // put stores the lease if its key's mod revision is the one given, 0 for a key that is absent, and
 // says whether it is.
-func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revision int64) (*coordinationv1.Lease, bool, error) {
+func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revision int64) (*coordinationv1.Lease,
+	bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.limit)
 	defer cancel()
 	stored := lease.DeepCopy()
@@ -96,7 +101,8 @@ func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revis
 		return nil, false, err
 	}
 	key := e.key(lease.Name)
-	got, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(text))).Commit()
+	got, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=",
+		revision)).Then(clientv3.OpPut(key, string(text))).Commit()
 	if err != nil || !got.Succeeded {
 		return nil, false, err
 	}

@@ -41,7 +41,8 @@ type flags struct {
 	workers  int
 }
 
-const usage = "usage: run [-for 1m | -seeds N | -seed N] [-first N] [-store NAME|all] [-drift within|beyond] [-workers N]"
+const usage = "usage: run [-for 1m | -seeds N | -seed N] [-first N] [-store NAME|all] [-drift within|beyond] " +
+	"[-workers N]"
 
 func parse(args []string) (flags, error) {
 	var f flags
@@ -135,7 +136,8 @@ func replay(f flags, drift sim.Drift, out io.Writer) int {
 // the same fault.
 func explain(out io.Writer, f flags, failure *sim.Failure) {
 	fmt.Fprintf(out, "\nVIOLATION in seed %d: %v\n", failure.Seed, failure.Violation)
-	fmt.Fprintf(out, "play it again: go run ./test/sim/run -store %s -drift %s -seed %d\n", f.store, f.drift, failure.Seed)
+	fmt.Fprintf(out, "play it again: go run ./test/sim/run -store %s -drift %s -seed %d\n", f.store, f.drift,
+		failure.Seed)
 	small, _ := sim.Shrink(failure.Plan, 4000)
 	w, tl := &sim.World{}, &sim.Timeline{}
 	defer w.Close()
@@ -156,7 +158,8 @@ func progress(errs io.Writer, began time.Time, f flags) func(sim.Counts) {
 		}
 		last = time.Now()
 		took := time.Since(began)
-		fmt.Fprintf(errs, "%s%v: %d seeds, %.0f a second, %d terms, %d violations", clearLine(errs), took.Round(time.Second),
+		fmt.Fprintf(errs, "%s%v: %d seeds, %.0f a second, %d terms, %d violations", clearLine(errs),
+			took.Round(time.Second),
 			c.Seeds, float64(c.Seeds)/took.Seconds(), c.Terms, c.Violations)
 	}
 }
@@ -183,7 +186,8 @@ func table(out io.Writer, c sim.Counts, took time.Duration) {
 		fmt.Fprintf(out, "%-58s %12v  %s\n", name, value, strings.TrimSpace(fmt.Sprintln(more...)))
 	}
 	virtual := time.Duration(c.Virtual)
-	row("seeds", c.Seeds, fmt.Sprintf("%.0f a second, in %v", float64(c.Seeds)/took.Seconds(), took.Round(time.Millisecond)))
+	row("seeds", c.Seeds, fmt.Sprintf("%.0f a second, in %v", float64(c.Seeds)/took.Seconds(),
+		took.Round(time.Millisecond)))
 	row("virtual time", fmt.Sprintf("%.1f days", virtual.Hours()/24))
 	row("events", c.Events)
 	row("terms", c.Terms, "hand-overs", c.HandOvers)

@@ -2,6 +2,8 @@ package embedded
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -15,15 +17,17 @@ import (
 // lease may be shorter.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
+		Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2,
+			MaxDelay: 200 * time.Millisecond},
 		MinConnectTimeout: time.Second,
 	})}
 }
 
-// awaitAnswer tells whether a host answered before ctx ended. To connect proves nothing: the kernel
+// awaitAnswer says whether a host answered before ctx ended. To connect proves nothing: the kernel
 // accepts connections for a process that is frozen.
 func awaitAnswer(ctx context.Context, endpoint string) bool {
-	conn, err := grpc.NewClient(endpoint, append(DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient(endpoint, append(DialOptions(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		return false
 	}
@@ -40,4 +44,19 @@ func awaitAnswer(ctx context.Context, endpoint string) bool {
 		}
 	}
 	return false
+}
+
+// Reach returns where the store in directory path answers while some process hosts it, for an etcd
+// client of a process that will never host it itself; done is to be called when that is closed. It
+// looks at nothing and changes nothing.
+func Reach(path string) (endpoint string, done func(), err error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", nil, fmt.Errorf("embedded store %s: %w", path, err)
+	}
+	d := &dir{name: abs}
+	if d.at, d.file, err = shortPath(abs, socketName); err != nil {
+		return "", nil, fmt.Errorf("embedded store %s: %w", abs, err)
+	}
+	return d.endpoint(), d.close, nil
 }
