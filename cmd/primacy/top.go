@@ -138,7 +138,7 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 	return src
 }
 
-func termOf(r primacy.Reign) top.Term {
+func termOf(r primacy.TermRecord) top.Term {
 	t := top.Term{Token: r.Token, ID: r.ID, From: r.From, To: r.To, Reason: string(r.Reason), By: r.By, Text: r.Text, Heir: r.Heir}
 	if r.Gap != nil {
 		t.Gap = *r.Gap
