@@ -7,12 +7,12 @@ SHELL := bash
 # compiler, servers that are stores or stand behind a fence (redis-tools holds the server's program), proxies that follow a leader, the parser of alert rules. No
 # service is started.
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
-TORTURE  := github.com/primacy-go/primacy/cmd/torture
+TORTURE  := github.com/primacy-go/primacy/test/torture
 P        := github.com/primacy-go/primacy
-PLAIN    := ./internal/etcdtest ./sim ./sim/run ./sim/mutations ./spec
+PLAIN    := ./internal/etcdtest $(P)/test/sim $(P)/test/sim/run $(P)/test/mutations $(P)/test/spec
 RACED    := $(P)/concurrency $(P)/cmd/internal/supervise $(P)/etcdstore $(P) $(P)/pgstore $(P)/redisstore $(P)/zkstore $(P)/redlockstore
-PROGRAMS := $(TORTURE) $(P)/cmd/primacy $(P)/cmd/interop $(P)/cmd/failover $(P)/cmd/examples $(P)/cmd/fencetest
-REST     := $$(printf '%s\n' $$(go list ./... | grep -v -e /internal/etcdtest -e '/sim$$' -e /sim/) $$(cd cmd && go list ./...) | grep -vx $(addprefix -e ,$(RACED) $(PROGRAMS) $(P)/spec))
+PROGRAMS := $(TORTURE) $(P)/cmd/primacy $(P)/test/interop $(P)/test/failover $(P)/test/examples $(P)/test/fencetest
+REST     := $$(printf '%s\n' $$(go list ./... | grep -v -e /internal/etcdtest) $$(cd cmd && go list ./...) $$(cd test && go list ./bench/...) | grep -vx $(addprefix -e ,$(RACED) $(PROGRAMS)))
 SIMS     := ^(TestStress|TestSimulated|TestTheSimulation)
 FEW      := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1
 CROWD    := ^TestAThousandWaiters$$
@@ -40,13 +40,12 @@ test: tools check ## everything that must hold: conformance, real stores, real p
 	wait $$programs && exit $$raced
 
 race: tools ## all tests under the race detector, some 20 minutes
-	go test -race -timeout 30m -p 3 -parallel 4 -skip '$(CROWD)' ./... $$(cd cmd && go list ./...)
+	go test -race -timeout 30m -p 3 -parallel 4 -skip '$(CROWD)' ./... $$(cd cmd && go list ./...) $$(cd test && go list ./... | grep -v /peers)
 
 check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
 	go vet ./... && (cd cmd && go vet ./...)
-	cd peers && GOWORK=off go vet ./versus
-	cd bench && GOWORK=off go vet ./... && GOWORK=off go test ./...
+	cd test && go vet $$(go list ./... | grep -v /peers/worker)
 
 oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
@@ -59,26 +58,26 @@ conformance: tools ## the conformance suite on real servers of each store, COUNT
 	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore ./pgstore ./redisstore ./zkstore ./redlockstore ./registerstore
 
 torture: tools ## real processes and a real cluster under real faults, FOR (default 10m)
-	cd cmd && TORTURE_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run 'TestTorture$$' ./torture
+	cd test && TORTURE_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run 'TestTorture$$' ./torture
 
 torture-all: tools ## the same, and every other torture test for longer
-	cd cmd && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
+	cd test && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
 
 stores: tools ## PostgreSQL, Redis, its quorum and ZooKeeper: their own faults at length, then ROUNDS faults of real processes on each (default 24), and all at once FOR (default 5m)
 	PRIMACY_PG_LONG=1 PRIMACY_ZK=all TORTURE_REDIS=1 PRIMACY_REDLOCK_JUDGE=60s go test -count=1 -p 1 -timeout 40m ./internal/zktest ./pgstore ./redisstore ./redlockstore ./zkstore
 	REGISTER_SEEDS=2000 go test -count=1 -timeout 30m -run '^TestNeverTwo$$' ./registerstore
-	cd cmd && TORTURE_ROUNDS=$${ROUNDS:-24} go test -count=1 -timeout 60m -v -run 'TestRunOnStores$$' ./torture
-	cd cmd && TORTURE_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestTortureOnStores$$' ./torture
+	cd test && TORTURE_ROUNDS=$${ROUNDS:-24} go test -count=1 -timeout 60m -v -run 'TestRunOnStores$$' ./torture
+	cd test && TORTURE_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestTortureOnStores$$' ./torture
 
 locks: tools ## histories of locks from 8 processes under faults, judged by porcupine: FOR each kind (default 5m)
 	for kind in mutex rw semaphore; do \
-		(cd cmd && LOCKS_KIND=$$kind LOCKS_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestLockHistories$$' ./torture) || exit 1; done
+		(cd test && LOCKS_KIND=$$kind LOCKS_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestLockHistories$$' ./torture) || exit 1; done
 
 crowd: tools ## a thousand waiters on one lock: what a release costs, beside etcd's own mutex
-	cd cmd && go test -count=1 -timeout 5m -v -run TestAThousandWaiters ./interop
+	cd test && go test -count=1 -timeout 5m -v -run TestAThousandWaiters ./interop
 
 failover: tools ## a service on three machines behind HAProxy, ROUNDS faults of its leader (default 20): its clients never reach two
-	cd cmd && FAILOVER_CONTROL=1 FAILOVER_ROUNDS=$${ROUNDS:-20} go test -count=1 -timeout 60m -v -run TestFailover ./failover
+	cd test && FAILOVER_CONTROL=1 FAILOVER_ROUNDS=$${ROUNDS:-20} go test -count=1 -timeout 60m -v -run TestFailover ./failover
 
 cron: tools ## 50 jobs at second granularity on 5 processes that are killed, FOR (default 10m): every instant once, or lost and its policy followed
 	cd cmd && CRON_SEEDS=60 go test -count=1 -timeout 60m -run 'TestSimul|Forgets' ./internal/cron
@@ -93,8 +92,8 @@ image: ## the program of the container image is static and needs nothing beside 
 release-test: ## a release made twice is the same, and what it installs works
 	scripts/release_test.sh
 
-bench: tools ## ours beside etcd's own package, by the clock, 10 minutes; BENCH="-rows 6,10" for some rows (bench/README.md)
-	cd bench && GOWORK=off go run . $(BENCH)
+bench: tools ## ours beside etcd's own package, by the clock, 10 minutes; BENCH="-rows 6,10" for some rows (test/bench/README.md)
+	go run ./test/bench $(BENCH)
 
 spurious: ## terms lost for nothing by TTL: idle, under load, and when etcd's leader is killed, MINUTES each (default 10)
 	SPURIOUS_MINUTES=$${MINUTES:-10} SPURIOUS_KILLS=15 go test -count=1 -v -timeout 2h -run TestSpuriousLosses ./etcdstore
@@ -102,23 +101,23 @@ spurious: ## terms lost for nothing by TTL: idle, under load, and when etcd's le
 upstream: ## etcd's own tests of its concurrency package against ours, TIMES (default 1)
 	UPSTREAM=$${TIMES:-1} go test -count=1 -timeout 60m -v ./concurrency/upstreamtest
 
-sim: ## the deterministic simulation, FOR (default 10m); go run ./sim/run -seed N replays one seed
-	go run ./sim/run -for $${FOR:-10m}
+sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
+	go run ./test/sim/run -for $${FOR:-10m}
 
 mutations: ## each rule taken out of the library in turn: a test must notice
-	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 60m -v ./sim/mutations
+	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 60m -v ./test/mutations
 
 spec: tools ## the protocol, model-checked: all rules hold, and what goes wrong without each
-	go run ./spec -j 2
+	go run ./test/spec -j 2
 
 fence: tools ## the fences against real servers
-	go test $(RACE) -timeout 3m ./fence/... ./cmd/fencetest
+	go test $(RACE) -timeout 3m ./fence/... ./test/fencetest
 
 versus: tools ## the same torture with ours, etcd's own package, a bare keepalive and client-go as candidates, FOR each (default 2m)
-	cd peers && GOWORK=off go run ./versus -for $${FOR:-2m}
+	cd test/peers && go run ./versus -for $${FOR:-2m}
 
 peers: ## the tests of the other libraries' workers
-	cd peers && GOWORK=off go vet ./... && GOWORK=off go test -timeout 10m ./...
+	cd test && go vet ./peers/... && go test -timeout 10m ./peers/...
 
 lint: ## golangci-lint with .golangci.yml
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run ./...

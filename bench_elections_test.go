@@ -16,7 +16,7 @@ import (
 // crowdSession returns a session whose lease outlasts the benchmark.
 func crowdSession(b *testing.B, store driver.Store, id string) *Session {
 	b.Helper()
-	s, err := NewSession(store, Options{ID: id, TTL: 5 * time.Minute})
+	s, err := NewSession(store, &Options{ID: id, TTL: 5 * time.Minute})
 	if err != nil {
 		b.Fatal(err)
 	}

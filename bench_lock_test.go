@@ -12,6 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/core"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/memstore"
 )
@@ -42,7 +43,7 @@ func benchStores(b *testing.B, f func(b *testing.B, open func() driver.Store)) {
 // benchSession is a session on the real clock.
 func benchSession(b *testing.B, on driver.Store, id string) *Session {
 	b.Helper()
-	s, err := NewSession(on, Options{ID: id})
+	s, err := NewSession(on, &Options{ID: id})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -67,15 +68,11 @@ func lockOnce(b *testing.B, m *Mutex) {
 // BenchmarkLock is one goroutine that nobody is in the way of.
 func BenchmarkLock(b *testing.B) {
 	benchStores(b, func(b *testing.B, open func() driver.Store) {
-		for _, keep := range []bool{false, true} {
-			b.Run(fmt.Sprintf("keep=%v", keep), func(b *testing.B) {
-				m := benchSession(b, open(), "a").MutexWith("x", MutexOptions{Keep: keep})
-				lockOnce(b, m)
-				b.ReportAllocs()
-				for b.Loop() {
-					lockOnce(b, m)
-				}
-			})
+		m := benchSession(b, open(), "a").Mutex("x", nil)
+		lockOnce(b, m)
+		b.ReportAllocs()
+		for b.Loop() {
+			lockOnce(b, m)
 		}
 	})
 }
@@ -90,7 +87,7 @@ func BenchmarkLockContended(b *testing.B) {
 				left.Store(int64(b.N))
 				b.ReportAllocs()
 				for p := range n {
-					m := benchSession(b, open(), fmt.Sprint("p", p)).Mutex("x")
+					m := benchSession(b, open(), fmt.Sprint("p", p)).Mutex("x", nil)
 					for range 8 {
 						wg.Go(func() {
 							for left.Add(-1) >= 0 {
@@ -105,9 +102,9 @@ func BenchmarkLockContended(b *testing.B) {
 	})
 }
 
-// BenchmarkLockHandedOn is what a hand-over inside a process costs by itself: nobody else waits, and the store is not asked.
+// BenchmarkLockHandedOn is what a hand-over inside a process costs: the store is asked as seldom as possible.
 func BenchmarkLockHandedOn(b *testing.B) {
-	m := benchSession(b, memstore.New(memstore.Options{}), "a").MutexWith("x", MutexOptions{Keep: true})
+	m := benchSession(b, memstore.New(memstore.Options{}), "a").Mutex("x", &MutexOptions{Turns: core.MaxTurns})
 	var wg sync.WaitGroup
 	var left atomic.Int64
 	left.Store(int64(b.N))

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/primacy-go/primacy/internal/core"
 )
@@ -14,7 +13,7 @@ import (
 // stops the work when the term ends, waits for it, gives the claim up, and stands again.
 type Candidate struct {
 	e *Election
-	o CandidateOptions
+	o CampaignOptions
 
 	mu      sync.Mutex
 	running bool
@@ -24,26 +23,10 @@ type Candidate struct {
 	subs    map[*candidateFeed]struct{}
 }
 
-// CandidateOptions of a candidate. The zero value works.
-type CandidateOptions struct {
-	Value []byte // what observers see; Term.Proclaim replaces it
-	Once  bool   // Run returns after one term, with the *EndedError if it was lost
-	// Priority lets this candidate take the lead from a leader whose own priority is smaller. Once it has stood in the line for Steady without a
-	// break, and has seen the same leader for as long, it asks for a hand-over, and asks again each time Steady has passed. The leader decides: its work
-	// stops, and then the name goes to this candidate, before those who came earlier. A leader of the same or a larger priority goes on, and so
-	// does one that entered by another program. Not negative; the default, 0, is that of [Election.Campaign] too: it never asks.
-	//
-	// A priority is the candidate's own and is kept nowhere, so it does not change who follows a leader that crashes: the oldest in the line does, and
-	// hands over later. A leader with a priority that was asked by hand to hand over takes the lead back, as soon as it has stood for Steady.
-	Priority int
-	// Steady is how long that is. Default three times the TTL.
-	Steady time.Duration
-}
-
 // Candidate returns a candidate for name; nil options are the zero value.
-func (s *Session) Candidate(name string, o *CandidateOptions) *Candidate {
+func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
 	if o == nil {
-		o = &CandidateOptions{}
+		o = &CampaignOptions{}
 	}
 	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
 }
@@ -56,34 +39,52 @@ func (s *Session) Candidate(name string, o *CandidateOptions) *Candidate {
 // run again in the next term this candidate wins, and its error is only logged. When ctx ends during a term Run returns what work
 // returned, otherwise the cause of ctx. ErrRefused and ErrInvalid end the loop; with a Priority, a store that cannot hand over is an ErrInvalid. A candidate runs once at a time.
 func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
+	return c.run(ctx, work, false)
+}
+
+// RunOnce is [Candidate.Run] for one term: when that is lost it returns the *EndedError.
+func (c *Candidate) RunOnce(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
+	return c.run(ctx, work, true)
+}
+
+func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) error, once bool) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
 	defer c.end()
-	o := c.step(core.Begin, nil, nil)
-	for {
-		if err := pause(ctx, o.Tries); err != nil {
-			c.step(core.NotWon, nil, nil)
+	var term *Term
+	var cause error // of the last term's end
+	step := func(e core.CandidateEvent) core.CandidateOrder {
+		switch e {
+		case core.Won:
+			return c.step(e, term, nil)
+		case core.TermLost, core.Finished:
+			return c.step(e, nil, cause)
+		}
+		return c.step(e, nil, nil)
+	}
+	wait := func(tries int) error {
+		if pause(ctx, tries) != nil {
 			return unreachableOr(ctx, "campaign for "+c.e.name, nil)
 		}
-		t, err := c.e.CampaignAs(ctx, c.o)
-		if err != nil {
-			c.step(core.NotWon, nil, nil)
-			return err
-		}
-		c.step(core.Won, t, nil)
-		lost, err := c.lead(ctx, t, work)
-		if lost == nil {
-			c.step(core.Finished, nil, t.stopping())
-			return err
-		}
-		c.step(core.TermLost, nil, lost)
-		if c.o.Once {
-			return lost
-		}
-		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", lost, "work", err)
-		o = c.step(core.Begin, nil, nil)
+		return nil
 	}
+	win := func() (_ *Term, err error) {
+		term, err = c.e.Campaign(ctx, &c.o)
+		return term, err
+	}
+	return core.RunCandidate(step, wait, win, func(t *Term) (lost, again bool, err error) {
+		cause, err = c.lead(ctx, t, work)
+		switch {
+		case cause == nil:
+			cause = t.stopping()
+			return false, false, err
+		case once:
+			return true, false, cause
+		}
+		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", cause, "work", err)
+		return true, true, nil
+	})
 }
 
 func (c *Candidate) begin() error {
@@ -167,10 +168,10 @@ func (c *Candidate) State() (CandidateState, *Term) {
 // CandidateEvent is a change in a candidate's life, or of the leader it follows.
 type CandidateEvent struct {
 	State  CandidateState
-	Term   *Term     // while it leads
-	Cause  error     // why the last term ended; nil before the first has
-	Leader *Standing // who leads now, as far as known
-	Missed int       // older events that a slow reader lost before this one
+	Term   *Term  // while it leads
+	Cause  error  // why the last term ended; nil before the first has
+	Leader *Entry // who leads now, as far as known
+	Missed int    // older events that a slow reader lost before this one
 }
 
 // Events yields the present state and then each change: elected, leader changed, deposed with the cause. A reader that is slow loses
@@ -237,7 +238,7 @@ const candidateFeedSize = 64
 // candidateFeed is one reader of a candidate's events.
 type candidateFeed struct {
 	*feed[CandidateEvent]
-	leader *Standing // as this reader's Observe has it; guarded by the candidate's mutex
+	leader *Entry // as this reader's Observe has it; guarded by the candidate's mutex
 }
 
 func (f *candidateFeed) push(ev CandidateEvent) {

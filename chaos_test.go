@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // TestChaos has three processes use two names by all means at once: locks kept and not, readers, tries, elections one by one and many, while
@@ -189,7 +189,7 @@ func (c *chaos) lock(s *Session, r *rand.Rand) {
 
 func (c *chaos) lockOnce(ctx context.Context, s *Session, r *rand.Rand) (t *Term, read bool, err error) {
 	name := chaosNames[r.IntN(2)]
-	m := s.MutexWith(name, MutexOptions{Turns: r.IntN(4), Keep: r.IntN(3) > 0})
+	m := s.Mutex(name, &MutexOptions{Turns: r.IntN(4)})
 	switch r.IntN(12) {
 	case 0:
 		t, err = s.RWMutex(name).RLock(ctx)
@@ -290,7 +290,7 @@ func (c *chaos) disturb(r *rand.Rand) {
 			c.remove(r, name)
 		case 2:
 			ctx, cancel := context.WithTimeout(c.ctx, time.Second)
-			_, _ = c.who[r.IntN(3)].Election(name).Ask(ctx, "chaos")
+			_, _ = c.who[r.IntN(3)].Election(name).Ask(ctx, Request{Reason: "chaos"})
 			cancel()
 		case 3:
 			id := fmt.Sprintf("s%d", r.IntN(3))
@@ -318,7 +318,7 @@ func (c *chaos) allIsFree() {
 	out := c.b.session("out", c.b.store, Options{})
 	for _, name := range chaosNames {
 		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
-		t, err := out.Mutex(name).Lock(ctx)
+		t, err := out.Mutex(name, nil).Lock(ctx)
 		cancel()
 		if err != nil {
 			line, _ := c.b.store.Line(context.Background(), name)

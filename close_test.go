@@ -147,7 +147,7 @@ func TestALoggerThatBlocksHoldsUpNothing(t *testing.T) {
 				release, done := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(done)
-					_ = s.Candidate("n", &CandidateOptions{Once: true}).Run(context.Background(), func(ctx context.Context, term *Term) error {
+					_ = s.Candidate("n", nil).RunOnce(context.Background(), func(ctx context.Context, term *Term) error {
 						<-release
 						return nil
 					})

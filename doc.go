@@ -19,7 +19,7 @@
 //		return err
 //	}
 //	defer store.Close()
-//	session, err := primacy.NewSession(store, primacy.Options{})
+//	session, err := primacy.NewSession(store, nil)
 //	if err != nil {
 //		return err
 //	}

@@ -20,19 +20,33 @@ type Election struct {
 // Name returns the election's name.
 func (e *Election) Name() string { return e.name }
 
-// Campaign stands in the line for the name and returns when this process leads. Value is what observers see beside the session's ID.
+// CampaignOptions of a campaign, or of each campaign of a [Candidate]. The zero value works.
+type CampaignOptions struct {
+	Value []byte // what observers see; Term.Proclaim replaces it
+	// Priority lets this candidate take the lead from a leader whose own priority is smaller. Once it has stood in the line for Steady without a
+	// break, and has seen the same leader for as long, it asks for a hand-over, and asks again each time Steady has passed. The leader decides: its work
+	// stops, and then the name goes to this candidate, before those who came earlier. A leader of the same or a larger priority goes on, and so
+	// does one that entered by another program. Not negative; the default, 0, is that of [Election.Campaign] too: it never asks.
+	//
+	// A priority is the candidate's own and is kept nowhere, so it does not change who follows a leader that crashes: the oldest in the line does, and
+	// hands over later. A leader with a priority that was asked by hand to hand over takes the lead back, as soon as it has stood for Steady.
+	Priority int
+	// Steady is how long that is. Default three times the TTL.
+	Steady time.Duration
+}
+
+// Campaign stands in the line for the name and returns when this process leads; nil options are the zero value.
 // When ctx ends before that, Campaign returns its cause at once; the place in the line is given up in the background. A claim that is
 // lost while it waits, with its lease or without, is entered again, at the end of the line. Campaigns of one process for one name
 // wait for each other. A store that does not answer is asked until ctx ends; ErrRefused is returned at once.
 //
 // The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller resigns the term once its
 // work has stopped; for the loop around that see [Candidate].
-func (e *Election) Campaign(ctx context.Context, value []byte) (*Term, error) {
-	return e.CampaignAs(ctx, CandidateOptions{Value: value})
-}
-
-// CampaignAs is [Election.Campaign] with a priority: see [CandidateOptions]. Once means nothing here.
-func (e *Election) CampaignAs(ctx context.Context, o CandidateOptions) (*Term, error) {
+func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, error) {
+	var o CampaignOptions
+	if opts != nil {
+		o = *opts
+	}
 	if err := errors.Join(CheckName(e.name), checkValue(o.Value)); err != nil {
 		return nil, err
 	}
@@ -59,8 +73,8 @@ func (e *Election) CampaignAs(ctx context.Context, o CandidateOptions) (*Term, e
 	return t, err
 }
 
-// Standing is one candidate in a line.
-type Standing struct {
+// Entry is one candidate in a line.
+type Entry struct {
 	ID    string // of its session; empty for a claim that another program entered
 	Token Token
 	Slots int  // of a lock: 0 exclusive, n a semaphore's, Unlimited a reader's
@@ -73,21 +87,21 @@ type Standing struct {
 // State is an election as the store showed it.
 type State struct {
 	Name     string
-	Leader   *Standing // nil: nobody leads
-	Waiting  []Standing
+	Leader   *Entry // nil: nobody leads
+	Waiting  []Entry
 	Revision uint64
 	AsOf     time.Time // when the store's answer came
 }
 
 // Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if nobody does. It needs no lease. It
 // asks until the store answers or ctx ends (ErrUnreachable).
-func (e *Election) Leader(ctx context.Context) (Standing, error) {
+func (e *Election) Leader(ctx context.Context) (Entry, error) {
 	st, err := e.State(ctx)
 	if err != nil {
-		return Standing{}, err
+		return Entry{}, err
 	}
 	if st.Leader == nil {
-		return Standing{}, ErrNoLeader
+		return Entry{}, ErrNoLeader
 	}
 	return *st.Leader, nil
 }
@@ -104,12 +118,6 @@ func (e *Election) State(ctx context.Context) (State, error) {
 		return err
 	})
 	return st, err
-}
-
-// Ask asks the present leader to resign: its term's context ends for ErrResigned, and it gives the name up once its work has stopped.
-// It returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody leads.
-func (e *Election) Ask(ctx context.Context, reason string) (Token, error) {
-	return e.ask(ctx, driver.Request{Reason: reason})
 }
 
 // freshness is how long Observe trusts that nothing has changed before it asks: a push that never comes is not a sign of peace.
@@ -173,7 +181,7 @@ func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	return stateOf(line), err
 }
 
-func sameLeader(a, b *Standing) bool {
+func sameLeader(a, b *Entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -183,17 +191,17 @@ func sameLeader(a, b *Standing) bool {
 func stateOf(l driver.Line) State {
 	st := State{Name: l.Name, Revision: l.Revision, AsOf: time.Now()}
 	if l.Holder != nil {
-		h := standingOf(*l.Holder)
+		h := entryOf(*l.Holder)
 		st.Leader = &h
 	}
 	for _, w := range l.Waiters {
-		st.Waiting = append(st.Waiting, standingOf(w))
+		st.Waiting = append(st.Waiting, entryOf(w))
 	}
 	return st
 }
 
-func standingOf(s driver.Standing) Standing {
-	return Standing{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
+func entryOf(s driver.Entry) Entry {
+	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
 }
 
 // List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease. A

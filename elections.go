@@ -14,7 +14,7 @@ import (
 )
 
 // Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed number of goroutines: at most four calls on
-// the store are under way, and nobody waits on a goroutine of his own. (A store that is no driver.Follower needs one for each name that waits.)
+// the store are under way, and nobody waits on a goroutine of his own.
 // All else is as with [Election.Campaign]: who leads asks [Term.Check], a place that is lost is taken again at the end of
 // the line, with a lost lease under the next one, and nothing is left behind. It is safe for concurrent use.
 //
@@ -117,9 +117,7 @@ func (es *Elections) Stand(names ...string) error {
 	}
 	es.mu.Unlock()
 	for i, name := range fresh {
-		if !es.queueUp(name, first+uint32(i)) {
-			es.s.unkeep(name) // the store hears nothing of who waits here
-		}
+		es.queueUp(name, first+uint32(i))
 	}
 	return nil
 }

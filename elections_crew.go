@@ -239,7 +239,7 @@ func (c *claim) entered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.job.calling = false
-	err = c.take(core.Enter, asked, got, err)
+	err = c.take(asked, got, err)
 	o := core.ClaimOrder{}
 	switch {
 	case c.next != nil:
@@ -256,55 +256,19 @@ func (c *claim) entered(asked, got driver.Place, err error) {
 	c.many.carry(c, o)
 }
 
-// followAll has the lease's news tell when places are held. A store that cannot is asked to wait, for each on a goroutine of its own.
+// followAll has the lease's news tell when places are held.
 func (es *Elections) followAll(l *lease, all jobs) {
-	f, ok := l.dl.(driver.Follower)
 	var places []driver.Place
 	for _, j := range all {
 		j.c.mu.Lock()
-		switch {
-		case j.seq != j.c.job.seq || j.c.core.Phase() != core.Waiting:
-		case ok:
+		if j.seq == j.c.job.seq && j.c.core.Phase() == core.Waiting {
 			places = append(places, j.c.place)
-		default:
-			j.c.job.calling = true
-			j.c.unfold()
-			go j.c.waitAlone()
 		}
 		j.c.mu.Unlock()
 	}
 	if len(places) > 0 {
-		f.Follow(places...)
+		l.dl.Follow(places...)
 	}
-}
-
-func (c *claim) waitAlone() {
-	o, err := c.call(c.l.ctx, core.ClaimOrder{Do: core.Await}, c.await)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.job.calling = false
-	if c.next != nil {
-		o, c.next = *c.next, nil
-	}
-	if isFinal(err) {
-		c.many.refused(c, err)
-	}
-	c.many.carry(c, o)
-}
-
-// woken hears that a place which is followed is held.
-func (c *claim) woken(p driver.Place) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.many == nil || p.ID != c.place.ID || c.core.Phase() != core.Waiting {
-		return
-	}
-	if !c.fits(core.Await, c.place, p) {
-		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again
-		return
-	}
-	c.place = p
-	c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 }
 
 // releaseAll gives places up, as release does for one.

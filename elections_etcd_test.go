@@ -29,7 +29,7 @@ func onEtcd(tb testing.TB, srv *etcdtest.Server, id string) *Session {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s, err := NewSession(store, Options{ID: id, TTL: 20 * time.Second})
+	s, err := NewSession(store, &Options{ID: id, TTL: 20 * time.Second})
 	if err != nil {
 		tb.Fatal(err)
 	}

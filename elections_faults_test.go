@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 func TestARefusedNameIsToldAndHurtsNoOther(t *testing.T) {

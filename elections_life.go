@@ -23,11 +23,11 @@ func (es *Elections) await(name string) uint32 {
 // turnOf is what waits for the seat of a stand.
 func (es *Elections) turnOf(no uint32) *localTurn { return &localTurn{many: es, stand: no} }
 
-// queueUp waits for the seat of a name among this process's own claims. It says whether it is free.
-func (es *Elections) queueUp(name string, no uint32) bool {
+// queueUp waits for the seat of a name among this process's own claims.
+func (es *Elections) queueUp(name string, no uint32) {
 	if es.s.takeSeat(seat{name: name}, es.turnOf(no)) {
 		es.turn(name, no)
-		return true
+		return
 	}
 	es.mu.Lock()
 	waits := es.names[name].no == no
@@ -35,7 +35,6 @@ func (es *Elections) queueUp(name string, no uint32) bool {
 	if !waits { // it was withdrawn before it waited here
 		es.s.quitSeat(seat{name: name}, es.turnOf(no))
 	}
-	return false
 }
 
 // turn hears that the seat of a name is that stand's.
@@ -114,7 +113,6 @@ func (es *Elections) newClaim(l *lease, name string) *claim {
 
 // enter makes the claim of a name, unless the lease is ending.
 func (es *Elections) enter(l *lease, name string) bool {
-	defer es.s.unkeep(name) // after the claim's lock
 	c := es.newClaim(l, name)
 	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
 	defer c.mu.Unlock()
@@ -126,7 +124,7 @@ func (es *Elections) enter(l *lease, name string) bool {
 	}
 	es.names[name] = stand{c: c, seated: true, began: st.began}
 	es.mu.Unlock()
-	if l.admit(c) {
+	if l.join(c) {
 		c.pass(core.ClaimOrder{Do: core.Enter})
 		return true
 	}

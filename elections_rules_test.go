@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // metered is a store that counts calls and places, and can keep Claims waiting.
@@ -24,7 +24,6 @@ type metered struct {
 
 type meteredLease struct {
 	driver.Lease
-	driver.Follower
 	s *metered
 }
 
@@ -33,8 +32,7 @@ func (s *metered) Grant(ctx context.Context, owner string, ttl time.Duration) (d
 	if err != nil {
 		return nil, err
 	}
-	f, _ := l.(driver.Follower)
-	return &meteredLease{l, f, s}, nil
+	return &meteredLease{l, s}, nil
 }
 
 func (l *meteredLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
@@ -109,23 +107,6 @@ func TestAStoreThatDoesNotAnswerIsNotHammeredByMany(t *testing.T) {
 		}
 		net.Set(drivertest.Faults{})
 		if won, _, _ := collect(t, es, 100); won[0].Check() != nil {
-			t.Error(won[0].Check())
-		}
-	})
-}
-
-func TestALockThatIsKeptIsGivenUpForElections(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		s := b.session("a", b.store, Options{})
-		term, err := s.MutexWith("n", MutexOptions{Keep: true}).Lock(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = term.Resign(context.Background()) // and kept
-		es := s.Elections(nil)
-		_ = es.Stand("n")
-		synctest.Wait()
-		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
 			t.Error(won[0].Check())
 		}
 	})
@@ -240,7 +221,7 @@ func TestElectionsOfATermAskedBeforeItWasYielded(t *testing.T) {
 		synctest.Wait()
 		_ = es2.Stand("n")
 		synctest.Wait()
-		asked, err := second.Election("n").Ask(context.Background(), "my turn")
+		asked, err := second.Election("n").Ask(context.Background(), Request{Reason: "my turn"})
 		if err != nil {
 			t.Fatal(err)
 		}

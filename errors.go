@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/core"
 )
 
 // Why a term ended. context.Cause of a term's context, Term.Check and Candidate events carry one of these, inside an
@@ -34,7 +33,7 @@ var (
 	// each other for ever: give it back, and lock it for writing.
 	ErrUpgrade = errors.New("held for reading by the caller, which cannot become writing")
 	// ErrNotStanding says that whom a name should be handed to does not wait in its line.
-	ErrNotStanding = driver.ErrNoHeir
+	ErrNotStanding = driver.ErrNoSuccessor
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a server too old.
 	ErrRefused = driver.ErrRefused
 )
@@ -67,20 +66,6 @@ func (e *EndedError) Error() string {
 
 // Unwrap returns the cause.
 func (e *EndedError) Unwrap() error { return e.Cause }
-
-func causeError(c core.Cause) error {
-	switch c {
-	case core.Expired:
-		return ErrExpired
-	case core.Deposed:
-		return ErrDeposed
-	case core.Transferred:
-		return ErrTransferred
-	case core.Closed:
-		return ErrClosed
-	}
-	return ErrResigned
-}
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("primacy: %w: %s", ErrInvalid, fmt.Sprintf(format, args...))

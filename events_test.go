@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // hear collects the events of a session, but for those of skip.
@@ -72,7 +72,7 @@ func TestEventsOfATermFromTheCampaignToItsEnd(t *testing.T) {
 		if got := time.Since(term.Since()); got != 0 {
 			t.Errorf("won %v ago, want now", got)
 		}
-		if _, err := other.Election("x").Ask(context.Background(), "upgrade"); err != nil {
+		if _, err := other.Election("x").Ask(context.Background(), Request{Reason: "upgrade"}); err != nil {
 			t.Fatal(err)
 		}
 		<-term.Context().Done()
@@ -200,7 +200,7 @@ func TestTalliesMissNothing(t *testing.T) {
 			t.Errorf("%d terms, want 500", n)
 		}
 		_ = s.Election(names[0]).s.Run(context.Background(), names[0], func(context.Context, *Term) error { return errors.New("broken") })
-		if _, err := s.Mutex("l").TryLock(context.Background()); err != nil {
+		if _, err := s.Mutex("l", nil).TryLock(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(s.Terms()); n != 500 {

@@ -16,14 +16,14 @@ import (
 func Example() {
 	ctx := context.Background()
 	store := memstore.New(memstore.Options{})
-	session, err := primacy.NewSession(store, primacy.Options{ID: "web-1"})
+	session, err := primacy.NewSession(store, &primacy.Options{ID: "web-1"})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer session.Close(ctx)
 
-	term, err := session.Election("billing/invoicer").Campaign(ctx, []byte("10.0.0.7:8080"))
+	term, err := session.Election("billing/invoicer").Campaign(ctx, &primacy.CampaignOptions{Value: []byte("10.0.0.7:8080")})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -45,7 +45,7 @@ func Example() {
 func ExampleSession_Run() {
 	ctx := context.Background()
 	store := memstore.New(memstore.Options{})
-	session, _ := primacy.NewSession(store, primacy.Options{})
+	session, _ := primacy.NewSession(store, nil)
 	defer session.Close(ctx)
 
 	terms := 0
@@ -70,7 +70,7 @@ func ExampleSession_Run() {
 func ExampleElection_Observe() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{ID: "web-1"})
+	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), &primacy.Options{ID: "web-1"})
 	defer session.Close(context.WithoutCancel(ctx))
 	election := session.Election("db")
 
@@ -97,7 +97,7 @@ func ExampleSession_Elections() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	store := memstore.New(memstore.Options{})
-	session, _ := primacy.NewSession(store, primacy.Options{ID: "worker-1"})
+	session, _ := primacy.NewSession(store, &primacy.Options{ID: "worker-1"})
 	defer session.Close(context.WithoutCancel(ctx))
 
 	shards := session.Elections(nil)

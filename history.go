@@ -10,17 +10,17 @@ import (
 
 // Reign is one term of an election, as its history has it. Its times are of the wall clock of whoever wrote them: they are for people, and decide nothing.
 type Reign struct {
-	Name   string         `json:"name"`
-	Token  Token          `json:"token"`
-	ID     string         `json:"id,omitempty"`    // of the session that led; empty if it is not known
-	Value  []byte         `json:"value,omitempty"` // announced; none if it had more than 512 bytes
-	From   time.Time      `json:"from,omitzero"`   // zero: not known
-	To     time.Time      `json:"to,omitzero"`     // zero: it leads, or nobody said
-	Reason Reason         `json:"reason"`
-	By     string         `json:"by,omitempty"`   // the ID of who asked for its end
-	Text   string         `json:"text,omitempty"` // why, in words; at most 512 bytes
-	Heir   string         `json:"heir,omitempty"` // the ID to which it was handed over
-	Gap    *time.Duration `json:"gap,omitempty"`  // in which nobody led before it, as far as the two clocks agree; nil: not known
+	Name   string
+	Token  Token
+	ID     string    // of the session that led; empty if it is not known
+	Value  []byte    // announced; none if it had more than 512 bytes
+	From   time.Time // zero: not known
+	To     time.Time // zero: it leads, or nobody said
+	Reason Reason
+	By     string         // the ID of who asked for its end
+	Text   string         // why, in words; at most 512 bytes
+	Heir   string         // the ID to which it was handed over
+	Gap    *time.Duration // in which nobody led before it, as far as the two clocks agree; nil: not known
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.

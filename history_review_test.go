@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
@@ -18,7 +18,7 @@ func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
 		term := b.lead(a, "x")
 		go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
 		time.Sleep(aSecond)
-		if _, err := heir.Election("x").AskTransfer(context.Background(), "b", "please"); err != nil {
+		if _, err := heir.Election("x").Ask(context.Background(), Request{To: "b", Reason: "please"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(aSecond)

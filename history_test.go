@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // past reads the history of a name.
@@ -68,7 +68,7 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		}
 		time.Sleep(aSecond)
 		sameReigns(t, b.past("x", 0), "a leading")
-		if _, err := c.Election("x").Ask(ctx, "upgrade"); err != nil {
+		if _, err := c.Election("x").Ask(ctx, Request{Reason: "upgrade"}); err != nil {
 			t.Fatal(err)
 		}
 		<-term.Context().Done()
@@ -185,7 +185,7 @@ func TestLocksAndSessionsWithoutHistoryLeaveNone(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		ctx := context.Background()
 		a, none := b.session("a", b.store, Options{}), b.session("n", b.store, Options{History: -1})
-		lock, err := a.Mutex("lock").Lock(ctx)
+		lock, err := a.Mutex("lock", nil).Lock(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func TestHistoryOfAStoreWithoutRecords(t *testing.T) {
 		if !errors.Is(err, ErrInvalid) {
 			t.Errorf("a limit of -1: %v", err)
 		}
-		if _, err := NewSession(b.store, Options{History: maxHistory + 1}); !errors.Is(err, ErrInvalid) {
+		if _, err := NewSession(b.store, &Options{History: maxHistory + 1}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a history of %d terms: %v", maxHistory+1, err)
 		}
 	})
@@ -319,7 +319,7 @@ func FuzzRecord(f *testing.F) {
 		if again, r2, _, ok := readRecord(r.encode(key)); !ok || again != token || r2.Reason != r.Reason {
 			t.Errorf("%q does not survive: %+v", value, r)
 		}
-		st := State{Name: "x", Leader: &Standing{Token: token}}
+		st := State{Name: "x", Leader: &Entry{Token: token}}
 		reign := Reign{Name: "x", Token: token, Reason: Unknown}
 		reign.learn(r, end)
 		reign.Lasted()

@@ -9,7 +9,10 @@ import (
 	"testing"
 )
 
-const self = "github.com/primacy-go/primacy"
+const (
+	self      = "github.com/primacy-go/primacy"
+	storeutil = self + "/internal/storeutil"
+)
 
 type pkg struct {
 	ImportPath                         string
@@ -68,17 +71,23 @@ func rule(from, path string) string {
 		}
 	case isStore(from):
 		// boottime too: a store may time its own calls, and etcdstore how long ago it proved the lease below a heartbeat. Who leads it never decides by a clock.
-		if inside && path != self+"/driver" && path != self+"/internal/boottime" && !strings.HasPrefix(path, from) {
-			return "a store knows the port and its own client, nothing else of ours, and never another store"
+		if inside && path != self+"/driver" && path != self+"/internal/boottime" && path != storeutil && !strings.HasPrefix(path, from) {
+			return "a store knows the port, what all stores share, and its own client, and never another store"
 		}
 	}
 	if from == self+"/driver" && inside {
 		return "the port stands alone"
 	}
+	if from == storeutil && inside && path != self+"/driver" {
+		return "what all stores share knows the port only"
+	}
+	if path == storeutil && !isStore(from) && from != self+"/concurrency" {
+		return "what all stores share is for stores"
+	}
 	if strings.HasPrefix(from, self+"/internal/core") && (path == "os" || path == "net" || path == "sync" || path == "context" || inside) {
 		return "the core is pure: no I/O, no goroutine, nothing of ours"
 	}
-	if from == self+"/concurrency" && inside && path != self+"/etcdstore" && path != self+"/driver" && path != self+"/internal/core" && path != self+"/internal/boottime" {
+	if from == self+"/concurrency" && inside && path != self+"/etcdstore" && path != self+"/driver" && path != self+"/internal/core" && path != self+"/internal/boottime" && path != storeutil {
 		return "the drop-in is etcd's own package over etcdstore: it knows nothing of the root"
 	}
 	if isStore(path) && from != self+"/open" && !(from == self+"/concurrency" && path == self+"/etcdstore") && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
@@ -105,8 +114,8 @@ func rule(from, path string) string {
 	if strings.HasPrefix(path, "go.opentelemetry.io/otel/sdk") {
 		return "the program chooses its SDK"
 	}
-	if strings.HasPrefix(path, self+"/sim") && !strings.HasPrefix(from, self+"/sim") {
-		return "the simulation ships nothing"
+	if strings.HasPrefix(path, self+"/test/") && !strings.HasPrefix(from, self+"/test/") {
+		return "the module test ships nothing"
 	}
 	return ""
 }
@@ -117,7 +126,7 @@ func helper(path string) bool {
 		return false
 	}
 	switch path[len(self):] {
-	case "/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest", "/internal/zktest", "/internal/servertest":
+	case "/driver/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest", "/internal/zktest", "/internal/servertest", "/internal/programtest":
 		return true
 	}
 	return false
@@ -161,13 +170,15 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/driver", self},
 		{self + "/etcdstore", self + "/memstore"},
 		{self + "/etcdstore", self + "/internal/core"},
+		{storeutil, self + "/internal/boottime"},
+		{self, storeutil},
 		{self + "/internal/core", "sync"},
-		{self + "/open", self + "/drivertest"},
-		{self + "/drivertest", self + "/etcdstore"},
+		{self + "/open", self + "/driver/drivertest"},
+		{self + "/driver/drivertest", self + "/etcdstore"},
 		{self + "/etcdstore", self + "/internal/etcdsim"},
 		{self + "/fence/etcdfence", self + "/etcdstore"},
 		{self, self + "/fence"},
-		{self + "/memstore", self + "/sim"},
+		{self + "/memstore", self + "/test/sim"},
 		{self + "/concurrency", self},
 		{self + "/concurrency", self + "/memstore"},
 		{self, self + "/metrics"},

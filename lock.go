@@ -5,9 +5,9 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
 // lockToken is the fencing token of a lock: the claim's token times 65,536, plus how many in this process had the lock under that claim
@@ -41,16 +41,28 @@ func (t *Term) ClaimToken() Token {
 // of that name excludes too.
 //
 // First come, first served. Goroutines of one process stand behind one claim and hand it on among themselves, at most 64 times and
-// for 200 ms after it was won; then it is the others' turn. [Session.MutexWith] has another bound, or a lock that the process keeps.
+// for 200 ms after it was won; then it is the others' turn. [MutexOptions] has other bounds.
 type Mutex struct {
 	s    *Session
 	name string
 	o    MutexOptions
-	last atomic.Pointer[queue] // that a kept lock was last had from
 }
 
-// Mutex returns the lock of that name. It does no I/O; a name that cannot be used is told by the first call.
-func (s *Session) Mutex(name string) *Mutex { return &Mutex{s: s, name: name} }
+// MutexOptions say how a lock is handed on inside the process. The zero value works.
+type MutexOptions struct {
+	// Turns is how many holders of this process one claim serves while others may wait: 1 to 65,535, by default 64. Fewer let other
+	// processes in sooner, more cost fewer requests. Each caller's own number counts for its turn.
+	Turns int
+}
+
+// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an option that cannot be used is told by
+// the first call.
+func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
+	if o == nil {
+		o = &MutexOptions{}
+	}
+	return &Mutex{s: s, name: name, o: *o}
+}
 
 // Name returns the lock's name.
 func (m *Mutex) Name() string { return m.name }
@@ -68,6 +80,13 @@ func (m *Mutex) TryLock(ctx context.Context) (*Term, error) {
 	return m.lock(ctx, true)
 }
 
+func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
+	if m.o.Turns < 0 || m.o.Turns > core.MaxTurns {
+		return nil, invalid("lock %s: %d turns: use 1 to %d, or 0 for %d", m.name, m.o.Turns, core.MaxTurns, core.Turns)
+	}
+	return m.s.lock(ctx, m.name, want{try: try, turns: m.o.Turns})
+}
+
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned. Work gets the term's context, which
 // ends when the lock is lost or ctx ends; what happens to work that does not stop by [Term.Deadline] is Options.Overrun. Do returns
 // what work returned, joined with the *EndedError if the lock was lost, or given back by work itself, before that. Work that asks for the same lock with its
@@ -77,15 +96,7 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 	if err != nil {
 		return err
 	}
-	over := t.c.beginWork(t)
-	if over != nil && m.o.Keep { // it was had without a look at the clock
-		_ = resignAll(ctx, []*Term{t})
-		if t, err = m.Lock(ctx); err != nil {
-			return err
-		}
-		over = t.c.beginWork(t)
-	}
-	return runHeld(ctx, t, over, work)
+	return hold(ctx, t, work)
 }
 
 // RWMutex is a lock that many hold for reading, or one for writing. A writer that waits lets no reader overtake it, and readers that
@@ -201,13 +212,8 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 }
 
 // hold runs work in a term and gives it back.
-func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error) error {
-	return runHeld(ctx, t, t.c.beginWork(t), work)
-}
-
-// runHeld is hold for who has called beginWork, which said over.
-func runHeld(ctx context.Context, t *Term, over error, work func(context.Context, *Term) error) (err error) {
-	if over != nil {
+func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error) (err error) {
+	if over := t.c.beginWork(t); over != nil {
 		return errors.Join(over, resignAll(ctx, []*Term{t}))
 	}
 	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
 // throng locks x in s from several goroutines, rounds times each, and tells of each term.
@@ -59,7 +61,7 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 		}
 		s := b.session("a", st, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.MutexWith("x", MutexOptions{Turns: 5}), 50, func(term *Term) {
+		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 5}), 50, func(term *Term) {
 			mu.Lock()
 			terms[term.ClaimToken()] = append(terms[term.ClaimToken()], term)
 			mu.Unlock()
@@ -111,7 +113,7 @@ func TestAnExchangeThatFails(t *testing.T) {
 				var wg sync.WaitGroup
 				for _, s := range []*Session{s, other} {
 					wg.Go(func() {
-						throng(t, s, s.MutexWith("x", MutexOptions{Turns: 3}), 15, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
 					})
 				}
 				wg.Wait()
@@ -137,7 +139,7 @@ func TestAnExchangeForNobody(t *testing.T) {
 			return l.(driver.Exchanger).Exchange(context.WithoutCancel(ctx), p, c)
 		}
 		s := b.session("a", st, Options{})
-		m := s.MutexWith("x", MutexOptions{Turns: 1})
+		m := s.Mutex("x", &MutexOptions{Turns: 1})
 		first := must[*Term](t)(m.Lock(t.Context()))
 		var errs []chan error
 		for range 3 {
@@ -180,7 +182,7 @@ func TestTheLeaseEndsDuringAnExchange(t *testing.T) {
 				return l.(driver.Exchanger).Exchange(ctx, p, c)
 			}
 			s := b.session("a", st, Options{Overrun: OverrunWait})
-			m := s.MutexWith("x", MutexOptions{Turns: 1})
+			m := s.Mutex("x", &MutexOptions{Turns: 1})
 			first := must[*Term](t)(m.Lock(t.Context()))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -207,12 +209,20 @@ func TestTheLeaseEndsDuringAnExchange(t *testing.T) {
 	}
 }
 
+// unable is a store that can do nothing but what each store can.
+type unable struct{ driver.Store }
+
+func (s unable) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return struct{ driver.Lease }{l}, err
+}
+
 // A store that cannot exchange does the two one after the other.
 func TestALockOnAStoreThatCannotExchange(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", unable{b.store}, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.MutexWith("x", MutexOptions{Turns: 3}), 20, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
 		b.holds("x", 0)
 		nothingLeft(t, s)
 	})
@@ -223,9 +233,9 @@ func TestALockThatWasAskedForIsNotExchanged(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		st := &counting{Store: b.store}
 		s, other := b.session("a", st, Options{}), b.session("b", b.store, Options{})
-		first := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
-		next := later(t, s.Mutex("x").Lock)
-		must[Token](t)(other.Election("x").Ask(t.Context(), "please"))
+		first := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
+		next := later(t, s.Mutex("x", nil).Lock)
+		must[Token](t)(other.Election("x").Ask(t.Context(), Request{Reason: "please"}))
 		<-first.Context().Done()
 		_ = first.Resign(t.Context())
 		n := soon(next, 5*time.Second)
@@ -271,5 +281,130 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 		if st.exchanges.Load() > 0 {
 			t.Error("it was sent")
 		}
+	})
+}
+
+// idle has the lock once, and returns the term that is over.
+func idle(t *testing.T, m *Mutex) *Term {
+	t.Helper()
+	term := must[*Term](t)(m.Lock(t.Context()))
+	if err := term.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
+// holds wants a line that one claim holds, or nobody.
+func (b *world) holds(name string, want uint64) {
+	b.t.Helper()
+	synctest.Wait()
+	ln := must[driver.Line](b.t)(b.store.Line(context.Background(), name))
+	if ln.Holder == nil && want != 0 || ln.Holder != nil && ln.Holder.Token != want {
+		b.t.Errorf("%s is held by %+v, want the claim %d", name, ln.Holder, want)
+	}
+}
+
+// counting is a store whose calls for claims are counted.
+type counting struct {
+	driver.Store
+	claims, releases, exchanges atomic.Int64
+	exchange                    func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) // in place of the store's; nil: the store's
+}
+
+type countingLease struct {
+	driver.Lease
+	s *counting
+}
+
+func (s *counting) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return &countingLease{l, s}, err
+}
+
+func (l *countingLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+	l.s.claims.Add(1)
+	return l.Lease.Claim(ctx, c...)
+}
+
+func (l *countingLease) Release(ctx context.Context, p ...driver.Place) error {
+	l.s.releases.Add(1)
+	return l.Lease.Release(ctx, p...)
+}
+
+func (l *countingLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	l.s.exchanges.Add(1)
+	if f := l.s.exchange; f != nil {
+		return f(ctx, l.Lease, p, c)
+	}
+	return l.Lease.(driver.Exchanger).Exchange(ctx, p, c)
+}
+
+// Who waits for a seat gives up in the moment in which it becomes his: it goes on.
+func TestASeatThatComesTooLateIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		for range 50 {
+			leave := must[func()](t)(s.enterLocal(t.Context(), seat{name: "x"}, false))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if next, err := s.enterLocal(ctx, seat{name: "x"}, false); err == nil {
+					next()
+				}
+			}()
+			synctest.Wait()
+			cancel()
+			leave()
+			<-done
+			nothingLeft(t, s)
+		}
+	})
+}
+
+// Work that gives its lock back itself and runs on is watched from then on.
+func TestWorkThatGaveItsLockBackIsWatched(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		var exited atomic.Bool
+		s.exit = func(int) { exited.Store(true) }
+		m := s.Mutex("x", nil)
+		stop, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- m.Do(context.Background(), func(ctx context.Context, term *Term) error {
+				_ = term.Resign(ctx)
+				<-stop
+				return nil
+			})
+		}()
+		time.Sleep(2 * s.o.timing(s.o.TTL).Grace)
+		if !exited.Load() || s.Stats().Overruns != 1 {
+			t.Errorf("the process was ended: %v, %d overruns", exited.Load(), s.Stats().Overruns)
+		}
+		close(stop)
+		if err := <-done; !errors.Is(err, ErrResigned) {
+			t.Error(err)
+		}
+		next := must[*Term](t)(m.Lock(t.Context())) // who works in time is not counted for the other
+		time.Sleep(time.Minute)
+		_ = next.Resign(t.Context())
+		if n := s.Stats().Overruns; n != 1 {
+			t.Errorf("%d overruns", n)
+		}
+	})
+}
+
+func TestLockOptionsThatCannotBe(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		for _, turns := range []int{-1, core.MaxTurns + 1} {
+			_, err := s.Mutex("x", &MutexOptions{Turns: turns}).Lock(t.Context())
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "65535") {
+				t.Errorf("%d turns: %v", turns, err)
+			}
+		}
+		term := must[*Term](t)(s.Mutex("x", &MutexOptions{Turns: core.MaxTurns}).Lock(t.Context()))
+		_ = term.Resign(t.Context())
+		nothingLeft(t, s)
 	})
 }

@@ -35,7 +35,7 @@ func TestATryBesideAnElectionOfTheSameSession(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		at := b.clock()
-		if _, err := s.Mutex("x").TryLock(ctx); !errors.Is(err, ErrHeld) || b.clock() > at+time.Second {
+		if _, err := s.Mutex("x", nil).TryLock(ctx); !errors.Is(err, ErrHeld) || b.clock() > at+time.Second {
 			t.Errorf("got %v after %v, want ErrHeld at once", err, b.clock()-at)
 		}
 		_ = leads.Resign(t.Context())
@@ -64,8 +64,8 @@ func TestATryIsToldOfNobodyElsesEnd(t *testing.T) {
 // not forgotten, and leave nothing behind.
 func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, wait: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
-		writes := must[*Term](t)(other.Mutex("x").Lock(t.Context()))
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		writes := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		r := laterErr(a.RWMutex("x").RLock, ctx)
 		synctest.Wait()
@@ -119,13 +119,13 @@ func TestATryWhoseClaimIsAskedForDoesNotWait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		at := b.clock()
-		got := laterErr(a.Mutex("x").TryLock, ctx)
+		got := laterErr(a.Mutex("x", nil).TryLock, ctx)
 		synctest.Wait()
-		if _, err := other.Election("x").Ask(t.Context(), "please"); err != nil {
+		if _, err := other.Election("x").Ask(t.Context(), Request{Reason: "please"}); err != nil {
 			t.Fatal(err)
 		}
 		next := laterErr(func(ctx context.Context) (*Term, error) {
-			term, err := other.Mutex("x").Lock(ctx)
+			term, err := other.Mutex("x", nil).Lock(ctx)
 			time.Sleep(30 * time.Second)
 			return term, err
 		}, t.Context())
@@ -160,7 +160,7 @@ func TestDoTellsOfALockThatWasLostBeforeItsContextEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{Overrun: OverrunWait})
 		ctx, cancel := context.WithCancel(t.Context())
-		err := s.Mutex("x").Do(ctx, func(ctx context.Context, _ *Term) error {
+		err := s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error {
 			b.store.Expire("x")
 			<-ctx.Done()
 			cancel()
@@ -170,7 +170,7 @@ func TestDoTellsOfALockThatWasLostBeforeItsContextEnded(t *testing.T) {
 			t.Errorf("lost, then the context ended: got %v, want ErrDeposed", err)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
-		err = s.Mutex("x").Do(ctx, func(ctx context.Context, term *Term) error {
+		err = s.Mutex("x", nil).Do(ctx, func(ctx context.Context, term *Term) error {
 			cancel()
 			<-ctx.Done()
 			b.store.Expire("x")
@@ -190,7 +190,7 @@ func TestDoTellsOfALockThatWasLostBeforeItsContextEnded(t *testing.T) {
 func TestLockAllReturnsWhenItsContextEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
-		held := must[*Term](t)(other.Mutex("z").Lock(t.Context()))
+		held := must[*Term](t)(other.Mutex("z", nil).Lock(t.Context()))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		names := strings.Split("abcdefghijz", "")
@@ -214,13 +214,13 @@ func TestReEntryOfASemaphoresName(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		for what, nested := range map[string]func(ctx context.Context) error{
 			"Mutex in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Mutex("x").Lock(ctx); return err })
+				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Mutex("x", nil).Lock(ctx); return err })
 			},
 			"Election in Semaphore": func(ctx context.Context) error {
 				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Election("x").Campaign(ctx, nil); return err })
 			},
 			"Semaphore in Mutex": func(ctx context.Context) error {
-				return s.Mutex("x").Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("x", 2).Acquire(ctx); return err })
+				return s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("x", 2).Acquire(ctx); return err })
 			},
 			"all slots": func(ctx context.Context) error {
 				return s.Semaphore("y", 1).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("y", 1).Acquire(ctx); return err })
@@ -255,10 +255,12 @@ func (l notokenLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driv
 	return places, err
 }
 
-func (l notokenLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	p, err := l.Lease.Wait(ctx, p)
-	p.Token = 0
-	return p, err
+func (l notokenLease) News(ctx context.Context) ([]driver.News, error) {
+	news, err := l.Lease.News(ctx)
+	for i := range news {
+		news[i].Place.Token = 0
+	}
+	return news, err
 }
 
 // Where the store has no tokens a lock has none either: a number that goes back would be worse than none.
@@ -269,7 +271,7 @@ func TestALockHasNoTokenWhereTheStoreHasNone(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 5 {
 			wg.Go(func() {
-				term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+				term := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
 				if n := uint64(term.Token()); n != 0 {
 					t.Errorf("token %d", n)
 				}
@@ -286,7 +288,7 @@ func TestALockHasNoTokenWhereTheStoreHasNone(t *testing.T) {
 func TestALockThatWasLostKeepsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
-		term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+		term := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
 		b.store.Expire("x")
 		<-term.Context().Done()
 		time.Sleep(time.Minute)
@@ -308,7 +310,7 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			for what, f := range map[string]func(context.Context) (*Term, error){
-				"Lock": s.Mutex("x").Lock, "Acquire": s.Semaphore("s", 1).Acquire, "Campaign": func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }} {
+				"Lock": s.Mutex("x", nil).Lock, "Acquire": s.Semaphore("s", 1).Acquire, "Campaign": func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }} {
 				term, err := f(ctx)
 				if err == nil {
 					_ = term.Resign(t.Context())
@@ -320,7 +322,7 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 		for range 500 {
 			ctx, cancel := context.WithCancel(t.Context())
 			go cancel()
-			term, err := s.Mutex("x").Lock(ctx)
+			term, err := s.Mutex("x", nil).Lock(ctx)
 			if err == nil {
 				_ = term.Resign(t.Context())
 			} else if errors.Is(err, ErrUnreachable) {
@@ -335,7 +337,7 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 
 // What Resign says is free is free: the next try of the same process gets it.
 func TestASlotThatWasGivenBackIsFree(t *testing.T) {
-	s, err := NewSession(memstore.New(memstore.Options{}), Options{ID: "a"})
+	s, err := NewSession(memstore.New(memstore.Options{}), &Options{ID: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,10 @@ import (
 // What each rule of the locks is held by, one test for each. None waits for ever when its rule is broken: a mutation has to fail, not
 // to hang.
 
-// slow is a store whose answers to Claim and Wait come late, while something else happens.
+// slow is a store whose answers to Claim, and its news that a place is held, come late, while something else happens.
 type slow struct {
 	driver.Store
-	claim, wait func() // called between the store's answer and its arrival; nil: at once
+	claim, news func() // called between the store's answer and its arrival; nil: at once
 }
 
 type slowLease struct {
@@ -43,12 +43,12 @@ func (l *slowLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver
 	return places, err
 }
 
-func (l *slowLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	p, err := l.Lease.Wait(ctx, p)
-	if f := l.s.wait; f != nil {
+func (l *slowLease) News(ctx context.Context) ([]driver.News, error) {
+	news, err := l.Lease.News(ctx)
+	if f := l.s.news; f != nil && err == nil && news[0].Held {
 		f()
 	}
-	return p, err
+	return news, err
 }
 
 // later locks on a goroutine of its own, for at most a minute.
@@ -92,8 +92,8 @@ func nothingLeft(t *testing.T, s *Session) {
 func TestTheRightEndsBeforeTheLockIsHandedOn(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
-		first := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
-		next := later(t, s.Mutex("x").Lock)
+		first := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
+		next := later(t, s.Mutex("x", nil).Lock)
 		q := first.share.q
 		q.mu.Lock() // nobody is handed anything
 		resigned := make(chan error, 1)
@@ -120,8 +120,8 @@ func TestALockIsGivenBackOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		var wg sync.WaitGroup
-		first := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
-		second, third := later(t, s.Mutex("x").Lock), later(t, s.Mutex("x").Lock)
+		first := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
+		second, third := later(t, s.Mutex("x", nil).Lock), later(t, s.Mutex("x", nil).Lock)
 		for range 3 {
 			wg.Go(func() {
 				if err := first.Resign(t.Context()); err != nil {
@@ -151,11 +151,11 @@ func TestALockIsGivenBackOnce(t *testing.T) {
 // would never end.
 func TestAnEndingClaimIsHandedToNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, wait: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
-		held := must[*Term](t)(other.Mutex("x").Lock(t.Context()))
-		next := later(t, a.Mutex("x").Lock)
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		held := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
+		next := later(t, a.Mutex("x", nil).Lock)
 		_ = held.Resign(t.Context())
-		asked, err := other.Election("x").Ask(t.Context(), "please")
+		asked, err := other.Election("x").Ask(t.Context(), Request{Reason: "please"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,8 +175,8 @@ func TestALostLockIsFreeForTheOthersOfTheProcess(t *testing.T) {
 			func(*Term) { b.store.Expire("x") },
 			func(term *Term) { b.store.Remove("x", uint64(term.ClaimToken())) },
 		} {
-			lost := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
-			next := later(t, s.Mutex("x").Lock)
+			lost := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
+			next := later(t, s.Mutex("x", nil).Lock)
 			lose(lost)
 			n := soon(next, 30*time.Second)
 			if n == nil {
@@ -231,12 +231,12 @@ func TestALateReaderHasAClaimOfItsOwn(t *testing.T) {
 func TestNoTryWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
-		w := must[*Term](t)(a.Mutex("x").Lock(t.Context()))
+		w := must[*Term](t)(a.Mutex("x", nil).Lock(t.Context()))
 		one := must[*Term](t)(a.Semaphore("s", 1).Acquire(t.Context()))
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		for _, s := range []*Session{a, other} {
-			for what, try := range map[string]func(context.Context) (*Term, error){"TryLock": s.Mutex("x").TryLock, "TryRLock": s.RWMutex("x").TryRLock,
+			for what, try := range map[string]func(context.Context) (*Term, error){"TryLock": s.Mutex("x", nil).TryLock, "TryRLock": s.RWMutex("x").TryRLock,
 				"TryAcquire": s.Semaphore("s", 1).TryAcquire} {
 				if _, err := try(ctx); !errors.Is(err, ErrHeld) {
 					t.Errorf("%s in %s: got %v, want ErrHeld", what, s.ID(), err)
@@ -255,7 +255,7 @@ func TestNoTryWaits(t *testing.T) {
 func TestLockAllWaitsInOneOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
-		first := must[*Term](t)(other.Mutex("a").Lock(t.Context()))
+		first := must[*Term](t)(other.Mutex("a", nil).Lock(t.Context()))
 		all := make(chan error, 1)
 		go func() {
 			held, err := s.LockAll(t.Context(), "b", "a")
@@ -265,7 +265,7 @@ func TestLockAllWaitsInOneOrder(t *testing.T) {
 			all <- err
 		}()
 		synctest.Wait()
-		if second, err := other.Mutex("b").TryLock(t.Context()); err != nil {
+		if second, err := other.Mutex("b", nil).TryLock(t.Context()); err != nil {
 			t.Errorf("it waits for a while it holds b: %v", err)
 		} else {
 			_ = second.Resign(t.Context())
@@ -284,7 +284,7 @@ func TestDoAllRefusesReEntry(t *testing.T) {
 		err := s.DoAll(t.Context(), []string{"b", "a", "c"}, func(ctx context.Context, _ []*Term) error {
 			for _, name := range []string{"a", "b", "c"} {
 				limit, cancel := context.WithTimeout(ctx, time.Second)
-				if _, err := s.Mutex(name).Lock(limit); !errors.Is(err, ErrReentrant) {
+				if _, err := s.Mutex(name, nil).Lock(limit); !errors.Is(err, ErrReentrant) {
 					t.Errorf("%s: got %v, want ErrReentrant", name, err)
 				}
 				cancel()
@@ -301,11 +301,11 @@ func TestDoAllRefusesReEntry(t *testing.T) {
 func TestLockAllNoticesWhatWasLost(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
-		second := must[*Term](t)(other.Mutex("b").Lock(t.Context()))
+		second := must[*Term](t)(other.Mutex("b", nil).Lock(t.Context()))
 		all := make(chan []*Term, 1)
 		go func() { all <- must[[]*Term](t)(s.LockAll(t.Context(), "a", "b")) }()
 		synctest.Wait()
-		leader := must[Standing](t)(other.Election("a").Leader(t.Context()))
+		leader := must[Entry](t)(other.Election("a").Leader(t.Context()))
 		b.store.Remove("a", uint64(leader.Token))
 		synctest.Wait()
 		_ = second.Resign(t.Context())
@@ -323,7 +323,7 @@ func TestLockAllNoticesWhatWasLost(t *testing.T) {
 func TestWorkUnderALockIsStoppedAndWatched(t *testing.T) {
 	type do = func(context.Context, func(context.Context, *Term) error) error
 	for what, of := range map[string]func(*Session) do{
-		"Mutex": func(s *Session) do { return s.Mutex("x").Do }, "RWMutex": func(s *Session) do { return s.RWMutex("x").RDo },
+		"Mutex": func(s *Session) do { return s.Mutex("x", nil).Do }, "RWMutex": func(s *Session) do { return s.RWMutex("x").RDo },
 		"Semaphore": func(s *Session) do { return s.Semaphore("x", 2).Do },
 		"DoAll": func(s *Session) do {
 			return func(ctx context.Context, work func(context.Context, *Term) error) error {

@@ -105,7 +105,7 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		held := must[*Term](t)(a.RWMutex("x").RLock(t.Context()))
 		for name, try := range map[string]func(context.Context) (*Term, error){
-			"write, same process": a.Mutex("x").TryLock, "write, other process": other.Mutex("x").TryLock,
+			"write, same process": a.Mutex("x", nil).TryLock, "write, other process": other.Mutex("x", nil).TryLock,
 		} {
 			if _, err := try(t.Context()); !errors.Is(err, ErrHeld) {
 				t.Errorf("%s: got %v, want ErrHeld", name, err)
@@ -116,7 +116,7 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 			_ = r.Resign(t.Context())
 		}
 		_ = held.Resign(t.Context())
-		w := must[*Term](t)(other.Mutex("x").TryLock(t.Context()))
+		w := must[*Term](t)(other.Mutex("x", nil).TryLock(t.Context()))
 		if _, err := a.RWMutex("x").TryRLock(t.Context()); !errors.Is(err, ErrHeld) {
 			t.Errorf("read beside a writer: got %v, want ErrHeld", err)
 		}

@@ -61,7 +61,7 @@ func TestAMutexExcludesInAndBetweenProcesses(t *testing.T) {
 			for range 4 {
 				wg.Go(func() {
 					for range 50 {
-						term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+						term := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
 						g.visit(term, 1000, 1000, 3*time.Millisecond)
 						n.Add(1)
 						if err := term.Resign(t.Context()); err != nil {
@@ -93,7 +93,7 @@ func TestLocalHandOversAreBounded(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					term, err := a.Mutex("x").Lock(ctx)
+					term, err := a.Mutex("x", nil).Lock(ctx)
 					if err != nil {
 						return
 					}
@@ -105,7 +105,7 @@ func TestLocalHandOversAreBounded(t *testing.T) {
 		time.Sleep(time.Second)
 		for range 5 {
 			asked := time.Now()
-			term := must[*Term](t)(other.Mutex("x").Lock(t.Context()))
+			term := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 			if waited := time.Since(asked); waited > 250*time.Millisecond {
 				t.Errorf("another process waited %v", waited)
 			}
@@ -128,7 +128,7 @@ func TestReEntryAndUpgradeAreRefused(t *testing.T) {
 					t.Errorf("%s while holding: got %v, want ErrReentrant with the token", name, err)
 				}
 			}
-			return s.Mutex("y").Do(ctx, func(ctx context.Context, _ *Term) error { // another lock meanwhile is no re-entry, and hides none
+			return s.Mutex("y", nil).Do(ctx, func(ctx context.Context, _ *Term) error { // another lock meanwhile is no re-entry, and hides none
 				if _, err := m.Lock(ctx); !errors.Is(err, ErrReentrant) {
 					t.Errorf("below another lock: got %v, want ErrReentrant", err)
 				}
@@ -166,11 +166,11 @@ func TestReEntryAndUpgradeAreRefused(t *testing.T) {
 func TestAWaiterThatGivesUpLeavesNoTrace(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
-		held := must[*Term](t)(a.Mutex("x").Lock(t.Context()))
+		held := must[*Term](t)(a.Mutex("x", nil).Lock(t.Context()))
 		for _, s := range []*Session{a, other} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			began := time.Now()
-			_, err := s.Mutex("x").Lock(ctx)
+			_, err := s.Mutex("x", nil).Lock(ctx)
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) || time.Since(began) > 1100*time.Millisecond {
 				t.Errorf("%s: got %v after %v", s.ID(), err, time.Since(began))
@@ -195,10 +195,10 @@ func TestAWaiterThatGivesUpLeavesNoTrace(t *testing.T) {
 func TestALostLockEndsItsHolderAndTheOthersGoOn(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{Overrun: OverrunWait})
-		term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+		term := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
 		next := make(chan *Term)
 		go func() {
-			n, err := s.Mutex("x").Lock(t.Context())
+			n, err := s.Mutex("x", nil).Lock(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
@@ -249,7 +249,7 @@ func TestDoTellsOfALockThatWasLost(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{Overrun: OverrunWait})
 		mine := errors.New("mine")
-		err := s.Mutex("x").Do(t.Context(), func(ctx context.Context, _ *Term) error {
+		err := s.Mutex("x", nil).Do(t.Context(), func(ctx context.Context, _ *Term) error {
 			b.store.Expire("x")
 			<-ctx.Done()
 			return mine
@@ -258,7 +258,7 @@ func TestDoTellsOfALockThatWasLost(t *testing.T) {
 			t.Errorf("got %v, want both errors", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		err = s.Mutex("x").Do(ctx, func(ctx context.Context, term *Term) error {
+		err = s.Mutex("x", nil).Do(ctx, func(ctx context.Context, term *Term) error {
 			cancel()
 			<-ctx.Done()
 			if term.Check() != nil {
@@ -287,7 +287,7 @@ func TestLockAllTakesAllOrNothing(t *testing.T) {
 							if term.Name() != mine[j] {
 								t.Errorf("term %d is of %s, want %s", j, term.Name(), mine[j])
 							}
-							if _, err := s.Mutex(mine[j]).Lock(ctx); !errors.Is(err, ErrReentrant) {
+							if _, err := s.Mutex(mine[j], nil).Lock(ctx); !errors.Is(err, ErrReentrant) {
 								t.Errorf("re-entry of %s: %v", mine[j], err)
 							}
 						}
@@ -302,7 +302,7 @@ func TestLockAllTakesAllOrNothing(t *testing.T) {
 		}
 		wg.Wait()
 		s := b.session("d", b.store, Options{})
-		busy := must[*Term](t)(b.session("e", b.store, Options{}).Mutex("b").Lock(t.Context()))
+		busy := must[*Term](t)(b.session("e", b.store, Options{}).Mutex("b", nil).Lock(t.Context()))
 		if _, err := s.TryLockAll(t.Context(), "a", "b", "c"); !errors.Is(err, ErrHeld) {
 			t.Errorf("one is held: got %v", err)
 		}
@@ -327,10 +327,10 @@ func TestLockAllTakesAllOrNothing(t *testing.T) {
 func TestClosingTheSessionWaitsForItsLocks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
-		term := must[*Term](t)(s.Mutex("x").Lock(t.Context()))
+		term := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
 		waiting := make(chan error)
 		go func() {
-			_, err := s.Mutex("x").Lock(t.Context())
+			_, err := s.Mutex("x", nil).Lock(t.Context())
 			waiting <- err
 		}()
 		synctest.Wait()
@@ -348,7 +348,7 @@ func TestClosingTheSessionWaitsForItsLocks(t *testing.T) {
 		if err := <-waiting; !errors.Is(err, ErrClosed) {
 			t.Errorf("who waited: got %v, want ErrClosed", err)
 		}
-		if _, err := s.Mutex("x").Lock(t.Context()); !errors.Is(err, ErrClosed) {
+		if _, err := s.Mutex("x", nil).Lock(t.Context()); !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: got %v, want ErrClosed", err)
 		}
 	})
@@ -361,12 +361,12 @@ func TestWhyALockWasNotHad(t *testing.T) {
 		b.store.Partition("a", true)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if _, err := s.Mutex("x").Lock(ctx); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.Mutex("x", nil).Lock(ctx); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("cut off: got %v, want ErrUnreachable and the context's", err)
 		}
 		b.store.Partition("a", false)
 		for _, name := range []string{"", "a\x00b", strings.Repeat("x", 300)} {
-			if _, err := s.Mutex(name).Lock(t.Context()); !errors.Is(err, ErrInvalid) {
+			if _, err := s.Mutex(name, nil).Lock(t.Context()); !errors.Is(err, ErrInvalid) {
 				t.Errorf("the name %.10q: got %v, want ErrInvalid", name, err)
 			}
 		}
@@ -376,8 +376,39 @@ func TestWhyALockWasNotHad(t *testing.T) {
 		gone, stop := context.WithCancelCause(t.Context())
 		why := fmt.Errorf("why")
 		stop(why)
-		if _, err := s.Mutex("x").Lock(gone); !errors.Is(err, why) {
+		if _, err := s.Mutex("x", nil).Lock(gone); !errors.Is(err, why) {
 			t.Errorf("a context that is over: got %v, want its cause", err)
+		}
+	})
+}
+
+// The tokens of all who hold a lock in one process grow, also from one claim to the next, and who held it before holds it no more, whatever he asks.
+func TestEachHolderOfALockHasALargerToken(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		var mu sync.Mutex
+		var last *Term
+		claims := map[Token]int{}
+		m := s.Mutex("x", &MutexOptions{Turns: 300})
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 200 {
+					term := must[*Term](t)(m.Lock(t.Context()))
+					mu.Lock()
+					if last != nil && (term.Token() <= last.Token() || last.Check() == nil || last.Context().Err() == nil) {
+						t.Errorf("token %v after %v; the one before: %v, %v", term.Token(), last.Token(), last.Check(), last.Context().Err())
+					}
+					last = term
+					claims[term.ClaimToken()]++
+					mu.Unlock()
+					_ = term.Resign(t.Context())
+				}
+			})
+		}
+		wg.Wait()
+		if len(claims) < 2 || len(claims) > 400 {
+			t.Errorf("800 holds under %d claims", len(claims))
 		}
 	})
 }

@@ -172,7 +172,7 @@ func TestNoAlertFiresOnHandOversAndARollingRestart(t *testing.T) {
 		}
 		p.run(80)
 		for _, i := range instances {
-			_, _ = p.targets[i].Election("billing/invoicer").AskTransfer(context.Background(), p.targets["pod-1"].ID(), "")
+			_, _ = p.targets[i].Election("billing/invoicer").Ask(context.Background(), primacy.Request{To: p.targets["pod-1"].ID()})
 			p.run(40)
 		}
 		for _, s := range stop {

@@ -322,7 +322,7 @@ func TestMetricsOfWorkThatStopsLateAndOfWorkThatWasKilled(t *testing.T) {
 		store.Expire("n")
 		time.Sleep(29 * time.Second)
 		a.sees(map[string]float64{`primacy_overruns_total{election="n"}`: 1, `primacy_overruns_total{election=""}`: 0})
-		m := a.Mutex("m")
+		m := a.Mutex("m", nil)
 		go func() {
 			_ = m.Do(context.Background(), func(ctx context.Context, _ *primacy.Term) error {
 				time.Sleep(40 * time.Second)
@@ -344,7 +344,7 @@ func TestMetricsOfWorkThatStopsLateAndOfWorkThatWasKilled(t *testing.T) {
 		if !won {
 			t.Errorf("it stands for %v", a.Standing())
 		}
-		if _, err := a.Election("k").Ask(t.Context(), "test"); err != nil {
+		if _, err := a.Election("k").Ask(t.Context(), primacy.Request{Reason: "test"}); err != nil {
 			t.Fatal(err)
 		}
 		<-term.Context().Done()

@@ -247,12 +247,12 @@ func TestWhatCannotWorkIsRefusedWithItsReason(t *testing.T) {
 		"an id with newlines": {Options{ID: "a\nb"}, "control character U+000A at byte 1"},
 		"an unknown policy":   {Options{Overrun: 7}, "OverrunExit"},
 	} {
-		_, err := NewSession(store, tc.o)
+		_, err := NewSession(store, &tc.o)
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want one line with %q", name, err, tc.want)
 		}
 	}
-	s, err := NewSession(store, Options{})
+	s, err := NewSession(store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,13 +267,13 @@ func TestWhatCannotWorkIsRefusedWithItsReason(t *testing.T) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	if _, err := s.Election("n").Campaign(context.Background(), make([]byte, 2<<20)); !errors.Is(err, ErrInvalid) {
+	if _, err := s.Election("n").Campaign(context.Background(), &CampaignOptions{Value: make([]byte, 2<<20)}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a value of 2 MB: %v", err)
 	}
 }
 
 func TestCheckAllocatesNothing(t *testing.T) {
-	s, err := NewSession(memstore.New(memstore.Options{}), Options{})
+	s, err := NewSession(memstore.New(memstore.Options{}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	s, err := NewSession(memstore.New(memstore.Options{}), Options{TTL: MaxTTL})
+	s, err := NewSession(memstore.New(memstore.Options{}), &Options{TTL: MaxTTL})
 	if err != nil {
 		b.Fatal(err)
 	}

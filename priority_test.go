@@ -27,10 +27,10 @@ func (c *crowd) after(r *annals, d time.Duration, want string) {
 func TestAHigherPriorityIsHandedTheLead(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "a", c.tap, CandidateOptions{}, time.Second)
-		c.candidate(r, "b", c.tap, CandidateOptions{}, time.Second)
+		c.candidate(r, "a", c.tap, CampaignOptions{}, time.Second)
+		c.candidate(r, "b", c.tap, CampaignOptions{}, time.Second)
 		c.tap.held.Store(true)
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 5}, time.Second)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, time.Second)
 		c.after(r, steadyHere-time.Millisecond, "a")
 		c.after(r, lateHere+2*time.Second, "ah")
 		wantEnded(t, r.ended[0], ErrTransferred, "h", "priority 5")
@@ -45,7 +45,7 @@ func TestEqualPrioritiesNeverTakeFromEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
 		for _, id := range []string{"a", "b", "c"} {
-			c.candidate(r, id, c.tap, CandidateOptions{Priority: 5, Steady: time.Second}, 0)
+			c.candidate(r, id, c.tap, CampaignOptions{Priority: 5, Steady: time.Second}, 0)
 		}
 		c.after(r, 3*time.Minute, "a")
 	})
@@ -56,7 +56,7 @@ func TestThreeLevelsSettle(t *testing.T) {
 		bubble(t, func(t *testing.T, b *world) {
 			c, r := inLine(t, b, ""), &annals{t: t}
 			for _, id := range order {
-				c.candidate(r, string(id), c.tap, CandidateOptions{Priority: int(id - '0')}, time.Second)
+				c.candidate(r, string(id), c.tap, CampaignOptions{Priority: int(id - '0')}, time.Second)
 			}
 			c.tap.held.Store(true)
 			time.Sleep(10 * time.Minute)
@@ -72,8 +72,8 @@ func TestThreeLevelsSettle(t *testing.T) {
 func TestACandidateThatFlapsIsHandedNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "a", c.tap, CandidateOptions{}, time.Second)
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 5}, time.Second)
+		c.candidate(r, "a", c.tap, CampaignOptions{}, time.Second)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, time.Second)
 		for range 50 { // it loses its place each time, in one way or the other
 			time.Sleep(steadyHere * 9 / 10)
 			b.store.Remove("n", c.token("h"))
@@ -93,7 +93,7 @@ func TestACandidateThatFlapsIsHandedNothing(t *testing.T) {
 func TestALeaderOfACampaignHasPriorityZero(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, "a"), &annals{t: t}
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 1, Steady: 5 * time.Second}, 0)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 1, Steady: 5 * time.Second}, 0)
 		term := c.term("a")
 		<-term.Context().Done()
 		wantEnded(t, context.Cause(term.Context()), ErrTransferred, "h", "priority 1")
@@ -101,10 +101,10 @@ func TestALeaderOfACampaignHasPriorityZero(t *testing.T) {
 		c.after(r, time.Millisecond, "h")
 		// And one that campaigned with a priority has it.
 		s := b.session("z", c.tap, Options{})
-		mine := must[*Term](t)(s.Election("m").CampaignAs(t.Context(), CandidateOptions{Priority: 2}))
+		mine := must[*Term](t)(s.Election("m").Campaign(t.Context(), &CampaignOptions{Priority: 2}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := c.sessions["a"].Election("m").CampaignAs(ctx, CandidateOptions{Priority: 2, Steady: time.Second}); !errors.Is(err, context.DeadlineExceeded) || mine.Context().Err() != nil {
+		if _, err := c.sessions["a"].Election("m").Campaign(ctx, &CampaignOptions{Priority: 2, Steady: time.Second}); !errors.Is(err, context.DeadlineExceeded) || mine.Context().Err() != nil {
 			t.Errorf("got %v, and the leader %v", err, context.Cause(mine.Context()))
 		}
 	})
@@ -116,8 +116,8 @@ func TestPriorityBehindAForeignLeader(t *testing.T) {
 		foreign := must[driver.Lease](t)(b.store.Grant(t.Context(), "", time.Hour))
 		p := must[[]driver.Place](t)(foreign.Claim(t.Context(), driver.Claim{Name: "n", ID: "x"}))
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "a", c.tap, CandidateOptions{}, 0)
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 1}, 0)
+		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 1}, 0)
 		c.after(r, 10*steadyHere, "")
 		_ = foreign.Release(t.Context(), p...)
 		c.after(r, steadyHere-lateHere, "a")
@@ -129,11 +129,11 @@ func TestPriorityBehindAForeignLeader(t *testing.T) {
 func TestOnlyAClaimThatStandsAsks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "a", c.tap, CandidateOptions{}, 0)
-		c.candidate(r, "b", c.tap, CandidateOptions{}, 0) // of priority 0
+		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
+		c.candidate(r, "b", c.tap, CampaignOptions{}, 0) // of priority 0
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go func() { _, _ = c.sessions["b"].Election("n").CampaignAs(ctx, CandidateOptions{Priority: 7}) }()
+		go func() { _, _ = c.sessions["b"].Election("n").Campaign(ctx, &CampaignOptions{Priority: 7}) }()
 		c.after(r, 10*time.Minute, "a")
 	})
 }
@@ -142,10 +142,10 @@ func TestOnlyAClaimThatStandsAsks(t *testing.T) {
 func TestByHandAgainstAPriority(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 5}, 0)
-		c.candidate(r, "a", c.tap, CandidateOptions{}, 0)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, 0)
+		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
 		c.tap.held.Store(true)
-		must[Token](t)(c.sessions["a"].Election("n").AskTransfer(t.Context(), "a", "now"))
+		must[Token](t)(c.sessions["a"].Election("n").Ask(t.Context(), Request{To: "a", Reason: "now"}))
 		c.after(r, time.Second, "ha")
 		c.after(r, steadyHere-2*time.Second, "ha")
 		c.after(r, lateHere+2*time.Second, "hah")
@@ -165,7 +165,7 @@ func TestThePressIsPolite(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() {
-			_, _ = b.session("h", c.tap, Options{}).Election("n").CampaignAs(ctx, CandidateOptions{Priority: 1})
+			_, _ = b.session("h", c.tap, Options{}).Election("n").Campaign(ctx, &CampaignOptions{Priority: 1})
 		}()
 		time.Sleep(time.Hour)
 		if most := int64(time.Hour/lateHere) + 200; reads.Load() > most { // each request is weighed with one more

@@ -35,7 +35,6 @@ type queue struct {
 // want is what somebody wants of a lock.
 type want struct {
 	read, try bool
-	keep      bool
 	turns     int // 0: as ever
 }
 
@@ -77,8 +76,8 @@ func (q *queue) close() {
 	}
 }
 
-// keep is open for a queue that somebody has.
-func (q *queue) keep() {
+// ref counts one more claim that is held. Each ref needs a close.
+func (q *queue) ref() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
 	q.refs++
@@ -101,11 +100,6 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, unreachableOr(ctx, "lock "+name, nil)
-	}
-	if o.keep {
-		if err := s.keepable(ctx, name); err != nil {
-			return nil, err
-		}
 	}
 	q := s.openQueue(name)
 	defer q.close()
@@ -130,7 +124,7 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 }
 
 func (w *waiter) event(kind core.QueueEventKind, tenure int) core.QueueEvent {
-	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns, Keep: w.keep}
+	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
 // sharable says whether the store can do what a reader asks for.
@@ -171,7 +165,7 @@ func (q *queue) quit(w *waiter) {
 // step takes one event and carries out what follows. The caller holds q.mu.
 func (q *queue) step(e core.QueueEvent) {
 	var now core.Time
-	if q.core.Timed(e) || e.Kind == core.Arrive && !e.Keep && len(q.claims) > 0 { // only who keeps gets what may be over
+	if q.core.Timed(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {
@@ -216,8 +210,6 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 				q.parting = x
 			}
 			q.close()
-		case core.Watch:
-			q.watch(o.Tenure)
 		}
 	}
 }
@@ -266,7 +258,7 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 		return
 	}
 	q.claims[id] = t.c
-	q.keep()
+	q.ref()
 	q.step(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
@@ -286,9 +278,8 @@ func (t *Term) giveBack(ctx context.Context) error {
 	t.c.dropShare(t)
 	q.mu.Lock()
 	if first := !h.given; first {
-		if h.given = true; !q.core.Rest(h.tenure) {
-			q.step(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
-		}
+		h.given = true
+		q.step(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
 	}
 	handedOn := q.claims[h.tenure] != nil
 	q.mu.Unlock()
@@ -326,4 +317,15 @@ func (c *claim) dropShare(t *Term) {
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}
+}
+
+// over says whether the term is ending or over, by now if that is not 0.
+func (t *Term) over(now core.Time) bool {
+	switch {
+	case t.stopped.Load() != nil || t.ended.Load() != nil:
+		return true
+	case now >= core.Time(t.l.deadline.Load()):
+		return t.Check() != nil
+	}
+	return false
 }

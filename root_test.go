@@ -49,7 +49,7 @@ func (b *world) lead(s *Session, name string) *Term {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
-	term, err := s.Election(name).Campaign(ctx, []byte("v-"+s.ID()))
+	term, err := s.Election(name).Campaign(ctx, &CampaignOptions{Value: []byte("v-" + s.ID())})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -197,8 +197,8 @@ func TestAnAskedLeaderStopsThenReleases(t *testing.T) {
 		stopped := time.Duration(0)
 		done := make(chan error, 1)
 		go func() {
-			c := s1.Candidate("n", &CandidateOptions{Once: true})
-			done <- c.Run(context.Background(), func(ctx context.Context, term *Term) error {
+			c := s1.Candidate("n", nil)
+			done <- c.RunOnce(context.Background(), func(ctx context.Context, term *Term) error {
 				<-ctx.Done()
 				time.Sleep(3 * time.Second) // takes its time to stop
 				if err := term.Check(); err != nil {
@@ -212,7 +212,7 @@ func TestAnAskedLeaderStopsThenReleases(t *testing.T) {
 		won := make(chan time.Duration, 1)
 		go func() { b.lead(s2, "n"); won <- b.clock() }()
 		synctest.Wait()
-		if _, err := s2.Election("n").Ask(context.Background(), "maintenance"); err != nil {
+		if _, err := s2.Election("n").Ask(context.Background(), Request{Reason: "maintenance"}); err != nil {
 			t.Fatal(err)
 		}
 		at, err := <-won, <-done

@@ -29,8 +29,6 @@ type Session struct {
 	tallies tallies
 	scribe  *scribe
 
-	follows atomic.Bool // the store is known to tell who waits behind a claim
-
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
 	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending
@@ -66,10 +64,13 @@ type Stats struct {
 
 type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
 
-// NewSession returns a session on store, without any I/O: the lease is granted when it is first needed. Options that the store
+// NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease is granted when it is first needed. Options that the store
 // cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
-func NewSession(store driver.Store, o Options) (*Session, error) {
-	return newSession(store, o, boottime.Now)
+func NewSession(store driver.Store, o *Options) (*Session, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	return newSession(store, *o, boottime.Now)
 }
 
 func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, error) {
@@ -266,7 +267,6 @@ func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func
 	if s.takeSeat(at, w) {
 		return leave, nil
 	}
-	s.unkeep(at.name) // the store hears nothing of who waits here
 	select {
 	case <-w.ready:
 		return leave, nil

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // act does one thing to one machine.
@@ -230,7 +230,7 @@ func (f *fleet) ask(p *process, name string) {
 	f.actors.Go(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 		defer cancel()
-		_, _ = p.sess.Election(name).Ask(ctx, "stress")
+		_, _ = p.sess.Election(name).Ask(ctx, Request{Reason: "stress"})
 	})
 }
 
@@ -248,7 +248,7 @@ func (f *fleet) askTransfer(p *process, name string) {
 	f.actors.Go(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 		defer cancel()
-		if _, err := p.sess.Election(name).AskTransfer(ctx, to, "stress"); err == nil {
+		if _, err := p.sess.Election(name).Ask(ctx, Request{To: to, Reason: "stress"}); err == nil {
 			f.judge.count("asked to hand over")
 		}
 	})

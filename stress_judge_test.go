@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // judge follows every term and says at every look what the promises (doc.go) demand:
@@ -251,7 +251,7 @@ func (r *reign) end(now time.Duration) {
 func (j *judge) checkHistory() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var all []history.Interval
+	var all []safety.Interval
 	for name, rs := range j.reigns {
 		var shared []span
 		for _, r := range rs {
@@ -268,14 +268,14 @@ func (j *judge) checkHistory() {
 			case r.term.c.slots != 0 || name == "rw":
 				shared = append(shared, span{r, r.from, to})
 			default:
-				all = append(all, history.Interval{Name: name, Token: uint64(r.term.Token()), Who: r.p.m.id, From: r.from, To: to})
+				all = append(all, safety.Interval{Name: name, Token: uint64(r.term.Token()), Who: r.p.m.id, From: r.from, To: to})
 			}
 		}
 		if err := checkShared(shared); err != nil {
 			j.twoLocked("%s: %v", name, err)
 		}
 	}
-	if err := history.Check(all); err != nil && j.beyond {
+	if err := safety.Check(all); err != nil && j.beyond {
 		j.counts["histories with an overlap"]++
 	} else if err != nil {
 		j.failLocked("%v", err)

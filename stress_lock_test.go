@@ -20,8 +20,8 @@ func (a *actor) kinds() (ways []func(context.Context) (*Term, error), lock bool)
 	s := a.p.sess
 	switch a.name {
 	case "m":
-		kept, few := s.MutexWith("m", MutexOptions{Keep: true}), s.MutexWith("m", MutexOptions{Turns: 2})
-		return []func(context.Context) (*Term, error){s.Mutex("m").Lock, few.Lock, kept.Lock, kept.Lock, s.Mutex("m").TryLock, kept.TryLock}, true
+		m, few := s.Mutex("m", nil), s.Mutex("m", &MutexOptions{Turns: 2})
+		return []func(context.Context) (*Term, error){m.Lock, few.Lock, m.Lock, m.TryLock}, true
 	case "rw":
 		rw := s.RWMutex("rw")
 		return []func(context.Context) (*Term, error){rw.Lock, rw.RLock, rw.RLock, rw.TryLock, rw.TryRLock}, true
@@ -44,10 +44,6 @@ func (a *actor) lock(ctx context.Context) {
 		a.judged("Lock", err)
 		return
 	}
-	if term.Check() != nil && a.rnd.IntN(2) == 0 { // a kept lock may be old when it is had again
-		_ = term.Resign(ctx)
-		return
-	}
 	a.serve(term, a.locked(term))
 }
 
@@ -56,9 +52,6 @@ func (a *actor) locked(term *Term) *reign {
 	a.f.judge.count("locks")
 	if term.Token() != lockToken(uint64(term.ClaimToken()), 0) {
 		a.f.judge.count("locks handed on in a process")
-	}
-	if q := term.share.q; q != nil && q.watched() {
-		a.f.judge.count("locks that may be kept")
 	}
 	return a.f.judge.won(term, a.p, a.rnd.IntN(3) == 0)
 }
@@ -74,7 +67,7 @@ func (a *actor) do(ctx context.Context) {
 	s, do := a.p.sess, func(context.Context, func(context.Context, *Term) error) error { return nil }
 	switch a.name {
 	case "m":
-		do = s.MutexWith("m", MutexOptions{Keep: a.rnd.IntN(2) == 0}).Do
+		do = s.Mutex("m", nil).Do
 	case "rw":
 		do = s.RWMutex("rw").RDo
 	case "s":
@@ -118,11 +111,4 @@ func checkShared(all []span) error {
 		}
 	}
 	return nil
-}
-
-// watched says whether the lock may be kept.
-func (q *queue) watched() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.core.Watched()
 }

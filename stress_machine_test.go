@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // machine is a computer: its clock and its network, which outlive the processes that run on it one after the other.

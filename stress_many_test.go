@@ -56,11 +56,9 @@ func (a *actor) many(ctx context.Context) {
 // Follow needs no network: what it leads to comes as News.
 func (l *wireLease) Follow(places ...driver.Place) {
 	if !l.p.dead.Load() {
-		l.Lease.(driver.Follower).Follow(places...)
+		l.Lease.Follow(places...)
 	}
 }
-
-func (l *frontLease) Follow(places ...driver.Place) { l.Lease.(driver.Follower).Follow(places...) }
 
 // judgeNews judges news that a place is held.
 func (l *frontLease) judgeNews(news []driver.News) {

@@ -12,7 +12,7 @@ type watcher struct {
 	what, name string
 	p          *process
 	mu         sync.Mutex
-	leader     *Standing
+	leader     *Entry
 	err        error
 	state      CandidateState
 }

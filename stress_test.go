@@ -27,7 +27,7 @@ func TestStress(t *testing.T) {
 		return
 	}
 	for _, must := range []string{"writes refused by the fence", "unfenced writes that went back", "locks handed on in a process", "handed over", "asked to hand over",
-		"many: terms", "many: terms told to have ended", "claims exchanged", "locks that may be kept"} {
+		"many: terms", "many: terms told to have ended", "claims exchanged"} {
 		if sum[must] == 0 {
 			t.Errorf("%s: none in all seeds: the faults are too weak to prove anything", must)
 		}

@@ -39,7 +39,7 @@ func (f *fleet) stand(p *process, name string) {
 }
 
 func (a *actor) runCandidate(ctx context.Context) {
-	o := &CandidateOptions{Value: []byte("v")}
+	o := &CampaignOptions{Value: []byte("v")}
 	if a.rnd.IntN(3) == 0 {
 		o.Priority, o.Steady = a.rnd.IntN(3), time.Second+upTo(a.rnd, 20*time.Second)
 	}
@@ -56,7 +56,7 @@ func (a *actor) runCandidate(ctx context.Context) {
 }
 
 func (a *actor) campaign(ctx context.Context) {
-	term, err := a.p.sess.Election(a.name).Campaign(ctx, []byte("v"))
+	term, err := a.p.sess.Election(a.name).Campaign(ctx, &CampaignOptions{Value: []byte("v")})
 	if err != nil {
 		a.judged("Campaign", err)
 		return

@@ -192,7 +192,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 // Resign ends the term and gives the claim up, so that the next candidate leads at once. Calling it says that the work has stopped:
 // nothing may act under the term any more. Check says no from here on. It returns nil once the store has confirmed, or if the term is
 // over already. When ctx ends before that the release goes on in the background until the store confirms it or the lease runs out,
-// and the error is ErrUnreachable. A term that was asked to hand over to another candidate (see [Election.AskTransfer]) does so; if that one
+// and the error is ErrUnreachable. A term that was asked to hand over to another candidate (see [Election.Ask]) does so; if that one
 // stands no more, it is released.
 func (t *Term) Resign(ctx context.Context) error {
 	if t.share.q != nil {

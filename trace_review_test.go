@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/primacy-go/primacy"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/metrics"
 	"github.com/primacy-go/primacy/trace"
@@ -31,7 +31,7 @@ func TestTraceOfATransferThatNobodyConfirms(t *testing.T) {
 			term := a.lead("n")
 			go func() { _, _ = b.Election("n").Campaign(t.Context(), nil) }()
 			synctest.Wait()
-			if _, err := b.Election("n").AskTransfer(t.Context(), "b", ""); err != nil {
+			if _, err := b.Election("n").Ask(t.Context(), primacy.Request{To: "b"}); err != nil {
 				t.Fatal(err)
 			}
 			<-term.Context().Done()
@@ -54,7 +54,7 @@ func TestTraceLinksToLocksWithoutASpan(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
 		tracer, _, spans := traced(t, a.Session, trace.Options{})
-		lock, err := a.Mutex("l").Lock(t.Context())
+		lock, err := a.Mutex("l", nil).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

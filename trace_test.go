@@ -125,7 +125,7 @@ func TestTraceOfATransfer(t *testing.T) {
 		won := make(chan *primacy.Term, 1)
 		go func() { won <- b.lead("n") }()
 		synctest.Wait()
-		if _, err := b.Election("n").AskTransfer(t.Context(), "b", "rack 4 goes down"); err != nil {
+		if _, err := b.Election("n").Ask(t.Context(), primacy.Request{To: "b", Reason: "rack 4 goes down"}); err != nil {
 			t.Fatal(err)
 		}
 		<-term.Context().Done()
@@ -149,7 +149,7 @@ func TestTraceOfATransfer(t *testing.T) {
 		defer cancel()
 		go func() { _, _ = gone.Election("n").Campaign(ctx, nil) }()
 		synctest.Wait()
-		if _, err := a.Election("n").AskTransfer(t.Context(), "gone", ""); err != nil {
+		if _, err := a.Election("n").Ask(t.Context(), primacy.Request{To: "gone"}); err != nil {
 			t.Fatal(err)
 		}
 		<-term.Context().Done()

@@ -85,7 +85,7 @@ func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
 		return t.Check()
 	case fate == core.Handed:
 		return nil
-	case fate == core.HeirGone && errors.Is(last, driver.ErrNoHeir):
+	case fate == core.HeirGone && errors.Is(last, driver.ErrNoSuccessor):
 		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotStanding)
 	case fate == core.HeirGone:
 		return fmt.Errorf("%s: %w; the name was released", what, last)
@@ -100,10 +100,10 @@ func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
 }
 
 // heir returns the oldest claim of that candidate that waits to lead.
-func (st State) heir(id string) (Standing, bool) {
-	i := slices.IndexFunc(st.Waiting, func(s Standing) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
+func (st State) heir(id string) (Entry, bool) {
+	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
 	if i < 0 {
-		return Standing{}, false
+		return Entry{}, false
 	}
 	return st.Waiting[i], true
 }
@@ -149,7 +149,7 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
-	case errors.Is(err, driver.ErrNoHeir), isFinal(err):
+	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
 		c.l.s.tell.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
 		return core.NoHeir
@@ -238,19 +238,27 @@ func (c *claim) weigh(r driver.Request) (uint64, error) {
 	return uint64(heir.Token), nil
 }
 
-// AskTransfer asks the present leader to hand the name over to the candidate with the session ID to: its term's context ends for
-// ErrTransferred, and once its work has stopped the heir leads. The leader looks whether the heir stands and, if it does not, leads on.
-// If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died, and whose lease has not run out yet,
-// still stands: then nobody leads until it has.
+// Request is what the present leader is asked for. The zero value asks it to resign.
+type Request struct {
+	To     string // the ID of the session to hand over to; empty: whoever is next in the line
+	Reason string // told to the leader
+}
+
+// Ask asks the present leader to give the name up. Its term's context ends for ErrResigned, or with To for ErrTransferred, and once its work has
+// stopped the name is released, or handed over. Ask returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody
+// leads, ErrInvalid if the leader cannot be asked. It repeats the request until the store has taken it, also to a new leader if the term
+// ended meanwhile, or ctx ends (ErrUnreachable).
 //
-// The line is looked at first: ErrNoLeader if nobody leads, ErrNotStanding with who does stand, ErrInvalid if to leads already, or if the
-// leader cannot be asked. Reason is told to the leader. It returns the token of the term that was asked, without waiting for its end. It repeats
-// the request until the store has taken it, also to a new leader if the term ended meanwhile, or ctx ends (ErrUnreachable).
-func (e *Election) AskTransfer(ctx context.Context, to, reason string) (Token, error) {
-	if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", to)); err != nil {
-		return 0, err
+// With To the line is looked at first: ErrNotStanding with who does stand, ErrInvalid if To leads already. The leader looks whether the heir stands
+// and, if it does not, leads on. If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died,
+// and whose lease has not run out yet, still stands: then nobody leads until it has.
+func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
+	if r.To != "" {
+		if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", r.To)); err != nil {
+			return 0, err
+		}
 	}
-	return e.ask(ctx, driver.Request{To: to, Reason: reason})
+	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason})
 }
 
 // ask brings a request to whoever leads.

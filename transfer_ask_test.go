@@ -20,12 +20,12 @@ func TestALeaderThatIsAskedHandsOverOnceItsWorkHasStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
 		for _, id := range []string{"a", "b", "c", "d"} {
-			c.candidate(r, id, c.tap, CandidateOptions{}, 3*time.Second)
+			c.candidate(r, id, c.tap, CampaignOptions{}, 3*time.Second)
 		}
 		c.tap.held.Store(true)
 		asks := b.session("operator", c.tap, Options{})
 		was := c.token("a")
-		token, err := asks.Election("n").AskTransfer(t.Context(), "c", "maintenance")
+		token, err := asks.Election("n").Ask(t.Context(), Request{To: "c", Reason: "maintenance"})
 		if err != nil || uint64(token) != was {
 			t.Fatalf("asked the term %v, %v; a leads under %d", token, err, was)
 		}
@@ -48,16 +48,16 @@ func TestAskTransferLooksFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("operator", b.store, Options{})
 		e := s.Election("n")
-		if _, err := e.AskTransfer(t.Context(), "b", ""); !errors.Is(err, ErrNoLeader) {
+		if _, err := e.Ask(t.Context(), Request{To: "b"}); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("nobody leads: %v", err)
 		}
 		c := inLine(t, b, "abc")
-		for to, want := range map[string]error{"x": ErrNotStanding, "a": ErrInvalid, "": ErrInvalid, strings.Repeat("x", 256): ErrInvalid} {
-			if _, err := e.AskTransfer(t.Context(), to, ""); !errors.Is(err, want) || want == ErrNotStanding && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
+		for to, want := range map[string]error{"x": ErrNotStanding, "a": ErrInvalid, strings.Repeat("x", 256): ErrInvalid} {
+			if _, err := e.Ask(t.Context(), Request{To: to}); !errors.Is(err, want) || want == ErrNotStanding && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
 				t.Errorf("to %.9q: %v", to, err)
 			}
 		}
-		if _, err := s.Election("").AskTransfer(t.Context(), "b", ""); !errors.Is(err, ErrInvalid) {
+		if _, err := s.Election("").Ask(t.Context(), Request{To: "b"}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("no name: %v", err)
 		}
 		if term := c.term("a"); term.Context().Err() != nil {
@@ -65,7 +65,7 @@ func TestAskTransferLooksFirst(t *testing.T) {
 		}
 		foreign := must[driver.Lease](t)(b.store.Grant(t.Context(), "", time.Hour))
 		must[[]driver.Place](t)(foreign.Claim(t.Context(), driver.Claim{Name: "m", ID: "x"}))
-		if _, err := s.Election("m").AskTransfer(t.Context(), "b", ""); !errors.Is(err, ErrInvalid) {
+		if _, err := s.Election("m").Ask(t.Context(), Request{To: "b"}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a leader of another program: %v", err)
 		}
 	})
@@ -231,9 +231,9 @@ func TestAskedTwice(t *testing.T) {
 func TestWhoHoldsALockIsNotMovedByName(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "")
-		lock := must[*Term](t)(b.session("a", c.tap, Options{}).Mutex("n").Lock(t.Context()))
+		lock := must[*Term](t)(b.session("a", c.tap, Options{}).Mutex("n", nil).Lock(t.Context()))
 		c.stand("b", b.session("b", c.tap, Options{}))
-		must[Token](t)(c.sessions["b"].Election("n").AskTransfer(t.Context(), "b", ""))
+		must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), Request{To: "b"}))
 		c.ask(driver.Request{By: "b", To: "b", Priority: 9})
 		if lock.Check() != nil || lock.Context().Err() != nil {
 			t.Errorf("the lock was lost: %v", context.Cause(lock.Context()))

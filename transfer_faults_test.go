@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // TestTransfersBehindABadNetwork moves a name about in every way at once while calls are lost, late and doubled: by the leaders' own will, by
@@ -45,7 +45,7 @@ func TestTransfersBehindABadNetwork(t *testing.T) {
 				}
 				if rnd.IntN(40) == 0 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					_, _ = asks.Election("n").AskTransfer(ctx, ids[rnd.IntN(len(ids)):][:1], "seed")
+					_, _ = asks.Election("n").Ask(ctx, Request{To: ids[rnd.IntN(len(ids)):][:1], Reason: "seed"})
 					cancel()
 				}
 			}
@@ -93,7 +93,7 @@ func (c *crowd) roams(net drivertest.FaultyStore, i int, id string, seed uint64,
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			_ = s.Candidate("n", &CandidateOptions{Once: true, Priority: i, Steady: 7 * time.Second}).Run(ctx, work)
+			_ = s.Candidate("n", &CampaignOptions{Priority: i, Steady: 7 * time.Second}).RunOnce(ctx, work)
 		}
 	}()
 }

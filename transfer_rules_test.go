@@ -115,9 +115,9 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
-		c.candidate(r, "a", c.tap, CandidateOptions{}, 0)
-		elder := c.candidate(r, "h", c.tap, CandidateOptions{}, 0)
-		c.candidate(r, "h", c.tap, CandidateOptions{Priority: 5}, 0)
+		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
+		elder := c.candidate(r, "h", c.tap, CampaignOptions{}, 0)
+		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, 0)
 		c.after(r, 10*time.Minute, "a")
 		elder()
 		c.after(r, steadyHere+lateHere+time.Second, "ah")
@@ -205,7 +205,7 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 		}{
 			{"the holder goes", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[0].Token) }, driver.ErrGone,
 				func(was []driver.Place) []driver.Place { return was[1:] }},
-			{"the heir goes", func(l *simulatedLine, heir driver.Place) { l.byHand(heir.Token) }, driver.ErrNoHeir,
+			{"the heir goes", func(l *simulatedLine, heir driver.Place) { l.byHand(heir.Token) }, driver.ErrNoSuccessor,
 				func(was []driver.Place) []driver.Place { return was[:len(was)-1] }},
 			{"one between stands anew, behind the heir", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[1].Token); l.enter(1, "0") }, nil,
 				func(was []driver.Place) []driver.Place { return was[len(was)-1:] }},

@@ -77,7 +77,7 @@ func TestTransferToOneWhoDoesNotStandLeavesTheTermAlone(t *testing.T) {
 		if term.Check() != nil || term.Context().Err() != nil || c.line() != "abreader" || c.tap.calls.Load() > 0 {
 			t.Errorf("the term was touched: check %v, context %v, line %s", term.Check(), term.Context().Err(), c.line())
 		}
-		lock := must[*Term](t)(c.sessions["b"].Mutex("m").Lock(t.Context()))
+		lock := must[*Term](t)(c.sessions["b"].Mutex("m", nil).Lock(t.Context()))
 		if err := lock.Transfer(t.Context(), "a"); !errors.Is(err, ErrInvalid) || lock.Check() != nil {
 			t.Errorf("a lock: %v, check %v", err, lock.Check())
 		}
@@ -101,10 +101,10 @@ func TestAStoreThatCannotHandOverSaysSo(t *testing.T) {
 		if err := term.Transfer(t.Context(), "b"); !errors.Is(err, ErrInvalid) || term.Check() != nil {
 			t.Errorf("got %v, check %v", err, term.Check())
 		}
-		if _, err := s.Election("n").AskTransfer(t.Context(), "b", ""); !errors.Is(err, ErrInvalid) {
+		if _, err := s.Election("n").Ask(t.Context(), Request{To: "b"}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("asked: %v", err)
 		}
-		for _, o := range []CandidateOptions{{Priority: 1}, {Priority: -1}, {Steady: -1}} {
+		for _, o := range []CampaignOptions{{Priority: 1}, {Priority: -1}, {Steady: -1}} {
 			err := s.Candidate("m", &o).Run(t.Context(), func(context.Context, *Term) error { return nil })
 			if !errors.Is(err, ErrInvalid) {
 				t.Errorf("%+v: %v", o, err)
@@ -114,7 +114,7 @@ func TestAStoreThatCannotHandOverSaysSo(t *testing.T) {
 		asks := b.session("b", b.store, Options{})
 		go func() { _, _ = asks.Election("n").Campaign(t.Context(), nil) }()
 		synctest.Wait()
-		must[Token](t)(asks.Election("n").AskTransfer(t.Context(), "b", ""))
+		must[Token](t)(asks.Election("n").Ask(t.Context(), Request{To: "b"}))
 		synctest.Wait()
 		if term.Check() != nil || term.Context().Err() != nil {
 			t.Errorf("asked for what it cannot do it ended: %v", context.Cause(term.Context()))
@@ -289,9 +289,9 @@ func TestTransferOfATermThatIsEnding(t *testing.T) {
 			want  error
 			leads string
 		}{
-			{"asked to resign", func(c *crowd, _ *Term) { must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), "")) }, nil, "c"},
+			{"asked to resign", func(c *crowd, _ *Term) { must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), Request{})) }, nil, "c"},
 			{"asked for another", func(c *crowd, _ *Term) {
-				must[Token](t)(c.sessions["b"].Election("n").AskTransfer(t.Context(), "b", ""))
+				must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), Request{To: "b"}))
 			}, nil, "c"},
 			{"its session closes", func(c *crowd, _ *Term) { go c.sessions["a"].Close(context.Background()) }, nil, "c"},
 			{"resigned", func(_ *crowd, term *Term) { _ = term.Resign(t.Context()) }, ErrResigned, "b"},

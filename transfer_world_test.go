@@ -207,7 +207,7 @@ func (r *annals) told() string {
 }
 
 // candidate runs a candidate whose work takes its time to stop, and returns what ends it.
-func (c *crowd) candidate(r *annals, id string, on driver.Store, o CandidateOptions, stopping time.Duration) context.CancelFunc {
+func (c *crowd) candidate(r *annals, id string, on driver.Store, o CampaignOptions, stopping time.Duration) context.CancelFunc {
 	s := c.session(id, on, Options{})
 	c.sessions[id] = s
 	ctx, cancel := context.WithCancel(context.Background())

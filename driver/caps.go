@@ -14,8 +14,8 @@ var (
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a value too large,
 	// a server too old. Nothing happened.
 	ErrRefused = errors.New("the store refused")
-	// ErrNoHeir answers a Transfer to a claim that does not wait in the line. The name was not given up.
-	ErrNoHeir = errors.New("does not stand in the line")
+	// ErrNoSuccessor answers a Transfer to a claim that does not wait in the line. The name was not given up.
+	ErrNoSuccessor = errors.New("does not stand in the line")
 )
 
 // TokenLife says for how long tokens of a name keep growing.
@@ -41,18 +41,17 @@ func (t TokenLife) String() string {
 // Caps says what a store does by itself. The library refuses options that the store cannot honour, and shows the rest
 // to people.
 type Caps struct {
-	Store           string        // what it is, with its version: "etcd 3.7.3"
-	FIFO            bool          // the oldest claim leads, and the line has an order
-	Token           TokenLife     // how long tokens grow
-	Push            bool          // changes of a line are pushed; otherwise Next and Wait poll
-	ExpiryPush      bool          // the end of a lease is pushed too
-	SharedRenewal   bool          // one Renew is one request however many claims the lease has
-	Shared          bool          // claims with Slots can be made
-	AtomicBatch     bool          // a Claim or Release of several names happens as a whole
-	Linearizable    bool          // Line never shows a state older than its call
-	BestEffort      string        // what can make two leaders though all clocks keep the bound: "a failover that loses writes"; empty: nothing
-	EndsWithProcess bool          // a lease ends as soon as the process that holds it has, though what that process has started may work on
-	MinTTL          time.Duration // the least and the largest ttl it can keep
-	MaxTTL          time.Duration
-	Warnings        []string // what it cannot promise as it is set up, for people
+	Store         string        // what it is, with its version: "etcd 3.7.3"
+	FIFO          bool          // the oldest claim leads, and the line has an order
+	Token         TokenLife     // how long tokens grow
+	Push          bool          // changes of a line are pushed; otherwise Next and Follow poll
+	ExpiryPush    bool          // the end of a lease is pushed too
+	SharedRenewal bool          // one Renew is one request however many claims the lease has
+	Shared        bool          // claims with Slots can be made
+	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
+	Linearizable  bool          // Line never shows a state older than its call
+	BestEffort    string        // what can make two leaders though all clocks keep the bound: "a failover that loses writes"; empty: nothing
+	MinTTL        time.Duration // the least and the largest ttl it can keep
+	MaxTTL        time.Duration
+	Warnings      []string // what it cannot promise as it is set up, for people
 }

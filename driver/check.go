@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,6 +54,11 @@ func CheckRecord(journal string, r Record) error {
 		return fmt.Errorf("the record %q of %s has %d bytes, more than %d: %w", r.Key, journal, len(r.Value), MaxRecord, ErrRefused)
 	}
 	return nil
+}
+
+// IsFinal says whether err is an answer of the store. Every other error, and nil, is not: it leaves the outcome unknown.
+func IsFinal(err error) bool {
+	return errors.Is(err, ErrGone) || errors.Is(err, ErrTaken) || errors.Is(err, ErrRefused) || errors.Is(err, ErrNoSuccessor)
 }
 
 // Misfit is the [ErrRefused] for a shared claim of name with want slots where those in its line have others.

@@ -9,7 +9,7 @@
 //
 //   - The context is obeyed, promptly, also when the network swallows packets. What a call that was given up may still do
 //     in the store is said at each method.
-//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoHeir] are final answers. Any other error means that the outcome is unknown: the
+//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoSuccessor] are final answers. Any other error means that the outcome is unknown: the
 //     call may have happened, or may happen later. The caller repeats it with the same claim ID or place.
 //   - Methods may be called by many goroutines at once, but for Renew, of which one is in flight for each lease.
 //
@@ -48,7 +48,7 @@ type Store interface {
 
 // Lease is a lease in a store, with the claims made under it.
 type Lease interface {
-	// ID names the lease in the store, as Standing.Lease shows it.
+	// ID names the lease in the store, as Entry.Lease shows it.
 	ID() string
 
 	// TTL is the time to live as the store granted it, which may be more than was asked for.
@@ -69,12 +69,20 @@ type Lease interface {
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
 	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone] as soon as the place
-	// no longer stands, whoever removed it. The store wakes one waiter for each release, never all, and never
-	// relies on one signal alone: where a push can be lost there is a timer beside it. Nil means that the place was held at some
-	// instant after it entered and before Wait returned: by a read, or by a complete record of what was removed from the line, its own
-	// place included. A claim that is known to have gone by that instant gets ErrGone, never nil. When ctx ends the claim
-	// stays in the line; the caller releases it.
+	// no longer stands, whoever removed it. Nil promises what Follow says of Held. When ctx ends the claim stays in the
+	// line; the caller releases it. Wait goes from the port: use Follow and News.
 	Wait(ctx context.Context, p Place) (Place, error)
+
+	// Follow has News tell, once for each place and call, as soon as the store finds out: of a place that waits, that it
+	// is held (Held); of one with Held, where the store has a line (Caps.FIFO), that a claim of another lease waits
+	// behind it (Wanted), also if it does already. It does no I/O and does not block. A place that is removed is told as
+	// Gone, followed or not, and one that its owner gives up is not told: neither is followed any more.
+	//
+	// Held means that the place was held at some instant after it entered and before News returned, by a read or by a
+	// complete record of what was removed from the line, its own place included. Of a claim that is known to have gone
+	// by that instant News tells Gone, never Held. The store tells one waiter for each release, never all, and never
+	// relies on one signal alone: where a push can be lost there is a timer beside it.
+	Follow(places ...Place)
 
 	// Update replaces the value that observers see. [ErrGone] if the place no longer stands.
 	Update(ctx context.Context, p Place, value []byte) error
@@ -129,13 +137,13 @@ type Place struct {
 // Line is the state of a name: who holds it and who waits.
 type Line struct {
 	Name     string
-	Revision uint64     // grows with each change of the line; 0 is older than every line
-	Holder   *Standing  // the first; nil: nobody holds the name
-	Waiters  []Standing // the others, in order with Caps.FIFO, oldest first; nil where the store does not know
+	Revision uint64  // grows with each change of the line; 0 is older than every line
+	Holder   *Entry  // the first; nil: nobody holds the name
+	Waiters  []Entry // the others, in order with Caps.FIFO, oldest first; nil where the store does not know
 }
 
-// Standing is one claim as others see it.
-type Standing struct {
+// Entry is one claim as others see it.
+type Entry struct {
 	Owner string // identity given to Grant; empty for a claim that another program entered
 	Lease string // the lease's ID; empty for a claim without one
 	Slots int    // the claim's
@@ -149,7 +157,7 @@ type Standing struct {
 type News struct {
 	Place   Place
 	Gone    bool     // the place was removed
-	Held    bool     // the place, which was followed while it waited, is held now
+	Held    bool     // the place, which was followed while it waited, is held: see [Lease.Follow]
 	Wanted  bool     // the place, which was followed while it was held, has somebody waiting behind it
 	Request *Request // a wish from outside; nil with any of the others
 }
@@ -180,17 +188,9 @@ type Asker interface {
 type Transferer interface {
 	// Transfer gives p up, which holds its name alone, in favour of the claim with the token heir. Every claim between the two is removed
 	// from the line before, or in the same step, and hears of it as News: so tokens and order stay true. There is no moment in which
-	// the line is empty, or led by anybody but p and then the heir. [ErrNoHeir] if no exclusive claim with that token waits behind p: then p
+	// the line is empty, or led by anybody but p and then the heir. [ErrNoSuccessor] if no exclusive claim with that token waits behind p: then p
 	// still holds. [ErrRefused] if p waits or is shared, or if the heir's claim is of the same lease. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
 	Transfer(ctx context.Context, p Place, heir uint64) error
-}
-
-// Follower is a [Lease] that tells what becomes of many places without a call that waits for each.
-type Follower interface {
-	// Follow has News tell, once for each place and call, as soon as it finds so: of a place that waits, that it is held (Held), with all that
-	// [Lease.Wait] promises of its answer; of one with Held, that a claim of another lease waits behind it (Wanted), also if it does already. It does no I/O and does
-	// not block. What is gone or released meanwhile is told as ever, and not followed any more.
-	Follow(places ...Place)
 }
 
 // Exchanger is a [Lease] that can give a place up and stand again in one request.

@@ -32,16 +32,16 @@ type Examiner interface {
 	Examine(ctx context.Context, name string) []Finding
 }
 
-// Dwindling is a [Lease] that can tell how much of it is left.
-type Dwindling interface {
+// LeaseTimer is a [Lease] that can tell how much of it is left.
+type LeaseTimer interface {
 	// Left asks how much is left of the lease on the very clock that ends it, rounded down to a multiple of step. Two answers
 	// without a renewal between them show at which rate that clock runs. [ErrGone] if the lease has ended.
 	Left(ctx context.Context) (left, step time.Duration, err error)
 }
 
-// Overseer is a [Store] that can tell how much is left of anybody's lease, for people who watch.
-type Overseer interface {
-	// Remaining tells of these leases, by [Standing.Lease], how much was left of each at some instant during the call. One that has ended, or
+// LeaseViewer is a [Store] that can tell how much is left of anybody's lease, for people who watch.
+type LeaseViewer interface {
+	// Remaining tells of these leases, by [Entry.Lease], how much was left of each at some instant during the call. One that has ended, or
 	// of which the store does not know what its waiters go by, is missing from the answer.
 	Remaining(ctx context.Context, leases ...string) (map[string]Remaining, error)
 }
@@ -53,9 +53,9 @@ type Remaining struct {
 	Step time.Duration
 }
 
-// Operator does to leases and claims by hand what an operator may: no holder is asked, so one may lead on beside the next until it
+// Admin does to leases and claims by hand what an operator may: no holder is asked, so one may lead on beside the next until it
 // has heard of it.
-type Operator interface {
+type Admin interface {
 	// Leases returns the IDs of the leases whose owner begins with prefix.
 	Leases(ctx context.Context, prefix string) ([]string, error)
 	// RemoveClaim deletes the claim on name that has this token, and nothing else. What is gone already is no error.

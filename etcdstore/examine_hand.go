@@ -15,11 +15,11 @@ import (
 )
 
 var (
-	_ driver.Dwindling = (*lease)(nil)
-	_ driver.Operator  = (*Store)(nil)
+	_ driver.LeaseTimer = (*lease)(nil)
+	_ driver.Admin      = (*Store)(nil)
 )
 
-// Left implements [driver.Dwindling]. Etcd tells whole seconds, on the clock of its leader, which is the one that expires leases.
+// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on the clock of its leader, which is the one that expires leases.
 func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
 	var resp *pb.LeaseTimeToLiveResponse
 	_, err = l.s.call(ctx, "time to live", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
@@ -35,7 +35,7 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 	return time.Duration(resp.TTL) * time.Second, time.Second, nil
 }
 
-// Leases implements [driver.Operator].
+// Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	dir := s.prefix + sessions
 	resp, err := s.get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir))})
@@ -53,7 +53,7 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	return ids, nil
 }
 
-// RemoveClaim implements [driver.Operator].
+// RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	dir := s.lineDir(name)
 	resp, err := s.get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)),
@@ -67,7 +67,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// EndLease implements [driver.Operator]. The ID is the session's, which keeps it also when its keys have moved to another etcd lease.
+// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys have moved to another etcd lease.
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	first, err := strconv.ParseInt(id, 16, 64)
 	if err != nil {

@@ -74,7 +74,7 @@ func leftCounts(t *testing.T, s driver.Store) {
 	t.Helper()
 	l := grant(t, s, "a", time.Minute)
 	left := func() time.Duration {
-		d, step, err := l.(driver.Dwindling).Left(soon(t))
+		d, step, err := l.(driver.LeaseTimer).Left(soon(t))
 		if err != nil || step != time.Second || d%time.Second != 0 {
 			t.Errorf("Left = %v in steps of %v, %v", d, step, err)
 		}
@@ -86,7 +86,7 @@ func leftCounts(t *testing.T, s driver.Store) {
 	if err := l.Close(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.(driver.Dwindling).Left(soon(t)); !errors.Is(err, driver.ErrGone) {
+	if _, _, err := l.(driver.LeaseTimer).Left(soon(t)); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("Left of a closed lease: %v, want ErrGone", err)
 	}
 }

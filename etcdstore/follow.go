@@ -9,15 +9,13 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-var _ driver.Follower = (*lease)(nil)
-
 // pairs is how many places are looked at in one Txn, with two reads each: etcd allows 128.
 const pairs = 60
 
 // spreadLeast is the shortest time between two looks that nothing gave cause for.
 const spreadLeast = 500 * time.Millisecond
 
-// Follow implements [driver.Follower]. A place that waits costs an await, and no goroutine, timer or watch of its own where the process follows many. One that is
+// Follow implements [driver.Lease]. A place that waits costs an await, and no goroutine, timer or watch of its own where the process follows many. One that is
 // held costs a watch of its line, for what comes behind it is a put: etcd has one small watch for each such name, opened once and quiet as long as nobody comes.
 func (l *lease) Follow(places ...driver.Place) {
 	for _, p := range places {

@@ -47,7 +47,7 @@ func sessionAt(t *testing.T, endpoints []string, ttl time.Duration, heartbeat bo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	s, err := primacy.NewSession(st, primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
+	s, err := primacy.NewSession(st, &primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
 	if err != nil {
 		t.Fatal(err)
 	}

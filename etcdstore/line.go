@@ -47,7 +47,7 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	line := driver.Line{Name: name, Revision: uint64(rev)}
 	slots, held := ranks(s.lineDir(name), kvs)
 	for i, kv := range kvs {
-		st := standingOf(sessionOf(kv), kv, owners[sessionOf(kv)])
+		st := entryOf(sessionOf(kv), kv, owners[sessionOf(kv)])
 		st.Slots, st.Held = slots[i], held[i]
 		if i == 0 {
 			line.Holder = &st
@@ -77,9 +77,9 @@ func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	return slots, held
 }
 
-// standingOf describes one claim. ID is what its key ends in.
-func standingOf(id string, kv *mvccpb.KeyValue, who owner) driver.Standing {
-	st := driver.Standing{Token: uint64(kv.CreateRevision), Value: kv.Value}
+// entryOf describes one claim. ID is what its key ends in.
+func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
+	st := driver.Entry{Token: uint64(kv.CreateRevision), Value: kv.Value}
 	switch {
 	case kv.Lease == 0:
 		st.Note = "has no lease: it never expires, and stands until somebody deletes it"

@@ -124,7 +124,7 @@ func FuzzStanding(f *testing.F) {
 	f.Add("zz/\xff", int64(0), []byte(nil), []byte("{"))
 	f.Fuzz(func(t *testing.T, suffix string, lease int64, value, rec []byte) {
 		kv := &mvccpb.KeyValue{Lease: lease, Value: value, CreateRevision: 7}
-		st := standingOf(suffix, kv, ownerOf(&mvccpb.KeyValue{Value: rec}))
+		st := entryOf(suffix, kv, ownerOf(&mvccpb.KeyValue{Value: rec}))
 		if st.Token != 7 || (lease == 0) != (st.Lease == "") || string(st.Value) != string(value) {
 			t.Errorf("standing = %+v", st)
 		}

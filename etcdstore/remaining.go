@@ -15,12 +15,12 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-var _ driver.Overseer = (*Store)(nil)
+var _ driver.LeaseViewer = (*Store)(nil)
 
 // glances is how many leases are asked about at once.
 const glances = 16
 
-// Remaining implements [driver.Overseer], in whole seconds. Of a session with a heartbeat nothing is told: its waiters go by that, not by etcd's lease.
+// Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat nothing is told: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
 	for len(leases) > 0 {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )

@@ -302,8 +302,8 @@ func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 				}
 			}
 		})
-		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoHeir) {
-			t.Errorf("seed 1: Transfer = %v, want ErrNoHeir", err)
+		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoSuccessor) {
+			t.Errorf("seed 1: Transfer = %v, want ErrNoSuccessor", err)
 		}
 		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision, keys[1].CreateRevision)) != p.Token {
 			t.Errorf("seed 1: %d claims stand, want the holder and the one between", len(keys))

@@ -132,7 +132,7 @@ func leadOn(t *testing.T, ctx context.Context, endpoints []string, k *kind, name
 		t.Fatal(err)
 	}
 	o := primacy.Options{TTL: k.ttl, Overrun: primacy.OverrunWait, RenewAttempt: time.Duration(k.part * float64(k.ttl))}
-	s, err := primacy.NewSession(st, o)
+	s, err := primacy.NewSession(st, &o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,11 +105,11 @@ func (l *lease) between(what string, sl *slot, p driver.Place, heir uint64, line
 	case at > 0:
 		return nil, refused(what, "the claim waits itself")
 	case !waits:
-		return nil, fmt.Errorf("etcd: %s to token %d: %w", what, heir, driver.ErrNoHeir)
+		return nil, fmt.Errorf("etcd: %s to token %d: %w", what, heir, driver.ErrNoSuccessor)
 	}
 	slots, session := parseClaim(l.s.lineDir(p.Name), string(line[len(line)-1].Key))
 	if slots != 0 {
-		return nil, fmt.Errorf("etcd: %s to token %d: its claim is shared: %w", what, heir, driver.ErrNoHeir)
+		return nil, fmt.Errorf("etcd: %s to token %d: its claim is shared: %w", what, heir, driver.ErrNoSuccessor)
 	}
 	if session == l.ID() {
 		return nil, refused(what, "the heir's claim is of the same lease")

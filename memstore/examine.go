@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	_ driver.Examiner  = (*Store)(nil)
-	_ driver.Operator  = (*Store)(nil)
-	_ driver.Overseer  = (*Store)(nil)
-	_ driver.Dwindling = (*lease)(nil)
+	_ driver.Examiner    = (*Store)(nil)
+	_ driver.Admin       = (*Store)(nil)
+	_ driver.LeaseViewer = (*Store)(nil)
+	_ driver.LeaseTimer  = (*lease)(nil)
 )
 
 // Examine implements [driver.Examiner]: there is no server to look at.
@@ -30,7 +30,7 @@ func (s *Store) Examine(context.Context, string) []driver.Finding {
 	return []driver.Finding{{Topic: "memory", Level: driver.Fine, Found: fmt.Sprintf("in this process: %d names used, %d claims stand", len(s.lines), n)}}
 }
 
-// Left implements [driver.Dwindling], to the nanosecond.
+// Left implements [driver.LeaseTimer], to the nanosecond.
 func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
 	err = l.do(ctx, func() error {
 		left = time.Duration(float64(time.Until(l.ends)) * l.store.opts.Rate)
@@ -39,7 +39,7 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 	return left, 1, err
 }
 
-// Remaining implements [driver.Overseer]. A lease is known by its claims.
+// Remaining implements [driver.LeaseViewer]. A lease is known by its claims.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	all := map[string]driver.Remaining{}
 	err := s.do(ctx, "", func() error {
@@ -54,7 +54,7 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, err
 }
 
-// Leases implements [driver.Operator]. A lease is known by its claims, so one without any is not found.
+// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not found.
 func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
 	err = s.do(ctx, "", func() error {
 		for l := range s.standing() {
@@ -68,7 +68,7 @@ func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err er
 	return ids, err
 }
 
-// RemoveClaim implements [driver.Operator]; see [Store.Remove].
+// RemoveClaim implements [driver.Admin]; see [Store.Remove].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return nil
 }
 
-// EndLease implements [driver.Operator]. A lease is known by its claims.
+// EndLease implements [driver.Admin]. A lease is known by its claims.
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	if _, err := strconv.ParseUint(id, 16, 64); err != nil {
 		return fmt.Errorf("end lease: %q is not the ID of a lease: %w", id, driver.ErrRefused)

@@ -21,7 +21,7 @@ func TestLeftRunsOnTheStoresClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			left := func() time.Duration {
-				d, _, err := l.(driver.Dwindling).Left(t.Context())
+				d, _, err := l.(driver.LeaseTimer).Left(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -36,7 +36,7 @@ func TestLeftRunsOnTheStoresClock(t *testing.T) {
 				t.Errorf("after a renewal, %v, %v is left", err, left())
 			}
 			time.Sleep(2 * time.Minute)
-			if _, _, err := l.(driver.Dwindling).Left(t.Context()); !errors.Is(err, driver.ErrGone) {
+			if _, _, err := l.(driver.LeaseTimer).Left(t.Context()); !errors.Is(err, driver.ErrGone) {
 				t.Errorf("Left of a lease that has ended: %v, want ErrGone", err)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var (
@@ -18,15 +19,15 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 		return place, err
 	}
 	err = l.do(ctx, func() error {
-		if l.spent[want.ID] {
+		if l.spent.Has(want.ID) {
 			return fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 		l.drop(p)
 		l.displace(want)
-		if l.claims[seatOf(want)] == nil {
+		if l.claims[storeutil.SeatOf(want)] == nil {
 			l.store.enter(l, want)
 		}
-		place = l.claims[seatOf(want)].place()
+		place = l.claims[storeutil.SeatOf(want)].place()
 		return nil
 	})
 	return place, err

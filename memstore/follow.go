@@ -4,8 +4,6 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-var _ driver.Follower = (*lease)(nil)
-
 // Follow has News tell what becomes of places.
 func (l *lease) Follow(places ...driver.Place) {
 	l.store.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // lease is a lease with its claims, at most one for each seat.
@@ -22,16 +23,11 @@ type lease struct {
 	timer  *time.Timer
 	ends   time.Time // on the caller's clock; a timer that fires earlier was overtaken by a renewal
 	ended  bool
-	claims map[seat]*claim
-	spent  map[string]bool // claim IDs that may not enter again: released, replaced or removed
-	news   []driver.News   // not told yet
-	told   chan struct{}   // closed when there is news or the lease ends
+	claims map[storeutil.Seat]*claim
+	spent  storeutil.SpentIDs // claim IDs that may not enter again: released, replaced or removed
+	news   []driver.News      // not told yet
+	told   chan struct{}      // closed when there is news or the lease ends
 }
-
-// seat is what a lease has at most one claim for.
-type seat struct{ name, seat string }
-
-func seatOf(c driver.Claim) seat { return seat{c.Name, c.Seat} }
 
 func (l *lease) ID() string { return l.id }
 
@@ -54,7 +50,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 		// A Claim that was under way when its ID was released arrives here. It must not enter: nobody would ever
 		// release it again.
 		for _, want := range claims {
-			if l.spent[want.ID] {
+			if l.spent.Has(want.ID) {
 				return fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 			}
 		}
@@ -73,10 +69,10 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 			}
 		}
 		for _, want := range claims {
-			if l.claims[seatOf(want)] == nil {
+			if l.claims[storeutil.SeatOf(want)] == nil {
 				l.store.enter(l, want)
 			}
-			places = append(places, l.claims[seatOf(want)].place())
+			places = append(places, l.claims[storeutil.SeatOf(want)].place())
 		}
 		for i, want := range claims {
 			if want.Try && !places[i].Held { // for want of those that entered with it
@@ -139,8 +135,8 @@ func (l *lease) drop(p driver.Place) {
 	if c := l.find(p); c != nil {
 		l.store.remove(c)
 		l.store.leave(p)
-	} else if c = l.claims[seat{p.Name, p.Seat}]; c == nil || c.id != p.ID {
-		l.spent[p.ID] = true // nothing stands yet, but the Claim may still be on its way
+	} else if c = l.claims[storeutil.SeatAt(p)]; c == nil || c.id != p.ID {
+		l.spent.Add(p.ID) // nothing stands yet, but the Claim may still be on its way
 	}
 }
 
@@ -205,26 +201,26 @@ func (l *lease) end() {
 	}
 	l.ended = true
 	l.timer.Stop()
-	for _, at := range slices.SortedFunc(maps.Keys(l.claims), func(a, b seat) int {
-		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.seat, b.seat))
+	for _, at := range slices.SortedFunc(maps.Keys(l.claims), func(a, b storeutil.Seat) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Seat, b.Seat))
 	}) {
 		l.store.remove(l.claims[at])
 	}
-	l.news, l.spent = nil, nil
+	l.news, l.spent = nil, storeutil.SpentIDs{}
 	close(l.told)
 }
 
 // displace removes the claim that the lease has on the seat under another ID. To take its place up instead would hand
 // the new claim a term that is being resigned.
 func (l *lease) displace(want driver.Claim) {
-	if c := l.claims[seatOf(want)]; c != nil && c.id != want.ID {
+	if c := l.claims[storeutil.SeatOf(want)]; c != nil && c.id != want.ID {
 		l.store.remove(c)
 	}
 }
 
 // free says whether the claim holds already, or would at once.
 func (l *lease) free(want driver.Claim) bool {
-	if c := l.claims[seatOf(want)]; c != nil {
+	if c := l.claims[storeutil.SeatOf(want)]; c != nil {
 		return c.held
 	}
 	ln := l.store.line(want.Name)
@@ -234,7 +230,7 @@ func (l *lease) free(want driver.Claim) bool {
 // leave removes all claims on the names, for a Try that failed: its caller believes that it has none.
 func (l *lease) leave(claims []driver.Claim) {
 	for _, want := range claims {
-		if c := l.claims[seatOf(want)]; c != nil {
+		if c := l.claims[storeutil.SeatOf(want)]; c != nil {
 			l.store.remove(c)
 		}
 	}
@@ -242,7 +238,7 @@ func (l *lease) leave(claims []driver.Claim) {
 
 // find returns the claim of the place if it still stands: under its claim ID, and under its token if the caller knows it.
 func (l *lease) find(p driver.Place) *claim {
-	c := l.claims[seat{p.Name, p.Seat}] // none once the lease has ended
+	c := l.claims[storeutil.SeatAt(p)] // none once the lease has ended
 	if c == nil || c.id != p.ID || p.Token != 0 && c.token != p.Token {
 		return nil
 	}
@@ -251,11 +247,11 @@ func (l *lease) find(p driver.Place) *claim {
 
 // forget drops a claim that was removed, with all requests for it: a late one must not reach the next term.
 func (l *lease) forget(c *claim) {
-	delete(l.claims, seat{c.line.name, c.seat})
+	delete(l.claims, storeutil.Seat{Name: c.line.name, Seat: c.seat})
 	if l.ended {
 		return
 	}
-	l.spent[c.id] = true
+	l.spent.Add(c.id)
 	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Place.Token == c.token })
 }
 

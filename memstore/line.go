@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // line is the state of a name: its claims in the order of their tokens. The first holds it, and others beside it where they share it.
@@ -57,7 +58,7 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 		value: bytes.Clone(want.Value), held: ln.free(want.Slots, len(ln.claims)), moved: make(chan struct{}),
 	}
 	ln.claims = append(ln.claims, c)
-	l.claims[seatOf(want)] = c
+	l.claims[storeutil.SeatOf(want)] = c
 	for _, held := range ln.claims {
 		held.tellWanted()
 	}
@@ -121,7 +122,7 @@ func (ln *line) holder() *claim {
 func (ln *line) show() driver.Line {
 	out := driver.Line{Name: ln.name, Revision: ln.revision}
 	for i, c := range ln.claims {
-		st := driver.Standing{Owner: c.lease.owner, Lease: c.lease.id, Slots: c.slots, Held: c.held, Token: c.token, Value: bytes.Clone(c.value)}
+		st := driver.Entry{Owner: c.lease.owner, Lease: c.lease.id, Slots: c.slots, Held: c.held, Token: c.token, Value: bytes.Clone(c.value)}
 		if i == 0 {
 			out.Holder = &st
 		} else {

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Options sets a store up. The zero value works.
@@ -100,7 +101,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	l := &lease{
 		store: s, owner: owner, ttl: max(ttl, s.opts.MinTTL),
-		claims: map[seat]*claim{}, spent: map[string]bool{}, told: make(chan struct{}),
+		claims: map[storeutil.Seat]*claim{}, told: make(chan struct{}),
 	}
 	err := s.do(ctx, owner, func() error {
 		l.id = strconv.FormatUint(s.next(), 16)

@@ -34,7 +34,7 @@ func heldNow(t *testing.T, s *Store) string {
 	}
 	held := ""
 	if ln.Holder != nil {
-		for _, st := range append([]driver.Standing{*ln.Holder}, ln.Waiters...) {
+		for _, st := range append([]driver.Entry{*ln.Holder}, ln.Waiters...) {
 			if st.Held {
 				held += st.Owner
 			}
@@ -95,7 +95,7 @@ func TestTransferTakesAwayWhoStoodBetween(t *testing.T) {
 		s := New(Options{})
 		leases, places := crowd(t, s, 0, 0, 0, 0)
 		hand := leases[0].(driver.Transferer)
-		if err := hand.Transfer(t.Context(), places[0], 4711); !errors.Is(err, driver.ErrNoHeir) || heldNow(t, s) != "a" {
+		if err := hand.Transfer(t.Context(), places[0], 4711); !errors.Is(err, driver.ErrNoSuccessor) || heldNow(t, s) != "a" {
 			t.Fatalf("to nobody: got %v, held by %s", err, heldNow(t, s))
 		}
 		if err := hand.Transfer(t.Context(), places[0], places[2].Token); err != nil || heldNow(t, s) != "c" {

@@ -26,7 +26,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 			}
 		}
 		if at == 0 {
-			return driver.ErrNoHeir
+			return driver.ErrNoSuccessor
 		}
 		if ln.claims[at].lease == l {
 			return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)

@@ -25,7 +25,7 @@ func BenchmarkScrape(b *testing.B) {
 
 func benchScrape(b *testing.B, o metrics.Options) {
 	const n = 10_000
-	s, err := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{})
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func register(session *primacy.Session) error {
 }
 
 func Example() {
-	session, err := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{})
+	session, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
 	if err != nil {
 		panic(err)
 	}

@@ -26,7 +26,7 @@ type exposed struct {
 func live(t *testing.T) map[string]exposed {
 	t.Helper()
 	store := memstore.New(memstore.Options{})
-	s, err := primacy.NewSession(store, primacy.Options{ID: "a"})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func gather(t *testing.T, registry prometheus.Gatherer) map[string]exposed {
 // values returns those of the labels that have a fixed set.
 func values(t *testing.T) []string {
 	t.Helper()
-	s, err := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{ID: "a"})
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), &primacy.Options{ID: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

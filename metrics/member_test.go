@@ -12,7 +12,7 @@ import (
 // Between what the session counts and the event that says of which election it was, a scrape must show neither: under election="" it would go back.
 func TestAnOverrunIsShownUnderOneElectionOnly(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	s, err := primacy.NewSession(store, primacy.Options{ID: "a", Overrun: primacy.OverrunWait, TTL: 2 * time.Second})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: "a", Overrun: primacy.OverrunWait, TTL: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

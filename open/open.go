@@ -12,7 +12,7 @@
 // cert=FILE and key=FILE (this client's certificate), server-name=NAME. Of one store:
 //
 //	etcd      heartbeat=true (sessions of any TTL have a heartbeat: see etcdstore.Options); PREFIX is put before every key, default "primacy"
-//	postgres  schema=NAME (default "primacy"), migrate=false, advisory-wake=true (see pgstore.Config); all others as libpq knows them: sslmode, sslrootcert, target_session_attrs, …
+//	postgres  schema=NAME (default "primacy"), migrate=false; all others as libpq knows them: sslmode, sslrootcert, target_session_attrs, …
 //	redis     prefix=NAME (default "primacy"), cluster=true, sentinel=MASTER (the hosts are sentinels), replicas=N (a write counts once N replicas have it);
 //	          sentinel-user=NAME, sentinel-password-file=FILE (how sentinels know who asks)
 //	quorum    prefix=NAME, max-ttl=DURATION (default 30s), guard=DURATION (a server that started less long ago does not count) or guard=off

@@ -50,9 +50,6 @@ func postgresConfig(a address) (c pgstore.Config, err error) {
 		return c, err
 	}
 	c.NoMigrate = !migrate
-	if c.AdvisoryWake, err = a.flag("advisory-wake", false); err != nil {
-		return c, err
-	}
 	u := url.URL{Scheme: "postgres", Host: strings.Join(a.hosts, ","), Path: "/" + a.path, RawQuery: a.query.Encode()}
 	if a.user != "" {
 		u.User = url.User(a.user)

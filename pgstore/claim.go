@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,55 +13,10 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// took is a row of take.
-type took struct {
-	code    string
-	slots   int
-	token   int64
-	held    bool
-	remains int64
-}
-
-// Claim implements [driver.Lease].
-func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
-	if err := driver.CheckClaims(claims...); err != nil || len(claims) == 0 {
-		return nil, err
-	}
-	return l.take(ctx, "claim", claims, nil)
-}
-
-// take enters claims, and gives p up before that if it is not nil.
-func (l *lease) take(ctx context.Context, verb string, claims []driver.Claim, p *driver.Place) ([]driver.Place, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	names := make([]string, len(claims))
-	seats, ids := make([]string, len(claims)), make([]string, len(claims))
-	slots, values, tries := make([]int32, len(claims)), make([][]byte, len(claims)), make([]bool, len(claims))
-	for i, c := range claims {
-		if err := fit(c.Name, c.Seat, c.ID); err != nil {
-			return nil, err
-		}
-		names[i], seats[i], ids[i], slots[i], tries[i] = c.Name, c.Seat, c.ID, int32(c.Slots), c.Try
-		if values[i] = c.Value; c.Value == nil {
-			values[i] = []byte{}
-		}
-	}
-	heard := l.s.ear.generation()
-	spend, err := l.begin(claims, p)
-	if err != nil {
-		return nil, err
-	}
-	args := append([]any{l.id, names, seats, slots, ids, values, tries}, dropArgs(p, spend)...)
-	var rows []took
-	err = l.s.patiently(ctx, verb, "SELECT * FROM {S}.take($1::text, $2::text[], $3::text[], $4::int[], $5::text[], $6::bytea[], $7::boolean[], "+
-		"$8::boolean, $9::text, $10::text, $11::bigint, $12::boolean, $13::bytea, $14::text, $15::bytea)", args, func(r pgx.Rows) error {
-		rows = append(rows, took{})
-		t := &rows[len(rows)-1]
-		return r.Scan(&t.code, &t.slots, &t.token, &t.held, &t.remains)
-	})
-	return l.entered(claims, p, spend, rows, err, heard)
-}
+var (
+	_ driver.Exchanger  = (*lease)(nil)
+	_ driver.Transferer = (*lease)(nil)
+)
 
 // maxText is how many bytes a name may have: it stands in an index, whose rows have at most 2,700.
 const maxText = 2000
@@ -78,13 +34,96 @@ func fit(texts ...string) error {
 	return nil
 }
 
-// dropArgs are take's arguments for the place that is given up.
-func dropArgs(p *driver.Place, spend bool) []any {
-	if p == nil {
-		return []any{false, "", "", int64(0), false, []byte{}, "", []byte{}}
+// isFinal says whether an error says that nothing happened, and nothing will.
+func isFinal(err error) bool {
+	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) ||
+		errors.Is(err, driver.ErrNoSuccessor) || errors.Is(err, errBusy)
+}
+
+// Claim implements [driver.Lease].
+func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if err := driver.CheckClaims(claims...); err != nil || len(claims) == 0 {
+		return nil, err
 	}
-	journal, key, value := recordOf(*p)
-	return []any{true, p.Seat, p.ID, int64(p.Token), spend, journal, key, value}
+	return l.take(ctx, "claim", claims, nil)
+}
+
+// Exchange implements [driver.Exchanger].
+func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+	if err := driver.CheckExchange(p, c); err != nil {
+		return driver.Place{}, err
+	}
+	if err := fit(p.Name, p.Seat, p.ID); err != nil {
+		return driver.Place{}, err
+	}
+	places, err := l.take(ctx, "exchange", []driver.Claim{c}, &p)
+	if err != nil {
+		return driver.Place{}, err
+	}
+	return places[0], nil
+}
+
+// taken is a row of the function take.
+type taken struct {
+	code    string
+	slots   int
+	token   int64
+	held    bool
+	remains int64
+}
+
+// take enters claims. If p is not nil it is given up before that, in the same step.
+func (l *lease) take(ctx context.Context, verb string, claims []driver.Claim, p *driver.Place) ([]driver.Place, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n := len(claims)
+	names, seats, ids := make([]string, n), make([]string, n), make([]string, n)
+	slots, values, tries := make([]int32, n), make([][]byte, n), make([]bool, n)
+	for i, c := range claims {
+		if err := fit(c.Name, c.Seat, c.ID); err != nil {
+			return nil, err
+		}
+		names[i], seats[i], ids[i], slots[i], tries[i] = c.Name, c.Seat, c.ID, int32(c.Slots), c.Try
+		values[i] = append([]byte{}, c.Value...)
+	}
+	generation := l.s.listener.generation()
+	spend, err := l.beginTake(claims, p)
+	if err != nil {
+		return nil, err
+	}
+	args := []any{l.id, names, seats, slots, ids, values, tries}
+	if p == nil {
+		args = append(args, false, "", "", int64(0), false, []byte{}, "", []byte{})
+	} else {
+		journal, key, value := recordOf(*p)
+		args = append(args, true, p.Seat, p.ID, int64(p.Token), spend, journal, key, value)
+	}
+	var rows []taken
+	err = l.s.doUnfenced(ctx, verb, `SELECT * FROM {S}.take($1::text, $2::text[], $3::text[], $4::int[], $5::text[], $6::bytea[],
+		$7::boolean[], $8::boolean, $9::text, $10::text, $11::bigint, $12::boolean, $13::bytea, $14::text, $15::bytea)`, args,
+		func(r pgx.Rows) error {
+			var t taken
+			err := r.Scan(&t.code, &t.slots, &t.token, &t.held, &t.remains)
+			rows = append(rows, t)
+			return err
+		})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range claims {
+		l.ids.entered(c.ID, err != nil && !isFinal(err))
+	}
+	if p != nil {
+		released := err
+		if err == nil && (len(rows) == 0 || rows[0].code != "ok") {
+			released = driver.ErrGone // it was not given up
+		}
+		l.endReleaseLocked(*p, spend, released)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.takenLocked(claims, rows, generation)
 }
 
 // recordOf returns the record that a place carries, nothing if it cannot be kept.
@@ -95,129 +134,78 @@ func recordOf(p driver.Place) (journal []byte, key string, value []byte) {
 	return []byte(p.Journal), p.Record.Key, append([]byte{}, p.Record.Value...)
 }
 
-// begin notes that claims are under way.
-func (l *lease) begin(claims []driver.Claim, p *driver.Place) (spend bool, err error) {
+// beginTake notes that claims are under way, and that p is being given up if it is not nil. It
+// returns whether the server must keep a word against p's ID.
+func (l *lease) beginTake(claims []driver.Claim, p *driver.Place) (spend bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isOver {
 		return false, driver.ErrGone
 	}
 	for _, c := range claims {
-		if l.spent.has(c.ID) || l.leaving[c.ID] > 0 {
+		if l.ids.refused(c.ID) {
 			return false, fmt.Errorf("claim %s on %s was given up: %w", c.ID, c.Name, driver.ErrGone)
 		}
 	}
 	for _, c := range claims {
-		l.calls[c.ID]++
-		if st := l.stands[seat{c.Name, c.Seat}]; st != nil && st.place.ID != c.ID {
-			st.leaving = true // its removal is no news
+		l.ids.calls[c.ID]++
+		if o := l.claims[seat{c.Name, c.Seat}]; o != nil && o.place.ID != c.ID {
+			o.leaving = true // its removal is no news
 		}
 	}
 	if p != nil {
-		spend = l.leave(*p)
+		spend = l.beginReleaseLocked(*p)
 	}
 	return spend, nil
 }
 
-// leave notes that a place is being given up by its owner, and says whether a call that may enter its ID can still come. The caller has the mutex.
-func (l *lease) leave(p driver.Place) (spend bool) {
-	st := l.stands[seat{p.Name, p.Seat}]
-	known := st != nil && st.place.ID == p.ID
-	spend = l.calls[p.ID] > 0 || l.doubt[p.ID] || !known && !l.spent.has(p.ID)
-	if known && (p.Token == 0 || p.Token == st.place.Token) {
-		st.leaving = true
-		if !spend { // a call of Claim that begins now could come to the server after the release, which leaves no word against it there
-			l.leaving[p.ID]++
+// failures has, by the code of take's answer, what it means for the lease and the error that is returned.
+var failures = map[string]func(l *lease, claims []driver.Claim, row taken) error{
+	"gone": func(l *lease, _ []driver.Claim, _ taken) error { return l.goneLocked("claim") },
+	"spent": func(l *lease, claims []driver.Claim, _ taken) error {
+		if len(claims) == 1 {
+			l.ids.spent.add(claims[0].ID, true)
 		}
-	}
-	return spend
+		return fmt.Errorf("claim %s on %s was given up: %w", claims[0].ID, claims[0].Name, driver.ErrGone)
+	},
+	"misfit": func(l *lease, claims []driver.Claim, row taken) error {
+		for _, c := range claims { // the claims that they were to displace stay
+			if o := l.claims[seat{c.Name, c.Seat}]; o != nil {
+				o.leaving = false
+			}
+		}
+		c := claims[row.token-1]
+		return driver.Misfit(c.Name, row.slots, c.Slots)
+	},
+	"taken": func(l *lease, claims []driver.Claim, _ taken) error {
+		for _, c := range claims { // the call has removed what the lease had on these seats
+			if o := l.claims[seat{c.Name, c.Seat}]; o != nil {
+				l.ids.spent.add(o.place.ID, true)
+				o.forgetLocked()
+			}
+		}
+		return driver.ErrTaken
+	},
 }
 
-// left notes the outcome of a call that gives a place up. After an unknown one no call may enter the ID any more. The caller has the mutex.
-func (l *lease) left(p driver.Place, spend bool, err error) {
-	if !spend && l.leaving[p.ID] > 0 {
-		if l.leaving[p.ID]--; l.leaving[p.ID] == 0 {
-			delete(l.leaving, p.ID)
-		}
-		if err != nil && !isFinal(err) {
-			l.spent.add(p.ID)
-		}
-	}
-	if err == nil {
-		l.released(p)
-	}
-}
-
-// entered notes the outcome of a call of take, and makes its answer.
-func (l *lease) entered(claims []driver.Claim, p *driver.Place, spend bool, rows []took, err error, heard int) (places []driver.Place, _ error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	unknown := err != nil && !isFinal(err)
-	for _, c := range claims {
-		if l.calls[c.ID]--; l.calls[c.ID] == 0 {
-			delete(l.calls, c.ID)
-		}
-		if unknown {
-			l.doubt[c.ID] = true
-		}
-	}
-	if p != nil {
-		done := err
-		if err == nil && (len(rows) == 0 || rows[0].code != "ok") {
-			done = driver.ErrGone // it was not given up
-		}
-		l.left(*p, spend, done)
-	}
-	if err != nil {
-		return nil, err
-	}
+// takenLocked makes the answer of a call of take from its rows. The caller holds mu.
+func (l *lease) takenLocked(claims []driver.Claim, rows []taken, generation int) (places []driver.Place, _ error) {
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("postgres %s: claim: an answer without rows", l.s.hosts)
 	}
-	first := claims[0]
-	switch rows[0].code {
-	case "ok":
-	case "gone":
-		l.mu.Unlock()
-		err := l.gone("claim")
-		l.mu.Lock()
-		return nil, err
-	case "spent":
-		if len(claims) == 1 {
-			l.spent.add(first.ID)
-		}
-		return nil, fmt.Errorf("claim %s on %s was given up: %w", first.ID, first.Name, driver.ErrGone)
-	case "misfit":
-		l.stay(claims)
-		c := claims[rows[0].token-1]
-		return nil, driver.Misfit(c.Name, rows[0].slots, c.Slots)
-	default: // taken: the call has removed what the lease had on these seats
-		for _, c := range claims {
-			if st := l.stands[seat{c.Name, c.Seat}]; st != nil {
-				l.spent.add(st.place.ID)
-				l.forget(st)
-			}
-		}
-		return nil, driver.ErrTaken
+	if failed := failures[rows[0].code]; failed != nil {
+		return nil, failed(l, claims, rows[0])
 	}
 	if l.isOver {
 		return nil, driver.ErrGone
 	}
 	for i, c := range claims {
-		place := driver.Place{Name: c.Name, Seat: c.Seat, Slots: rows[i].slots, ID: c.ID, Token: uint64(rows[i].token), Held: rows[i].held}
-		l.stand(place, time.Duration(rows[i].remains)*time.Microsecond, heard)
-		places = append(places, place)
+		t := rows[i]
+		p := driver.Place{Name: c.Name, Seat: c.Seat, Slots: t.slots, ID: c.ID, Token: uint64(t.token), Held: t.held}
+		l.enterLocked(p, time.Duration(t.remains)*time.Microsecond, generation)
+		places = append(places, p)
 	}
 	return places, nil
-}
-
-// stay takes back that claims displace others: they were refused. The caller has the mutex.
-func (l *lease) stay(claims []driver.Claim) {
-	for _, c := range claims {
-		if st := l.stands[seat{c.Name, c.Seat}]; st != nil {
-			st.leaving = false
-		}
-	}
 }
 
 // Release implements [driver.Lease].
@@ -240,30 +228,100 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		return nil // and no Claim can enter any more
 	}
 	for i, p := range places {
-		names[i], seats[i], ids[i], tokens[i], spend[i] = p.Name, p.Seat, p.ID, int64(p.Token), l.leave(p)
+		names[i], seats[i], ids[i], tokens[i], spend[i] = p.Name, p.Seat, p.ID, int64(p.Token), l.beginReleaseLocked(p)
 		journals[i], keys[i], values[i] = recordOf(p)
 	}
 	l.mu.Unlock()
-	err := l.s.patiently(ctx, "release", "SELECT {S}.release($1::text, $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[], $8::text[], $9::bytea[])",
-		[]any{l.id, names, seats, ids, tokens, spend, journals, keys, values}, nil)
+	err := l.s.doUnfenced(ctx, "release", `SELECT {S}.release($1::text, $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[],
+		$7::bytea[], $8::text[], $9::bytea[])`, []any{l.id, names, seats, ids, tokens, spend, journals, keys, values}, nil)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, p := range places {
-		l.left(p, spend[i], err)
+		l.endReleaseLocked(p, spend[i], err)
 	}
 	return err
 }
 
-// released notes that a place was given up. The caller has the mutex.
-func (l *lease) released(p driver.Place) {
-	st := l.stands[seat{p.Name, p.Seat}]
-	if st != nil && st.place.ID == p.ID {
-		if p.Token != 0 && p.Token != st.place.Token {
-			return // another one was meant, which is no more
+// beginReleaseLocked notes that its owner gives a place up. It returns whether the server must keep
+// a word against the place's ID. The caller holds mu.
+func (l *lease) beginReleaseLocked(p driver.Place) (spend bool) {
+	o := l.ownLocked(p)
+	spend = l.ids.release(p.ID, o != nil)
+	if o != nil && (p.Token == 0 || p.Token == o.place.Token) {
+		o.leaving = true
+		if !spend { // a Claim that begins now could come to the server after the release
+			l.ids.releasing[p.ID]++
 		}
-		l.forget(st)
 	}
-	l.spent.add(p.ID)
+	return spend
+}
+
+// endReleaseLocked notes the outcome of a call that was to give a place up. The caller holds mu.
+func (l *lease) endReleaseLocked(p driver.Place, spend bool, err error) {
+	l.ids.released(p.ID, spend, err)
+	if err == nil {
+		l.releasedLocked(p)
+	}
+}
+
+// releasedLocked notes that a place was given up. The caller holds mu.
+func (l *lease) releasedLocked(p driver.Place) {
+	if o := l.ownLocked(p); o != nil {
+		if p.Token != 0 && p.Token != o.place.Token {
+			return // another claim was meant, which is gone
+		}
+		o.forgetLocked()
+	}
+	l.ids.spent.add(p.ID, true)
+}
+
+// Transfer implements [driver.Transferer].
+func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	if err := fit(p.Name, p.Seat, p.ID); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if heir > 1<<63-1 {
+		heir = 0 // which nobody has
+	}
+	l.mu.Lock()
+	if l.isOver {
+		l.mu.Unlock()
+		return driver.ErrGone
+	}
+	if o := l.ownLocked(p); o != nil {
+		o.leaving = true
+	}
+	l.mu.Unlock()
+	journal, key, value := recordOf(p)
+	code := ""
+	err := l.s.doUnfenced(ctx, "transfer", `SELECT {S}.transfer($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::boolean,
+		$8::bytea, $9::text, $10::bytea)`, []any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), int64(heir), true, journal, key, value},
+		func(r pgx.Rows) error { return r.Scan(&code) })
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if code == "ok" {
+		l.releasedLocked(p)
+		return nil
+	}
+	if o := l.ownLocked(p); o != nil {
+		o.leaving = false
+		o.lookLocked() // its end was no news during the call
+	}
+	switch code {
+	case "noheir":
+		return fmt.Errorf("%s: token %d: %w", p.Name, heir, driver.ErrNoSuccessor)
+	case "own":
+		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+	case "refused":
+		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
+	}
+	return fmt.Errorf("postgres %s: transfer: claim %s on %s does not stand: %w", l.s.hosts, p.ID, p.Name, driver.ErrGone)
 }
 
 // Update implements [driver.Lease].
@@ -275,11 +333,8 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 		return driver.ErrGone
 	}
 	there := false
-	if value == nil {
-		value = []byte{}
-	}
 	err := l.s.do(ctx, "update", "SELECT {S}.replace_value($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bytea)",
-		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), value}, func(r pgx.Rows) error { return r.Scan(&there) })
+		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), append([]byte{}, value...)}, func(r pgx.Rows) error { return r.Scan(&there) })
 	if err == nil && !there {
 		err = fmt.Errorf("postgres %s: update: claim %s on %s does not stand: %w", l.s.hosts, p.ID, p.Name, driver.ErrGone)
 	}

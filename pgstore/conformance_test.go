@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
 )
@@ -43,11 +43,7 @@ func harness(t *testing.T, c pgstore.Config) drivertest.Harness {
 	}
 	return drivertest.Harness{
 		Open: func(t testing.TB) driver.Store {
-			s := open(t, few(srv.Addr()))
-			if c.AdvisoryWake {
-				pgstore.SlowWake(s)
-			}
-			return s
+			return open(t, few(srv.Addr()))
 		},
 		TTL: 2 * time.Second,
 		Remove: func(_ testing.TB, _ string, token uint64) {
@@ -64,12 +60,6 @@ func harness(t *testing.T, c pgstore.Config) drivertest.Harness {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	drivertest.Run(t, harness(t, pgstore.Config{}))
-}
-
-func TestConformanceWithAdvisoryWake(t *testing.T) {
-	long(t)
-	t.Parallel()
-	drivertest.Run(t, harness(t, pgstore.Config{AdvisoryWake: true}))
 }
 
 func TestConformanceOverABadNetwork(t *testing.T) {

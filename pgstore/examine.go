@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,24 +15,24 @@ import (
 
 var _ driver.Examiner = (*Store)(nil)
 
-// state is what a server says about itself.
-type state struct {
+// settings is how a server says that it is set up.
+type settings struct {
 	fsync, pages, commit, isolation, standbys string
 	followers, sync                           int
 	timeline                                  string
 }
 
-// stateOf asks a server how it is set up. What an ordinary role may not see of its standbys is still counted.
-func (s *Store) stateOf(ctx context.Context, conn *pgx.Conn) (st state, err error) {
-	err = conn.QueryRow(ctx, s.schema.fill.Replace(`SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+// settings asks a server how it is set up. An ordinary role sees only how many standbys there are.
+func (d *db) settings(ctx context.Context, conn *pgx.Conn) (st settings, err error) {
+	err = conn.QueryRow(ctx, d.schema.fill.Replace(`SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
 		current_setting('default_transaction_isolation'), coalesce(current_setting('synchronous_standby_names', true), ''),
 		(SELECT count(*) FROM pg_stat_replication), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), {S}.timeline()`),
 		pgx.QueryExecModeExec).Scan(&st.fsync, &st.pages, &st.commit, &st.isolation, &st.standbys, &st.followers, &st.sync, &st.timeline)
 	return st, err
 }
 
-// faults returns what cannot be promised as the server is set up, with what to do.
-func (st state) faults() (all [][2]string) {
+// faults returns what cannot be promised with these settings, each with what to do.
+func (st settings) faults() (all [][2]string) {
 	if st.fsync == "off" || st.pages == "off" {
 		all = append(all, [2]string{"the server's fsync or full_page_writes is off: a crash of its machine may lose claims and give tokens out twice", "set both to on"})
 	}
@@ -51,8 +50,8 @@ func (st state) faults() (all [][2]string) {
 	return all
 }
 
-// bestEffort names what can make two leaders, as driver.Caps tells it; nothing where nothing can.
-func (st state) bestEffort() string {
+// bestEffort names what can make two leaders, for driver.Caps; nothing where nothing can.
+func (st settings) bestEffort() string {
 	var all []string
 	if st.followers > 0 && st.standbys == "" {
 		all = append(all, "a failover to a standby that lags")
@@ -60,24 +59,7 @@ func (st state) bestEffort() string {
 	if st.fsync == "off" || st.pages == "off" {
 		all = append(all, "a crash of the machine")
 	}
-	return either(all...)
-}
-
-// either names one or another of these.
-func either(all ...string) string {
-	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), ", or ")
-}
-
-// weak is what Caps tells of it.
-func (s *Store) weak(ctx context.Context, conn *pgx.Conn) (bestEffort string, warnings []string) {
-	st, err := s.stateOf(ctx, conn)
-	if err != nil {
-		return "", []string{"how the server keeps its data could not be found out: " + s.wrap(ctx, "settings", err).Error()}
-	}
-	for _, f := range st.faults() {
-		warnings = append(warnings, f[0]+": "+f[1])
-	}
-	return st.bestEffort(), warnings
+	return strings.Join(all, ", or ")
 }
 
 // Examine implements [driver.Examiner].
@@ -93,7 +75,7 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 		return append(out, failed("server", s.wrap(ctx, "examine", err)))
 	}
 	defer conn.Release()
-	st, err := s.stateOf(ctx, conn.Conn())
+	st, err := s.settings(ctx, conn.Conn())
 	if err != nil {
 		return append(out, failed("settings", s.wrap(ctx, "settings", err)))
 	}
@@ -107,9 +89,6 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	out = append(out, durable)
 	for _, f := range st.faults() {
 		out = append(out, driver.Finding{Topic: "durability", Level: driver.Warning, Found: f[0], Advice: f[1]})
-	}
-	if s.wake != nil {
-		out = append(out, s.wake.finding())
 	}
 	return append(out, s.push(), s.permission(ctx, name))
 }
@@ -138,7 +117,7 @@ func (s *Store) reach(ctx context.Context) driver.Finding {
 
 // push says whether notifications come.
 func (s *Store) push() driver.Finding {
-	if s.ear.works() {
+	if s.listener.works() {
 		return driver.Finding{Topic: "notifications", Level: driver.Fine, Found: "come: hand-overs are pushed"}
 	}
 	return driver.Finding{Topic: "notifications", Level: driver.Warning, Found: "do not come, or a pooler stands before the server: waiters ask every " + fastPoll.String(),
@@ -149,7 +128,7 @@ func (s *Store) push() driver.Finding {
 func (s *Store) permission(ctx context.Context, name string) driver.Finding {
 	f := driver.Finding{Topic: "permission", Level: driver.Fine, Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
 	var missing []string
-	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records', 'tethers']) t
+	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records']) t
 		WHERE NOT has_table_privilege(format('%I.%I', $1::text, t), 'SELECT, INSERT, UPDATE, DELETE')
 		OR NOT (has_table_privilege(format('%I.%I', $1::text, t), 'INSERT') AND has_table_privilege(format('%I.%I', $1::text, t), 'UPDATE')
 			AND has_table_privilege(format('%I.%I', $1::text, t), 'DELETE'))`, []any{s.schema.name}, func(rows pgx.Rows) error {

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
 // final says whether err is an answer of the store.
 func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir)
+	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoSuccessor)
 }
 
 // pglock keeps its leader for up to two heartbeats too long when the link falls silent: two held for a second.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -17,34 +19,35 @@ type lease struct {
 	ttl       time.Duration
 	over      chan struct{} // closed when the lease is known to have ended
 
-	mu      sync.Mutex
-	isOver  bool
-	stands  map[seat]*stand // at most one for each seat
-	calls   map[string]int  // calls under way that may enter a claim, by its ID
-	doubt   map[string]bool // claim IDs of which such a call had an unknown outcome: it may still come
-	leaving map[string]int  // claim IDs that are being given up without a word to the server against late calls
-	spent   ring
-	news    []driver.News
-	told    chan struct{} // closed when there is news
-	heard   int64         // the last request that was told
-	seen    string        // what was compared last with the server's count of claims
+	mu     sync.Mutex
+	isOver bool
+	claims map[seat]*ownClaim // at most one for each seat
+	ids    claimIDs
+	news   []driver.News
+	added  chan struct{} // closed when there is news
 
-	due     map[*stand]bool // to be looked at now
-	dueSelf bool            // the lease itself
-	looking bool
-	readers int // calls of News under way
-	timer   *time.Timer
+	// What the goroutine of look asks the server about.
+	due       map[*ownClaim]bool // claims to be looked at now
+	dueSelf   bool               // the lease itself: its requests, and whether claims were removed
+	looking   bool               // that goroutine runs
+	readers   int                // calls of News under way
+	timer     *time.Timer        // has the lease itself looked at
+	request   int64              // the last request that became news
+	different string             // what was compared last with the server's count of claims
 }
 
 // seat is what a lease has at most one claim for.
 type seat struct{ name, seat string }
 
-var _ driver.Lease = (*lease)(nil)
+var (
+	_ driver.Lease      = (*lease)(nil)
+	_ driver.LeaseTimer = (*lease)(nil)
+)
 
 func newLease(s *Store, id, owner string, ttl time.Duration) *lease {
 	return &lease{
-		s: s, id: id, owner: owner, ttl: ttl, over: make(chan struct{}), stands: map[seat]*stand{}, calls: map[string]int{},
-		doubt: map[string]bool{}, told: make(chan struct{}), leaving: map[string]int{}, due: map[*stand]bool{},
+		s: s, id: id, owner: owner, ttl: ttl, over: make(chan struct{}), added: make(chan struct{}),
+		claims: map[seat]*ownClaim{}, ids: newClaimIDs(), due: map[*ownClaim]bool{},
 	}
 }
 
@@ -53,6 +56,53 @@ func (l *lease) ID() string { return l.id }
 
 // TTL implements [driver.Lease].
 func (l *lease) TTL() time.Duration { return l.ttl }
+
+// Renew implements [driver.Lease]. Nil: the primary has the new end on its disk, and the synchronous
+// standby has it too where there is one. No other server can have become primary without that one.
+func (l *lease) Renew(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if l.ended() {
+		return driver.ErrGone
+	}
+	var lives bool
+	var claims, request int64
+	var sum string
+	limit := min(max(l.ttl/4, 500*time.Millisecond), 3*time.Second)
+	sql := l.s.schema.fill.Replace("SELECT * FROM {S}.renew($1::text)")
+	err := l.s.renewals.run(ctx, limit, sql, []any{l.id}, func(rows pgx.Rows) error {
+		return rows.Scan(&lives, &claims, &sum, &request)
+	})
+	if err != nil {
+		return l.s.wrap(ctx, "renew", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !lives {
+		return l.goneLocked("renew")
+	}
+	l.compareLocked(fmt.Sprint(claims, " ", sum))
+	l.dueSelf = l.dueSelf || request > l.request
+	l.wakeLookerLocked()
+	return nil
+}
+
+// Left implements [driver.LeaseTimer], to the microsecond.
+func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
+	if l.ended() {
+		return 0, 0, driver.ErrGone
+	}
+	all, err := l.s.Remaining(ctx, l.id)
+	if err != nil {
+		return 0, 0, err
+	}
+	r, there := all[l.id]
+	if !there {
+		return 0, 0, fmt.Errorf("postgres %s: left: the lease has ended: %w", l.s.hosts, driver.ErrGone)
+	}
+	return r.Left, r.Step, nil
+}
 
 // Close implements [driver.Lease].
 func (l *lease) Close(ctx context.Context) error {
@@ -63,14 +113,16 @@ func (l *lease) Close(ctx context.Context) error {
 		return nil
 	}
 	l.mu.Lock()
-	for _, st := range l.stands {
-		st.leaving = true
+	for _, o := range l.claims {
+		o.leaving = true
 	}
 	l.mu.Unlock()
 	if err := l.s.do(ctx, "close", "SELECT {S}.end_lease($1::text, false)", []any{l.id}, nil); err != nil {
 		return err
 	}
-	l.end()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endLocked()
 	return nil
 }
 
@@ -80,42 +132,40 @@ func (l *lease) ended() bool {
 	return l.isOver
 }
 
-// gone is the error for a lease that has ended.
-func (l *lease) gone(verb string) error {
-	l.end()
+// goneLocked ends the lease in this process, and returns the error that says so. The caller holds mu.
+func (l *lease) goneLocked(verb string) error {
+	l.endLocked()
 	return fmt.Errorf("postgres %s: %s: the lease has ended: %w", l.s.hosts, verb, driver.ErrGone)
 }
 
-// end notes that the lease has ended: for good.
-func (l *lease) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// endLocked notes that the lease has ended, for good. The caller holds mu.
+func (l *lease) endLocked() {
 	if l.isOver {
 		return
 	}
 	l.isOver = true
-	for _, st := range l.stands {
-		l.forget(st)
+	for _, o := range l.claims {
+		o.forgetLocked()
 	}
 	l.news = nil
-	l.halt()
+	stop(l.timer)
 	close(l.over)
-	l.s.forgetLease(l)
+	l.s.own.remove(l)
 }
 
-// stop ends what runs for the lease in this process, which lives on in the store.
-func (l *lease) stop() {
+// stopTimers ends what runs for the lease in this process. The lease lives on in the store.
+func (l *lease) stopTimers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, st := range l.stands {
-		st.halt()
+	for _, o := range l.claims {
+		stop(o.timer)
 	}
-	l.halt()
+	stop(l.timer)
 }
 
-func (l *lease) halt() {
-	if l.timer != nil {
-		l.timer.Stop()
+func stop(t *time.Timer) {
+	if t != nil {
+		t.Stop()
 	}
 }
 
@@ -125,7 +175,7 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	defer l.mu.Unlock()
 	l.readers++
 	defer func() { l.readers-- }()
-	l.pollSelf()
+	l.lookLaterLocked()
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -138,11 +188,11 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 			l.news = nil
 			return news, nil
 		}
-		told := l.told
+		added := l.added
 		l.mu.Unlock()
 		var err error
 		select {
-		case <-told:
+		case <-added:
 		case <-l.over:
 		case <-ctx.Done():
 		case <-l.s.ctx.Done():
@@ -155,74 +205,99 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	}
 }
 
-// pollSelf has the lease itself looked at after a while, as long as somebody reads its news. The caller has the mutex.
-func (l *lease) pollSelf() {
-	after := min(l.s.ear.poll(), l.ttl)
-	if l.timer == nil {
-		l.timer = time.AfterFunc(after, func() { l.lookAt(nil) })
-	} else {
-		l.timer.Reset(after)
-	}
-}
-
-// tell keeps a piece of news and wakes News. The caller has the mutex.
-func (l *lease) tell(n driver.News) {
+// addNewsLocked keeps a piece of news and wakes News. The caller holds mu.
+func (l *lease) addNewsLocked(n driver.News) {
 	l.news = append(l.news, n)
-	close(l.told)
-	l.told = make(chan struct{})
+	close(l.added)
+	l.added = make(chan struct{})
 }
 
-// compare looks closer where the server's claims of this lease are not those that we know of: some may have been removed by hand.
-func (l *lease) compare(server string, asked int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.differ(server)
-	l.dueSelf = l.dueSelf || asked > l.heard
-	l.wakeLooker()
-}
-
-// differ has all claims looked at where there are others on the server. The caller has the mutex.
-func (l *lease) differ(server string) {
-	n, sum := 0, new(big.Int)
-	for _, st := range l.stands {
-		n++
-		sum.Add(sum, new(big.Int).SetUint64(st.place.Token))
+// compareLocked has all claims looked at where the server's are others: some may have been removed
+// by hand. The server's and ours are given as their number and the sum of their tokens. The caller
+// holds mu, and wakes the looker.
+func (l *lease) compareLocked(server string) {
+	sum := new(big.Int)
+	for _, o := range l.claims {
+		sum.Add(sum, new(big.Int).SetUint64(o.place.Token))
 	}
-	ours := fmt.Sprint(n, " ", sum)
+	ours := fmt.Sprint(len(l.claims), " ", sum)
 	both := server + " / " + ours
-	if server != ours && both != l.seen { // a claim whose call is in doubt makes no question each time
-		for _, st := range l.stands {
-			l.due[st] = true
+	if server != ours && both != l.different { // a claim whose outcome is unknown is asked about once
+		for _, o := range l.claims {
+			l.due[o] = true
 		}
 	}
-	l.seen = both
+	l.different = both
 }
 
-// ring remembers the last claim IDs that were given up. What is still under way under one of them is on the server's list, which forgets nothing
-// while the lease lives.
-type ring struct {
-	ids   map[string]bool
-	order []string
-	next  int
+// claimIDs knows which claim IDs may still enter, and which must not any more. The lease's mutex guards it.
+type claimIDs struct {
+	calls     map[string]int  // calls under way that may enter a claim, by its ID
+	doubt     map[string]bool // IDs of which such a call had an unknown outcome: it may still come to the server
+	releasing map[string]int  // IDs that a call gives up without a word against them on the server
+	spent     recent[string, bool]
 }
 
-const ringSize = 8192
+func newClaimIDs() claimIDs {
+	return claimIDs{calls: map[string]int{}, doubt: map[string]bool{}, releasing: map[string]int{}}
+}
 
-func (r *ring) has(id string) bool { return r.ids[id] }
+// refused says whether an ID was given up, or is being given up now. A call that entered it could
+// come to the server after the release.
+func (c *claimIDs) refused(id string) bool { return c.spent.of[id] || c.releasing[id] > 0 }
 
-func (r *ring) add(id string) {
-	if r.ids == nil {
-		r.ids = map[string]bool{}
+// entered notes the end of a call that may have entered the ID.
+func (c *claimIDs) entered(id string, unknown bool) {
+	if c.calls[id]--; c.calls[id] == 0 {
+		delete(c.calls, id)
 	}
-	if r.ids[id] {
+	if unknown {
+		c.doubt[id] = true
+	}
+}
+
+// release notes that an ID is being given up. It returns whether the server must keep a word
+// against it, because a call that enters it can still come.
+func (c *claimIDs) release(id string, known bool) (spend bool) {
+	return c.calls[id] > 0 || c.doubt[id] || !known && !c.spent.of[id]
+}
+
+// released notes the outcome of a call that was to give an ID up. After an unknown outcome the ID
+// may not enter any more: the release can come to the server later.
+func (c *claimIDs) released(id string, spend bool, err error) {
+	if spend || c.releasing[id] == 0 {
 		return
 	}
-	r.ids[id] = true
-	if len(r.order) < ringSize {
-		r.order = append(r.order, id)
-		return
+	if c.releasing[id]--; c.releasing[id] == 0 {
+		delete(c.releasing, id)
 	}
-	delete(r.ids, r.order[r.next])
-	r.order[r.next] = id
-	r.next = (r.next + 1) % ringSize
+	if err != nil && !isFinal(err) {
+		c.spent.add(id, true)
+	}
+}
+
+// recent keeps the values of the last keys that were added. The IDs it forgets are no danger: a call
+// that is still under way has its ID on the server's list, which forgets nothing while the lease lives.
+type recent[K comparable, V any] struct {
+	of    map[K]V
+	order []K
+	next  int // the oldest of order, once that is full
+}
+
+const recentKeys = 8192
+
+func (r *recent[K, V]) add(k K, v V) {
+	if r.of == nil {
+		r.of = map[K]V{}
+	}
+	if _, there := r.of[k]; !there {
+		if len(r.order) < recentKeys {
+			r.order = append(r.order, k)
+		} else {
+			delete(r.of, r.order[r.next])
+			r.order[r.next] = k
+			r.next = (r.next + 1) % recentKeys
+		}
+	}
+	r.of[k] = v
 }

@@ -15,7 +15,7 @@ import (
 // perLook is how many claims are asked for in one call.
 const perLook = 500
 
-// found is a row of look.
+// found is a row of the function look.
 type found struct {
 	kind    string
 	token   int64
@@ -24,49 +24,79 @@ type found struct {
 	body    []byte
 }
 
-// lookAt has a claim looked at, or the lease itself.
-func (l *lease) lookAt(st *stand) {
+// lookAt has a claim looked at, or the lease itself if o is nil.
+func (l *lease) lookAt(o *ownClaim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if st == nil {
-		l.dueSelf = true
-	} else if !st.gone {
-		l.due[st] = true
-	}
-	l.wakeLooker()
-}
-
-// wakeLooker starts the one goroutine that looks, if there is something to look at and it does not run. The caller has the mutex.
-func (l *lease) wakeLooker() {
-	if l.looking || l.isOver || len(l.due) == 0 && !l.dueSelf || l.s.ctx.Err() != nil {
+	if o != nil {
+		o.lookLocked()
 		return
 	}
-	l.looking = true
-	go l.look()
+	l.dueSelf = true
+	l.wakeLookerLocked()
+}
+
+// lookAtWaiting has everything of the lease looked at that somebody waits for.
+func (l *lease) lookAtWaiting() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.claims {
+		if o.waits() || o.wanted {
+			o.generation = l.s.listener.generation()
+			l.due[o] = true
+		}
+	}
+	l.dueSelf = l.dueSelf || l.readers > 0
+	l.wakeLookerLocked()
+}
+
+// lookLaterLocked has the lease itself looked at after a while, as long as somebody reads its news.
+// The caller holds mu.
+func (l *lease) lookLaterLocked() {
+	after := min(l.s.listener.poll(), l.ttl)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(after, func() { l.lookAt(nil) })
+	} else {
+		l.timer.Reset(after)
+	}
+}
+
+// nothingDueLocked says whether look has nothing to do. The caller holds mu.
+func (l *lease) nothingDueLocked() bool {
+	return l.isOver || len(l.due) == 0 && !l.dueSelf || l.s.ctx.Err() != nil
+}
+
+// wakeLookerLocked starts the one goroutine that looks, if there is something to look at and it does
+// not run. The caller holds mu.
+func (l *lease) wakeLookerLocked() {
+	if !l.looking && !l.nothingDueLocked() {
+		l.looking = true
+		go l.look()
+	}
 }
 
 // look asks the server about what is due until nothing is.
 func (l *lease) look() {
 	for {
 		l.mu.Lock()
-		if l.isOver || len(l.due) == 0 && !l.dueSelf || l.s.ctx.Err() != nil {
+		if l.nothingDueLocked() {
 			l.looking = false
 			l.mu.Unlock()
 			return
 		}
-		var asked []*stand
-		for st := range l.due {
+		var asked []*ownClaim
+		for o := range l.due {
 			if len(asked) < perLook {
-				asked = append(asked, st)
-				delete(l.due, st)
+				asked = append(asked, o)
+				delete(l.due, o)
 			}
 		}
 		l.dueSelf = false
 		tokens, wants := make([]int64, len(asked)), make([]bool, len(asked))
-		for i, st := range asked {
-			tokens[i], wants[i] = int64(st.place.Token), st.wants && st.place.Held
+		for i, o := range asked {
+			tokens[i], wants[i] = int64(o.place.Token), o.wanted && o.place.Held
 		}
-		after := l.heard
+		after := l.request
 		l.mu.Unlock()
 		rows, err := l.ask(tokens, wants, after)
 		if err != nil {
@@ -74,9 +104,9 @@ func (l *lease) look() {
 			continue
 		}
 		l.mu.Lock()
-		l.learn(asked, rows)
+		l.learnLocked(asked, rows)
 		if l.readers > 0 {
-			l.pollSelf()
+			l.lookLaterLocked()
 		}
 		l.mu.Unlock()
 	}
@@ -85,17 +115,18 @@ func (l *lease) look() {
 func (l *lease) ask(tokens []int64, wants []bool, after int64) (rows []found, err error) {
 	ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
 	defer cancel()
-	err = l.s.do(ctx, "look", "SELECT * FROM {S}.look($1::text, $2::bigint[], $3::boolean[], $4::bigint)", []any{l.id, tokens, wants, after}, func(r pgx.Rows) error {
-		var f found
-		err := r.Scan(&f.kind, &f.token, &f.remains, &f.seq, &f.body)
-		rows = append(rows, f)
-		return err
-	})
+	err = l.s.do(ctx, "look", "SELECT * FROM {S}.look($1::text, $2::bigint[], $3::boolean[], $4::bigint)",
+		[]any{l.id, tokens, wants, after}, func(r pgx.Rows) error {
+			var f found
+			err := r.Scan(&f.kind, &f.token, &f.remains, &f.seq, &f.body)
+			rows = append(rows, f)
+			return err
+		})
 	return rows, err
 }
 
-// lookAgain waits a little and has all of it looked at again: nobody knows what became of it.
-func (l *lease) lookAgain(asked []*stand) {
+// lookAgain waits a little after a call that failed, and makes all of it due again.
+func (l *lease) lookAgain(asked []*ownClaim) {
 	wait := 50 * time.Millisecond
 	select {
 	case <-time.After(wait + jitter(wait)):
@@ -104,96 +135,84 @@ func (l *lease) lookAgain(asked []*stand) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dueSelf = true
-	for _, st := range asked {
-		if !st.gone {
-			l.due[st] = true
+	for _, o := range asked {
+		if !o.gone {
+			l.due[o] = true
 		}
 	}
 }
 
-// learn takes in what the server said. The caller has the mutex.
-func (l *lease) learn(asked []*stand, rows []found) {
-	by := make(map[int64]*stand, len(asked))
-	for _, st := range asked {
-		by[int64(st.place.Token)] = st
+// learnLocked takes in what the server answered. The caller holds mu.
+func (l *lease) learnLocked(asked []*ownClaim, rows []found) {
+	by := make(map[int64]*ownClaim, len(asked))
+	for _, o := range asked {
+		by[int64(o.place.Token)] = o
 	}
-	later := false
+	later := false // a request is to be read again, and so are those after it
 	for _, f := range rows {
-		st := by[f.token]
-		switch {
-		case f.kind == "end":
-			l.mu.Unlock()
-			l.end()
-			l.mu.Lock()
+		switch f.kind {
+		case "end":
+			l.endLocked()
 			return
-		case f.kind == "claims":
-			l.differ(fmt.Sprint(f.token, " ", f.remains))
-		case f.kind == "request" && later:
-		case f.kind == "request":
-			later = later || !l.request(f)
-		case st == nil || st.gone:
+		case "claims":
+			l.compareLocked(fmt.Sprint(f.token, " ", f.remains))
+		case "request":
+			later = later || !l.requestedLocked(f)
 		default:
-			l.saw(st, f)
+			if o := by[f.token]; o != nil && !o.gone {
+				o.learnLocked(f)
+			}
 		}
 	}
 }
 
-// saw takes in what the server said of one claim. The caller has the mutex.
-func (l *lease) saw(st *stand, f found) {
+// learnLocked takes in what the server answered about the claim. The caller holds the lease's mu.
+func (o *ownClaim) learnLocked(f found) {
 	switch f.kind {
 	case "gone":
-		l.lost(st)
+		o.lostLocked()
 		return
 	case "wanted":
-		l.holds(st)
-		l.wanted(st)
+		o.holdsLocked()
+		o.wantedLocked()
 	case "held":
-		l.holds(st)
+		o.holdsLocked()
 	case "wait":
-		st.until = time.Now().Add(time.Duration(f.remains) * time.Microsecond)
+		o.until = time.Now().Add(time.Duration(f.remains) * time.Microsecond)
 	}
-	close(st.seen)
-	st.seen = make(chan struct{})
-	st.again++
+	o.waiter.looked()
+	o.fruitless++
 	if f.remains > 0 || f.kind != "wait" {
-		st.again = 0
+		o.fruitless = 0
 	}
-	if f.remains < 0 { // whether it is wanted was not found out
-		time.AfterFunc(10*time.Millisecond, func() { l.lookAt(st) })
+	if f.remains < 0 { // whether another waits behind it was not found out
+		time.AfterFunc(10*time.Millisecond, func() { o.l.lookAt(o) })
 		return
 	}
-	l.attend(st)
+	o.lookLaterLocked()
 }
 
-// wanted tells, once, that another waits behind a claim that holds. The caller has the mutex.
-func (l *lease) wanted(st *stand) {
-	if st.wants && !st.leaving {
-		st.wants = false
-		l.tell(driver.News{Place: st.place, Wanted: true})
-	}
-}
-
-// request tells a request, if its claim stands. False: the claim may be entering just now, and this and later ones are to be read again. The caller has
-// the mutex.
-func (l *lease) request(f found) bool {
-	if f.seq <= l.heard {
+// requestedLocked makes a request news if its claim stands. It returns false if the claim may be
+// entering just now: then this request and later ones are to be read again. The caller holds mu.
+func (l *lease) requestedLocked(f found) bool {
+	if f.seq <= l.request {
 		return true
 	}
 	var r driver.Request
 	known := json.Unmarshal(f.body, &r) != nil // another program's
-	for _, st := range l.stands {
-		if int64(st.place.Token) == f.token && !known {
+	for _, o := range l.claims {
+		if int64(o.place.Token) == f.token && !known {
 			known = true
-			if !st.leaving {
-				l.tell(driver.News{Place: st.place, Request: &r})
+			if !o.leaving {
+				l.addNewsLocked(driver.News{Place: o.place, Request: &r})
 			}
 		}
 	}
-	if !known && len(l.calls) > 0 {
+	if !known && len(l.ids.calls) > 0 {
 		time.AfterFunc(20*time.Millisecond, func() { l.lookAt(nil) })
 		return false
 	}
-	l.heard = f.seq
+	l.request = f.seq
 	return true
 }
 

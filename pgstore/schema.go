@@ -21,9 +21,6 @@ import (
 //go:embed sql/tables1.sql
 var tables1 string
 
-//go:embed sql/tables2.sql
-var tables2 string
-
 //go:embed sql/basics.sql
 var basics string
 
@@ -33,14 +30,11 @@ var verbs string
 //go:embed sql/others.sql
 var others string
 
-//go:embed sql/wake.sql
-var wakes string
-
 // steps lead from nothing to the present tables: step n makes version n of version n - 1, with its data. Never change one that was released.
-var steps = []string{tables1, tables2}
+var steps = []string{tables1}
 
 // functions come last, and anew with every version: others than those of the last version need a step too, if an empty one. A schema without it would lack them.
-var functions = basics + verbs + others + wakes
+var functions = basics + verbs + others
 
 // dropFunctions makes room for functions whose results have changed.
 const dropFunctions = `DO {Q} DECLARE f regprocedure; BEGIN
@@ -136,7 +130,7 @@ func (c *schema) ready(ctx context.Context, conn *pgx.Conn, migrate bool) error 
 	case v == len(steps):
 		return nil
 	case v > len(steps):
-		return fmt.Errorf("the schema %q is at version %d and this program knows version %d: use a newer program: %w", c.name, v, len(steps), driver.ErrRefused)
+		return fmt.Errorf("the schema %q is at version %d and this program knows version %d: use a newer program (version 2 was also made before the first release: docs/postgres.md): %w", c.name, v, len(steps), driver.ErrRefused)
 	case !migrate:
 		return fmt.Errorf("the schema %q is missing or older than this program (version %d of %d): have its owner run the SQL of primacy schema (pgstore.Schema): %w", c.name, v, len(steps), driver.ErrRefused)
 	}

@@ -1,28 +1,32 @@
 // Package pgstore keeps leases and claims in PostgreSQL 12 or newer.
 //
-// Everything is a row in a schema of its own: leases with the time they end, claims in the order of their tokens, and per name the revision of
-// its line. Each verb of the port is one function in that schema and one round trip. What decides is the server's clock (clock_timestamp()), and a
-// lease has ended only when a statement that saw it expired has removed its row: one whose renewal is under way is left alone.
+// Everything is a row in a schema of its own: leases with the time they end, claims in the order of
+// their tokens, and for each name the revision of its line. Each verb of the port is one function in
+// that schema and one round trip. The server's clock (clock_timestamp()) decides when a lease ends.
+// A lease has ended only when a statement that saw it expired has removed its row: a lease whose
+// renewal is under way is left alone.
 //
-// Who waits is told by NOTIFY, sent by the very commit that lets it hold; beside that run a timer at the end of the lease in front, and a slow poll.
-// Renewals have a connection of their own, and all waiters of a process share one that listens.
+// A waiter learns that it holds from a NOTIFY sent by the very commit that lets it hold. It also
+// looks at the end of the lease in front of it, and every few seconds. Renewals have a connection of
+// their own. All waiters of a process share one connection that listens.
 //
-// A primary whose standby was promoted must not be able to acknowledge anything: that is what a synchronous standby is for. See docs/postgres.md.
+// An old primary whose standby was promoted must not acknowledge anything. A synchronous standby
+// makes sure of that: see docs/postgres.md.
 package pgstore
+
+// The order of locks: lease.mu before registry.mu and listener.mu. Nothing else is locked while one
+// of the last two is held, or lineWatch.mu.
 
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
@@ -37,45 +41,29 @@ const (
 
 // Config is how Open reaches PostgreSQL. DSN is required.
 type Config struct {
-	DSN       string // URL or keywords as libpq takes them, several hosts and target_session_attrs too; pool_max_conns as pgxpool takes it
+	// DSN is a URL or keywords as libpq takes them, with several hosts and target_session_attrs too.
+	// It may set pool_max_conns as pgxpool takes it.
+	DSN       string
 	Password  string // if not empty, in place of the DSN's
 	Prefix    string // the schema, default "primacy"
 	NoMigrate bool   // never create or change the schema: refuse where it is missing or older
-
-	// AdvisoryWake replaces a process that has crashed as soon as its connections have ended, some 50 ms after it, and not a ttl. A connection's end is not the
-	// process's: see Caps.BestEffort and docs/postgres.md. Use it with [Fence], for work that ends with the process.
-	AdvisoryWake bool
 }
 
 // Options is how New uses a pool's configuration. The zero value works.
 type Options struct {
-	Prefix       string // the schema, default "primacy"
-	NoMigrate    bool   // never create or change the schema
-	AdvisoryWake bool   // as [Config] has it
+	Prefix    string // the schema, default "primacy"
+	NoMigrate bool   // never create or change the schema
 }
 
-// Store is a [driver.Store] on PostgreSQL, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner],
-// [driver.Overseer] and [driver.Operator] too.
+// Store is a [driver.Store] on PostgreSQL. It is also a [driver.Lister], [driver.Asker],
+// [driver.Revoker], [driver.Journal], [driver.Examiner], [driver.LeaseViewer] and [driver.Admin].
 type Store struct {
-	schema *schema
-	cfg    *pgxpool.Config
-	hosts  string
-	pool   *pgxpool.Pool
-	caps   driver.Caps
-	renews *solo
-	ear    *ear
-	watch  *watch
-	wake   *tethers // nil without Config.AdvisoryWake
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-
-	mu     sync.Mutex
-	closed bool
-	stands map[uint64]*stand // claims of this process, by token
-	leases map[string]*lease
-	early  early
+	*db
+	caps     driver.Caps
+	renewals *renewConn
+	listener *listener
+	own      *registry
+	watch    *lineWatch
 }
 
 var (
@@ -84,13 +72,15 @@ var (
 	_ driver.Asker  = (*Store)(nil)
 )
 
-// Open connects to PostgreSQL, and creates or migrates the schema where it must. A server that does not answer is waited for until ctx ends, also
-// one that starts just now; one that refuses connections is an error at once. Both name the hosts. A refused login, a server too old, a schema
-// that we may not create are a [driver.ErrRefused].
+// Open connects to PostgreSQL, and creates or migrates the schema where it must. It waits until ctx
+// ends for a server that does not answer or is just starting. A server that refuses connections is
+// an error at once. Both errors name the hosts. A refused login, a server too old, a schema that we
+// may not create are a [driver.ErrRefused].
 func Open(ctx context.Context, c Config) (*Store, error) {
 	cfg, err := pgxpool.ParseConfig(c.DSN)
 	if err != nil || c.DSN == "" {
-		return nil, fmt.Errorf("postgres: the connection string cannot be used: %swrite postgres://USER@HOST:5432/DATABASE: %w", unfit(err), driver.ErrRefused)
+		return nil, fmt.Errorf("postgres: the connection string cannot be used: %swrite postgres://USER@HOST:5432/DATABASE: %w",
+			parseFault(err), driver.ErrRefused)
 	}
 	if c.Password != "" {
 		cfg.ConnConfig.Password = c.Password
@@ -98,11 +88,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if !strings.Contains(c.DSN, "pool_max_conns") {
 		cfg.MaxConns = max(cfg.MaxConns, 10)
 	}
-	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate, AdvisoryWake: c.AdvisoryWake})
+	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate})
 }
 
-// New returns a store that connects as the pool does. Of the pool only its configuration is used: an application that has taken all its
-// connections must not end leases. Its errors are Open's.
+// New returns a store that connects as the pool does. It uses only the pool's configuration: an
+// application that has taken all its connections must not end leases. Its errors are those of Open.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	return open(ctx, pool.Config(), o)
 }
@@ -112,70 +102,45 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	tune(cfg)
-	s := &Store{schema: c, cfg: cfg, hosts: hostsOf(&cfg.ConnConfig.Config), stands: map[uint64]*stand{}, leases: map[string]*lease{}}
-	conn, err := s.first(ctx)
+	d := newDB(cfg, c)
+	conn, err := d.connectFirst(ctx)
 	if err != nil {
-		return nil, s.wrap(ctx, "open", err)
+		return nil, d.wrap(ctx, "open", err)
 	}
 	version, err := serverVersion(conn)
 	if err == nil {
 		err = c.ready(ctx, conn, !o.NoMigrate)
 	}
+	var set settings
+	var unread error
+	if err == nil {
+		set, unread = d.settings(ctx, conn)
+		d.pool, err = pgxpool.NewWithConfig(ctx, cfg)
+	}
 	if err != nil {
 		discard(conn)
-		return nil, s.wrap(ctx, "open", err)
+		return nil, d.wrap(ctx, "open", err)
 	}
-	bestEffort, warnings := s.weak(ctx, conn)
-	if o.AdvisoryWake {
-		yes, warning := s.able(ctx, conn)
-		if yes {
-			s.wake, bestEffort = newTethers(s), either(bestEffort, wakeDoubt)
-		}
-		if warning != "" {
-			warnings = append(warnings, warning)
+	var warnings []string
+	if unread != nil {
+		warnings = []string{"how the server keeps its data could not be found out: " + d.wrap(ctx, "settings", unread).Error()}
+	} else {
+		for _, f := range set.faults() {
+			warnings = append(warnings, f[0]+": "+f[1])
 		}
 	}
-	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
-		discard(conn)
-		return nil, s.wrap(ctx, "open", err)
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.renews, s.ear, s.watch = newSolo(s, conn), newEar(s), newWatch(s)
-	if said := s.ear.begin(ctx); said != "" {
+	s := &Store{db: d, renewals: newRenewConn(d, conn), own: newRegistry(), watch: newLineWatch(d)}
+	s.listener = newListener(d, s.own, s.watch)
+	if said := s.listener.begin(ctx); said != "" {
 		warnings = append(warnings, said)
 	}
-	s.caps = capsOf(version, s.ear.works(), warnings)
-	s.caps.BestEffort, s.caps.EndsWithProcess = bestEffort, s.wake != nil
-	s.work.Go(s.ear.run)
+	s.caps = capsOf(version, s.listener.works(), warnings)
+	if unread == nil {
+		s.caps.BestEffort = set.bestEffort()
+	}
+	s.work.Go(s.listener.run)
 	s.work.Go(s.sweep)
-	if s.wake != nil {
-		s.work.Go(s.vigil)
-	}
 	return s, nil
-}
-
-// first connects, and waits for a server that is starting or full, or does not answer.
-func (s *Store) first(ctx context.Context) (*pgx.Conn, error) {
-	for {
-		conn, err := s.connect(ctx)
-		var pe *pgconn.PgError
-		switch {
-		case err == nil || ctx.Err() != nil:
-			return conn, err
-		case errors.As(err, &pe):
-			if pe.Code != "57P03" && pe.Code != "53300" {
-				return nil, err
-			}
-		case !timeout(err):
-			return nil, err
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }
 
 func serverVersion(conn *pgx.Conn) (string, error) {
@@ -204,30 +169,22 @@ func capsOf(version string, push bool, warnings []string) driver.Caps {
 	}
 }
 
-// Caps implements [driver.Store]. Tokens are durable where the server writes what it acknowledges: Warnings says where it does not.
+// Caps implements [driver.Store]. Tokens are durable where the server writes what it acknowledges:
+// Warnings says where it does not.
 func (s *Store) Caps() driver.Caps { return s.caps }
 
-// Close implements [driver.Store].
+// Close implements [driver.Store]. Leases live on in PostgreSQL until they run out.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	was := s.closed
-	s.closed = true
-	leases := s.leases
-	s.leases = map[string]*lease{}
-	s.mu.Unlock()
-	if was {
+	leases, first := s.own.close()
+	if !first {
 		return nil
 	}
-	loose := s.wake == nil || s.wake.loosen()
 	s.cancel()
 	for _, l := range leases {
-		l.stop()
+		l.stopTimers()
 	}
 	s.work.Wait()
-	if s.wake != nil {
-		s.wake.close(loose)
-	}
-	s.renews.close()
+	s.renewals.close()
 	// The pool waits for calls under way, which may hang: their contexts end them.
 	go s.pool.Close()
 	return nil
@@ -244,23 +201,18 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	ttl = max(ttl, minTTL)
 	ttl = (ttl + time.Microsecond - 1).Truncate(time.Microsecond)
 	l := newLease(s, rand.Text(), owner, ttl)
-	err := s.do(ctx, "grant", "SELECT {S}.grant_lease($1::text, $2::text, $3::bigint, $4::text)", []any{l.id, owner, ttl.Microseconds(), s.ear.channel}, nil)
+	err := s.do(ctx, "grant", "SELECT {S}.grant_lease($1::text, $2::text, $3::bigint, $4::text)",
+		[]any{l.id, owner, ttl.Microseconds(), s.listener.channel}, nil)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if !s.own.add(l) {
 		return nil, errClosed
-	}
-	s.leases[l.id] = l
-	if s.wake != nil {
-		s.wake.add(l)
 	}
 	return l, nil
 }
 
-// sweep removes now and then what nobody looks at any more. Which process does it does not matter.
+// sweep removes now and then what nobody looks at any more. It does not matter which process does.
 func (s *Store) sweep() {
 	for wait := 20 * time.Second; ; wait = time.Minute {
 		select {

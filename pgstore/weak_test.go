@@ -4,12 +4,12 @@ import "testing"
 
 func TestBestEffort(t *testing.T) {
 	t.Parallel()
-	sound := state{fsync: "on", pages: "on", commit: "on"}
-	for want, change := range map[string]func(*state){
-		"":                                  func(*state) {},
-		"a failover to a standby that lags": func(s *state) { s.followers = 1 },
-		"a crash of the machine":            func(s *state) { s.fsync = "off" },
-		"a failover to a standby that lags, or a crash of the machine": func(s *state) { s.followers, s.pages = 2, "off" },
+	sound := settings{fsync: "on", pages: "on", commit: "on"}
+	for want, change := range map[string]func(*settings){
+		"":                                  func(*settings) {},
+		"a failover to a standby that lags": func(s *settings) { s.followers = 1 },
+		"a crash of the machine":            func(s *settings) { s.fsync = "off" },
+		"a failover to a standby that lags, or a crash of the machine": func(s *settings) { s.followers, s.pages = 2, "off" },
 	} {
 		st := sound
 		change(&st)

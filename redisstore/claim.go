@@ -31,7 +31,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	if err := check(claims...); err != nil || len(claims) == 0 {
 		return nil, err
 	}
-	mine, err := l.begin(claims)
+	mine, err := l.beginClaim(claims)
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +48,11 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 			args = append(args, c.Name, c.Seat, c.Slots, mine[i].n, c.ID, c.Value, c.Try)
 		}
 		return args
-	}, func(got reply) { places, final = l.answered(claims, mine, got) })
+	}, func(got reply) { places, final = l.answeredLocked(claims, mine, got) })
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.ended(mine, true)
+		l.enteredNothingLocked(mine, true)
 		return nil, err
 	}
 	return places, final
@@ -64,31 +64,31 @@ func picky(claims []driver.Claim) bool {
 }
 
 // answered notes what the server says to a Claim. The caller has the mutex.
-func (l *lease) answered(claims []driver.Claim, mine []*claim, got reply) ([]driver.Place, error) {
+func (l *lease) answeredLocked(claims []driver.Claim, mine []*ownClaim, got reply) ([]driver.Place, error) {
 	switch got.str(0) {
 	case "OK":
-		return l.entered(mine, got), nil
+		return l.enteredLocked(mine, got), nil
 	case "TAKEN":
-		l.ended(mine, false)
+		l.enteredNothingLocked(mine, false)
 		if ms := got.num(2); ms > 0 {
 			return nil, fmt.Errorf("redis: the server started or took over: nobody is granted a place for another %v: %w", got.ms(2), driver.ErrTaken)
 		}
 		return nil, driver.ErrTaken
 	case "MISFIT":
-		l.ended(mine, false)
+		l.enteredNothingLocked(mine, false)
 		c := claims[got.num(2)-1]
 		return nil, driver.Misfit(c.Name, int(got.num(3)), c.Slots)
 	case "GONE":
-		l.ended(mine, false)
-		l.later() // if it stood once, whoever follows it is to hear of it
+		l.enteredNothingLocked(mine, false)
+		l.syncer.laterLocked() // if it stood once, whoever follows it is to hear of it
 		return nil, fmt.Errorf("a claim of the call was given up: %w", driver.ErrGone)
 	}
-	l.ended(mine, true)
-	return nil, l.s.odd("claim", got)
+	l.enteredNothingLocked(mine, true)
+	return nil, l.s.unexpected("claim", got)
 }
 
 // begin notes that claims are on their way.
-func (l *lease) begin(claims []driver.Claim) ([]*claim, error) {
+func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gone {
@@ -100,11 +100,11 @@ func (l *lease) begin(claims []driver.Claim) ([]*claim, error) {
 		}
 	}
 	l.inflight++
-	mine := make([]*claim, len(claims))
+	mine := make([]*ownClaim, len(claims))
 	for i, want := range claims {
 		c := l.claims[want.ID]
 		if c == nil {
-			c = &claim{name: want.Name, seat: want.Seat, slots: want.Slots, id: want.ID, n: l.numbers.next(), moved: make(chan struct{})}
+			c = &ownClaim{l: l, name: want.Name, seat: want.Seat, slots: want.Slots, id: want.ID, n: l.numbers.next(), moved: make(chan struct{})}
 			l.claims[want.ID] = c
 		}
 		c.busy++
@@ -114,8 +114,8 @@ func (l *lease) begin(claims []driver.Claim) ([]*claim, error) {
 }
 
 // ended notes that a call entered nothing, or that nobody knows.
-func (l *lease) ended(mine []*claim, unknown bool) {
-	defer l.landed()
+func (l *lease) enteredNothingLocked(mine []*ownClaim, unknown bool) {
+	defer l.claimEndedLocked()
 	for _, c := range mine {
 		c.busy--
 		c.doubt = c.doubt || unknown
@@ -127,15 +127,15 @@ func (l *lease) ended(mine []*claim, unknown bool) {
 }
 
 // landed notes that a call of Claim is over.
-func (l *lease) landed() {
+func (l *lease) claimEndedLocked() {
 	if l.inflight--; l.inflight == 0 {
 		clear(l.early)
 	}
 }
 
 // entered notes the places that a call found, and returns them.
-func (l *lease) entered(mine []*claim, got reply) []driver.Place {
-	defer l.landed()
+func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
+	defer l.claimEndedLocked()
 	var places []driver.Place
 	for i, c := range mine {
 		c.busy--
@@ -149,48 +149,33 @@ func (l *lease) entered(mine []*claim, got reply) []driver.Place {
 		l.numbers.settle(c.n)
 		c.doubt, c.entered, c.token = false, true, p.Token
 		l.tokens[c.token] = c
-		l.seen(c, p.Held, got.ms(5+3*i))
+		c.seenLocked(p.Held, got.ms(5+3*i))
 		c.fresh = c.fresh && !p.Held
 		if c.stale {
 			c.stale, c.at = false, time.Now()
 		}
 	}
-	l.displaced(mine)
+	l.displacedLocked(mine)
 	if got.str(2) != l.changes {
-		l.later()
+		l.syncer.laterLocked()
 	}
 	return places
 }
 
 // displaced forgets claims on the seats of those that entered: what a lease has there under another ID goes.
-func (l *lease) displaced(mine []*claim) {
+func (l *lease) displacedLocked(mine []*ownClaim) {
 	if len(l.claims) == len(mine) {
 		return
 	}
 	type seat struct{ name, seat string }
-	at := make(map[seat]*claim, len(mine))
+	at := make(map[seat]*ownClaim, len(mine))
 	for _, c := range mine {
 		at[seat{c.name, c.seat}] = c
 	}
 	for _, c := range l.claims {
 		if o := at[seat{c.name, c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
-			l.forget(c)
+			c.forgetLocked()
 		}
-	}
-}
-
-// seen notes how a claim stands: whether it holds, and if not, when it is worth to look again.
-func (l *lease) seen(c *claim, held bool, again time.Duration) {
-	if held && !c.held {
-		c.held, c.fresh = true, true
-		c.stir()
-		if c.follows {
-			c.follows = false
-			l.tell(driver.News{Place: c.place(), Held: true})
-		}
-	}
-	if !held {
-		c.at = time.Now().Add(min(max(again, 0)+2*time.Millisecond, l.ttl+time.Millisecond, poll))
 	}
 }
 
@@ -210,8 +195,8 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if len(places) == 0 {
 		return nil
 	}
-	n := l.leaving(places)
-	defer l.left(places)
+	n := l.beginRelease(places)
+	defer l.endRelease(places)
 	_, err := l.ask(ctx, l.s.calls, releaseScript, false, func() []any {
 		args := make([]any, 0, 1+8*len(places))
 		args = append(args, len(places))
@@ -219,7 +204,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 			args = append(args, dropped(p, n[i])...)
 		}
 		return args
-	}, func(reply) { l.released(places) })
+	}, func(reply) { l.releasedLocked(places) })
 	if errors.Is(err, driver.ErrGone) {
 		return nil // and no Claim can enter any more
 	}
@@ -236,7 +221,7 @@ func dropped(p driver.Place, n uint64) []any {
 }
 
 // leaving returns the numbers of places that are being given up. They count as settled from now on: what still enters comes too late.
-func (l *lease) leaving(places []driver.Place) []uint64 {
+func (l *lease) beginRelease(places []driver.Place) []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make([]uint64, len(places))
@@ -253,7 +238,7 @@ func (l *lease) leaving(places []driver.Place) []uint64 {
 }
 
 // left notes that calls which give places up are over.
-func (l *lease) left(places []driver.Place) {
+func (l *lease) endRelease(places []driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range places {
@@ -264,12 +249,12 @@ func (l *lease) left(places []driver.Place) {
 }
 
 // released forgets places that were given up. The caller has the mutex.
-func (l *lease) released(places []driver.Place) {
+func (l *lease) releasedLocked(places []driver.Place) {
 	for _, p := range places {
 		if c := l.claims[p.ID]; c == nil {
 			l.spent.add(p.ID)
 		} else if p.Token == 0 || c.token == 0 || c.token == p.Token {
-			l.forget(c)
+			c.forgetLocked()
 		}
 	}
 }
@@ -282,46 +267,46 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	if err := check(want); err != nil {
 		return driver.Place{}, err
 	}
-	mine, err := l.begin([]driver.Claim{want})
+	mine, err := l.beginClaim([]driver.Claim{want})
 	if err != nil {
 		return driver.Place{}, err
 	}
-	n := l.leaving([]driver.Place{p})
-	defer func() { l.left([]driver.Place{p}) }()
+	n := l.beginRelease([]driver.Place{p})
+	defer func() { l.endRelease([]driver.Place{p}) }()
 	var places []driver.Place
 	got, err := l.ask(ctx, l.s.calls, exchangeScript, true, func() []any {
 		return append(dropped(p, n[0]), want.Name, want.Seat, mine[0].n, want.ID, want.Value)
 	}, func(got reply) {
 		if got.str(0) == "OK" {
-			l.released([]driver.Place{p})
-			places = l.entered(mine, got)
+			l.releasedLocked([]driver.Place{p})
+			places = l.enteredLocked(mine, got)
 		} else {
-			l.ended(mine, got.str(0) != "GONE")
+			l.enteredNothingLocked(mine, got.str(0) != "GONE")
 		}
 	})
 	switch {
 	case err != nil:
 		l.mu.Lock()
 		defer l.mu.Unlock() // before left, which was deferred earlier
-		l.ended(mine, true)
+		l.enteredNothingLocked(mine, true)
 		return driver.Place{}, err
 	case len(places) > 0:
 		return places[0], nil
 	case got.str(0) == "GONE":
 		return driver.Place{}, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 	}
-	return driver.Place{}, l.s.odd("exchange", got)
+	return driver.Place{}, l.s.unexpected("exchange", got)
 }
 
 // Transfer hands the name of p to the claim with the token heir, in one step.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
-	n := l.leaving([]driver.Place{p})
-	defer func() { l.left([]driver.Place{p}) }()
+	n := l.beginRelease([]driver.Place{p})
+	defer func() { l.endRelease([]driver.Place{p}) }()
 	got, err := l.ask(ctx, l.s.calls, transferScript, false, func() []any {
 		return append(dropped(p, n[0]), strconv.FormatUint(heir, 10))
 	}, func(got reply) {
 		if got.str(0) == "OK" {
-			l.released([]driver.Place{p})
+			l.releasedLocked([]driver.Place{p})
 		}
 	})
 	if err != nil {
@@ -333,11 +318,11 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	case "GONE":
 		return driver.ErrGone
 	case "NOHEIR":
-		return driver.ErrNoHeir
+		return driver.ErrNoSuccessor
 	case "REFUSED":
 		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
 	case "SAME":
 		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 	}
-	return l.s.odd("transfer", got)
+	return l.s.unexpected("transfer", got)
 }

@@ -12,7 +12,7 @@ import (
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	topic := "Redis " + s.names
 	begun := time.Now()
-	srv, err := s.ask(ctx)
+	srv, err := s.info(ctx)
 	if err != nil {
 		return []driver.Finding{{Topic: topic, Level: driver.Failed, Found: s.wrap(ctx, "info", err).Error(),
 			Advice: "look at the address, the network, the user and its password"}}
@@ -26,7 +26,7 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	return append(append(all, s.judged(srv)...), s.tried(ctx, name))
 }
 
-func role(srv server) string {
+func role(srv serverInfo) string {
 	if srv.role != "master" {
 		return "a replica"
 	}
@@ -52,7 +52,7 @@ func held(ln driver.Line) int {
 }
 
 // judged says what the server's settings mean for the promises.
-func (s *Store) judged(srv server) (all []driver.Finding) {
+func (s *Store) judged(srv serverInfo) (all []driver.Finding) {
 	add := func(topic string, level driver.Level, found, advice string) {
 		all = append(all, driver.Finding{Topic: topic, Level: level, Found: found, Advice: advice})
 	}

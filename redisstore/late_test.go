@@ -35,14 +35,14 @@ func TestALateClaimDoesNotEnter(t *testing.T) {
 	l := dl.(*lease)
 	// What the lease asks when its pushes begin is over: it gives up what it finds and no longer knows, which takes a number. A push that has
 	// it ask, and has been answered, came behind.
-	for srv.Do("PUBSUB", "NUMSUB", s.hub.to()).([]any)[1].(int64) == 0 {
+	for srv.Do("PUBSUB", "NUMSUB", s.listener.own()).([]any)[1].(int64) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	srv.Do("HSET", "{primacy}:lease:"+l.id, "g", "1")
-	srv.Do("PUBLISH", s.hub.to(), "s "+l.id)
+	srv.Do("PUBLISH", s.listener.own(), "s "+l.id)
 	for asked := false; !asked; time.Sleep(5 * time.Millisecond) {
 		l.mu.Lock()
-		asked = l.changes == "1" && !l.syncing
+		asked = l.changes == "1" && !l.syncer.running
 		l.mu.Unlock()
 	}
 	for _, id := range []string{"1", "2", "3"} {

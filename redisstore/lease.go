@@ -13,69 +13,34 @@ import (
 
 // lease is a lease with what its owner knows of its claims.
 type lease struct {
-	s   *Store
-	id  string
-	ttl time.Duration
-
-	sync chan struct{} // held by whoever asks what is left of the lease
+	s      *Store
+	id     string
+	ttl    time.Duration
+	poller poller
+	syncer syncer
 
 	mu       sync.Mutex
 	epoch    string // the history of the server that answered last
 	gone     bool
-	over     chan struct{}     // closed when gone
-	claims   map[string]*claim // by claim ID
-	tokens   map[uint64]*claim
+	over     chan struct{}        // closed when gone
+	claims   map[string]*ownClaim // by claim ID
+	tokens   map[uint64]*ownClaim
 	inflight int               // calls of Claim under way
 	early    map[uint64]string // pushes that may have overtaken the answer of their Claim
 	numbers  numbers
 	spent    spent
 	news     []driver.News
-	told     chan struct{} // closed when there is news
+	added    chan struct{} // closed when there is news
 	changes  string        // what others have done to the lease, as the server counts it
-	asked    int64         // number of the last request that was told
-	wake     chan struct{} // has the vigil look at its times again
-	watched  bool          // the vigil runs
-	doubt    bool          // pushes may have been lost: everything is to be looked at
-	syncing  bool          // a sync runs that nobody waits for
-	resync   bool          // and another one is wanted
+	request  int64         // the number of the last request that became news
 }
 
 var (
 	_ driver.Lease      = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
-	_ driver.Follower   = (*lease)(nil)
 	_ driver.Exchanger  = (*lease)(nil)
-	_ driver.Dwindling  = (*lease)(nil)
+	_ driver.LeaseTimer = (*lease)(nil)
 )
-
-// claim is what the owner knows of one claim.
-type claim struct {
-	name, seat, id string
-	slots          int
-	n              uint64 // its number; see numbers
-	token          uint64
-	entered        bool // a Claim has found it in the line
-	held           bool
-	fresh          bool // it came to hold since the last Wait, and no Claim said so: the next Wait needs no read
-	stale          bool // pushes may have been lost since its Claim was sent: it is looked at as soon as somebody waits
-	busy           int  // calls of Claim under way
-	leaving        int  // calls that give it up
-	doubt          bool // and one whose outcome is unknown
-	moved          chan struct{}
-	waits          int  // calls of Wait
-	follows, wants bool // News is to tell that it holds, that another waits behind it
-	at             time.Time
-}
-
-func (c *claim) place() driver.Place {
-	return driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: c.token, Held: c.held}
-}
-
-// stir wakes those who wait for a change of the claim.
-func (c *claim) stir() {
-	close(c.moved)
-	c.moved = make(chan struct{})
-}
 
 func newID() string {
 	var b [8]byte
@@ -84,33 +49,45 @@ func newID() string {
 }
 
 func newLease(s *Store, ttl time.Duration) *lease {
-	return &lease{s: s, id: newID(), ttl: ttl, sync: make(chan struct{}, 1), over: make(chan struct{}), claims: map[string]*claim{},
-		tokens: map[uint64]*claim{}, early: map[uint64]string{}, told: make(chan struct{}), wake: make(chan struct{}, 1), changes: "0"}
+	l := &lease{
+		s: s, id: newID(), ttl: ttl, over: make(chan struct{}), added: make(chan struct{}), changes: "0",
+		claims: map[string]*ownClaim{}, tokens: map[uint64]*ownClaim{}, early: map[uint64]string{},
+	}
+	l.poller = poller{l: l, wake: make(chan struct{}, 1)}
+	l.syncer = syncer{l: l, turn: make(chan struct{}, 1)}
+	return l
 }
 
+// ID implements [driver.Lease].
 func (l *lease) ID() string { return l.id }
 
+// TTL implements [driver.Lease].
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// Renew starts the ttl afresh. It counts on the server only if that goes on with the history in which the lease was last seen (guard.go).
+// Renew implements [driver.Lease]. It counts on the server only if that goes on with the history in
+// which the lease was last seen (guard.go).
 func (l *lease) Renew(ctx context.Context) error {
-	got, err := l.ask(ctx, l.s.beats, renewScript, true, nil, nil)
+	got, err := l.ask(ctx, l.s.renewals, renewScript, true, nil, nil)
 	if err == nil {
-		l.counted(got.str(2))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if got.str(2) != l.changes {
+			l.syncer.laterLocked()
+		}
 	}
 	return err
 }
 
-// Close ends the lease at once.
+// Close implements [driver.Lease].
 func (l *lease) Close(ctx context.Context) error {
 	if err := l.s.end(ctx, l.id); err != nil {
 		return err
 	}
-	l.lost()
+	l.end()
 	return nil
 }
 
-// Left implements [driver.Dwindling].
+// Left implements [driver.LeaseTimer].
 func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) {
 	all, err := l.s.Remaining(ctx, l.id)
 	if err != nil {
@@ -123,10 +100,13 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 	return r.Left, r.Step, nil
 }
 
-// ask runs a verb of the lease. A server that goes on with another history does nothing before the lease knows what is left of it there.
-// take notes what the answer says, under the mutex and only if the lease still goes by the history that the answer tells of: noted a moment later it
-// may be of one that is lost, and nobody would ever compare it with what the server has.
-func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, args func() []any, take func(reply)) (reply, error) {
+// ask runs a verb of the lease. A server that goes on with another history does nothing before the
+// lease has asked what is left of it there.
+//
+// note takes the answer in, under mu, and only if the lease still goes by the history that the
+// answer is of. Noted a moment later, the answer could be of a history that is lost, and nobody
+// would ever compare it with what the server has.
+func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, args func() []any, note func(reply)) (reply, error) {
 	for range 3 {
 		l.mu.Lock()
 		if l.gone {
@@ -145,53 +125,45 @@ func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, ar
 		}
 		switch got.str(0) {
 		case "LOST":
-			l.lost()
+			l.end()
 			return got, driver.ErrGone
 		case "EPOCH":
-			if err := l.reconcile(ctx, via); err != nil {
+			if err := l.syncer.now(ctx, via); err != nil {
 				return nil, err
 			}
 			continue
 		case "NOID":
-			return nil, l.s.odd(sc.name, got)
+			return nil, l.s.unexpected(sc.name, got)
 		}
-		if l.counts(epoch, got, take) {
+		if l.note(epoch, got, note) {
 			return got, nil
 		}
 	}
 	return nil, fmt.Errorf("redis %s: %s: the server changed meanwhile", l.s.names, sc.name)
 }
 
-// counts has take note an answer, unless the lease has left its history while it was on its way.
-func (l *lease) counts(epoch string, got reply, take func(reply)) bool {
+// note has an answer noted, unless the lease has left the answer's history meanwhile.
+func (l *lease) note(epoch string, got reply, note func(reply)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.epoch != epoch {
 		return false
 	}
-	if take != nil {
-		take(got)
+	if note != nil {
+		note(got)
 	}
 	return true
 }
 
-// odd is the error for an answer that the caller does not expect.
-func (s *Store) odd(verb string, got reply) error {
-	if got.str(0) == "NOID" {
-		return fmt.Errorf("redis %s: %s: %w: INFO replication tells no master_replid, without which a failover cannot be noticed", s.names, verb, driver.ErrRefused)
-	}
-	return fmt.Errorf("redis %s: %s: the script answered %q", s.names, verb, got.str(0))
-}
-
-// lost notes that the lease is no more.
-func (l *lease) lost() {
+// end notes that the lease has ended, for good.
+func (l *lease) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.end()
+	l.endLocked()
 }
 
-// end is lost for who has the mutex.
-func (l *lease) end() {
+// endLocked is end. The caller holds mu.
+func (l *lease) endLocked() {
 	if l.gone {
 		return
 	}
@@ -200,22 +172,160 @@ func (l *lease) end() {
 	for _, c := range l.claims {
 		c.stir()
 	}
-	l.claims, l.tokens = map[string]*claim{}, map[uint64]*claim{}
-	l.s.hub.drop(l.id)
+	l.claims, l.tokens = map[string]*ownClaim{}, map[uint64]*ownClaim{}
+	l.s.listener.drop(l.id)
 }
 
-// counted compares how often others have changed the lease with what is known, and asks for the news.
-func (l *lease) counted(changes string) {
-	l.mu.Lock()
-	same := changes == l.changes
-	l.mu.Unlock()
-	if !same {
-		l.learn()
+// addNewsLocked keeps a piece of news and wakes News. The caller holds mu.
+func (l *lease) addNewsLocked(n driver.News) {
+	l.news = append(l.news, n)
+	close(l.added)
+	l.added = make(chan struct{})
+}
+
+// News implements [driver.Lease].
+func (l *lease) News(ctx context.Context) ([]driver.News, error) {
+	for {
+		l.mu.Lock()
+		news, added := l.news, l.added
+		if l.gone {
+			l.mu.Unlock()
+			return nil, driver.ErrGone
+		}
+		l.news = nil
+		l.mu.Unlock()
+		if len(news) > 0 {
+			return news, nil
+		}
+		select {
+		case <-added:
+		case <-l.over:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-l.s.ctx.Done():
+			return nil, errClosed
+		}
 	}
 }
 
-// forget drops a claim that is gone for good, with all requests for it: a late one must not reach the next term. The caller has the mutex.
-func (l *lease) forget(c *claim) {
+// Follow implements [driver.Lease].
+func (l *lease) Follow(places ...driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		c := l.claims[p.ID]
+		switch {
+		case c == nil || !c.entered || p.Token != 0 && c.token != p.Token: // its end was news already, or its owner released it
+			continue
+		case p.Held:
+			c.wanted, c.at = true, time.Now()
+		case c.held:
+			l.addNewsLocked(driver.News{Place: c.place(), Held: true})
+			continue
+		default:
+			c.followed = true
+		}
+		l.poller.wakeLocked()
+	}
+}
+
+// pushed takes in what the server pushes to the lease: "h <token> <epoch>" says that a claim holds,
+// "w <token>" that another waits behind one that holds, "s" that something else has happened.
+func (l *lease) pushed(words []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if words[0] == "s" || len(words) < 3 {
+		l.syncer.laterLocked()
+		return
+	}
+	token := uint64(reply{words[1]}.num(0))
+	c := l.tokens[token]
+	switch {
+	case c == nil && l.inflight > 0: // it may have overtaken the answer of its Claim
+		l.early[token] = words[0] + words[2]
+	case c == nil:
+	case words[0] == "w":
+		c.wantedLocked()
+	case words[2] == l.epoch:
+		c.seenLocked(true, 0)
+	default:
+		l.syncer.laterLocked() // granted by a server of another history
+	}
+}
+
+// doubt has everything looked at: pushes may have been lost.
+func (l *lease) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.claims) == 0 {
+		return
+	}
+	for _, c := range l.claims {
+		c.stale = c.busy > 0
+	}
+	l.syncer.laterLocked()
+	l.poller.lookAtAllLocked()
+}
+
+// ownClaim is what the owner knows of one claim. The lease's mutex guards it.
+type ownClaim struct {
+	l              *lease
+	name, seat, id string
+	slots          int
+	n              uint64 // its number; see numbers
+	token          uint64
+	entered        bool // a Claim has found it in the line
+	held           bool
+	fresh          bool // it came to hold since the last Wait, and no Claim said so: the next Wait needs no read
+	stale          bool // pushes may have been lost since its Claim was sent: it is looked at once it has entered
+	busy           int  // calls of Claim under way
+	leaving        int  // calls that give it up
+	doubt          bool // a call of Claim had an unknown outcome
+	moved          chan struct{}
+	waits          int       // calls of Wait
+	followed       bool      // News is to say that it holds
+	wanted         bool      // News is to say that another waits behind it
+	at             time.Time // when it is to be looked at, if somebody waits for it
+}
+
+func (c *ownClaim) place() driver.Place {
+	return driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: c.token, Held: c.held}
+}
+
+// stir wakes those who wait for a change of the claim.
+func (c *ownClaim) stir() {
+	close(c.moved)
+	c.moved = make(chan struct{})
+}
+
+// seenLocked notes whether the claim holds, and if not, in how long it is worth to look again. The
+// caller holds the lease's mu.
+func (c *ownClaim) seenLocked(held bool, again time.Duration) {
+	if held && !c.held {
+		c.held, c.fresh = true, true
+		c.stir()
+		if c.followed {
+			c.followed = false
+			c.l.addNewsLocked(driver.News{Place: c.place(), Held: true})
+		}
+	}
+	if !held {
+		c.at = time.Now().Add(min(max(again, 0)+2*time.Millisecond, c.l.ttl+time.Millisecond, pollWaiting))
+	}
+}
+
+// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the lease's mu.
+func (c *ownClaim) wantedLocked() {
+	if c.wanted && c.l.claims[c.id] == c {
+		c.wanted = false
+		c.l.addNewsLocked(driver.News{Place: c.place(), Wanted: true})
+	}
+}
+
+// forgetLocked drops a claim that is gone for good, with all requests for it: a late one must not
+// reach the next term. The caller holds the lease's mu.
+func (c *ownClaim) forgetLocked() {
+	l := c.l
 	delete(l.claims, c.id)
 	delete(l.tokens, c.token)
 	l.numbers.settle(c.n)
@@ -230,34 +340,16 @@ func (l *lease) forget(c *claim) {
 	c.stir()
 }
 
-// tell keeps a piece of news and wakes who listens. The caller has the mutex.
-func (l *lease) tell(n driver.News) {
-	l.news = append(l.news, n)
-	close(l.told)
-	l.told = make(chan struct{})
-}
-
-// News blocks until others have done something to the lease's places.
-func (l *lease) News(ctx context.Context) ([]driver.News, error) {
-	for {
-		l.mu.Lock()
-		news, told := l.news, l.told
-		if l.gone {
-			l.mu.Unlock()
-			return nil, driver.ErrGone
-		}
-		l.news = nil
-		l.mu.Unlock()
-		if len(news) > 0 {
-			return news, nil
-		}
-		select {
-		case <-told:
-		case <-l.over:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-l.s.ctx.Done():
-			return nil, errClosed
+// ownsEnd says whether the owner itself is about to remove the claim, by giving it up or by another
+// Claim on its seat. Then its end is no news. The caller holds the lease's mu.
+func (c *ownClaim) ownsEnd() bool {
+	if c.leaving > 0 {
+		return true
+	}
+	for _, o := range c.l.claims {
+		if o != c && o.busy > 0 && o.name == c.name && o.seat == c.seat {
+			return true
 		}
 	}
+	return false
 }

@@ -25,7 +25,7 @@ func (s *Store) look(ctx context.Context, name string) (driver.Line, time.Durati
 		return driver.Line{}, 0, err
 	}
 	if got.str(0) != "OK" {
-		return driver.Line{}, 0, s.odd("line", got)
+		return driver.Line{}, 0, s.unexpected("line", got)
 	}
 	return shown(name, got.list(2)), got.list(2).ms(1), nil
 }
@@ -34,7 +34,7 @@ func (s *Store) look(ctx context.Context, name string) (driver.Line, time.Durati
 func shown(name string, row reply) driver.Line {
 	ln := driver.Line{Name: name, Revision: uint64(row.num(0))}
 	for i := 2; i+5 < len(row); i += 6 {
-		st := driver.Standing{Owner: row.str(i), Lease: row.str(i + 1), Slots: int(row.num(i + 2)), Held: row.num(i+3) == 1,
+		st := driver.Entry{Owner: row.str(i), Lease: row.str(i + 1), Slots: int(row.num(i + 2)), Held: row.num(i+3) == 1,
 			Token: uint64(row.num(i + 4)), Value: []byte(row.str(i + 5))}
 		if i == 2 && st.Held {
 			ln.Holder = &st
@@ -54,11 +54,11 @@ func newer(ln driver.Line, after uint64) bool {
 
 // Next blocks until the line of name is newer than after: by a push, at the holder's expiry, or after poll.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
-	var o *observed
+	var o *watchedLine
 	for {
 		var changed <-chan struct{}
 		if o != nil {
-			changed = s.hub.next(o) // before the look: what comes between the two is not missed
+			changed = s.listener.next(o) // before the look: what comes between the two is not missed
 		}
 		ln, left, err := s.look(ctx, name)
 		if err != nil || newer(ln, after) {
@@ -66,13 +66,13 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		}
 		if o == nil {
 			var done func()
-			o, done = s.hub.observe(name)
+			o, done = s.listener.observe(name)
 			defer done()
 			continue
 		}
-		again := poll
+		again := pollWaiting
 		if ln.Holder != nil || len(ln.Waiters) > 0 {
-			again = min(poll, max(left, 0)+2*time.Millisecond)
+			again = min(pollWaiting, max(left, 0)+2*time.Millisecond)
 		}
 		timer := time.NewTimer(again)
 		select {
@@ -127,7 +127,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) (all []driver.Line, er
 			return nil, err
 		}
 		if got.str(0) != "OK" {
-			return nil, s.odd("lines", got)
+			return nil, s.unexpected("lines", got)
 		}
 		for i, name := range part {
 			if ln := shown(name, got.list(2+i)); ln.Holder != nil || len(ln.Waiters) > 0 {
@@ -156,5 +156,5 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	case "REFUSED":
 		return fmt.Errorf("%s is shared: nobody holds it alone: %w", name, driver.ErrRefused)
 	}
-	return s.odd("ask", got)
+	return s.unexpected("ask", got)
 }

@@ -81,10 +81,10 @@ func (k *link) close() {
 	k.client.Close()
 }
 
-// elsewhere leaves a client whose server is not the right one any more, and the pushes of that one.
-func (s *Store) elsewhere(k *link, c redis.UniversalClient) {
+// leave leaves a client whose server is not the right one any more, and the pushes of that one.
+func (s *server) leave(k *link, c redis.UniversalClient) {
 	if k.leave(c) {
-		s.hub.anew()
+		s.listener.reconnect()
 	}
 }
 

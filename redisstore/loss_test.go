@@ -70,16 +70,16 @@ func TestAGrantOfALostHistoryEndsTheLease(t *testing.T) {
 	_, l := opened(t, srv, time.Minute)
 	stand(t, first, "n", "1")
 	p := stand(t, l, "n", "2")
-	stood := map[string]known{"2": {p.Token, false}}
+	stood := map[string]known{"2": {entered: true, settled: true, token: p.Token}}
 	l.pushed([]string{"h", strconv.FormatUint(p.Token, 10), l.epoch, l.id})
 	row := []any{"n", "", "2", strconv.FormatUint(p.Token, 10), int64(0), int64(100)}
-	if _, err := l.judge(stood, reply{"OK", "another history", "0", []any{row}, []any{}}); !errors.Is(err, driver.ErrGone) {
+	if _, err := l.syncer.note(stood, reply{"OK", "another history", "0", []any{row}, []any{}}); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("a lease whose place holds by a lost history = %v, want ErrGone", err)
 	}
 	// And a Claim that was answered meanwhile, of which the new server knows nothing.
 	_, l = opened(t, srv, time.Minute)
 	stand(t, l, "m", "3")
-	if _, err := l.judge(map[string]known{}, reply{"OK", "another history", "0", []any{}, []any{}}); !errors.Is(err, driver.ErrGone) {
+	if _, err := l.syncer.note(map[string]known{}, reply{"OK", "another history", "0", []any{}, []any{}}); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("a lease whose place was entered in a lost history = %v, want ErrGone", err)
 	}
 }
@@ -90,7 +90,7 @@ func TestAnAnswerOfALostHistoryIsNotNoted(t *testing.T) {
 	srv := redistest.Start(t, redistest.Options{})
 	s, l := opened(t, srv, time.Minute)
 	c := driver.Claim{Name: "n", ID: "1"}
-	mine, err := l.begin([]driver.Claim{c})
+	mine, err := l.beginClaim([]driver.Claim{c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestAnAnswerOfALostHistoryIsNotNoted(t *testing.T) {
 	if err := l.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if l.counts(old, got, func(got reply) { l.entered(mine, got) }) {
+	if l.note(old, got, func(got reply) { l.enteredLocked(mine, got) }) {
 		t.Error("an answer of the history that was left counts")
 	}
 	if l.mu.Lock(); l.claims["1"].held {
@@ -121,7 +121,7 @@ func TestAGhostIsReleasedInTheEnd(t *testing.T) {
 	s, l := opened(t, srv, time.Minute)
 	stand(t, l, "n", "1")
 	l.mu.Lock()
-	l.forget(l.claims["1"]) // as after a Release that was answered
+	l.claims["1"].forgetLocked() // as after a Release that was answered
 	l.mu.Unlock()
 	forgets(srv)
 	s.calls.mu.Lock()
@@ -152,7 +152,7 @@ func TestARequestBeforeTheAnswerOfItsClaim(t *testing.T) {
 	srv := redistest.Start(t, redistest.Options{})
 	s, l := opened(t, srv, time.Minute)
 	c := driver.Claim{Name: "n", ID: "1"}
-	mine, err := l.begin([]driver.Claim{c})
+	mine, err := l.beginClaim([]driver.Claim{c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestARequestBeforeTheAnswerOfItsClaim(t *testing.T) {
 	if err := s.Ask(t.Context(), "n", driver.Request{Token: uint64(got.num(3)), By: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.reconcile(t.Context(), s.calls); err != nil {
+	if err := l.syncer.now(t.Context(), s.calls); err != nil {
 		t.Fatal(err)
 	}
 	stand(t, l, "n", "1") // the answer was lost: the caller repeats it

@@ -29,7 +29,7 @@ func TestWhatTheOwnerDoesIsNoNews(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			_ = l.reconcile(ctx, s.calls)
+			_ = l.syncer.now(ctx, s.calls)
 		}
 	}()
 	for i := range 300 {

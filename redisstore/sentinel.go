@@ -40,21 +40,21 @@ func (c Config) bySentinels() *finder {
 	return f
 }
 
-// attend hears from each sentinel of a new primary, and has the former one left: at a failover by hand that one lives on for seconds, and
+// listenToSentinels hears from each sentinel of a new primary, and has the former one left: at a failover by hand that one lives on for seconds, and
 // whoever keeps to it so long leads beside the next.
-func (s *Store) attend(c Config) {
+func (s *server) listenToSentinels(c Config) {
 	for _, addr := range c.Addrs {
 		s.spawn(func() {
 			for s.ctx.Err() == nil {
-				s.hear(redis.NewSentinelClient(c.sentinelOptions(addr)), c.Sentinel)
+				s.listenToSentinel(redis.NewSentinelClient(c.sentinelOptions(addr)), c.Sentinel)
 				rest(s.ctx, time.Second)
 			}
 		})
 	}
 }
 
-// hear listens to one sentinel until the connection is lost.
-func (s *Store) hear(sentinel *redis.SentinelClient, primary string) {
+// listenToSentinel listens to one sentinel until the connection is lost.
+func (s *server) listenToSentinel(sentinel *redis.SentinelClient, primary string) {
 	defer sentinel.Close()
 	ps := sentinel.Subscribe(s.ctx)
 	stop := context.AfterFunc(s.ctx, func() { ps.Close() })
@@ -70,12 +70,12 @@ func (s *Store) hear(sentinel *redis.SentinelClient, primary string) {
 		}
 		asked = false
 		if m, ok := msg.(*redis.Message); ok && err == nil && strings.HasPrefix(m.Payload, primary+" ") {
-			for _, k := range []*link{s.calls, s.beats} { // each time, for when the first has told the others may not know yet
+			for _, k := range []*link{s.calls, s.renewals} { // each time, for when the first has told the others may not know yet
 				for !k.leave(k.get()) && s.ctx.Err() == nil {
 					rest(s.ctx, tooSoon)
 				}
 			}
-			s.hub.anew()
+			s.listener.reconnect()
 		}
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -65,34 +64,19 @@ type Options struct {
 
 // Store is a [driver.Store] on Redis, with every optional port.
 type Store struct {
-	base     string // "{prefix}:"
-	cluster  bool
-	keys     []string // that scripts are told of; see cluster.go
-	replicas int
-	names    string // the servers, for errors
-	calls    *link  // all that is not a renewal
-	beats    *link  // renewals, which nothing may hold up
-	hub      *hub
-	caps     driver.Caps
-	jobs     chan func() // calls for goroutines that have nothing to do
-	publish  string      // the command that pushes: SPUBLISH where channels belong to slots
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup
+	*server
+	caps driver.Caps
 }
 
 var (
-	_ driver.Store    = (*Store)(nil)
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Asker    = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Journal  = (*Store)(nil)
-	_ driver.Overseer = (*Store)(nil)
-	_ driver.Operator = (*Store)(nil)
-	_ driver.Examiner = (*Store)(nil)
+	_ driver.Store       = (*Store)(nil)
+	_ driver.Lister      = (*Store)(nil)
+	_ driver.Asker       = (*Store)(nil)
+	_ driver.Revoker     = (*Store)(nil)
+	_ driver.Journal     = (*Store)(nil)
+	_ driver.LeaseViewer = (*Store)(nil)
+	_ driver.Admin       = (*Store)(nil)
+	_ driver.Examiner    = (*Store)(nil)
 )
 
 // errClosed answers calls on a Store that was closed.
@@ -117,7 +101,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s, err := open(ctx, base, c.Addrs, c.clients(base+"server"), kind{cluster: c.Cluster, found: c.Cluster || c.Sentinel != ""}, c.Replicas)
 	if err == nil && c.Sentinel != "" {
-		s.attend(c)
+		s.listenToSentinels(c)
 	}
 	return s, err
 }
@@ -157,10 +141,7 @@ func open(ctx context.Context, base string, addrs []string, dial func(pool int) 
 	if replicas < 0 {
 		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, replicas, driver.ErrRefused)
 	}
-	s := &Store{base: base, cluster: k.cluster, keys: keysOf(base, k.cluster), replicas: replicas, names: names, jobs: make(chan func())}
-	s.calls, s.beats = newLink(dial, 0), newLink(dial, 3)
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.hub = newHub(s)
+	s := &Store{server: newServer(base, names, k.cluster, replicas, dial)}
 	if err := s.meet(ctx, k.found); err != nil {
 		s.Close()
 		return nil, err
@@ -173,23 +154,8 @@ func (s *Store) Caps() driver.Caps { return s.caps }
 
 // Close ends the store's connections. Leases stay until they end.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.cancel()
-	s.calls.close()
-	s.beats.close()
-	s.work.Wait()
+	s.server.close()
 	return nil
-}
-
-// spawn runs do in a goroutine that Close waits for, unless the store is closed already.
-func (s *Store) spawn(do func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.work.Go(do)
-	}
 }
 
 // Grant implements [driver.Store].
@@ -199,14 +165,14 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	ttl = max((ttl+time.Millisecond-1)/time.Millisecond*time.Millisecond, minTTL)
 	l := newLease(s, ttl)
-	got, err := s.run(ctx, s.calls, grantScript, true, l.id, owner, ttl.Milliseconds(), s.hub.channel)
+	got, err := s.run(ctx, s.calls, grantScript, true, l.id, owner, ttl.Milliseconds(), s.listener.channel)
 	if err == nil && got.str(0) != "OK" {
-		err = s.odd("grant", got)
+		err = s.unexpected("grant", got)
 	}
 	if err != nil {
 		return nil, err
 	}
 	l.epoch = got.str(1)
-	s.hub.add(l)
+	s.listener.add(l)
 	return l, nil
 }

@@ -9,48 +9,53 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// learn asks, in the background, what others have done to the lease.
-func (l *lease) learn() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.later()
+// syncer makes what the owner knows of its lease agree with what the server has. The lease's mutex
+// guards what changes.
+type syncer struct {
+	l       *lease
+	turn    chan struct{} // held by the one who asks
+	running bool          // a goroutine asks that nobody waits for
+	again   bool          // and is to ask once more
 }
 
-// later is learn for who has the mutex.
-func (l *lease) later() {
-	if l.gone {
+// laterLocked asks in the background. The caller holds the lease's mu.
+func (y *syncer) laterLocked() {
+	if y.l.gone {
 		return
 	}
-	l.resync = true
-	if l.syncing {
-		return
+	y.again = true
+	if !y.running {
+		y.running = true
+		y.l.s.spawn(y.run)
 	}
-	l.syncing = true
-	l.s.spawn(func() {
-		for l.more() {
-			ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
-			ghosts, err := l.compare(ctx, l.s.calls)
-			if err == nil && len(ghosts) > 0 {
-				err = l.Release(ctx, ghosts...)
-			}
-			cancel()
-			if err != nil && l.s.ctx.Err() == nil {
-				l.mu.Lock()
-				l.resync = l.resync || !l.gone
-				l.mu.Unlock()
-				rest(l.s.ctx, 200*time.Millisecond)
-			}
+}
+
+// run asks, and releases what must not stand, until there is no reason to ask.
+func (y *syncer) run() {
+	l := y.l
+	for y.next() {
+		ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
+		forgotten, err := y.ask(ctx, l.s.calls)
+		if err == nil && len(forgotten) > 0 {
+			err = l.Release(ctx, forgotten...)
 		}
-	})
+		cancel()
+		if err != nil && l.s.ctx.Err() == nil {
+			l.mu.Lock()
+			y.again = y.again || !l.gone
+			l.mu.Unlock()
+			rest(l.s.ctx, 200*time.Millisecond)
+		}
+	}
 }
 
-// more says whether there is something to learn, and that nobody learns any more where there is not.
-func (l *lease) more() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.syncing = l.resync && !l.gone && l.s.ctx.Err() == nil
-	l.resync = false
-	return l.syncing
+// next says whether there is a reason to ask. If not, run has ended.
+func (y *syncer) next() bool {
+	y.l.mu.Lock()
+	defer y.l.mu.Unlock()
+	y.running = y.again && !y.l.gone && y.l.s.ctx.Err() == nil
+	y.again = false
+	return y.running
 }
 
 // rest waits for d, or until ctx ends.
@@ -61,129 +66,165 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// known is what the owner knew of a claim when it asked.
-type known struct {
-	token uint64
-	held  bool
-}
-
-// reconcile is compare for a verb that has to know before it can go on. What was given up and stands nevertheless is released beside it: that must
-// hold up no renewal, and has to be tried until it is done.
-func (l *lease) reconcile(ctx context.Context, via *link) error {
-	ghosts, err := l.compare(ctx, via)
-	if err == nil && len(ghosts) > 0 {
-		l.learn()
+// now asks for a verb that has to know before it can go on. Places that must not stand are released
+// in the background: that must hold up no renewal, and is tried until it is done.
+func (y *syncer) now(ctx context.Context, via *link) error {
+	forgotten, err := y.ask(ctx, via)
+	if err == nil && len(forgotten) > 0 {
+		y.l.mu.Lock()
+		defer y.l.mu.Unlock()
+		y.laterLocked()
 	}
 	return err
 }
 
-// compare asks what the server has of the lease and makes what the owner knows agree with it. It returns places that are to be released.
-func (l *lease) compare(ctx context.Context, via *link) (ghosts []driver.Place, err error) {
+// ask asks what the server has of the lease, and notes it. It returns the places that stand though
+// their owner gave them up.
+func (y *syncer) ask(ctx context.Context, via *link) (forgotten []driver.Place, err error) {
+	l := y.l
 	select {
-	case l.sync <- struct{}{}:
-		defer func() { <-l.sync }()
+	case y.turn <- struct{}{}:
+		defer func() { <-y.turn }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	l.mu.Lock()
-	stood := map[string]known{}
-	for _, c := range l.claims {
-		if c.entered && c.busy == 0 {
-			stood[c.id] = known{c.token, c.held}
-		}
-	}
-	epoch, settled, asked := l.epoch, l.numbers.settled(), l.asked
+	before := l.knownLocked()
+	epoch, settled, request := l.epoch, l.numbers.settled(), l.request
 	l.mu.Unlock()
-	got, err := l.s.run(ctx, via, syncScript, false, l.id, epoch, settled, asked)
+	got, err := l.s.run(ctx, via, syncScript, false, l.id, epoch, settled, request)
 	if err != nil {
 		return nil, err
 	}
 	switch got.str(0) {
 	case "OK":
-		return l.judge(stood, got)
+		return y.note(before, got)
 	case "LOST":
-		l.lost()
+		l.end()
 		return nil, driver.ErrGone
 	}
-	return nil, l.s.odd("sync", got)
+	return nil, l.s.unexpected("sync", got)
 }
 
-// judge compares. It returns the places that stand though their owner gave them up: their release was lost. stood is what the owner knew when it
-// asked: while the history is the same, what entered, came to hold or was given up since then is newer than the answer. Nothing is newer than another
-// history (guard.go): there a place that its owner believes to hold must hold under its token, or the lease is over, before its deadline can be
-// moved any more.
-func (l *lease) judge(stood map[string]known, got reply) (ghosts []driver.Place, err error) {
+// known is what the owner knows of one claim at one time.
+type known struct {
+	entered bool // a Claim has found it in the line
+	settled bool // and no call of Claim is under way for it
+	held    bool
+	ending  bool // the owner itself is about to remove it
+	token   uint64
+}
+
+// knownLocked returns what the owner knows now, by claim ID. The caller holds mu.
+func (l *lease) knownLocked() map[string]known {
+	all := make(map[string]known, len(l.claims))
+	for id, c := range l.claims {
+		all[id] = known{entered: c.entered, settled: c.entered && c.busy == 0, held: c.held, ending: c.ownsEnd(), token: c.token}
+	}
+	return all
+}
+
+// standing is a claim that the server has.
+type standing struct {
+	name, seat, id string
+	token          uint64
+	held           bool
+	again          time.Duration // in how long it is worth to look again
+}
+
+// change is what the owner has to learn of one claim.
+type change struct {
+	standing
+	what changeKind
+}
+
+type changeKind int
+
+const (
+	stands    changeKind = iota // it stands as the server says
+	forgotten                   // it stands though its owner gave it up, for the release was lost
+	removed                     // others have removed it
+)
+
+// diff compares what the owner knew when it asked (before) and knows now with what the server has.
+// While the history is the same, what entered, came to hold or was given up in between is newer than
+// the answer. Nothing is newer than another history (moved, see guard.go): there a claim that its
+// owner believes to hold must hold under its token, or the lease is over (over), before its deadline
+// can be moved any more.
+func diff(before, now map[string]known, moved bool, server []standing) (changes []change, over bool) {
+	stand := map[string]bool{}
+	for _, s := range server {
+		was, is := before[s.id], now[s.id]
+		_, own := now[s.id]
+		switch {
+		case !own && (moved || !was.settled), is.entered && moved && is.token != s.token:
+			changes = append(changes, change{s, forgotten})
+		case is.entered && is.token == s.token && (s.held || moved && !is.held || !moved && was.settled && !was.held):
+			stand[s.id] = true
+			changes = append(changes, change{s, stands})
+		}
+	}
+	for id, is := range now {
+		if stand[id] || is.ending || !is.entered {
+			continue
+		}
+		over = over || moved && is.held
+		if is.settled && (moved || before[id].settled) {
+			changes = append(changes, change{standing{id: id}, removed})
+		}
+	}
+	return changes, over
+}
+
+// note takes the server's answer in. It returns the places that are to be released.
+func (y *syncer) note(before map[string]known, got reply) (release []driver.Place, err error) {
+	l := y.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gone {
 		return nil, driver.ErrGone
 	}
-	moved := got.str(1) != l.epoch
-	stands, tokens := map[string]bool{}, map[uint64]bool{}
+	var server []standing
+	tokens := map[uint64]bool{}
 	for i := range got.list(3) {
 		row := reply(got.list(3)).list(i)
-		id, token, held := row.str(2), uint64(row.num(3)), row.num(4) == 1
-		c := l.claims[id]
-		tokens[token] = true
-		was, asked := stood[id]
-		switch {
-		case c == nil && (moved || !asked), c != nil && c.entered && moved && c.token != token:
-			ghosts = append(ghosts, driver.Place{Name: row.str(0), Seat: row.str(1), ID: id, Token: token})
-		case c != nil && c.entered && c.token == token && (held || moved && !c.held || !moved && asked && !was.held):
-			stands[id] = true
-			l.seen(c, held, row.ms(5))
-		}
+		s := standing{row.str(0), row.str(1), row.str(2), uint64(row.num(3)), row.num(4) == 1, row.ms(5)}
+		server = append(server, s)
+		tokens[s.token] = true
 	}
-	if moved && l.bereft(stands) {
-		l.end()
+	changes, over := diff(before, l.knownLocked(), got.str(1) != l.epoch, server)
+	if over {
+		l.endLocked()
 		return nil, driver.ErrGone
 	}
-	for id, c := range l.claims {
-		_, asked := stood[id]
-		if c.entered && c.busy == 0 && !stands[id] && (moved || asked) && !l.owns(c) {
+	for _, ch := range changes {
+		switch c := l.claims[ch.id]; ch.what {
+		case stands:
+			c.seenLocked(ch.held, ch.again)
+		case forgotten:
+			release = append(release, driver.Place{Name: ch.name, Seat: ch.seat, ID: ch.id, Token: ch.token})
+		case removed:
 			place := c.place()
-			l.forget(c)
-			l.tell(driver.News{Place: place, Gone: true})
+			c.forgetLocked()
+			l.addNewsLocked(driver.News{Place: place, Gone: true})
 		}
 	}
 	l.epoch, l.changes = got.str(1), got.str(2)
-	l.requests(got.list(4), tokens)
-	return ghosts, nil
+	l.requestedLocked(got.list(4), tokens)
+	return release, nil
 }
 
-// bereft says whether the owner believes to hold a place that does not stand so.
-func (l *lease) bereft(stands map[string]bool) bool {
-	for id, c := range l.claims {
-		if c.entered && c.held && !stands[id] && !l.owns(c) {
-			return true
-		}
-	}
-	return false
-}
-
-// owns says whether the owner itself is about to remove the claim: by giving it up, or by another Claim on its seat. Then it is no news.
-func (l *lease) owns(c *claim) bool {
-	if c.leaving > 0 {
-		return true
-	}
-	for _, o := range l.claims {
-		if o != c && o.busy > 0 && o.name == c.name && o.seat == c.seat {
-			return true
-		}
-	}
-	return false
-}
-
-// requests tells requests that were not told yet, of claims that hold still. They come in pairs of "<token> <number> <JSON>" and number. One for a claim
-// whose Claim is not answered yet is left for then. tokens are those of all claims that stand.
-func (l *lease) requests(all reply, tokens map[uint64]bool) {
+// requestedLocked makes requests news that were not news yet, of claims that stand. They come in
+// pairs of "<token> <number> <JSON>" and number. A request for a claim whose Claim is not answered
+// yet is left for then. tokens are those of all claims that stand. The caller holds mu.
+func (l *lease) requestedLocked(all reply, tokens map[uint64]bool) {
 	for i := 0; i+1 < len(all); i += 2 {
 		words := strings.SplitN(all.str(i), " ", 3)
 		if len(words) < 3 {
 			continue
 		}
 		number := reply{words[1]}.num(0)
-		if number <= l.asked {
+		if number <= l.request {
 			continue
 		}
 		var r driver.Request
@@ -194,9 +235,9 @@ func (l *lease) requests(all reply, tokens map[uint64]bool) {
 				return
 			}
 			if c != nil && c.entered {
-				l.tell(driver.News{Place: c.place(), Request: &r})
+				l.addNewsLocked(driver.News{Place: c.place(), Request: &r})
 			}
 		}
-		l.asked = number
+		l.request = number
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -87,7 +86,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			go func() { _, _ = s.Next(ctx, "n", 1<<60) }()
 			go func() { _, _ = l.News(ctx) }()
 		}
-		other.(driver.Follower).Follow(q)
+		other.Follow(q)
 		time.Sleep(50 * time.Millisecond)
 		if err := s.Close(); err != nil {
 			t.Error(err)

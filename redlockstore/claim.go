@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // claim is one claim of a lease. While it waits nothing of it stands on the servers: it tries again and again.
@@ -25,6 +26,8 @@ type claim struct {
 	// The lease's lock guards what follows. cur changes only while the claim is not held, by who has its turn.
 	held, out bool
 	answered  bool // a call of Claim has returned it
+	followed  bool // News is to tell that it holds
+	pursued   bool // a goroutine tries for it, because it was followed
 	updates   int
 	cur       *attempt
 }
@@ -63,10 +66,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	defer done()
 	got := l.settle(ctx, all)
 	for n := 0; n < 4 && slices.ContainsFunc(got, func(o outcome) bool { return o.split }); n++ {
-		select {
-		case <-time.After(rand.N(2 * time.Millisecond << n)):
-		case <-ctx.Done():
-		}
+		_ = storeutil.Sleep(ctx, rand.N(2*time.Millisecond<<n)) // what follows says how ctx ended
 		got = l.settle(ctx, all)
 	}
 	return l.answer(ctx, all, got)
@@ -80,12 +80,12 @@ func (l *lease) stand(claims []driver.Claim) (all []*claim, old []*attempt, err 
 		return nil, nil, fmt.Errorf("claim: %w", driver.ErrGone)
 	}
 	for _, want := range claims {
-		if l.spent.has(want.ID) {
+		if l.spent.Has(want.ID) {
 			return nil, nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 	}
 	for _, want := range claims {
-		at := seat{want.Name, want.Seat}
+		at := storeutil.SeatOf(want)
 		c := l.claims[at]
 		if c != nil && c.ID != want.ID {
 			l.remove(c)
@@ -167,21 +167,23 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	return nil, fmt.Errorf("claim: %w", err)
 }
 
-// withdraw takes a claim out of its seat whose ID may come again. The caller has the lock.
+// withdraw takes a claim out of its seat whose ID may come again, and what News has not told of it yet. The caller has
+// the lock.
 func (l *lease) withdraw(c *claim) *attempt {
 	if c.out {
 		return c.cur
 	}
 	c.out, c.held = true, false
 	close(c.gone)
-	delete(l.claims, seat{c.Name, c.Seat})
+	delete(l.claims, storeutil.SeatOf(c.Claim))
+	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Held && n.Place.ID == c.ID })
 	l.part(c.cur)
 	return c.cur
 }
 
 // remove takes a claim out for ever. The caller has the lock.
 func (l *lease) remove(c *claim) {
-	l.spent.add(c.ID)
+	l.spent.Add(c.ID)
 	l.withdraw(c)
 }
 
@@ -192,14 +194,24 @@ func (l *lease) lose(c *claim) {
 	}
 	p := c.place()
 	l.remove(c)
-	l.news = append(l.news, driver.News{Place: p, Gone: true})
+	l.tellLocked(driver.News{Place: p, Gone: true})
+}
+
+// tellLocked has News return n. The caller holds l.mu.
+func (l *lease) tellLocked(n driver.News) {
+	l.news = append(l.news, n)
+	l.wakeLocked()
+}
+
+// wakeLocked has News look at what there is to tell. The caller holds l.mu.
+func (l *lease) wakeLocked() {
 	close(l.told)
 	l.told = make(chan struct{})
 }
 
 // find returns the claim of a place if it stands. The caller has the lock.
 func (l *lease) find(p driver.Place) *claim {
-	c := l.claims[seat{p.Name, p.Seat}]
+	c := l.claims[storeutil.SeatAt(p)]
 	if c == nil || c.ID != p.ID || p.Token != 0 {
 		return nil
 	}
@@ -228,7 +240,7 @@ func (l *lease) settle(ctx context.Context, all []*claim) []outcome {
 	defer l.mu.Unlock()
 	for i, c := range all {
 		switch j := slices.Index(rest, c); {
-		case c.out && !l.ended && !l.spent.has(c.ID): // by a call beside this one
+		case c.out && !l.ended && !l.spent.Has(c.ID): // by a call beside this one
 			got[i] = outcome{err: driver.ErrTaken}
 		case l.ended || c.out:
 			got[i] = outcome{err: fmt.Errorf("%s: %w", c.Name, driver.ErrGone)}

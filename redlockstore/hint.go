@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Hints are published by the scripts that set, change and delete keys. They may be lost, and nothing rests on them: who waits looks by itself too. A hint is
@@ -51,7 +53,7 @@ func (s *Store) hint(name string) *hints {
 // changed has every subscription follow the channels that are asked for. The caller has the lock.
 func (b *hub) changed() {
 	for _, kick := range b.kick {
-		poke(kick)
+		storeutil.Signal(kick)
 	}
 }
 
@@ -72,10 +74,7 @@ func (v *server) listen() {
 		if v.state() == nil {
 			v.subscribe()
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-v.s.ctx.Done():
-		}
+		_ = storeutil.Sleep(v.s.ctx, 100*time.Millisecond)
 	}
 }
 
@@ -156,16 +155,9 @@ func (s *Store) heard(at int, channel, payload string) {
 		return
 	}
 	for h := range s.hub.all[channel] {
-		poke(h.changed)
+		storeutil.Signal(h.changed)
 		if strings.HasPrefix(payload, "-") {
-			poke(h.freed)
+			storeutil.Signal(h.freed)
 		}
-	}
-}
-
-func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redlockstore"
@@ -43,7 +43,7 @@ func (c *candidates) stand(ctx context.Context, t *testing.T, config redlockstor
 	c.mu.Lock()
 	c.cuts = append(c.cuts, cut)
 	c.mu.Unlock()
-	s, err := primacy.NewSession(store, primacy.Options{ID: fmt.Sprint("c", i), TTL: time.Second, Overrun: primacy.OverrunWait})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: fmt.Sprint("c", i), TTL: time.Second, Overrun: primacy.OverrunWait})
 	if err != nil {
 		t.Error(err)
 		return

@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // lease is a lease with its claims, at most one for each seat. The servers know only its claims' keys.
@@ -21,8 +22,8 @@ type lease struct {
 	gate  chan struct{} // holds one: no renewal begins meanwhile
 
 	mu       sync.Mutex
-	claims   map[seat]*claim
-	spent    *spent
+	claims   map[storeutil.Seat]*claim
+	spent    storeutil.SpentIDs
 	tries    int           // of all its claims
 	leaving  []*attempt    // given up, and not known to be off a majority
 	renewed  time.Duration // by the boot clock, when the last accepted renewal was called
@@ -31,11 +32,9 @@ type lease struct {
 	ended    bool
 	done     chan struct{} // closed when it has ended
 	news     []driver.News
+	refused  error         // what servers said to a claim that is followed; News returns it
 	told     chan struct{} // closed when there is news
 }
-
-// seat is what a lease has at most one claim for.
-type seat struct{ name, seat string }
 
 func (l *lease) ID() string { return l.id }
 

@@ -16,20 +16,20 @@ func TestTheLibraryRefusesWhatWouldBeALie(t *testing.T) {
 	t.Parallel()
 	_, c := fleet(t, 3)
 	store := open(t, c)
-	s, err := primacy.NewSession(store, primacy.Options{ID: "a", TTL: 2 * time.Second})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: "a", TTL: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := limited(t, 10*time.Second)
 	e := s.Election("e")
-	term, err := e.Campaign(ctx, []byte("value"))
+	term, err := e.Campaign(ctx, &primacy.CampaignOptions{Value: []byte("value")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if term.Token() != 0 {
 		t.Errorf("token = %d, want none", term.Token())
 	}
-	m := s.Mutex("m")
+	m := s.Mutex("m", nil)
 	for range 3 { // also of one that is handed on within the process
 		held, err := m.Lock(ctx)
 		if err != nil {
@@ -50,12 +50,11 @@ func TestTheLibraryRefusesWhatWouldBeALie(t *testing.T) {
 		"history":         second(e.History(ctx, 10)),
 		"a shared lock":   second(s.RWMutex("r").RLock(ctx)),
 		"a semaphore":     second(s.Semaphore("s", 2).Acquire(ctx)),
-		"a kept lock":     second(s.MutexWith("k", primacy.MutexOptions{Keep: true}).Lock(ctx)),
 		"a transfer":      term.Transfer(ctx, "b"),
-		"a request":       second(e.Ask(ctx, "please")),
-		"a priority":      second(e.CampaignAs(ctx, primacy.CandidateOptions{Priority: 1})),
-		"too long a ttl":  second(primacy.NewSession(store, primacy.Options{TTL: 2 * time.Minute})),
-		"too short a ttl": second(primacy.NewSession(store, primacy.Options{TTL: 100 * time.Millisecond})),
+		"a request":       second(e.Ask(ctx, primacy.Request{Reason: "please"})),
+		"a priority":      second(e.Campaign(ctx, &primacy.CampaignOptions{Priority: 1})),
+		"too long a ttl":  second(primacy.NewSession(store, &primacy.Options{TTL: 2 * time.Minute})),
+		"too short a ttl": second(primacy.NewSession(store, &primacy.Options{TTL: 100 * time.Millisecond})),
 	} {
 		if !errors.Is(err, primacy.ErrInvalid) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want it refused in one line", what, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // views are the lines as this client saw them last. The servers keep no revisions, so that a revision is this client's: it counts the changes that it saw,
@@ -32,7 +33,7 @@ const maxViews = 10_000
 
 // reading is what a majority, or what is left of it, says of a name.
 type reading struct {
-	holder *driver.Standing
+	holder *driver.Entry
 	left   time.Duration // until the keys expire; 0: not known
 }
 
@@ -55,7 +56,7 @@ func (s *Store) line(ctx context.Context, name string) (driver.Line, time.Durati
 }
 
 // see keeps what was read, unless a later read has shown more already.
-func (v *views) see(name string, began time.Duration, holder *driver.Standing) driver.Line {
+func (v *views) see(name string, began time.Duration, holder *driver.Entry) driver.Line {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old := v.all[name]
@@ -79,7 +80,7 @@ func (v *views) see(name string, began time.Duration, holder *driver.Standing) d
 	return out
 }
 
-func same(a, b *driver.Standing) bool {
+func same(a, b *driver.Entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -102,13 +103,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if left > 0 {
 			pause = min(pause, left+time.Millisecond)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-h.changed:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		_ = storeutil.WaitFor(ctx, pause, h.changed) // the next look says how ctx ended
 	}
 }
 
@@ -207,7 +202,7 @@ func (g *sighting) reading(s *Store) reading {
 		return reading{}
 	}
 	left := slices.Max(g.left[who])
-	st := &driver.Standing{Held: true}
+	st := &driver.Entry{Held: true}
 	var stamp string
 	for _, v := range g.values {
 		if whose(v) != who {

@@ -19,14 +19,19 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		}
 		l.mu.Lock()
 		over := l.overLocked(boottime.Now())
-		news, told := l.news, l.told
-		l.news = nil
+		news, told, refused := l.news, l.told, l.refused
+		if l.news = nil; len(news) == 0 {
+			l.refused = nil
+		}
 		l.mu.Unlock()
 		if over {
 			return nil, fmt.Errorf("news: %w", driver.ErrGone)
 		}
 		if len(news) > 0 {
 			return news, nil
+		}
+		if refused != nil {
+			return nil, fmt.Errorf("news: %w", refused)
 		}
 		timer := time.NewTimer(min(every, max(0, l.left())+time.Millisecond))
 		select {

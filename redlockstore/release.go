@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Release gives places up. Nil: none of them can stand on a majority any more, whatever is still under way. Servers that do not answer get their call
@@ -21,8 +22,8 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	for _, p := range places {
 		if c := l.find(p); c != nil {
 			l.remove(c)
-		} else if c := l.claims[seat{p.Name, p.Seat}]; c == nil || c.ID != p.ID {
-			l.spent.add(p.ID) // nothing stands yet, but the Claim may still be on its way
+		} else if c := l.claims[storeutil.SeatAt(p)]; c == nil || c.ID != p.ID {
+			l.spent.Add(p.ID) // nothing stands yet, but the Claim may still be on its way
 		}
 	}
 	leaving := l.still(func(c *claim) bool {
@@ -148,10 +149,7 @@ func (v *server) work() {
 		})
 		v.mu.Unlock()
 		v.departed(over)
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-v.s.ctx.Done():
-		}
+		_ = storeutil.Sleep(v.s.ctx, 50*time.Millisecond)
 	}
 }
 

@@ -59,18 +59,6 @@ func TestValues(t *testing.T) {
 	}
 }
 
-func TestSpent(t *testing.T) {
-	t.Parallel()
-	s := newSpent()
-	s.add("first")
-	for i := range spentHalf {
-		s.add(string(rune(i)) + "x")
-	}
-	if !s.has("first") || s.has("never") {
-		t.Error("what was given up a while ago is forgotten, or what never was is known")
-	}
-}
-
 // A call that sets a key is under way when its claim is given up, and reaches the server after the one that deletes it.
 func TestAMarkStopsACallUnderWay(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // server is one of the N. A call on one that does not answer fails at once, so that a silent minority costs one time-out and not one a call; a probe
@@ -210,9 +211,7 @@ func (v *server) probe() {
 				v.depart()
 				return
 			}
-			select {
-			case <-time.After(pause):
-			case <-v.s.ctx.Done():
+			if storeutil.Sleep(v.s.ctx, pause) != nil {
 				return
 			}
 		}

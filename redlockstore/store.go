@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Store is a client of the N servers. It implements driver.Store, driver.Lister, driver.Revoker and driver.Examiner.
@@ -114,7 +115,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	ttl = max(minTTL, (ttl + time.Millisecond - 1).Truncate(time.Millisecond))
 	l := &lease{
 		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), gate: make(chan struct{}, 1), renewed: boottime.Now(),
-		claims: map[seat]*claim{}, spent: newSpent(), told: make(chan struct{}), done: make(chan struct{}),
+		claims: map[storeutil.Seat]*claim{}, told: make(chan struct{}), done: make(chan struct{}),
 	}
 	if _, err := l.prolong(ctx, nil); err != nil {
 		return nil, fmt.Errorf("grant: %w", err)

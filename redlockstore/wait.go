@@ -3,12 +3,14 @@ package redlockstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // poll is how long who waits lets pass between two looks when no hint comes, at most; pollPlain where releases are not told.
@@ -17,26 +19,84 @@ const (
 	pollPlain = 150 * time.Millisecond
 )
 
-// Wait tries again and again: when a release is told, when the keys in the way expire, and now and then.
+// Wait tries again and again until the place is held.
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	l.mu.Lock()
 	c := l.find(p)
-	over := l.overLocked(boottime.Now())
 	l.mu.Unlock()
-	if c == nil || over {
+	if c == nil {
 		return driver.Place{}, fmt.Errorf("wait: %w", driver.ErrGone)
 	}
+	if err := l.pursue(ctx, c); err != nil {
+		return driver.Place{}, fmt.Errorf("wait: %w", err)
+	}
+	p.Held = true
+	return p, nil
+}
+
+// Follow has News tell, of places that wait, when they are held: each has a goroutine that tries, until it holds or is
+// gone. The servers know of no line, so that a holder is not told who waits.
+func (l *lease) Follow(places ...driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		c := l.find(p)
+		if c == nil || p.Held {
+			continue
+		}
+		c.followed = true
+		if c.held {
+			l.tellHeldLocked(c)
+		} else if !c.pursued {
+			c.pursued = l.s.run(func() { l.keepTrying(c) })
+		}
+	}
+}
+
+// tellHeldLocked has News tell, once, that a claim which is followed holds. The caller holds l.mu.
+func (l *lease) tellHeldLocked(c *claim) {
+	if c.followed && c.held {
+		c.followed = false
+		l.tellLocked(driver.News{Place: c.place(), Held: true})
+	}
+}
+
+// keepTrying tries for a followed claim until it holds or is gone. Servers that refuse are told once by News, as an
+// error, and asked again: they may have been set up anew.
+func (l *lease) keepTrying(c *claim) {
+	for tries := 0; ; tries++ {
+		err := l.pursue(l.s.ctx, c)
+		l.mu.Lock()
+		if err == nil || errors.Is(err, driver.ErrGone) || l.s.ctx.Err() != nil {
+			c.pursued = false
+			l.tellHeldLocked(c)
+			l.mu.Unlock()
+			return
+		}
+		if errors.Is(err, driver.ErrRefused) {
+			l.refused = err
+			l.wakeLocked()
+		}
+		l.mu.Unlock()
+		select {
+		case <-time.After(min(25*time.Millisecond<<min(tries, 5), poll)):
+		case <-c.gone:
+		case <-l.done:
+		case <-l.s.ctx.Done():
+		}
+	}
+}
+
+// pursue tries for a claim until it is held: when a release is told, when the keys in the way expire, and now and then.
+func (l *lease) pursue(ctx context.Context, c *claim) error {
 	var hints *hints
 	for splits := 0; ; {
 		o, err := l.again(ctx, c)
 		switch {
 		case err != nil:
-			return driver.Place{}, fmt.Errorf("wait: %w", err)
-		case o.held:
-			p.Held = true
-			return p, nil
-		case o.err != nil:
-			return driver.Place{}, fmt.Errorf("wait: %w", o.err)
+			return err
+		case o.held || o.err != nil:
+			return o.err
 		}
 		pause := l.s.pollAfter()
 		if hints == nil {
@@ -54,7 +114,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 			pause = min(pause, o.free+rand.N(2*time.Millisecond))
 		}
 		if err := l.rest(ctx, c, hints, min(pause, max(0, l.left())+time.Millisecond)); err != nil {
-			return driver.Place{}, fmt.Errorf("wait: %w", err)
+			return err
 		}
 	}
 }
@@ -90,11 +150,7 @@ func (l *lease) rest(ctx context.Context, c *claim, h *hints, pause time.Duratio
 	case <-timer.C:
 	case <-h.freed:
 		// All who wait were told. Those who ask in the same moment split the servers between them.
-		select {
-		case <-time.After(rand.N(3 * time.Millisecond)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return storeutil.Sleep(ctx, rand.N(3*time.Millisecond))
 	case <-c.gone:
 		return driver.ErrGone
 	case <-l.done:

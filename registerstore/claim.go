@@ -17,7 +17,7 @@ func (l *lease) me() self {
 func (l *lease) isSpent(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spent[id]
+	return l.spent.Has(id)
 }
 
 // spend keeps an ID from entering again, and forgets its place: what becomes of it is the owner's doing.
@@ -31,7 +31,7 @@ func (l *lease) spendLocked(id string) {
 	if l.ended {
 		return // none can enter any more
 	}
-	l.spent[id] = true
+	l.spent.Add(id)
 	for name, ids := range l.names {
 		if ids[id] != nil {
 			l.forgetLocked(name, id)
@@ -65,7 +65,7 @@ func (l *lease) keep(d *document, places []driver.Place) {
 		return
 	}
 	for _, p := range places {
-		if l.spent[p.ID] { // released meanwhile
+		if l.spent.Has(p.ID) { // released meanwhile
 			continue
 		}
 		if l.names[p.Name] == nil {
@@ -107,7 +107,7 @@ func (l *lease) enters(ids ...string) (done func(err error)) {
 				switch {
 				case err == nil:
 					b.unknown = false // a write that was carried out, or found to be, leaves no earlier one under way
-				case !isFinal(err):
+				case !driver.IsFinal(err):
 					b.unknown = true // and a final answer says nothing of the writes of earlier calls
 				}
 				if b.flights == 0 && !b.unknown {
@@ -142,7 +142,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 			}
 			got, err := l.enter(ctx, some)
 			for n, i := range groups[g] {
-				if undo[i] = err == nil || !isFinal(err); err == nil {
+				if undo[i] = err == nil || !driver.IsFinal(err); err == nil {
 					places[i] = got[n]
 				}
 			}
@@ -152,7 +152,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	if err == nil {
 		return places, nil
 	}
-	if len(groups) > 1 && isFinal(err) && !l.over() {
+	if len(groups) > 1 && driver.IsFinal(err) && !l.over() {
 		var entered []driver.Place // by claim ID, for the caller believes that none stands
 		for i, c := range claims {
 			if undo[i] {
@@ -164,10 +164,6 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 		}
 	}
 	return nil, err
-}
-
-func isFinal(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir)
 }
 
 // groupBy returns the indexes below n, those with the same key together, in the order in which keys come first.

@@ -153,7 +153,7 @@ func leasesOf(claims []claim) (ids []string) {
 func (d *document) show() driver.Line {
 	ln := driver.Line{Name: string(d.Name), Revision: d.Rev}
 	for i, c := range d.Claims {
-		st := driver.Standing{Owner: string(c.Owner), Lease: c.Lease, Slots: c.Slots, Held: d.held(i), Token: c.Token, Value: bytes.Clone(c.Value)}
+		st := driver.Entry{Owner: string(c.Owner), Lease: c.Lease, Slots: c.Slots, Held: d.held(i), Token: c.Token, Value: bytes.Clone(c.Value)}
 		if i == 0 {
 			ln.Holder = &st
 		} else {

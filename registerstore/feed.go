@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // feed follows the line of one name for all of this process who want to know: one watch, or one poll, however many they are. It runs while somebody listens.
@@ -89,7 +90,7 @@ func (f *feed) run(ctx context.Context) {
 				}
 			}
 		}
-		if pause(ctx, jitter(f.s.again())) != nil {
+		if storeutil.Sleep(ctx, jitter(f.s.again())) != nil {
 			return
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // shelf is a journal: all its records in one register, in the order of their keys.
@@ -89,7 +90,7 @@ func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool)
 				return s.wrap(what, err)
 			}
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
 			return s.wrap(what, err)
 		}
 	}
@@ -204,7 +205,7 @@ func (l *lease) record(ctx context.Context, places ...driver.Place) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordPatience)
 		defer cancel()
 		_ = together(len(names), func(i int) error {
-			for l.s.leaveAll(ctx, names[i], by[names[i]]) != nil && pause(ctx, jitter(recordPatience/20)) == nil {
+			for l.s.leaveAll(ctx, names[i], by[names[i]]) != nil && storeutil.Sleep(ctx, jitter(recordPatience/20)) == nil {
 			}
 			return nil
 		})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/registerstore"
 )
 
@@ -103,7 +103,7 @@ func (p *candidate) insist(ctx context.Context, call func(context.Context) error
 		cctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := call(cctx)
 		cancel()
-		if err == nil || ctx.Err() != nil || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrNoHeir) || errors.Is(err, driver.ErrRefused) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrNoSuccessor) || errors.Is(err, driver.ErrRefused) {
 			return err
 		}
 		sleep(ctx, 20*time.Millisecond)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // lease is a lease that this process owns. Its register is rewritten at each renewal; what it has claimed stands in documents, and is known here too.
@@ -28,7 +29,7 @@ type lease struct {
 	buried bool                            // and its claims are removed
 	names  map[string]map[string]*standing // by name and claim ID
 	marks  map[string][]string             // of writes that may have given up the place with that claim ID
-	spent  map[string]bool                 // claim IDs that may not enter again: released, replaced or removed
+	spent  storeutil.SpentIDs              // claim IDs that may not enter again: released, replaced or removed
 	doubts map[string]*doubt               // by claim ID
 	heeds  map[string]*attendance          // by name: what News listens to
 	news   []driver.News                   // not told yet
@@ -59,7 +60,6 @@ var (
 	_ driver.Lease      = (*lease)(nil)
 	_ driver.Transferer = (*lease)(nil)
 	_ driver.Exchanger  = (*lease)(nil)
-	_ driver.Follower   = (*lease)(nil)
 )
 
 // namesKept is how many names a lease's register tells.
@@ -72,7 +72,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	l := &lease{
 		s: s, id: newID(), owner: owner, ttl: max(ttl, s.opts.MinTTL), turn: make(chan struct{}, 1),
-		gone: make(chan struct{}), names: map[string]map[string]*standing{}, marks: map[string][]string{}, spent: map[string]bool{}, doubts: map[string]*doubt{},
+		gone: make(chan struct{}), names: map[string]map[string]*standing{}, marks: map[string][]string{}, doubts: map[string]*doubt{},
 		heeds: map[string]*attendance{}, asks: make(chan struct{}, 1), dirty: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	s.sweeps.Do(s.sweepNowAndThen)
@@ -138,7 +138,7 @@ func (l *lease) Renew(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
 			return l.s.wrap("renew", err)
 		}
 	}
@@ -246,6 +246,7 @@ func (l *lease) Close(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.buried, l.names, l.spent, l.doubts, l.marks = true, nil, nil, nil, nil
+	l.buried, l.names, l.doubts, l.marks = true, nil, nil, nil
+	l.spent = storeutil.SpentIDs{}
 	return nil
 }

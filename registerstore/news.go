@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // mark has News look at a name. It is called with any lock.
@@ -17,7 +18,7 @@ func (l *lease) mark(name string) {
 	}
 }
 
-// Follow implements [driver.Follower].
+// Follow implements [driver.Lease].
 func (l *lease) Follow(places ...driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +114,7 @@ func (l *lease) visitName(ctx context.Context, name string) {
 	if ended := a.ended(d); len(ended) > 0 {
 		later, err := l.s.purge(ctx, name, ended...)
 		if err != nil {
-			_ = pause(ctx, jitter(l.s.again()))
+			_ = storeutil.Sleep(ctx, jitter(l.s.again()))
 			l.mark(name)
 			return
 		}
@@ -153,7 +154,7 @@ func (l *lease) compare(d *document) (rank int, leases []string) {
 		i := d.find(l.id, st.place)
 		if i < 0 {
 			l.forgetLocked(string(d.Name), id)
-			l.spent[id] = true
+			l.spent.Add(id)
 			l.news = append(l.news, driver.News{Place: st.place, Gone: true})
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Ask implements [driver.Asker]: the request stands in the document, beside the claim it is for, and goes with it.
@@ -32,7 +33,7 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	return s.bury(ctx, id, st)
 }
 
-// EndLease implements [driver.Operator].
+// EndLease implements [driver.Admin].
 func (s *Store) EndLease(ctx context.Context, id string) error {
 	if !isLeaseID(id) {
 		return fmt.Errorf("end lease: %q is not the ID of a lease: %w", id, driver.ErrRefused)
@@ -40,7 +41,7 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 	return s.Revoke(ctx, id)
 }
 
-// RemoveClaim implements [driver.Operator].
+// RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	_, err := s.step(ctx, name, func(d *document) (bool, error) {
 		d.remove(token)
@@ -49,7 +50,7 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// Leases implements [driver.Operator].
+// Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	all, err := s.allLeases(ctx)
 	if err != nil {
@@ -137,7 +138,7 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 // sweepNowAndThen sweeps in the background until Close, at times that differ from one process to the next.
 func (s *Store) sweepNowAndThen() {
 	s.spawn(func() {
-		for pause(s.ctx, jitter(time.Hour)) == nil {
+		for storeutil.Sleep(s.ctx, jitter(time.Hour)) == nil {
 			_, _ = s.Sweep(s.ctx) // what it fails to do the next one does
 		}
 	})

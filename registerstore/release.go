@@ -73,7 +73,7 @@ func (l *lease) leave(p driver.Place) {
 	if st != nil && p.Token != 0 && st.place.Token != p.Token {
 		return // another term's
 	}
-	l.spent[p.ID] = true
+	l.spent.Add(p.ID)
 	if st != nil {
 		st.leaving = true
 	}
@@ -104,7 +104,7 @@ func (l *lease) stay(p driver.Place) {
 	if l.ended {
 		return
 	}
-	delete(l.spent, p.ID)
+	l.spent.Remove(p.ID)
 	if st := l.names[p.Name][p.ID]; st != nil {
 		st.leaving = false
 		l.mark(p.Name)
@@ -122,7 +122,7 @@ func (l *lease) left(d *document, p driver.Place) {
 	if l.ended {
 		return
 	}
-	l.spent[p.ID] = true
+	l.spent.Add(p.ID)
 	if b := l.doubts[p.ID]; b != nil {
 		if b.unknown = false; b.flights == 0 {
 			delete(l.doubts, p.ID)
@@ -156,9 +156,9 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 		case err == nil:
 			l.left(d, p)
 			l.keep(d, []driver.Place{place})
-		case isFinal(err) && !wasSpent:
+		case driver.IsFinal(err) && !wasSpent:
 			l.stay(p)
-		case !isFinal(err):
+		case !driver.IsFinal(err):
 			l.may(mark, p, stood)
 		}
 		return err
@@ -182,7 +182,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		l.leave(p)
 		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (bool, error) { return false, d.transfer(l.me(), p, heir) })
 		switch {
-		case err != nil && !isFinal(err):
+		case err != nil && !driver.IsFinal(err):
 			l.may(mark, p, true)
 		case errors.Is(err, driver.ErrGone) && l.did(d, p):
 			l.left(d, p)
@@ -191,7 +191,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 			l.left(d, p)
 		case errors.Is(err, driver.ErrGone) && !wasSpent:
 			l.stay(p) // it was not given up here: News tells of it
-		case isFinal(err) && !errors.Is(err, driver.ErrGone):
+		case driver.IsFinal(err) && !errors.Is(err, driver.ErrGone):
 			l.stay(p)
 		}
 		return err

@@ -243,7 +243,7 @@ func TestShortWaitsPassADeadHolderOver(t *testing.T) {
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 					if follow {
-						l.(driver.Follower).Follow(places...)
+						l.Follow(places...)
 						var news []driver.News
 						news, err = l.News(ctx)
 						if len(news) == 0 && err == nil {

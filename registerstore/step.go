@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // doubts is how many calls in turn may fail before the caller is told so: who repeats the whole verb does more than who repeats one of its calls.
@@ -19,7 +20,7 @@ const doubts = 4
 func (s *Store) look(ctx context.Context, key string) (value []byte, version string, err error) {
 	for try := range doubts {
 		value, version, err = s.get(ctx, key)
-		if err == nil || errors.Is(err, driver.ErrRefused) || pause(ctx, backoff(4+try)) != nil {
+		if err == nil || errors.Is(err, driver.ErrRefused) || storeutil.Sleep(ctx, backoff(4+try)) != nil {
 			break
 		}
 	}
@@ -87,7 +88,7 @@ func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *documen
 			}
 			open = version
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
 			return nil, s.wrap("write the line of "+strconv.Quote(name), err)
 		}
 	}
@@ -95,7 +96,7 @@ func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *documen
 
 // unsettled is err, which is not final if a write may have been carried out before it: who is told that nothing happened leaves his claim behind.
 func unsettled(err error, written bool) error {
-	if written && isFinal(err) {
+	if written && driver.IsFinal(err) {
 		return fmt.Errorf("it may have happened: %v", err)
 	}
 	return err
@@ -106,21 +107,9 @@ func backoff(try int) time.Duration {
 	return rand.N(min(time.Millisecond<<min(try, 10), 200*time.Millisecond)) + 50*time.Microsecond
 }
 
-// pause waits, or returns the error of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // wrap says what was tried. It keeps the errors of a context and of the port, and nothing else of them becomes final: only ErrRefused is a register's to say.
 func (s *Store) wrap(what string, err error) error {
-	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoHeir} {
+	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoSuccessor} {
 		if errors.Is(err, not) {
 			return fmt.Errorf("%s: %s: %v", s.opts.Name, what, err)
 		}
@@ -153,7 +142,7 @@ func (s *Store) changed(ctx context.Context, key, version string) (value []byte,
 				return value, next, nil
 			}
 		}
-		if wait > 0 && pause(ctx, jitter(wait)) != nil {
+		if wait > 0 && storeutil.Sleep(ctx, jitter(wait)) != nil {
 			break
 		}
 		if value, next, err = s.get(ctx, key); err == nil && next != version {

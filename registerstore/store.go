@@ -63,7 +63,7 @@ var (
 	_ driver.Asker    = (*Store)(nil)
 	_ driver.Revoker  = (*Store)(nil)
 	_ driver.Journal  = (*Store)(nil)
-	_ driver.Operator = (*Store)(nil)
+	_ driver.Admin    = (*Store)(nil)
 	_ driver.Examiner = (*Store)(nil)
 )
 

@@ -138,7 +138,7 @@ func (d *document) transfer(me self, p driver.Place, heir uint64) error {
 	}
 	at := slices.IndexFunc(d.Claims, func(c claim) bool { return c.Token == heir && c.Slots == 0 })
 	if at <= 0 {
-		return driver.ErrNoHeir
+		return driver.ErrNoSuccessor
 	}
 	if d.Claims[at].Lease == me.lease {
 		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)

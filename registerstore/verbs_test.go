@@ -84,7 +84,7 @@ func TestStepsOfADocument(t *testing.T) {
 	if !errors.Is(err, driver.ErrTaken) || d.Rev != rev || d.Token != 3 {
 		t.Errorf("a try behind others = %v, revision %d, token %d; want ErrTaken and nothing changed", err, d.Rev, d.Token)
 	}
-	if err := d.clone().transfer(a, p, 9); !errors.Is(err, driver.ErrNoHeir) {
+	if err := d.clone().transfer(a, p, 9); !errors.Is(err, driver.ErrNoSuccessor) {
 		t.Errorf("transfer to nobody = %v", err)
 	}
 	if _, err := does(&d, func(d *document) (int, error) { return 0, d.transfer(a, p, 3) }); err != nil || brief(d) != "3*" {

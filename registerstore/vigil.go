@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var errClosed = errors.New("the store was closed")
@@ -149,7 +150,7 @@ func (v *vigil) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch {
 		case err != nil:
-			if pause(ctx, jitter(v.s.again())) != nil {
+			if storeutil.Sleep(ctx, jitter(v.s.again())) != nil {
 				return
 			}
 			st, err = v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, key) })
@@ -209,7 +210,7 @@ func (v *vigil) changedLease(ctx context.Context, version string, silence time.D
 		if _, more := v.silence(silence); more > 0 {
 			often = silence / 3 // somebody else is nearer
 		}
-		if err := pause(ctx, jitter(often)); err != nil {
+		if err := storeutil.Sleep(ctx, jitter(often)); err != nil {
 			return nil, "", err
 		}
 		if value, next, err := v.s.get(ctx, key); err == nil && next != version {
@@ -231,7 +232,7 @@ func (v *vigil) strike(ctx context.Context, st leaseState) (leaseState, error) {
 		v.s.spawn(func() { _ = v.s.bury(v.s.ctx, v.lease, ended) }) // whoever looks at a line does what this fails to do
 		return ended, nil
 	}
-	_ = pause(ctx, jitter(min(v.s.again(), time.Duration(st.TTL)/16))) // it may have happened, or happen yet: what is there says so
+	_ = storeutil.Sleep(ctx, jitter(min(v.s.again(), time.Duration(st.TTL)/16))) // it may have happened, or happen yet: what is there says so
 	return v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, v.s.leaseKey(v.lease)) })
 }
 
@@ -260,7 +261,7 @@ func (s *Store) endLease(ctx context.Context, id string) (leaseState, error) {
 		if st.version = next; ok {
 			return st, nil
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
 			return st, s.wrap("end lease "+id, err)
 		}
 	}

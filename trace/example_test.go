@@ -19,7 +19,7 @@ func work(ctx context.Context, tracer *trace.Tracer, term *primacy.Term) error {
 }
 
 func Example() {
-	session, err := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{})
+	session, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
 	if err != nil {
 		panic(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -16,10 +15,10 @@ import (
 )
 
 var (
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Asker    = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Operator = (*Store)(nil)
+	_ driver.Lister  = (*Store)(nil)
+	_ driver.Asker   = (*Store)(nil)
+	_ driver.Revoker = (*Store)(nil)
+	_ driver.Admin   = (*Store)(nil)
 )
 
 // letter is a request in a lease's mail node.
@@ -31,17 +30,15 @@ type letter struct {
 // maxMail is how many requests wait in a mail node; older ones are dropped.
 const maxMail = 32
 
-// Ask brings r to the lease that holds name under r.Token: into its mail node, which is watched, in a step that also asks for the claim.
+// Ask brings r to the lease that holds name under r.Token: into its mail node, which is watched, in
+// a step that also asks for the claim.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
-	l, err := s.main(ctx)
-	if err == nil {
-		err = s.barrier(ctx, l)
-	}
+	t, err := s.current(ctx)
 	if err != nil {
 		return err
 	}
 	for {
-		nodes, at, err := s.find(ctx, l, name, r.Token)
+		nodes, at, err := t.find(ctx, name, r.Token)
 		if err != nil {
 			return err
 		}
@@ -52,7 +49,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 			return fmt.Errorf("%s is shared: nobody holds it alone: %w", name, driver.ErrRefused)
 		}
 		mail := s.at("@mail", nodes[0].lease)
-		got, _, err := l.look(ctx, ofNode, mail, false)
+		got, err := t.look(ctx, ofNode, mail)
 		if err != nil {
 			return err
 		}
@@ -67,7 +64,8 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 		if len(data) > maxValue {
 			return fmt.Errorf("request for %s: too large: %w", name, driver.ErrRefused)
 		}
-		_, err = multi(ctx, l, &zk.CheckVersionRequest{Path: nodes[0].path, Version: -1}, &zk.SetDataRequest{Path: mail, Data: data, Version: got.stat.Version})
+		_, err = t.multi(ctx, existsOp(nodes[0].path),
+			&zk.SetDataRequest{Path: mail, Data: data, Version: got.stat.Version})
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 			return driver.ErrGone
@@ -82,76 +80,67 @@ func open(data []byte) (letters []letter) {
 	return letters
 }
 
-// readMail tells the requests that arrive in the lease's mail node, and empties it.
-func (l *lease) readMail() {
-	for try := 1; ; {
-		got, w, err := l.link.look(context.Background(), ofNode, l.mail, true)
-		switch {
-		case l.link.over() || err == nil && !got.exists:
-			return
-		case err != nil:
-			l.link.pause(try)
-			try++
-			continue
-		}
-		try = 1
-		if letters := open(got.data); len(letters) > 0 {
-			l.deliver(letters) // before they are taken out: told twice is better than not at all
-			_, err := call(context.Background(), l.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(l.mail, []byte{}, got.stat.Version) })
-			if err != nil && !errors.Is(err, zk.ErrBadVersion) {
-				l.link.pause(1)
-			}
-			continue
-		}
-		select {
-		case <-w.fired:
-		case <-time.After(slowly):
-		case <-l.link.dead:
-			return
-		}
+// readMail has News tell the requests in the lease's mail node that are for terms that are not over,
+// and empties the node: after that, for told twice is better than not at all.
+func (l *lease) readMail(got looked) (done bool, _ error) {
+	letters := open(got.data)
+	if len(letters) == 0 {
+		return false, nil
 	}
-}
-
-// deliver tells requests for terms that are not over.
-func (l *lease) deliver(letters []letter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, m := range letters {
-		for _, c := range l.claims {
-			if c.want.Name == m.Name && c.token == m.Request.Token && !c.isGone {
-				l.tell(driver.News{Place: l.place(c, true), Request: &m.Request})
-			}
+		l.claims.request(m)
+	}
+	_, err := l.set(context.Background(), l.mail, []byte{}, got.stat.Version)
+	if errors.Is(err, zk.ErrBadVersion) { // more has come
+		err = nil
+	}
+	return false, err
+}
+
+// request has News tell a request, if its term is not over.
+func (cs *claims) request(m letter) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range cs.bySeat {
+		if c.want.Name == m.Name && c.token == m.Request.Token && !c.gone() {
+			cs.news.add(driver.News{Place: c.place(true), Request: &m.Request})
 		}
 	}
 }
 
-// Revoke ends the lease of that ID. Its session may live on, in a process that nobody reaches, but it has no claims and can make none: each create asks
-// for the node that is deleted first here, as each renewal does for another.
+// Revoke ends the lease of that ID. Its session may live on, in a process that nobody reaches, but
+// it has no claims and can make none: each create asks for the node that is deleted first here, as
+// each renewal does for another.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	if !isLease(id) {
 		return nil // no lease of ours ever had it
 	}
-	l, err := s.main(ctx)
+	t, err := s.connected(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.bury(ctx, l, id, nil); err != nil {
+	if err := t.endLease(ctx, id, nil); err != nil {
 		return err
 	}
-	if err := s.barrier(ctx, l); err != nil {
+	if err := t.barrier(ctx); err != nil {
 		return err
 	}
-	names, err := s.names(ctx, l, s.root, "")
+	names, err := t.names(ctx, s.root, "")
 	if err != nil {
 		return err
 	}
-	return each(len(names), func(i int) error {
-		nodes, _, _, _, err := s.children(ctx, l, names[i], false)
+	return parallel(len(names), func(i int) error {
+		ln, err := t.line(ctx, names[i], false)
+		var paths []string
+		for _, n := range ln.nodes {
+			if n.lease == id {
+				paths = append(paths, n.path)
+			}
+		}
 		if err != nil {
 			return err
 		}
-		nodes = slices.DeleteFunc(nodes, func(n node) bool { return n.lease != id })
-		return each(len(nodes), func(i int) error { return s.remove(ctx, l, nodes[i].path) })
+		return t.removeAll(ctx, paths)
 	})
 }
 
@@ -170,20 +159,17 @@ func (s *Store) EndLease(ctx context.Context, id string) error {
 
 // Leases returns the IDs of the leases whose owner begins with prefix.
 func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
-	l, err := s.main(ctx)
-	if err == nil {
-		err = s.barrier(ctx, l)
-	}
+	t, err := s.current(ctx)
 	if err != nil {
 		return nil, err
 	}
-	dir, _, err := l.look(ctx, ofChildren, s.at("@leases"), false)
+	dir, err := t.look(ctx, ofChildren, s.at("@leases"))
 	if err != nil {
 		return nil, err
 	}
 	owned := make([]bool, len(dir.children))
-	err = each(len(dir.children), func(i int) error {
-		got, _, err := l.look(ctx, ofNode, s.at("@leases", dir.children[i]), false)
+	err = parallel(len(dir.children), func(i int) error {
+		got, err := t.look(ctx, ofNode, s.at("@leases", dir.children[i]))
 		owner, _ := decode(append(got.data, '\n'))
 		owned[i] = got.exists && strings.HasPrefix(owner, prefix)
 		return err
@@ -199,16 +185,13 @@ func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err er
 
 // RemoveClaim deletes the claim on name that has this token.
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
-	l, err := s.main(ctx)
-	if err == nil {
-		err = s.barrier(ctx, l)
-	}
+	t, err := s.current(ctx)
 	if err != nil {
 		return err
 	}
-	nodes, at, err := s.find(ctx, l, name, token)
+	nodes, at, err := t.find(ctx, name, token)
 	if err != nil || at < 0 {
 		return err
 	}
-	return s.remove(ctx, l, nodes[at].path)
+	return t.remove(ctx, nodes[at].path)
 }

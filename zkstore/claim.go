@@ -2,35 +2,14 @@ package zkstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
 )
-
-// claim is a claim of a lease, from the call that makes it until nothing of it stands. Its fields are guarded by the lease's mutex.
-type claim struct {
-	want  driver.Claim
-	dir   string // the line's node
-	path  string // of its own node; empty: none that we know of
-	token uint64
-
-	entered chan struct{} // closed when it is decided whether it stands
-	err     error         // why it does not
-	spent   bool          // given up by its owner: nothing of it may stand
-	quiet   bool          // its owner is giving it up by a transfer, so its end is no news
-	left    chan struct{} // closed when nothing of it stands any more, and nothing will
-	isGone  bool          // left is closed
-	leaving bool          // somebody sees to that already
-	arm     uint64        // differs for each watch set on its node; 0: none is set
-	armGen  uint64        // the connection by which that was set
-	note    *note         // what it leaves in a journal
-	alone   bool          // nobody else stood in its line when it entered: it held
-	seen    *sight        // how its line stood when it entered, until somebody waits
-	follows bool          // News is to tell that it holds,
-	wants   bool          // or that another waits behind it
-}
 
 // The largest value, and how much goes into one request.
 const (
@@ -40,80 +19,71 @@ const (
 )
 
 // Claim enters claims. Those of different names enter in one step, up to 200 of them.
-func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
-	if err := l.checkClaims(claims); err != nil {
+func (l *lease) Claim(ctx context.Context, wants ...driver.Claim) ([]driver.Place, error) {
+	if err := l.checkClaims(wants...); err != nil {
 		return nil, err
 	}
 	if err := l.check(ctx); err != nil {
 		return nil, err
 	}
-	if err := l.fits(ctx, claims); err != nil {
+	if err := l.refusedByLine(ctx, wants); err != nil {
 		return nil, err
 	}
-	if err := l.taken(ctx, claims); err != nil {
-		return nil, err
-	}
-	all, err := l.enlist(ctx, claims)
+	all, fresh, old, err := l.claims.enlist(l.store, wants...)
 	if err != nil {
 		return nil, err
+	}
+	if len(fresh) > 0 {
+		go l.enterAfter(old, fresh, nil)
 	}
 	return l.places(ctx, all)
 }
 
-func (l *lease) checkClaims(claims []driver.Claim) error {
-	if err := driver.CheckClaims(claims...); err != nil {
+func (l *lease) checkClaims(wants ...driver.Claim) error {
+	if err := driver.CheckClaims(wants...); err != nil {
 		return err
 	}
-	for _, c := range claims {
-		if len(c.Value) > maxValue {
-			return fmt.Errorf("%s: a value of %d bytes, more than %d: %w", c.Name, len(c.Value), maxValue, driver.ErrRefused)
-		}
-		odd := strings.ContainsFunc(c.Seat, func(r rune) bool { return !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z') })
-		if odd || len(c.Seat) > 16 { // it is part of a path
-			return fmt.Errorf("the seat %q of a claim on %q is not at most 16 letters and digits: %w", c.Seat, c.Name, driver.ErrRefused)
-		}
-	}
-	return nil
-}
-
-// fits refuses shared claims that do not fit those in the line, before anything is done.
-func (l *lease) fits(ctx context.Context, claims []driver.Claim) error {
-	for _, c := range claims {
-		if c.Slots == 0 {
-			continue
-		}
-		nodes, _, _, _, err := l.store.children(ctx, l.link, c.Name, false)
-		if err != nil {
+	for _, c := range wants {
+		if err := checkValue(c.Name, c.Value); err != nil {
 			return err
 		}
-		if n := misfit(nodes, c.Slots); n != 0 {
-			return driver.Misfit(c.Name, n, c.Slots)
+		odd := func(r rune) bool { return !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z') }
+		if strings.ContainsFunc(c.Seat, odd) || len(c.Seat) > 16 { // it is part of a path
+			return fmt.Errorf("the seat %q of a claim on %q is not at most 16 letters and digits: %w",
+				c.Seat, c.Name, driver.ErrRefused)
 		}
 	}
 	return nil
 }
 
-// taken answers tries of names that others stand in, without entering: that would cost two writes. It asks a second time behind a write, for our server may lag behind.
-func (l *lease) taken(ctx context.Context, claims []driver.Claim) error {
-	for _, want := range claims {
-		l.mu.Lock()
-		has := l.claims[seat{want.Name, want.Seat}] != nil || l.spent[want.ID]
-		l.mu.Unlock()
-		if !want.Try || has {
-			continue
-		}
-		for look := range 2 {
-			nodes, _, _, _, err := l.store.children(ctx, l.link, want.Name, false)
+func checkValue(name string, value []byte) error {
+	if len(value) > maxValue {
+		return fmt.Errorf("%s: a value of %d bytes, more than %d: %w", name, len(value), maxValue, driver.ErrRefused)
+	}
+	return nil
+}
+
+// refusedByLine looks at the lines before anything is done: shared claims that do not fit those in
+// the line are refused, and tries of names that others stand in are answered, which would cost two
+// writes otherwise. For a try it looks a second time behind a write, for our server may lag behind.
+func (l *lease) refusedByLine(ctx context.Context, wants []driver.Claim) error {
+	for _, want := range wants {
+		try := want.Try && !l.claims.known(want)
+		for first := true; try || first && want.Slots != 0; first = false {
+			ln, err := l.line(ctx, want.Name, false)
 			if err != nil {
 				return err
 			}
-			if driver.Free(want.Slots, slotsOf(nodes)...) {
+			if n := misfit(ln.nodes, want.Slots); n != 0 && first {
+				return driver.Misfit(want.Name, n, want.Slots)
+			}
+			if !try || driver.Free(want.Slots, slotsOf(ln.nodes)...) {
 				break
 			}
-			if look == 1 {
-				return l.withdraw(ctx, l.those(claims), driver.ErrTaken)
+			if !first {
+				return l.withdraw(ctx, l.claims.ofIDs(wants), driver.ErrTaken)
 			}
-			if err := l.store.barrier(ctx, l.link); err != nil {
+			if err := l.barrier(ctx); err != nil {
 				return err
 			}
 		}
@@ -121,114 +91,33 @@ func (l *lease) taken(ctx context.Context, claims []driver.Claim) error {
 	return nil
 }
 
-// those returns the claims that stand, or may, under the IDs of claims.
-func (l *lease) those(claims []driver.Claim) (all []*claim) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, want := range claims {
-		if c := l.claims[seat{want.Name, want.Seat}]; c != nil && c.want.ID == want.ID {
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// enlist notes the claims and begins to enter those that are new, after what their seats had under other IDs is gone. A try of a name that others stand
-// in is answered without entering.
-func (l *lease) enlist(ctx context.Context, claims []driver.Claim) (all []*claim, err error) {
-	l.mu.Lock()
-	for _, want := range claims {
-		if l.spent[want.ID] {
-			l.mu.Unlock()
-			return nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
-		}
-	}
-	var fresh, old []*claim
-	for _, want := range claims {
-		at := seat{want.Name, want.Seat}
-		c := l.claims[at]
-		if c != nil && c.want.ID != want.ID {
-			l.giveUp(c)
-			old, c = append(old, c), nil
-		}
-		if c == nil {
-			if before := l.parted[want.ID]; before != nil { // a try that was answered ErrTaken, or is about to be
-				old = append(old, before)
-			}
-			c = l.newClaim(want)
-			l.claims[at] = c
-			fresh = append(fresh, c)
-		}
-		all = append(all, c)
-	}
-	l.mu.Unlock()
-	if len(fresh) > 0 {
-		go l.enterAfter(old, fresh)
-	}
-	return all, nil
-}
-
-// giveUp marks a claim so that nothing of it may stand. The caller has the mutex, and sees to it that it leaves.
-func (l *lease) giveUp(c *claim) {
-	l.spent[c.want.ID] = true
-	l.dismiss(c)
-}
-
-// dismiss is giveUp of a claim whose ID may be used again, once nothing of it stands. The caller has the mutex.
-func (l *lease) dismiss(c *claim) {
-	c.spent = true
-	if at := (seat{c.want.Name, c.want.Seat}); l.claims[at] == c {
-		delete(l.claims, at)
-	}
-	if !c.isGone {
-		l.parted[c.want.ID] = c
-	}
-	l.forget(c)
-}
-
-// forget drops the news of a claim that was given up or removed: a late request must not reach the next term. The caller has the mutex.
-func (l *lease) forget(c *claim) {
-	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Place.ID == c.want.ID })
-}
-
-func (l *lease) newClaim(want driver.Claim) *claim {
-	return &claim{want: want, dir: l.store.at(escape(want.Name)), entered: make(chan struct{}), left: make(chan struct{})}
-}
-
-// makeRoom removes claims that were given up and waits until nothing of them stands.
-func (l *lease) makeRoom(old []*claim) {
-	l.leave(old)
-	_ = l.haveLeft(context.Background(), old)
-}
-
-// places returns the places of claims when all have entered, and undoes tries that do not hold and shared claims that do not fit.
+// places returns the places of claims when all have entered, and undoes tries that do not hold and
+// shared claims that do not fit.
 func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error) {
 	for _, c := range all {
 		if err := l.hasEntered(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	places := make([]driver.Place, len(all))
-	bad := make([]error, len(all))
-	gen, _, _ := l.link.generation()
-	err := each(len(all), func(i int) error {
+	places, bad := make([]driver.Place, len(all)), make([]error, len(all))
+	gen, _, _ := l.generation()
+	err := parallel(len(all), func(i int) error {
 		c := all[i]
 		if c.alone {
-			places[i] = l.place(c, true)
+			places[i] = c.place(true)
 			return nil
 		}
 		nodes, at, err := l.position(ctx, c)
 		if err != nil {
 			return err
 		}
-		l.mu.Lock()
+		l.claims.mu.Lock()
 		c.seen = &sight{nodes, at, gen}
-		l.mu.Unlock()
+		l.claims.mu.Unlock()
+		places[i] = c.place(free(nodes, at))
 		if n := misfit(nodes[:at], c.want.Slots); n != 0 {
 			bad[i] = driver.Misfit(c.want.Name, n, c.want.Slots)
-		}
-		places[i] = l.place(c, free(nodes, at))
-		if c.want.Try && !places[i].Held && bad[i] == nil {
+		} else if c.want.Try && !places[i].Held {
 			bad[i] = driver.ErrTaken
 		}
 		return nil
@@ -244,31 +133,31 @@ func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error
 	return places, nil
 }
 
-// withdraw removes the claims of a call that failed with why, and returns that when nothing of them stands.
+// withdraw removes the claims of a call that failed with why, and returns that when nothing of them
+// stands.
 func (l *lease) withdraw(ctx context.Context, all []*claim, why error) error {
-	l.mu.Lock()
+	l.claims.mu.Lock()
 	for _, c := range all {
-		l.dismiss(c)
+		l.claims.dismissLocked(c)
 	}
-	l.mu.Unlock()
-	l.leave(all)
+	l.claims.mu.Unlock()
+	l.leave(all...)
 	if err := l.haveLeft(ctx, all); err != nil {
 		return err
 	}
 	return why
 }
 
+// hasEntered waits until it is known whether a claim stands, and returns nil if it does.
 func (l *lease) hasEntered(ctx context.Context, c *claim) error {
 	select {
 	case <-c.entered:
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-l.link.dead:
-		return l.link.why
+	case <-l.dead:
+		return l.why
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.err == nil && c.isGone {
+	if c.err == nil && c.gone() {
 		return driver.ErrGone
 	}
 	return c.err
@@ -276,27 +165,169 @@ func (l *lease) hasEntered(ctx context.Context, c *claim) error {
 
 // position reads the line of a claim and returns where it stands in it.
 func (l *lease) position(ctx context.Context, c *claim) ([]node, int, error) {
-	nodes, _, _, _, err := l.store.children(ctx, l.link, c.want.Name, false)
+	ln, err := l.line(ctx, c.want.Name, false)
 	if err != nil {
 		return nil, 0, err
 	}
-	at := slices.IndexFunc(nodes, func(n node) bool { return n.path == c.path })
+	at := ln.indexOf(c.path)
 	if at < 0 { // our server has applied its create, so it was removed
-		l.removed(c)
+		l.claims.removed(c)
 		return nil, 0, driver.ErrGone
 	}
-	return nodes, at, nil
+	return ln.nodes, at, nil
 }
 
-func (l *lease) place(c *claim, held bool) driver.Place {
-	return driver.Place{Name: c.want.Name, Seat: c.want.Seat, Slots: c.want.Slots, ID: c.want.ID, Token: c.token, Held: held}
+// Update replaces the value that observers see.
+func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	if err := checkValue(p.Name, value); err != nil {
+		return err
+	}
+	c, err := l.standingAt(ctx, p)
+	if err != nil {
+		return err
+	}
+	_, err = l.set(ctx, c.path, encode(l.owner, value), -1)
+	if errors.Is(err, zk.ErrNoNode) {
+		l.claims.removed(c)
+		return driver.ErrGone
+	}
+	return err
 }
 
-// find returns the claim of a place if it may still stand.
-func (l *lease) find(p driver.Place) *claim {
-	c := l.claims[seat{p.Name, p.Seat}]
-	if c == nil || c.want.ID != p.ID || c.isGone || p.Token != 0 && c.token != 0 && c.token != p.Token {
+// standingAt returns the claim of a place when it has entered, or ErrGone.
+func (l *lease) standingAt(ctx context.Context, p driver.Place) (*claim, error) {
+	if err := l.check(ctx); err != nil {
+		return nil, err
+	}
+	c := l.claims.find(p)
+	if c == nil {
+		return nil, driver.ErrGone
+	}
+	if err := l.hasEntered(ctx, c); err != nil {
+		return nil, err
+	}
+	if l.claims.find(p) != c { // its token is known now, or it has gone meanwhile
+		return nil, driver.ErrGone
+	}
+	return c, nil
+}
+
+// Wait blocks until the place is held. It watches its own node and one or two of those in front:
+// see [turnWait].
+func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	c, err := l.standingAt(ctx, p)
+	if err != nil {
+		return driver.Place{}, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- l.held(c) }()
+	select {
+	case err := <-done:
+		return c.place(err == nil), err
+	case <-ctx.Done():
+		return driver.Place{}, ctx.Err()
+	}
+}
+
+// Release gives places up. What it has begun goes on until nothing of them stands, also if ctx ends.
+func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	closed := l.closed
+	l.mu.Unlock()
+	switch { // the end of the lease removes everything, and nothing can enter any more
+	case closed != nil:
+		return waitFor(ctx, closed)
+	case l.over():
+		return l.died()
+	}
+	var all []*claim
+	l.claims.mu.Lock()
+	for _, p := range places {
+		if c := l.claims.partLocked(p); c != nil {
+			all = append(all, c)
+		}
+	}
+	l.claims.mu.Unlock()
+	l.leave(all...)
+	return l.haveLeft(ctx, all)
+}
+
+// haveLeft waits until nothing of claims stands.
+func (l *lease) haveLeft(ctx context.Context, all []*claim) error {
+	for _, c := range all {
+		select {
+		case <-c.left:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.dead:
+			return l.died()
+		}
+	}
+	return nil
+}
+
+// died returns what a release answers when the link is no more: nil if the session ended, and not
+// if only we have let go of it.
+func (l *lease) died() error {
+	if errors.Is(l.why, driver.ErrGone) {
 		return nil
 	}
-	return c
+	return l.why
+}
+
+// leave begins to remove claims that were given up. Those that are still on their way are removed,
+// or never enter, by who enters them.
+func (l *lease) leave(all ...*claim) {
+	for now := l.claims.toLeave(all); len(now) > 0; {
+		n, size := 1, len(now[0].path)
+		for n < min(len(now), maxMany/2) && size+len(now[n].path) < maxBatch/4 { // beside them there is room for the records
+			size += len(now[n].path)
+			n++
+		}
+		go l.erase(now[:n:n])
+		now = now[n:]
+	}
+}
+
+// erase deletes the nodes of claims in one step, with the records they leave, and goes on until
+// that is done or the session is over.
+func (l *lease) erase(batch []*claim) {
+	for try := 1; len(batch) > 0; try++ {
+		var ops []any
+		var with []*claim // a record
+		for _, c := range batch {
+			ops = append(ops, deleteOp(c.path))
+		}
+		for _, c := range batch {
+			if c.record != nil {
+				with, ops = append(with, c), append(ops, c.record.op(l.store))
+			}
+		}
+		var err error
+		at := 0
+		if len(ops) == 1 { // without what a step of several costs the servers
+			_, err = l.request(context.Background(), deletePacket(batch[0].path))
+		} else {
+			var answers []zk.MultiResponse
+			answers, err = l.multi(context.Background(), ops...)
+			at = failed(answers)
+		}
+		switch {
+		case err == nil:
+			l.claims.left(batch...)
+			return
+		case at >= 0 && at < len(batch) && errors.Is(err, zk.ErrNoNode): // removed by hand, or by a try whose answer was lost
+			l.claims.left(batch[at])
+			batch = append(batch[:at:at], batch[at+1:]...)
+		case at >= len(batch):
+			if c := with[at-len(batch)]; !c.record.learn(context.Background(), l.tree, err) {
+				c.record = nil // no record keeps a place from being given up
+			}
+		case !l.pause(try):
+			return
+		}
+	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/zktest"
 	"github.com/primacy-go/primacy/zkstore"
 )

@@ -11,9 +11,11 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// enterAfter enters claims when those on their seats have left.
-func (l *lease) enterAfter(old, fresh []*claim) {
-	l.makeRoom(old)
+// enterAfter enters claims when those in before have left. With instead, which is given up, there
+// is one fresh claim, and the two change places in one step.
+func (l *lease) enterAfter(before, fresh []*claim, instead *claim) {
+	l.leave(before...)
+	_ = l.haveLeft(context.Background(), before)
 	for len(fresh) > 0 {
 		var batch, rest []*claim
 		names, size := map[string]bool{}, 0
@@ -26,254 +28,207 @@ func (l *lease) enterAfter(old, fresh []*claim) {
 			names[c.want.Name], size = true, size+len(c.want.Value)+2*len(c.dir)+330
 			batch = append(batch, c)
 		}
-		l.enter(batch, nil)
+		(&entry{l: l, batch: batch, old: instead}).run()
 		fresh = rest
 	}
 }
 
-// enter makes the nodes of claims in one step, together with what else is in ops (see Exchange), and decides for each of them whether it stands: it goes on until it knows, or
-// the session is over. It is the only place where nodes of claims are made, and no context ends it.
+// entry enters claims in one step, in which it also removes another one (see Exchange). It is the
+// only place where nodes of claims are made, and no context ends it.
 //
-// A create whose answer was lost may have been done, and may even be done later: the request may lie in the buffers of a connection that we have given up. So each
-// create asks for a version of the lease's life node, and who does not know what became of one raises that version first: after that answer, a late create fails,
-// and what stands is found by its claim ID among the children.
-func (l *lease) enter(batch []*claim, with *swap) {
+// A create whose answer was lost may have been done, and may even be done later: the request may
+// lie in the buffers of a connection that we have given up. So each create asks for a version of
+// the lease's life node, and who does not know what became of one raises that version first: after
+// that answer, a late create fails, and what stands is found by its claim ID among the children.
+type entry struct {
+	l       *lease
+	batch   []*claim
+	old     *claim // the one to be removed; nil: none
+	oldGone bool   // its node was not there any more
+}
+
+// run decides for each claim whether it stands: it goes on until it knows, or the session is over.
+func (e *entry) run() {
+	l := e.l
 	unknown := false // what became of the last step
 	for try := 1; ; try++ {
-		l.mu.Lock()
-		guard := l.guard
+		version := l.life.version.Load()
 		if !unknown {
-			batch = l.stillWanted(batch)
+			e.batch = l.claims.stillWanted(e.batch)
 		}
-		l.mu.Unlock()
 		var err error
 		switch {
-		case len(batch) == 0:
-			with.abandon(l)
+		case len(e.batch) == 0:
+			e.releaseOld()
 			return
 		case unknown: // another step now would stand beside this one
-			err = l.resolve(batch, with)
+			err = e.resolve()
 			unknown = err != nil
 		default:
 			var answers []zk.MultiResponse
-			answers, err = multi(context.Background(), l.link, l.step(guard, batch, with)...)
+			answers, err = l.multi(context.Background(), e.step(version)...)
 			if err == nil {
-				stats := answers[len(answers)-len(batch):]
-				for i, c := range batch {
-					l.stands(c, answers[i+1].String, uint64(stats[i].Stat.Mzxid), stats[i].Stat.NumChildren == 1)
-				}
-				with.done(l)
+				e.succeeded(answers)
 				return
 			}
-			if l.link.over() || errors.Is(err, driver.ErrRefused) {
-				l.decline(batch, cmp.Or(l.link.reason(), err))
-				with.abandon(l)
-				return
+			if !l.over() && !errors.Is(err, driver.ErrRefused) {
+				unknown, err = e.recover(answers, err)
+				break
 			}
-			unknown, err = l.recover(batch, with, answers, err)
+			l.claims.decline(e.batch, cmp.Or(l.reason(), err))
+			e.releaseOld()
+			return
 		}
-		if err != nil && !l.link.pause(try) {
-			l.decline(batch, l.link.why)
+		if err != nil && !l.pause(try) {
+			l.claims.decline(e.batch, l.why)
 			return
 		}
 	}
 }
 
-// step returns what makes the nodes of claims: it asks for the lease's life in that version, and in the end writes to the nodes of their lines, for the answer to
-// that tells the czxid of the claims, which is the same, and how many stand in each line then: who is alone holds. Both would be reads otherwise.
-func (l *lease) step(guard int32, batch []*claim, with *swap) []any {
-	ops := []any{&zk.CheckVersionRequest{Path: l.life, Version: guard}}
-	for _, c := range batch {
-		ops = append(ops, l.store.node(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value), zk.FlagEphemeral|zk.FlagSequence))
+// step returns what makes the nodes of claims: it asks for the lease's life in that version, and in
+// the end writes to the nodes of their lines, for the answer to that tells the czxid of the claims,
+// which is the same, and how many stand in each line then: who is alone holds. Both would be reads
+// otherwise.
+func (e *entry) step(version int32) []any {
+	l := e.l
+	ops := []any{&zk.CheckVersionRequest{Path: l.life.path, Version: version}}
+	for _, c := range e.batch {
+		ops = append(ops, l.store.createOp(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value),
+			zk.FlagEphemeral|zk.FlagSequence))
 	}
-	ops = append(ops, with.ops(l.store)...)
-	for _, c := range batch {
+	if e.old != nil && !e.oldGone {
+		ops = append(ops, deleteOp(e.old.path))
+		if e.old.record != nil {
+			ops = append(ops, e.old.record.op(l.store))
+		}
+	}
+	for _, c := range e.batch {
 		ops = append(ops, &zk.SetDataRequest{Path: c.dir, Data: []byte{}, Version: -1})
 	}
 	return ops
 }
 
-// stillWanted returns those that are to be entered: not those that were found to stand already, nor those that were given up meanwhile, which do not stand and
-// will not. The caller has the mutex.
-func (l *lease) stillWanted(batch []*claim) (wanted []*claim) {
-	for _, c := range batch {
-		switch {
-		case c.isDecided():
-		case c.spent:
-			l.decide(c, driver.ErrGone)
-		default:
-			wanted = append(wanted, c)
-		}
+// succeeded reads what answers a step.
+func (e *entry) succeeded(answers []zk.MultiResponse) {
+	stats := answers[len(answers)-len(e.batch):]
+	for i, c := range e.batch {
+		st := stats[i].Stat
+		e.stands(c, answers[i+1].String, uint64(st.Mzxid), st.NumChildren == 1)
 	}
-	return wanted
+	e.removedOld()
 }
 
-// recover looks into why a step of enter failed, and does what is needed before the next one. An error: not at once. Unknown: the step may have been done.
-func (l *lease) recover(batch []*claim, with *swap, answers []zk.MultiResponse, err error) (unknown bool, _ error) {
-	at := failed(answers)
+// recover looks into why a step failed, and does what is needed before the next one. An error: not
+// at once. Unknown: the step may have been done.
+func (e *entry) recover(answers []zk.MultiResponse, err error) (unknown bool, _ error) {
+	l, at, n := e.l, failed(answers), len(e.batch)
+	noNode := errors.Is(err, zk.ErrNoNode)
 	switch {
 	case at == 0 && errors.Is(err, zk.ErrBadVersion): // somebody has raised it; nothing was done
-		return false, l.readGuard()
-	case at == 0: // the lease was ended by another
-		if errors.Is(err, zk.ErrNoNode) {
-			l.link.end(driver.ErrGone, true)
+		return false, l.life.reread()
+	case at == 0:
+		if noNode { // the lease was ended by another
+			l.end(driver.ErrGone, true)
 		}
 		return false, err
-	case at > 0 && at <= len(batch) && errors.Is(err, zk.ErrNoNode):
-		return false, l.store.ensure(context.Background(), l.link, batch[at-1].dir)
-	case at > len(batch) && at < len(answers)-len(batch):
-		return false, with.failed(l, at-1-len(batch), err)
+	case at > 0 && at <= n && noNode:
+		return false, l.ensure(context.Background(), e.batch[at-1].dir)
+	case at == n+1 && at < len(answers)-n: // to remove the old claim
+		if !noNode {
+			return false, err
+		}
+		e.oldGone = true
+		e.removedOld()
+		return false, nil
+	case at > n && at < len(answers)-n: // to leave its record
+		if !e.old.record.learn(context.Background(), l.tree, err) {
+			e.old.record = nil
+		}
+		return false, nil
 	}
 	return true, nil
 }
 
-// resolve finds out what became of a step whose answer is not known. Nothing of it can happen any more when it returns nil.
-func (l *lease) resolve(batch []*claim, with *swap) error {
-	if err := l.raise(); err != nil {
+// resolve finds out what became of a step whose answer is not known. Nothing of it can happen any
+// more when it returns nil.
+func (e *entry) resolve() error {
+	l := e.l
+	if err := l.life.raise(); err != nil {
 		return err
 	}
-	type found struct {
-		path  string
-		token uint64
-	}
-	stand := make([]found, len(batch))
-	for i, c := range batch {
-		dir, _, err := l.link.look(context.Background(), ofChildren, c.dir, false)
-		if err != nil {
+	stand := make([]node, len(e.batch))
+	for i, c := range e.batch {
+		var err error
+		if stand[i], err = e.nodeOf(c); err != nil {
 			return err
 		}
-		for _, child := range dir.children {
-			n, ok := parse(c.dir, child)
-			if !ok || n.lease != l.id || n.hash != hashOf(c.want.ID) {
-				continue
-			}
-			got, _, err := l.link.look(context.Background(), ofNode, n.path, false)
-			if err != nil {
-				return err
-			}
-			if got.exists {
-				stand[i] = found{n.path, uint64(got.stat.Czxid)}
-			}
-		}
 	}
-	any := false
-	for i, c := range batch {
+	done := false
+	for i, c := range e.batch {
 		if stand[i].path != "" {
-			l.stands(c, stand[i].path, stand[i].token, false)
-			any = true
+			e.stands(c, stand[i].path, uint64(stand[i].czxid), false)
+			done = true
 		}
 	}
-	if !any {
-		return nil
+	if done { // as a whole: who is missing was removed since
+		l.claims.decline(e.batch, driver.ErrGone)
+		e.removedOld()
 	}
-	// It was done as a whole: who is missing was removed since.
-	l.mu.Lock()
-	for _, c := range batch {
-		l.decide(c, driver.ErrGone)
-	}
-	l.mu.Unlock()
-	with.done(l)
 	return nil
 }
 
-// raise gives the life node a new version, which no create under way has asked for.
-func (l *lease) raise() error {
-	l.guarding.Lock()
-	defer l.guarding.Unlock()
-	data, _, err := l.link.look(context.Background(), ofNode, l.life, false)
+// nodeOf returns the node that stands for a claim, found by its ID; one without a path if none does.
+func (e *entry) nodeOf(c *claim) (found node, err error) {
+	dir, err := e.l.look(context.Background(), ofChildren, c.dir)
 	if err != nil {
-		return err
+		return node{}, err
 	}
-	if !data.exists {
-		l.link.end(driver.ErrGone, true)
-		return driver.ErrGone
+	for _, child := range dir.children {
+		n, ok := parse(c.dir, child)
+		if !ok || n.lease != e.l.id || n.hash != hashOf(c.want.ID) {
+			continue
+		}
+		got, err := e.l.look(context.Background(), ofNode, n.path)
+		if err != nil {
+			return node{}, err
+		}
+		if got.exists {
+			n.czxid = got.stat.Czxid
+			found = n
+		}
 	}
-	stat, err := call(context.Background(), l.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(l.life, data.data, -1) })
-	if errors.Is(err, zk.ErrNoNode) {
-		l.link.end(driver.ErrGone, true)
-		return driver.ErrGone
-	}
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.guard = max(l.guard, stat.Version)
-	return nil
+	return found, nil
 }
 
-// readGuard takes the life node's version as it is.
-func (l *lease) readGuard() error {
-	got, _, err := l.link.look(context.Background(), ofNode, l.life, false)
-	if err == nil && got.exists {
-		l.mu.Lock()
-		l.guard = max(l.guard, got.stat.Version)
-		l.mu.Unlock()
-	}
-	return err
-}
-
-// stands notes that a claim has its node, alone in its line if so, and removes it again if it was given up meanwhile.
-func (l *lease) stands(c *claim, path string, token uint64, alone bool) {
-	l.mu.Lock()
-	if c.path == "" {
-		c.path, c.token, c.alone = path, token, alone
-		l.decide(c, nil)
-	}
-	spent := c.spent
-	l.mu.Unlock()
-	if spent {
-		l.leave([]*claim{c})
+// stands notes that a claim has its node, alone in its line if so, and removes it again if it was
+// given up meanwhile.
+func (e *entry) stands(c *claim, path string, token uint64, alone bool) {
+	if spent := e.l.claims.stands(c, path, token, alone); spent {
+		e.l.leave(c)
 		return
 	}
-	time.AfterFunc(calm, func() { l.guardNode(c) })
+	time.AfterFunc(holdOff, func() { e.l.guardNode(c) })
 }
 
-// calm is how long a claim stands before its node is watched, if nobody waits for it, who sets that watch with others: most locks have been given up by then. If
-// somebody removed it meanwhile that is found out then.
-const calm = 20 * time.Millisecond
+// holdOff is how long a claim stands before its node is watched, if nobody waits for it, who sets
+// that watch with others: most locks have been given up by then. If somebody removed it meanwhile
+// that is found out then.
+const holdOff = 20 * time.Millisecond
 
-// decline notes that claims do not stand and never will.
-func (l *lease) decline(batch []*claim, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range batch {
-		l.decide(c, err)
+// removedOld notes that nothing of the old claim stands.
+func (e *entry) removedOld() {
+	if e.old != nil {
+		e.l.claims.left(e.old)
 	}
 }
 
-// decide notes whether a claim stands, once. The caller has the mutex.
-func (l *lease) decide(c *claim, err error) {
-	if c.isDecided() {
-		return
-	}
-	c.err = err
-	if err != nil {
-		if at := (seat{c.want.Name, c.want.Seat}); l.claims[at] == c {
-			delete(l.claims, at)
-		}
-		l.hasLeft(c)
-	}
-	close(c.entered)
-}
-
-// isDecided says whether it is known if a claim stands.
-func (c *claim) isDecided() bool {
-	select {
-	case <-c.entered:
-		return true
-	default:
-		return false
-	}
-}
-
-// hasLeft notes that nothing of a claim stands. The caller has the mutex.
-func (l *lease) hasLeft(c *claim) {
-	if !c.isGone {
-		c.isGone = true
-		if l.parted[c.want.ID] == c {
-			delete(l.parted, c.want.ID)
-		}
-		close(c.left)
+// releaseOld gives the old claim up by itself: nothing enters in its place.
+func (e *entry) releaseOld() {
+	if e.old != nil {
+		e.l.claims.mu.Lock()
+		e.old.leaving = false
+		e.l.claims.mu.Unlock()
+		e.l.leave(e.old)
 	}
 }

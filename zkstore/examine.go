@@ -16,10 +16,10 @@ var _ driver.Examiner = (*Store)(nil)
 
 // Examine implements [driver.Examiner]. It asks each server for its version and role, looks at the tick and the session timeouts, and at what stands in the line of name.
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
-	found := make([]driver.Finding, len(s.config.Servers))
+	found := make([]driver.Finding, len(s.servers.all))
 	leaders := make([]bool, len(found))
-	_ = each(len(found), func(i int) error {
-		found[i], leaders[i] = s.examineServer(ctx, s.config.Servers[i])
+	_ = parallel(len(found), func(i int) error {
+		found[i], leaders[i] = s.examineServer(ctx, s.servers.all[i])
 		return nil
 	})
 	found = append(found, s.examineTimes(), s.examineRights(ctx))
@@ -31,7 +31,7 @@ func (s *Store) examineServer(ctx context.Context, addr string) (f driver.Findin
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, handshakes)
 	defer cancel()
-	text, err := s.ask(ctx, addr, "srvr")
+	text, err := s.servers.command(ctx, addr, "srvr")
 	m := versionLine.FindStringSubmatch(text)
 	switch {
 	case err != nil && text == "":
@@ -65,12 +65,12 @@ func (s *Store) examineTimes() driver.Finding {
 // examineRights looks whether we may read what we must; that we may write, Open has tried.
 func (s *Store) examineRights(ctx context.Context) driver.Finding {
 	f := driver.Finding{Topic: "permissions", Level: driver.Failed}
-	l, err := s.main(ctx)
+	t, err := s.connected(ctx)
 	if err != nil {
 		f.Found, f.Advice = "not connected: "+err.Error(), "see the servers above"
 		return f
 	}
-	acl, err := call(ctx, l, func(c *zk.Conn) ([]zk.ACL, error) { a, _, err := c.GetACL(s.root); return a, err })
+	acl, err := call(ctx, t.link, func(c *zk.Conn) ([]zk.ACL, error) { a, _, err := c.GetACL(s.root); return a, err })
 	switch {
 	case errors.Is(err, driver.ErrRefused):
 		f.Found, f.Advice = err.Error(), "use the user that made "+s.root
@@ -91,24 +91,24 @@ func (s *Store) examineRights(ctx context.Context) driver.Finding {
 
 func (s *Store) examineLine(ctx context.Context, name string) (all []driver.Finding) {
 	f := driver.Finding{Topic: "line " + name, Level: driver.Fine}
-	l, err := s.main(ctx)
+	t, err := s.connected(ctx)
 	if err != nil {
 		f.Level, f.Found = driver.Failed, "not looked at: "+err.Error()
 		return []driver.Finding{f}
 	}
-	nodes, foreign, _, _, err := s.children(ctx, l, name, false)
+	ln, err := t.line(ctx, name, false)
 	if err != nil {
 		f.Level, f.Found = driver.Failed, "not looked at: "+err.Error()
 		return []driver.Finding{f}
 	}
-	f.Found = fmt.Sprintf("%d claims stand", len(nodes))
-	if wrapped(nodes) {
+	f.Found = fmt.Sprintf("%d claims stand", len(ln.nodes))
+	if wrapped(ln.nodes) {
 		f.Level, f.Found = driver.Warning, f.Found+", and its node has had 2³¹ children: their order is read from each of them"
-		f.Advice = "when nobody stands there, delete " + s.at(escape(name)) + ": it is made again"
+		f.Advice = "when nobody stands there, delete " + s.pathOf(name) + ": it is made again"
 	}
 	all = append(all, f)
-	if len(foreign) > 0 {
-		all = append(all, driver.Finding{Topic: "line " + name, Level: driver.Warning, Found: fmt.Sprintf("%d nodes of other programs stand in it, which do not count: %s", len(foreign), foreign[0]),
+	if len(ln.foreign) > 0 {
+		all = append(all, driver.Finding{Topic: "line " + name, Level: driver.Warning, Found: fmt.Sprintf("%d nodes of other programs stand in it, which do not count: %s", len(ln.foreign), ln.foreign[0]),
 			Advice: "if they are another program's lock, the two do not exclude each other: give it another path"})
 	}
 	return all

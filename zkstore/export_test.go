@@ -9,17 +9,16 @@ import (
 // LateCreate does what a create does that lay in a buffer while its outcome was looked for.
 func LateCreate(held driver.Lease, want driver.Claim) error {
 	l := held.(*lease)
-	l.mu.Lock()
-	guard := l.guard
-	l.mu.Unlock()
-	c := l.newClaim(want)
-	if err := l.store.ensure(context.Background(), l.link, c.dir); err != nil {
+	version := l.life.version.Load()
+	c := newClaim(l.store, want)
+	if err := l.ensure(context.Background(), c.dir); err != nil {
 		return err
 	}
-	if err := l.resolve([]*claim{c}, nil); err != nil {
+	e := &entry{l: l, batch: []*claim{c}}
+	if err := e.resolve(); err != nil {
 		return err
 	}
-	_, err := multi(context.Background(), l.link, l.step(guard, []*claim{c}, nil)...)
+	_, err := l.multi(context.Background(), e.step(version)...)
 	return err
 }
 
@@ -27,12 +26,12 @@ func LateCreate(held driver.Lease, want driver.Claim) error {
 func WatchedGone(held driver.Lease, path string) (int, error) {
 	l := held.(*lease)
 	count := func() int {
-		l.link.mu.Lock()
-		defer l.link.mu.Unlock()
-		return len(l.link.watches)
+		l.watches.mu.Lock()
+		defer l.watches.mu.Unlock()
+		return len(l.watches.all)
 	}
 	before := count()
-	_, _, err := l.link.look(context.Background(), ofNode, path, true)
+	_, _, err := l.tree.watch(context.Background(), ofNode, path)
 	return count() - before, err
 }
 

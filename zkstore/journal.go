@@ -13,35 +13,40 @@ import (
 
 var _ driver.Journal = (*Store)(nil)
 
-// note is a record that a place leaves in the step that removes it.
-type note struct {
+// partRecord is a record that a place leaves in the step that removes it.
+type partRecord struct {
 	journal string
 	record  driver.Record
 	exists  bool // there is one with its key, which it replaces
 }
 
-// note returns what a place leaves, nil if nothing or if it cannot be kept.
-func (s *Store) note(p driver.Place) *note {
+// recordOf returns what a place leaves, nil if nothing or if it cannot be kept.
+func recordOf(p driver.Place) *partRecord {
 	if p.Record == nil || driver.CheckRecord(p.Journal, *p.Record) != nil {
 		return nil
 	}
-	return &note{journal: p.Journal, record: *p.Record}
+	return &partRecord{journal: p.Journal, record: *p.Record}
 }
 
-func (s *Store) journalPath(journal, key string) string {
-	return s.at("@journal", escape(journal), escape(key))
+// journalPath returns the path of a journal, or of what lies below it.
+func (s *Store) journalPath(journal string, key ...string) string {
+	path := s.at("@journal", escape(journal))
+	for _, k := range key {
+		path += "/" + escape(k)
+	}
+	return path
 }
 
-func (n *note) op(s *Store) any {
+func (n *partRecord) op(s *Store) any {
 	path := s.journalPath(n.journal, n.record.Key)
 	if n.exists {
 		return &zk.SetDataRequest{Path: path, Data: n.record.Value, Version: -1}
 	}
-	return s.node(path, n.record.Value, 0)
+	return s.createOp(path, n.record.Value, 0)
 }
 
 // learn makes of the reason why op was not done a better op. False: it cannot be kept.
-func (n *note) learn(ctx context.Context, l *lease, err error) bool {
+func (n *partRecord) learn(ctx context.Context, t tree, err error) bool {
 	switch {
 	case errors.Is(err, zk.ErrNodeExists) && !n.exists:
 		n.exists = true
@@ -50,7 +55,7 @@ func (n *note) learn(ctx context.Context, l *lease, err error) bool {
 		n.exists = false
 		return true
 	case errors.Is(err, zk.ErrNoNode):
-		return l.store.ensure(ctx, l.link, l.store.at("@journal", escape(n.journal))) == nil
+		return t.ensure(ctx, t.store.journalPath(n.journal)) == nil
 	}
 	return false
 }
@@ -63,22 +68,21 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 	if keep < 1 {
 		return there, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
-	l, err := s.main(ctx)
+	t, err := s.connected(ctx)
 	if err != nil {
 		return there, false, err
 	}
 	path := s.journalPath(name, r.Key)
 	for {
-		_, err := call(ctx, l, func(c *zk.Conn) (string, error) { return c.Create(path, append([]byte{}, r.Value...), 0, s.acl) })
-		switch {
+		switch err := t.create(ctx, path, append([]byte{}, r.Value...)); {
 		case err == nil:
-			return r, true, s.thin(ctx, l, name, keep)
+			return r, true, t.thin(ctx, name, keep)
 		case errors.Is(err, zk.ErrNoNode):
-			if err := s.ensure(ctx, l, s.at("@journal", escape(name))); err != nil {
+			if err := t.ensure(ctx, s.journalPath(name)); err != nil {
 				return there, false, err
 			}
 		case errors.Is(err, zk.ErrNodeExists):
-			got, _, err := l.look(ctx, ofNode, path, false)
+			got, err := t.look(ctx, ofNode, path)
 			if err != nil || got.exists {
 				return driver.Record{Key: r.Key, Value: got.data}, false, err
 			}
@@ -88,27 +92,27 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 	}
 }
 
-// thin removes the records of a journal beyond the keep largest, some of them now and the others with later ones.
-func (s *Store) thin(ctx context.Context, l *link, name string, keep int) error {
-	keys, err := s.names(ctx, l, s.at("@journal", escape(name)), "")
+// thin removes the records of a journal beyond the keep largest, some of them now and the others
+// with later ones.
+func (t tree) thin(ctx context.Context, name string, keep int) error {
+	keys, err := t.names(ctx, t.store.journalPath(name), "")
+	old := keys[:min(max(0, len(keys)-keep), 1000)]
+	for i, key := range old {
+		old[i] = t.store.journalPath(name, key)
+	}
 	if err != nil {
 		return err
 	}
-	old := keys[:max(0, len(keys)-keep)]
-	old = old[:min(len(old), 1000)]
-	return each(len(old), func(i int) error { return s.remove(ctx, l, s.journalPath(name, old[i])) })
+	return t.removeAll(ctx, old)
 }
 
 // Records returns the newest records of a journal, the newest first.
 func (s *Store) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
-	l, err := s.main(ctx)
-	if err == nil {
-		err = s.barrier(ctx, l)
-	}
+	t, err := s.current(ctx)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.names(ctx, l, s.at("@journal", escape(name)), "")
+	keys, err := t.names(ctx, s.journalPath(name), "")
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +120,8 @@ func (s *Store) Records(ctx context.Context, name, before string, limit int) ([]
 	slices.Reverse(keys)
 	keys = keys[:min(len(keys), max(limit, 0))]
 	found := make([]*driver.Record, len(keys))
-	err = each(len(keys), func(i int) error {
-		got, _, err := l.look(ctx, ofNode, s.journalPath(name, keys[i]), false)
+	err = parallel(len(keys), func(i int) error {
+		got, err := t.look(ctx, ofNode, s.journalPath(name, keys[i]))
 		if got.exists {
 			found[i] = &driver.Record{Key: keys[i], Value: got.data}
 		}
@@ -134,20 +138,17 @@ func (s *Store) Records(ctx context.Context, name, before string, limit int) ([]
 
 // Journals returns the names of journals that have records.
 func (s *Store) Journals(ctx context.Context, prefix string) ([]string, error) {
-	l, err := s.main(ctx)
-	if err == nil {
-		err = s.barrier(ctx, l)
-	}
+	t, err := s.current(ctx)
 	if err != nil {
 		return nil, err
 	}
-	names, err := s.names(ctx, l, s.at("@journal"), prefix)
+	names, err := t.names(ctx, s.at("@journal"), prefix)
 	if err != nil {
 		return nil, err
 	}
 	has := make([]bool, len(names))
-	err = each(len(names), func(i int) error {
-		got, _, err := l.look(ctx, ofNode, s.at("@journal", escape(names[i])), false)
+	err = parallel(len(names), func(i int) error {
+		got, err := t.look(ctx, ofNode, s.journalPath(names[i]))
 		has[i] = got.exists && got.stat.NumChildren > 0
 		return err
 	})

@@ -6,47 +6,35 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// lease is a session with its claims, at most one for each seat.
+// lease is a session with its claims.
 type lease struct {
-	store *Store
-	link  *link
-	owner string
-	id    string
-	ttl   time.Duration
+	tree
+	owner   string
+	id      string
+	ttl     time.Duration
+	beat    string // the node that renewals write to
+	mail    string // the node that requests come to
+	life    lifeNode
+	claims  claims
+	renewal renewal
 
-	life, beat, mail string // its nodes
-
-	renewing chan struct{} // holds one while a renewal is under way
-	writes   []write       // of late, on the present connection. Guarded by renewing
-	timer    *time.Timer   // ends a lease that nobody renews
-
-	guarding sync.Mutex // one barrier at a time
-
-	mu      sync.Mutex
-	guard   int32 // version of the life node: a claim enters only where it still has it
-	closing bool
-	claims  map[seat]*claim
-	spent   map[string]bool   // claim IDs that may not enter again
-	parted  map[string]*claim // given up, and not yet known to be gone, by ID
-	arms    uint64
-	news    []driver.News // not told yet
-	told    chan struct{} // closed when there is news
-	closed  chan struct{} // closed when Close has done its work; nil before
+	mu     sync.Mutex
+	closed chan struct{} // closed when Close has done its work; nil before Close
+	timer  *time.Timer   // ends a lease that nobody renews
 }
 
-// seat is what a lease has at most one claim for.
-type seat struct{ name, seat string }
-
-// Grant makes a session. Its timeout is longer than the ttl: a renewal proves what was so some time before it (see [lease.Renew]), so a crashed holder's claims stand
-// for that much longer.
+// Grant makes a session. Its timeout is longer than the ttl: a renewal proves what was so some time
+// before it (see [lease.Renew]), so a crashed holder's claims stand for that much longer.
 func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
 	if ttl <= 0 || ttl > s.caps.MaxTTL {
 		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.caps.MaxTTL, driver.ErrRefused)
@@ -55,15 +43,12 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, err
 	}
 	s.mu.Lock()
-	k, err := s.dial(sessionFor(max(ttl, s.caps.MinTTL), s.tick))
+	k, err := s.dialLocked(sessionFor(max(ttl, s.caps.MinTTL), s.tick))
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	l := &lease{
-		store: s, link: k, owner: owner, renewing: make(chan struct{}, 1),
-		claims: map[seat]*claim{}, spent: map[string]bool{}, parted: map[string]*claim{}, told: make(chan struct{}),
-	}
+	l := newLease(tree{k}, owner)
 	if err := l.begin(ctx, ttl); err != nil {
 		k.end(driver.ErrGone, true)
 		return nil, err
@@ -71,113 +56,105 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	return l, nil
 }
 
+func newLease(t tree, owner string) *lease {
+	return &lease{
+		tree: t, owner: owner,
+		claims: claims{news: &news{more: make(chan struct{})}, bySeat: map[storeutil.Seat]*claim{},
+			parted: map[string]*claim{}},
+	}
+}
+
 // begin makes the lease's nodes.
 func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
-	if err := l.link.ready(ctx); err != nil {
+	if err := l.ready(ctx); err != nil {
 		return err
 	}
-	_, _, timeout := l.link.generation()
-	l.ttl = ttlWithin(timeout, l.store.tick)
+	_, _, timeout := l.generation()
+	s := l.store
+	l.ttl = ttlWithin(timeout, s.tick)
 	if l.ttl < ttl {
-		return fmt.Errorf("ZooKeeper keeps the session for %v, too short for a ttl of %v: %w", timeout, ttl, driver.ErrRefused)
+		return fmt.Errorf("ZooKeeper keeps the session for %v, too short for a ttl of %v: %w",
+			timeout, ttl, driver.ErrRefused)
 	}
-	l.id = l.link.id()
-	l.life, l.beat, l.mail = l.store.at("@leases", l.id), l.store.at("@beats", l.id), l.store.at("@mail", l.id)
+	l.id = l.tree.id()
+	l.beat, l.mail = s.at("@beats", l.id), s.at("@mail", l.id)
+	l.life = lifeNode{tree: l.tree, path: s.at("@leases", l.id)}
+	l.renewal = renewal{tree: l.tree, node: l.beat, tick: s.tick, ttl: l.ttl, busy: make(chan struct{}, 1)}
 	a := about{Owner: l.owner, TTL: l.ttl.String()}
 	if !utf8.ValidString(l.owner) {
 		a.Owner, a.Odd = "", []byte(l.owner)
 	}
 	data, _ := json.Marshal(a)
 	for try := 1; ; try++ {
-		_, err := multi(ctx, l.link, l.store.node(l.life, data, zk.FlagEphemeral), l.store.node(l.beat, nil, zk.FlagEphemeral), l.store.node(l.mail, nil, zk.FlagEphemeral))
-		switch {
-		case err == nil || errors.Is(err, zk.ErrNodeExists): // by a try whose answer was lost: nobody else has this session
-			l.timer = time.AfterFunc(l.patience(), l.neglected)
-			go l.watchLife()
-			go l.readMail()
-			go l.patrol()
-			return nil
-		case errors.Is(err, zk.ErrNoNode):
-			err = l.store.prepare(ctx)
-			if err != nil {
+		_, err := l.multi(ctx, s.createOp(l.life.path, data, zk.FlagEphemeral),
+			s.createOp(l.beat, nil, zk.FlagEphemeral), s.createOp(l.mail, nil, zk.FlagEphemeral))
+		if errors.Is(err, zk.ErrNoNode) {
+			if err := s.prepare(ctx); err != nil {
 				return err
 			}
-		case final(err) || ctx.Err() != nil || l.link.over():
+		}
+		switch {
+		case err == nil || errors.Is(err, zk.ErrNodeExists): // by a try whose answer was lost: nobody else has this session
+			l.start()
+			return nil
+		case driver.IsFinal(err) || ctx.Err() != nil || l.over():
 			return err
 		}
-		if !l.link.pause(try) {
-			return l.link.why
+		if !l.pause(try) {
+			return l.why
 		}
 	}
 }
 
-// node returns the request to make a node, in a multi.
-func (s *Store) node(path string, data []byte, flags int32) *zk.CreateRequest {
-	if data == nil {
-		data = []byte{}
-	}
-	return &zk.CreateRequest{Path: path, Data: data, Acl: s.acl, Flags: flags}
-}
-
-// final says whether err is an answer of the port.
-func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoHeir)
+// start starts what runs as long as the lease.
+func (l *lease) start() {
+	l.timer = time.AfterFunc(l.patience(), func() { l.finish() })
+	go l.onChange(l.life.path, func(got looked) (bool, error) {
+		if !got.exists { // somebody else has ended the lease
+			l.end(driver.ErrGone, true)
+		}
+		return false, nil
+	})
+	go l.onChange(l.mail, l.readMail)
+	go l.patrol()
 }
 
 func (l *lease) ID() string         { return l.id }
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// patience is for how long after the last renewal was asked for the lease is kept: go-zookeeper would keep its session alive as long as the process lives.
+// patience is for how long after the last renewal was asked for the lease is kept: go-zookeeper
+// would keep its session alive as long as the process lives.
 func (l *lease) patience() time.Duration { return l.ttl + l.ttl/10 }
-
-// neglected ends a lease that was not renewed in time.
-func (l *lease) neglected() { l.finish() }
 
 // check returns what a call under the lease must answer at once, nil if it may go on.
 func (l *lease) check(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
+	switch err := ctx.Err(); {
+	case err != nil:
 		return err
-	}
-	if l.link.over() {
-		return l.link.why
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing {
+	case l.over():
+		return l.why
+	case l.isClosing():
 		return driver.ErrGone
 	}
 	return nil
 }
 
-// watchLife notes when somebody else ends the lease.
-func (l *lease) watchLife() {
-	for try := 1; ; try++ {
-		got, w, err := l.link.look(context.Background(), ofNode, l.life, true)
-		switch {
-		case l.link.over():
-			return
-		case err == nil && !got.exists:
-			l.link.end(driver.ErrGone, true)
-			return
-		case err != nil:
-			l.link.pause(try)
-			continue
-		}
-		select {
-		case <-w.fired:
-		case <-time.After(slowly):
-		case <-l.link.dead:
-			return
-		}
-	}
+func (l *lease) isClosing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed != nil
 }
 
-// Close ends the lease: its nodes are deleted, which has an answer, and then its session, which has none.
+// Close ends the lease: its nodes are deleted, which has an answer, and then its session, which has
+// none.
 func (l *lease) Close(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	done := l.finish()
+	return waitFor(ctx, l.finish())
+}
+
+func waitFor(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil
@@ -190,63 +167,76 @@ func (l *lease) Close(ctx context.Context) error {
 func (l *lease) finish() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed != nil {
-		return l.closed
-	}
-	l.closing, l.closed = true, make(chan struct{})
-	if l.timer != nil {
+	if l.closed == nil {
+		l.closed = make(chan struct{})
 		l.timer.Stop()
+		go l.removeAllNodes(l.closed)
 	}
-	close(l.told)
-	l.told = make(chan struct{})
-	go l.lastRites(l.closed)
 	return l.closed
 }
 
-// lastRites deletes the lease's nodes, the one that says it lives first: from then on no claim can enter. It gives up when the servers must have ended the session.
-func (l *lease) lastRites(done chan struct{}) {
+// removeAllNodes deletes the lease's nodes, the one that says it lives first: from then on no claim
+// can enter. It gives up when the servers must have ended the session.
+func (l *lease) removeAllNodes(done chan struct{}) {
 	defer close(done)
-	_, _, timeout := l.link.generation()
+	l.claims.news.wake()
+	_, _, timeout := l.generation()
 	limit, cancel := context.WithTimeout(context.Background(), 2*timeout)
 	defer cancel()
-	for try := 1; !l.link.over() && limit.Err() == nil; try++ {
-		err := l.store.bury(limit, l.link, l.id, l.standing())
-		if err == nil || final(err) {
-			break
-		}
-		l.link.pause(try)
-	}
-	l.link.end(driver.ErrGone, true)
-}
-
-// standing returns the nodes of the lease's claims.
-func (l *lease) standing() (paths []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.claims {
-		if c.path != "" {
+	for try := 1; !l.over() && limit.Err() == nil; try++ {
+		var paths []string
+		for _, c := range l.claims.standing() {
 			paths = append(paths, c.path)
 		}
+		err := l.endLease(limit, l.id, paths)
+		if err == nil || driver.IsFinal(err) {
+			break
+		}
+		l.pause(try)
 	}
-	return paths
+	l.end(driver.ErrGone, true)
 }
 
-// bury deletes the nodes of a lease, all in one step where they are few, and what stands in paths.
-func (s *Store) bury(ctx context.Context, k *link, id string, paths []string) error {
-	own := []string{s.at("@leases", id), s.at("@beats", id), s.at("@mail", id)}
-	if len(paths) < 100 {
-		var ops []any
-		for _, path := range append(own, paths...) {
-			ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
-		}
-		if _, err := multi(ctx, k, ops...); err == nil || !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
+// lifeNode is the node that says that a lease lives. A claim enters only where it still has the
+// version that the claim's create asks for.
+type lifeNode struct {
+	tree
+	path string
+
+	mu      sync.Mutex // held while the node is written or read
+	version atomic.Int32
+}
+
+// raise gives the node a new version, which no create under way has asked for.
+func (n *lifeNode) raise() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	got, err := n.look(context.Background(), ofNode, n.path)
+	if err != nil {
+		return err
 	}
-	for _, path := range own {
-		if err := s.remove(ctx, k, path); err != nil {
-			return err
-		}
+	err = zk.ErrNoNode
+	var stat *zk.Stat
+	if got.exists {
+		stat, err = n.set(context.Background(), n.path, got.data, -1)
 	}
-	return each(len(paths), func(i int) error { return s.remove(ctx, k, paths[i]) })
+	if errors.Is(err, zk.ErrNoNode) {
+		n.end(driver.ErrGone, true)
+		return driver.ErrGone
+	}
+	if err == nil {
+		n.version.Store(stat.Version)
+	}
+	return err
+}
+
+// reread takes the node's version as it is.
+func (n *lifeNode) reread() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	got, err := n.look(context.Background(), ofNode, n.path)
+	if err == nil && got.exists {
+		n.version.Store(max(n.version.Load(), got.stat.Version))
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 // Package zkstore keeps leases and claims in ZooKeeper (3.5 or newer).
 //
-// A lease is one ZooKeeper session, with a connection of its own. A claim is an ephemeral sequential node of that session:
+// A lease is one ZooKeeper session, with a connection of its own. A claim is an ephemeral
+// sequential node of that session:
 //
 //	/primacy/db%2Fprimary/p1-<session>-<hash of the claim ID>-<slots>-<seat>-<sequence>   a claim in the line of "db/primary"
 //	/primacy/@leases/<session>   says that the lease lives, and for whom; whoever deletes it has ended the lease for good
@@ -8,9 +9,14 @@
 //	/primacy/@mail/<session>     requests to the holder
 //	/primacy/@journal/<journal>/<key>
 //
-// The token is the node's czxid. Nodes of names are kept when nobody stands in them any more; one may be deleted by hand while nobody uses the name.
+// The token is the node's czxid. Nodes of names are kept when nobody stands in them any more; one
+// may be deleted by hand while nobody uses the name.
 //
 // What a renewal proves, and what it rests on, is told at (*lease).Renew.
+//
+// Who takes a mutex while holding another takes them in this order: Store.mu, lifeNode.mu,
+// claims.mu, news.mu; and wire.writing, link.mu, wire.mu, of which the last three may come behind
+// lifeNode.mu. Callbacks of watches are called without any.
 package zkstore
 
 import (
@@ -18,6 +24,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,14 +43,17 @@ type Config struct {
 	TLS      *tls.Config // nil: plain
 	Root     string      // below which all nodes lie; "/primacy" if empty
 
-	// Tick is the servers' tickTime, if the store cannot find it out: it asks them (the command conf, if they allow it), or takes the larger of half their
-	// least session timeout and a twentieth of their largest. Set it where both were configured below the defaults.
+	// Tick is the servers' tickTime, if the store cannot find it out: it asks them (the command
+	// conf, if they allow it), or takes the larger of half their least session timeout and a
+	// twentieth of their largest. Set it where both were configured below the defaults.
 	Tick time.Duration
 }
 
-// Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker], [driver.Journal], [driver.Examiner] and [driver.Operator] too.
+// Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker],
+// [driver.Journal], [driver.Examiner] and [driver.Admin] too.
 type Store struct {
 	config  Config
+	servers servers
 	root    string
 	acl     []zk.ACL
 	caps    driver.Caps
@@ -59,20 +70,21 @@ type Store struct {
 	work   sync.WaitGroup
 }
 
-// Open returns a store on the servers of c. It waits for one that does not answer until ctx ends; if all of them refuse the connection it fails at once. An error
-// names the servers; [driver.ErrRefused] if they are older than 3.5, or do not let us in.
+// Open returns a store on the servers of c. It waits for one that does not answer until ctx ends;
+// if all of them refuse the connection it fails at once. An error names the servers;
+// [driver.ErrRefused] if they are older than 3.5, or do not let us in.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	s, err := build(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.explore(ctx); err != nil {
+	if err := s.detect(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
 	if err := s.prepare(ctx); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("ZooKeeper at %s: %w", s.where(), err)
+		return nil, fmt.Errorf("ZooKeeper at %s: %w", s.servers, err)
 	}
 	return s, nil
 }
@@ -86,18 +98,20 @@ func build(c Config) (*Store, error) {
 	if c.Root == "" {
 		root = "/primacy"
 	}
+	bad := func(r rune) bool { return r < ' ' || r > '~' }
 	for _, part := range strings.Split(root[1:], "/") {
-		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r > '~' }) {
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, bad) {
 			return nil, fmt.Errorf("ZooKeeper: %q is not a path for the root of all nodes: %w", c.Root, driver.ErrRefused)
 		}
 	}
 	if (c.Username == "") != (c.Password == "") || strings.Contains(c.Username, ":") {
-		return nil, fmt.Errorf("ZooKeeper: a user name (without a colon) and a password come together: %w", driver.ErrRefused)
+		return nil, fmt.Errorf("ZooKeeper: a user name (without a colon) and a password come together: %w",
+			driver.ErrRefused)
 	}
 	s := &Store{config: c, root: root, acl: zk.WorldACL(zk.PermAll), links: map[*link]bool{}}
-	s.config.Servers = nil
+	s.servers.tls = c.TLS
 	for _, server := range c.Servers {
-		s.config.Servers = append(s.config.Servers, withPort(server))
+		s.servers.all = append(s.servers.all, withPort(server))
 	}
 	if c.Username != "" {
 		s.acl = zk.DigestACL(zk.PermAll, c.Username, c.Password)
@@ -108,51 +122,58 @@ func build(c Config) (*Store, error) {
 
 // prepare makes the nodes that every call needs, and so finds out whether we may.
 func (s *Store) prepare(ctx context.Context) error {
-	l, err := s.main(ctx)
+	t, err := s.connected(ctx)
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{s.at("@leases"), s.at("@beats"), s.at("@mail"), s.at("@journal"), s.at("@sync")} {
-		if err := s.ensure(ctx, l, dir); err != nil {
+	for _, dir := range []string{"@leases", "@beats", "@mail", "@journal", "@sync"} {
+		if err := t.ensure(ctx, s.at(dir)); err != nil {
 			return err
 		}
 	}
-	return s.barrier(ctx, l)
+	return t.barrier(ctx)
 }
-
-// where names the servers, for people.
-func (s *Store) where() string { return strings.Join(s.config.Servers, ",") }
 
 // at returns the path of a node below the root.
 func (s *Store) at(parts ...string) string { return s.root + "/" + strings.Join(parts, "/") }
 
+// pathOf returns the path of a name's node.
+func (s *Store) pathOf(name string) string { return s.at(escape(name)) }
+
 // Caps tells what the store does.
 func (s *Store) Caps() driver.Caps { return s.caps }
 
-// main returns the session of calls that belong to no lease, when it is connected.
-func (s *Store) main(ctx context.Context) (*link, error) {
+// connected returns the session of calls that belong to no lease, when it is connected.
+func (s *Store) connected(ctx context.Context) (tree, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return tree{}, err
 	}
 	s.mu.Lock()
-	if s.own != nil && s.own.over() {
-		s.own = nil
-	}
-	if s.own == nil {
-		own, err := s.dial(min(10*time.Second, s.longest))
+	if s.own == nil || s.own.over() {
+		own, err := s.dialLocked(min(10*time.Second, s.longest))
 		if err != nil {
 			s.mu.Unlock()
-			return nil, err
+			return tree{}, err
 		}
 		s.own = own
 	}
 	l := s.own
 	s.mu.Unlock()
-	return l, l.ready(ctx)
+	return tree{l}, l.ready(ctx)
 }
 
-// dial opens a session. The caller has the mutex.
-func (s *Store) dial(timeout time.Duration) (*link, error) {
+// current returns what connected does, when its server has applied all that a quorum had before
+// the call.
+func (s *Store) current(ctx context.Context) (tree, error) {
+	t, err := s.connected(ctx)
+	if err == nil {
+		err = t.barrier(ctx)
+	}
+	return t, err
+}
+
+// dialLocked opens a session. The caller holds mu.
+func (s *Store) dialLocked(timeout time.Duration) (*link, error) {
 	if s.closed {
 		return nil, errClosed
 	}
@@ -165,48 +186,15 @@ func (s *Store) dial(timeout time.Duration) (*link, error) {
 	return l, nil
 }
 
-// ensure makes a persistent node and those above it.
-func (s *Store) ensure(ctx context.Context, l *link, path string) error {
-	_, err := call(ctx, l, func(c *zk.Conn) (string, error) { return c.Create(path, nil, 0, s.acl) })
-	if errors.Is(err, zk.ErrNodeExists) {
-		return nil
-	}
-	if !errors.Is(err, zk.ErrNoNode) {
-		return err
-	}
-	above := path[:strings.LastIndexByte(path, '/')]
-	if above == "" {
-		return err
-	}
-	if err := s.ensure(ctx, l, above); err != nil {
-		return err
-	}
-	return s.ensure(ctx, l, path)
-}
-
-// barrier returns when the server of l has applied all that a quorum had before the call: by a write, for ZooKeeper's own sync is answered by a leader that was
-// deposed and does not know.
-func (s *Store) barrier(ctx context.Context, l *link) error {
-	path := s.at("@sync")
-	_, err := call(ctx, l, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, nil, -1) })
-	if errors.Is(err, zk.ErrNoNode) { // somebody has tidied up
-		return s.ensure(ctx, l, path)
-	}
-	return err
-}
-
 var errClosed = errors.New("the store was closed")
 
-// Close frees what the store opened. Leases are not ended: ZooKeeper ends them when it has heard nothing for their timeout.
+// Close frees what the store opened. Leases are not ended: ZooKeeper ends them when it has heard
+// nothing for their timeout.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.cancel()
-	own := s.own
-	var all []*link
-	for l := range s.links {
-		all = append(all, l)
-	}
+	own, all := s.own, slices.Collect(maps.Keys(s.links))
 	s.mu.Unlock()
 	for _, l := range all {
 		l.end(errClosed, l == own)

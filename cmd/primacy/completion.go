@@ -34,24 +34,24 @@ var values = map[string][]string{
 var files = []string{"config", "file", "events", "socket", "tls-cert", "tls-key", "token-file"}
 
 // addCompletions has verbs and their flags complete from what stands in the store.
-func (a *app) addCompletions(root *cobra.Command) {
+func addCompletions(a *app, root *cobra.Command) {
 	for _, c := range root.Commands() {
 		switch c.Name() {
 		case "leader", "resign", "history":
-			c.ValidArgsFunction = a.complete(a.names, 1)
+			c.ValidArgsFunction = complete(a, offerNames, 1)
 		case "transfer":
-			c.ValidArgsFunction = a.complete(a.names, 1)
-			_ = c.RegisterFlagCompletionFunc("to", a.complete(a.waiting, -1))
+			c.ValidArgsFunction = complete(a, offerNames, 1)
+			_ = c.RegisterFlagCompletionFunc("to", complete(a, offerWaiting, -1))
 		case "status", "top":
-			c.ValidArgsFunction = a.complete(a.names, 1)
+			c.ValidArgsFunction = complete(a, offerNames, 1)
 		case "observe":
-			c.ValidArgsFunction = a.complete(a.names, -1)
+			c.ValidArgsFunction = complete(a, offerNames, -1)
 		case "drain":
-			c.ValidArgsFunction = a.complete(a.members, 1)
+			c.ValidArgsFunction = complete(a, offerMembers, 1)
 		case "run", "lock":
-			c.ValidArgsFunction = a.nameThenCommand
+			c.ValidArgsFunction = nameThenCommand(a)
 		}
-		a.addFlagCompletions(c)
+		addFlagCompletions(a, c)
 	}
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values["output"], cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("store", cobra.FixedCompletions(schemes(), cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
@@ -65,23 +65,23 @@ func completing(cmd *cobra.Command) bool {
 	return cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd
 }
 
-func (a *app) addFlagCompletions(c *cobra.Command) {
+func addFlagCompletions(a *app, c *cobra.Command) {
 	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		how := cobra.CompletionFunc(cobra.NoFileCompletions)
 		switch {
 		case values[f.Name] != nil:
 			how = cobra.FixedCompletions(values[f.Name], cobra.ShellCompDirectiveNoFileComp)
 		case f.Name == "election", f.Name == "name":
-			how = a.complete(a.names, -1)
+			how = complete(a, offerNames, -1)
 		case f.Name == "is":
-			how = a.complete(a.members, -1)
+			how = complete(a, offerMembers, -1)
 		case slices.Contains(files, f.Name), f.Name == "help":
 			return
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, how) // an error: it has one already
 	})
 	for _, sub := range c.Commands() {
-		a.addFlagCompletions(sub)
+		addFlagCompletions(a, sub)
 	}
 }
 
@@ -90,24 +90,26 @@ type offer func(st primacy.State, args []string) [][2]string
 
 // complete offers what is in the store, for the first so many arguments (below 0: for all). Nothing is said of what goes wrong: the user is in the
 // middle of a line.
-func (a *app) complete(what offer, most int) completer {
+func complete(a *app, what offer, most int) completer {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return a.offers(cmd, what, args, begun), cobra.ShellCompDirectiveNoFileComp
+		return offers(a, cmd, what, args, begun), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // nameThenCommand completes NAME, and behind it what a shell would.
-func (a *app) nameThenCommand(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault
+func nameThenCommand(a *app) completer {
+	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return offers(a, cmd, offerNames, args, begun), cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.offers(cmd, a.names, args, begun), cobra.ShellCompDirectiveNoFileComp
 }
 
-func (a *app) offers(cmd *cobra.Command, what offer, args []string, begun string) (out []cobra.Completion) {
+func offers(a *app, cmd *cobra.Command, what offer, args []string, begun string) (out []cobra.Completion) {
 	a.quiet, a.stderr = true, io.Discard
 	if a.prepare(cmd) != nil {
 		return nil
@@ -115,7 +117,7 @@ func (a *app) offers(cmd *cobra.Command, what offer, args []string, begun string
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 	defer cancel()
 	found := make(chan []primacy.State, 1)
-	go func() { found <- a.standing(ctx) }() // a store that does not obey is left behind
+	go func() { found <- allStates(ctx, a) }() // a store that does not obey is left behind
 	var states []primacy.State
 	select {
 	case states = <-found:
@@ -135,12 +137,12 @@ func (a *app) offers(cmd *cobra.Command, what offer, args []string, begun string
 }
 
 // standing reads all lines from the store, if it answers soon.
-func (a *app) standing(ctx context.Context) []primacy.State {
-	st, err := a.reach(ctx)
+func allStates(ctx context.Context, a *app) []primacy.State {
+	st, err := reachStore(ctx, a)
 	if err != nil {
 		return nil
 	}
-	s, err := primacy.NewSession(st, primacy.Options{ID: "completion"})
+	s, err := primacy.NewSession(st, &primacy.Options{ID: "completion"})
 	if err != nil {
 		return nil
 	}
@@ -152,7 +154,7 @@ func (a *app) standing(ctx context.Context) []primacy.State {
 }
 
 // reach opens the store. An embedded one is not started for this: it is asked only where somebody hosts it.
-func (a *app) reach(ctx context.Context) (driver.Store, error) {
+func reachStore(ctx context.Context, a *app) (driver.Store, error) {
 	if a.store != "" && !strings.HasPrefix(a.store, embeddedScheme) {
 		return open.Open(ctx, a.store)
 	}
@@ -181,7 +183,7 @@ func isWord(r rune) bool {
 }
 
 // names offers the names in use, and who leads them.
-func (a *app) names(st primacy.State, args []string) [][2]string {
+func offerNames(st primacy.State, args []string) [][2]string {
 	if slices.Contains(args, st.Name) {
 		return nil
 	}
@@ -189,7 +191,7 @@ func (a *app) names(st primacy.State, args []string) [][2]string {
 }
 
 // waiting offers who waits for the name that was given.
-func (a *app) waiting(st primacy.State, args []string) (all [][2]string) {
+func offerWaiting(st primacy.State, args []string) (all [][2]string) {
 	if len(args) == 0 || st.Name != args[0] {
 		return nil
 	}
@@ -202,7 +204,7 @@ func (a *app) waiting(st primacy.State, args []string) (all [][2]string) {
 }
 
 // members offers who stands in any line, or in that of the name that was given.
-func (a *app) members(st primacy.State, args []string) (all [][2]string) {
+func offerMembers(st primacy.State, args []string) (all [][2]string) {
 	if len(args) > 0 && st.Name != args[0] {
 		return nil
 	}

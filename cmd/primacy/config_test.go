@@ -17,7 +17,7 @@ import (
 func verbOf(t testing.TB, name string) (*app, *cobra.Command) {
 	t.Helper()
 	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &bytes.Buffer{}}
-	verb, _, err := a.command().Find([]string{name})
+	verb, _, err := rootCommand(a).Find([]string{name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -19,8 +22,11 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/cron"
+	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/metrics"
 )
 
 // crontab is one `primacy cron`.
@@ -40,7 +46,7 @@ type crontab struct {
 	logging  sync.Mutex
 }
 
-func (a *app) cronCommand() *cobra.Command {
+func cronCommand(a *app) *cobra.Command {
 	t := &crontab{app: a, one: cron.DefaultJob()}
 	c := &cobra.Command{
 		Use: "cron [flags] -f FILE | NAME SPEC [--] COMMAND [ARG...]",
@@ -68,8 +74,8 @@ Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage
 	}
 	t.flags(c.Flags())
 	t.own = ownVariables(c.Flags())
-	c.AddCommand(a.cronCheckCommand(), a.cronStatusCommand(), a.cronHistoryCommand())
-	c.AddCommand(a.cronMarkCommand("pause"), a.cronMarkCommand("resume"), a.cronMarkCommand("run"))
+	c.AddCommand(cronCheckCommand(a), cronStatusCommand(a), cronHistoryCommand(a))
+	c.AddCommand(cronMarkCommand(a, "pause"), cronMarkCommand(a, "resume"), cronMarkCommand(a, "run"))
 	return c
 }
 
@@ -294,4 +300,54 @@ func (t *crontab) log(e cron.Event) {
 	t.logging.Lock()
 	defer t.logging.Unlock()
 	fmt.Fprintf(t.stderr, "primacy: %s\n", printable(line))
+}
+
+// cronResults says under which result of primacy_cron_runs_total a verdict counts. What a job's own policy did, overlap and replaced, is no failure, and is in the
+// journal.
+var cronResults = map[string]metrics.CronResult{
+	cron.OK: metrics.CronOK, cron.Failed: metrics.CronFailed, cron.TimedOut: metrics.CronFailed, cron.Stopped: metrics.CronFailed, cron.Lost: metrics.CronFailed,
+	cron.Missed: metrics.CronMissed, cron.Suppressed: metrics.CronSuppressed,
+}
+
+// serveStatus answers at --status, and returns what ends it. What the engine counts is shown from then on.
+func (t *crontab) serveStatus(s *primacy.Session, e *cron.Engine, jobs []*cron.Job) (end func(), err error) {
+	if t.statusAt == "" {
+		return func() {}, nil
+	}
+	l, err := listenStatus(t.statusAt)
+	if err != nil {
+		return nil, fmt.Errorf("--status %s: %w", clean(t.statusAt), err)
+	}
+	names := []string{}
+	for _, j := range jobs {
+		names = append(names, j.Name)
+	}
+	shown, err := telemetry.New(s, telemetry.Options{Options: figures(false), Jobs: names})
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	e.Counters().Tell(func(job, result string, n uint64) {
+		if r, ok := cronResults[result]; ok {
+			for ; n > 0; n-- {
+				shown.Cron.Add(job, r)
+			}
+		}
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	pulse := health.NewPulse(ctx, max(t.ttl, time.Second), func() { e.Touch() })
+	o := health.Options{Alive: pulse.Alive, Ready: t.ready, Metrics: shown.Handler(),
+		Leads: func(string, primacy.Token) (health.Lead, bool) { return health.Lead{}, false }} // it has no leader
+	server := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
+	go func() { _ = server.Serve(l) }()
+	return func() { _ = server.Close(); stop(); e.Counters().Tell(nil); shown.Close() }, nil
+}
+
+// ready says that the store has answered, which it had before this was served, and that runs still begin here.
+func (t *crontab) ready() error {
+	if t.leaving.Load() {
+		return errors.New("this process is stopping")
+	}
+	return nil
 }

@@ -26,7 +26,7 @@ type nextJSON struct {
 	Next       []time.Time `json:"next"`
 }
 
-func (a *app) cronCheckCommand() *cobra.Command {
+func cronCheckCommand(a *app) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "check -f FILE",
@@ -40,14 +40,14 @@ func (a *app) cronCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printNext(jobs, time.Now())
+			return printNext(a, jobs, time.Now())
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the jobs, in TOML")
 	return c
 }
 
-func (a *app) printNext(jobs []*cron.Job, now time.Time) error {
+func printNext(a *app, jobs []*cron.Job, now time.Time) error {
 	rows := [][]string{{"JOB", "SCHEDULE", "ZONE", "NEXT"}}
 	all := []nextJSON{}
 	for _, j := range jobs {
@@ -74,7 +74,7 @@ func (a *app) printNext(jobs []*cron.Job, now time.Time) error {
 }
 
 // readStore opens the store to read, without a lease.
-func (a *app) readStore(ctx context.Context, read func(context.Context, driver.Store) error) error {
+func readStore(ctx context.Context, a *app, read func(context.Context, driver.Store) error) error {
 	st, done, err := a.openStore(ctx)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (a *app) readStore(ctx context.Context, read func(context.Context, driver.S
 	}
 }
 
-func (a *app) cronStatusCommand() *cobra.Command {
+func cronStatusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [JOB]",
 		Short: "Show the jobs of the store: last run, who ran it, how it ended, what is next",
@@ -103,25 +103,25 @@ replaced, lost (its process died or lost the store; its command was ended) or ru
 Exit 1 if there is no such job.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.readStore(cmd.Context(), func(ctx context.Context, st driver.Store) error {
+			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
 				if len(args) == 1 {
 					info, _, err := cron.ReadJob(ctx, st, args[0], 1000, time.Now())
 					if err != nil {
 						return err
 					}
-					return a.printJob(info)
+					return printJob(a, info)
 				}
 				all, err := cron.ReadAll(ctx, st, time.Now())
 				if err != nil {
 					return err
 				}
-				return a.printJobs(all)
+				return printJobs(a, all)
 			})
 		},
 	}
 }
 
-func (a *app) printJobs(all []cron.JobInfo) error {
+func printJobs(a *app, all []cron.JobInfo) error {
 	if a.output != "table" {
 		return a.writeJSON(all)
 	}
@@ -157,7 +157,7 @@ func notesOf(j cron.JobInfo) (notes []string) {
 	return notes
 }
 
-func (a *app) printJob(j cron.JobInfo) error {
+func printJob(a *app, j cron.JobInfo) error {
 	if a.output != "table" {
 		return a.writeJSON(j)
 	}
@@ -187,7 +187,7 @@ func (a *app) printJob(j cron.JobInfo) error {
 	return table(a.stdout, rows...)
 }
 
-func (a *app) cronHistoryCommand() *cobra.Command {
+func cronHistoryCommand(a *app) *cobra.Command {
 	limit := 50
 	c := &cobra.Command{
 		Use:   "history JOB",
@@ -197,12 +197,12 @@ func (a *app) cronHistoryCommand() *cobra.Command {
 			if limit < 1 || limit > 10000 {
 				return fmt.Errorf("--limit %d: use 1 to 10000", limit)
 			}
-			return a.readStore(cmd.Context(), func(ctx context.Context, st driver.Store) error {
+			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
 				_, runs, err := cron.ReadJob(ctx, st, args[0], 3*limit, time.Now())
 				if err != nil {
 					return err
 				}
-				return a.printRuns(runs[:min(limit, len(runs))])
+				return printRuns(a, runs[:min(limit, len(runs))])
 			})
 		},
 	}
@@ -210,7 +210,7 @@ func (a *app) cronHistoryCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) printRuns(runs []cron.RunInfo) error {
+func printRuns(a *app, runs []cron.RunInfo) error {
 	if a.output != "table" {
 		return a.writeJSON(runs)
 	}
@@ -230,7 +230,7 @@ func (a *app) printRuns(runs []cron.RunInfo) error {
 	return table(a.stdout, rows...)
 }
 
-func (a *app) cronMarkCommand(verb string) *cobra.Command {
+func cronMarkCommand(a *app, verb string) *cobra.Command {
 	what := map[string]struct{ verdict, short, done string }{
 		"pause":  {cron.Paused, "Let no instant of a job run, on all machines, until it is resumed", "paused: no instant counts until it is resumed"},
 		"resume": {cron.Resumed, "Let a paused job run again: what was due meanwhile is not made up for", "resumed"},
@@ -245,7 +245,7 @@ func (a *app) cronMarkCommand(verb string) *cobra.Command {
 			if by == "" {
 				by = userAtHost()
 			}
-			return a.readStore(cmd.Context(), func(ctx context.Context, st driver.Store) error {
+			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
 				_, err := cron.Mark(ctx, st, args[0], what.verdict, by, time.Now())
 				if err == nil {
 					a.say("cron: %s: %s", args[0], what.done)

@@ -24,7 +24,7 @@ const deploy = "../../deploy"
 func accepts(t *testing.T, args []string) {
 	t.Helper()
 	a, _ := verbOf(t, "run")
-	root := a.command()
+	root := rootCommand(a)
 	verb, rest, err := root.Find(args)
 	if err != nil || verb == root {
 		t.Errorf("%q: no such verb: %v", args, err)

@@ -35,7 +35,7 @@ func genDocs(dir string) error {
 	if epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		date = time.Unix(epoch, 0).UTC()
 	}
-	root := (&app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}).command()
+	root := rootCommand(&app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	root.DisableAutoGenTag = true
 	root.InitDefaultCompletionCmd()
 	header := &doc.GenManHeader{Section: "1", Date: &date, Source: "primacy " + version, Manual: "Primacy"}

@@ -75,13 +75,13 @@ func (r *runner) look(ctx context.Context) error {
 
 // refuseNested refuses what a command around this one holds. A semaphore has room for several of one caller, while there are slots left.
 func (r *runner) refuseNested(st primacy.State) error {
-	var around []primacy.Standing
+	var around []primacy.Entry
 	for _, h := range holders(st) {
 		if slices.Contains(r.outer, held{r.name, h.ID, h.Token}) {
 			around = append(around, h)
 		}
 	}
-	exclusive := slices.ContainsFunc(around, func(h primacy.Standing) bool { return h.Slots <= 0 })
+	exclusive := slices.ContainsFunc(around, func(h primacy.Entry) bool { return h.Slots <= 0 })
 	if len(around) == 0 || r.slots > len(around) && !exclusive {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (r *runner) refuseNested(st primacy.State) error {
 // waits says whether whoever stands in this line now has to wait.
 func (r *runner) waits(st primacy.State) bool {
 	all := slices.Concat(holders(st), st.Waiting)
-	exclusive := slices.ContainsFunc(all, func(s primacy.Standing) bool { return s.Slots == 0 })
+	exclusive := slices.ContainsFunc(all, func(s primacy.Entry) bool { return s.Slots == 0 })
 	switch {
 	case r.slots == 0 || exclusive:
 		return len(all) > 0

@@ -14,24 +14,25 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 // past returns the history of n, once it has that many terms and the begin of the present one is told.
-func (w *world) past(terms int) (all []reignJSON) {
+func (w *world) past(terms int) (all []shown.Term) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("%d terms of n are told", terms), func() bool {
 		p := w.start("history", "-o", "json", "--limit", "0", "n")
 		if p.wait() != 0 {
 			return false
 		}
-		all = decode[[]reignJSON](w, p.out.String())
+		all = decode[[]shown.Term](w, p.out.String())
 		return len(all) >= terms && !all[0].From.IsZero()
 	})
 	return all
 }
 
 // whys tells terms in short.
-func whys(all []reignJSON) (out []string) {
+func whys(all []shown.Term) (out []string) {
 	for _, r := range all {
 		out = append(out, r.ID+" "+string(r.Reason))
 	}
@@ -93,7 +94,7 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	if r := all[5]; r.By != "ops" || r.Text != "new kernel" || r.Lasted == "" {
 		t.Errorf("resigned: %+v", r)
 	}
-	if r := all[4]; r.By != "ops" || r.Text != "closer to the data" || r.Heir != "c" || r.Gap == "" {
+	if r := all[4]; r.By != "ops" || r.Text != "closer to the data" || r.Successor != "c" || r.Gap == "" {
 		t.Errorf("transferred: %+v", r)
 	}
 	if r := all[3]; r.Gap == "" || len(r.Gap) > 3 { // from the end of one right to the beginning of the next: the name is never free
@@ -136,7 +137,7 @@ func TestStatusTellsSinceWhen(t *testing.T) {
 		t.Errorf("no time: %s", all)
 	}
 	st := decode[stateJSON](w, w.start("status", "-o", "json", "n").ends(0).out.String())
-	if st.Since.IsZero() || time.Since(st.Since) > time.Minute || len(st.Terms) != 2 || !st.Terms[0].Running {
+	if st.Since.IsZero() || time.Since(st.Since) > time.Minute || len(st.Terms) != 2 || !st.Terms[0].Leads {
 		t.Errorf("%+v", st)
 	}
 	l := w.start("lock", "l", "sh", "-c", upAndSleep).prints("up")
@@ -169,7 +170,7 @@ func TestTheCommandsOfTheHistoryPage(t *testing.T) {
 			w.start(args[1:]...).ends(0).says("leads")
 		}
 	}
-	for _, r := range []primacy.Reason{primacy.Leads, primacy.Resigned, primacy.Failed, primacy.Transferred, primacy.Closed, primacy.Expired, primacy.Deposed, primacy.Died, primacy.Unknown} {
+	for _, r := range primacy.Reasons() {
 		if !strings.Contains(string(page), "| `"+string(r)+"` |") {
 			t.Errorf("the page lacks the reason %s", r)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
@@ -41,7 +42,7 @@ func (r *runner) elected(ctx context.Context, term *primacy.Term) {
 		return
 	}
 	grace, deadline := r.stopGrace(term.TTL()), term.Deadline()
-	c := supervise.Command{Args: shellLine(r.onElected), Deadline: deadline, Grace: grace, Margin: margin(term.TTL()), Will: r.will(term),
+	c := supervise.Command{Args: shellLine(r.onElected), Deadline: deadline, Grace: grace, Margin: margin(term.TTL()), LastAction: r.will(term),
 		Env: r.env(map[string]string{eventEnv: "elected", roleEnv: "leader", tokenEnv: term.Token().String(), leaderEnv: r.session.ID(), heldEnv: r.holding(term)})}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -54,9 +55,9 @@ func (r *runner) deposed(ctx context.Context, term *primacy.Term, err error) (wa
 	reason := reasonOf(err, r.started)
 	switch {
 	case err == nil && !r.started:
-		reason = "stopped" // a lock without a command, by a signal
+		reason = shown.Stopped // a lock without a command, by a signal
 	case err == nil && r.status.By != supervise.Exited:
-		reason = "failed" // its guardian was killed
+		reason = primacy.Failed // its guardian was killed
 	}
 	r.tell(endOf(term, reason, err))
 	if r.onDeposed == "" {
@@ -66,7 +67,7 @@ func (r *runner) deposed(ctx context.Context, term *primacy.Term, err error) (wa
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the signal that ends us is what it is for
 	go func() {
 		defer close(done)
-		r.hook(ctx, "on-deposed", r.apart(r.onDeposed, map[string]string{eventEnv: "deposed", roleEnv: "standby", tokenEnv: term.Token().String(), reasonEnv: reason}), nil)
+		r.hook(ctx, "on-deposed", r.apart(r.onDeposed, map[string]string{eventEnv: "deposed", roleEnv: "standby", tokenEnv: term.Token().String(), reasonEnv: string(reason)}), nil)
 	}()
 	return func() {
 		defer cancel()
@@ -75,18 +76,16 @@ func (r *runner) deposed(ctx context.Context, term *primacy.Term, err error) (wa
 }
 
 // endOf is the moment that says how a term ended.
-func endOf(term *primacy.Term, reason string, err error) moment {
-	m := moment{Event: reason, Token: term.Token(), Reason: reason}
+func endOf(term *primacy.Term, reason primacy.Reason, err error) moment {
+	m := moment{Event: string(reason), Token: term.Token(), Reason: reason}
 	switch reason {
-	case "expired", "unreachable", "closed":
+	case primacy.Expired, shown.Unreachable, primacy.Closed:
 		m.Event = "lost"
-	case "exited", "stopped", "failed":
+	case shown.Exited, shown.Stopped, primacy.Failed:
 		m.Event = "resigned"
 	}
-	var e *primacy.EndedError
-	if errors.As(err, &e) {
-		m.By, m.Text = e.By, e.Reason
-	}
+	e := shown.EndingOf(err)
+	m.By, m.Text = e.By, e.Text
 	if err != nil {
 		m.Err = oneLine(err)
 	}
@@ -130,7 +129,7 @@ func (r *runner) hook(ctx context.Context, name string, c supervise.Command, fee
 		return
 	}
 	defer null.Close()
-	c.Stdin, c.Stdout, c.Apart = null, os.Stderr, true
+	c.Stdin, c.Stdout, c.NoJobControl = null, os.Stderr, true
 	began := boottime.Now()
 	p, err := r.supervisor.Start(c)
 	if err != nil {

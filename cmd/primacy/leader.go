@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,7 +16,7 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-func (a *app) leaderCommand() *cobra.Command {
+func leaderCommand(a *app) *cobra.Command {
 	var o leaderOptions
 	c := &cobra.Command{
 		Use:   "leader NAME",
@@ -26,7 +29,7 @@ func (a *app) leaderCommand() *cobra.Command {
   primacy leader billing --wait 30s        wait until there is one (with --is, --is-me: until it is that one)
   primacy leader billing --valid           inside a command of 'primacy run': is its right to lead still valid? Asks no network.`,
 		Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.leader(cmd.Context(), args[0], o) },
+		RunE: func(cmd *cobra.Command, args []string) error { return showLeader(cmd.Context(), a, args[0], o) },
 	}
 	f := c.Flags()
 	f.BoolVar(&o.isMe, "is-me", false, "exit 0 if --id (or PRIMACY_ID) leads, else 1")
@@ -50,7 +53,7 @@ func oneName(_ *cobra.Command, args []string) error {
 	return primacy.CheckName(args[0])
 }
 
-func (a *app) leader(ctx context.Context, name string, o leaderOptions) error {
+func showLeader(ctx context.Context, a *app, name string, o leaderOptions) error {
 	if o.valid {
 		return validState(name, os.Getenv(stateFileEnv))
 	}
@@ -59,12 +62,12 @@ func (a *app) leader(ctx context.Context, name string, o leaderOptions) error {
 			return fmt.Errorf("--is-me needs --id or PRIMACY_ID: who am I?")
 		}
 	}
-	st, err := a.awaitLeader(ctx, name, o)
+	st, err := awaitLeader(ctx, a, name, o)
 	if err != nil {
 		return err
 	}
 	if o.is == "" || a.output != "table" {
-		if err := a.printLeader(st); err != nil {
+		if err := printLeader(a, st); err != nil {
 			return err
 		}
 	}
@@ -78,7 +81,7 @@ func (a *app) leader(ctx context.Context, name string, o leaderOptions) error {
 }
 
 // awaitLeader reads the state of name, or waits until it is as asked for.
-func (a *app) awaitLeader(ctx context.Context, name string, o leaderOptions) (primacy.State, error) {
+func awaitLeader(ctx context.Context, a *app, name string, o leaderOptions) (primacy.State, error) {
 	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
 	if err != nil {
 		return primacy.State{}, err
@@ -105,10 +108,10 @@ func (a *app) awaitLeader(ctx context.Context, name string, o leaderOptions) (pr
 }
 
 func (o leaderOptions) met(st primacy.State) bool {
-	return slices.ContainsFunc(holders(st), func(h primacy.Standing) bool { return o.is == "" || h.ID == o.is })
+	return slices.ContainsFunc(holders(st), func(h primacy.Entry) bool { return o.is == "" || h.ID == o.is })
 }
 
-func (a *app) printLeader(st primacy.State) error {
+func printLeader(a *app, st primacy.State) error {
 	if a.output != "table" {
 		return a.writeJSON(stateToJSON(st, nil))
 	}
@@ -116,4 +119,92 @@ func (a *app) printLeader(st primacy.State) error {
 		fmt.Fprintln(a.stdout, who(&h))
 	}
 	return nil
+}
+
+func observeCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "observe NAME...",
+		Aliases: []string{"watch"},
+		Short:   "Follow who leads: a line now and one for each change",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("give at least one NAME")
+			}
+			for _, n := range args {
+				if err := primacy.CheckName(n); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return showChanges(cmd.Context(), a, args) },
+	}
+}
+
+func showChanges(ctx context.Context, a *app, names []string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
+	if ctx.Err() != nil {
+		if err == nil {
+			done()
+		}
+		return nil // stopped by a signal: that is how it ends
+	}
+	if err != nil {
+		return err
+	}
+	defer done()
+	if a.output == "json" {
+		a.output = "ndjson" // a stream is one object a line
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, n := range names {
+		wg.Go(func() {
+			for st, err := range s.Election(n).Observe(ctx) {
+				mu.Lock()
+				werr := printChange(a, st, err)
+				mu.Unlock()
+				if werr != nil || errors.Is(err, primacy.ErrRefused) {
+					cancel(errors.Join(werr, err))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// printChange prints one line: when it was read, who leads, under which token, with which value.
+func printChange(a *app, st primacy.State, err error) error {
+	if a.output != "table" {
+		return a.writeJSON(stateToJSON(st, err))
+	}
+	when := st.AsOf
+	if when.IsZero() {
+		when = time.Now()
+	}
+	line := fmt.Sprintf("%s  %s  ", when.Format("15:04:05.000"), clean(st.Name))
+	switch {
+	case err != nil:
+		line += fmt.Sprintf("the store does not answer (last known: %s): %s", who(st.Leader), oneLine(err))
+	case st.Leader == nil:
+		line += "nobody leads"
+	case st.Leader.Slots != 0:
+		line += fmt.Sprintf("%s: shared, the first under claim %d", whoAll(st), st.Leader.Token)
+	default:
+		line += fmt.Sprintf("%s leads  token %d", who(st.Leader), st.Leader.Token)
+		if len(st.Leader.Value) > 0 && string(st.Leader.Value) != st.Leader.ID {
+			line += "  " + clean(string(st.Leader.Value))
+		}
+	}
+	_, werr := fmt.Fprintln(a.stdout, line)
+	return werr
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 )
 
@@ -99,23 +100,23 @@ func (r *runner) beginLife() (end func(error), err error) {
 
 // moment is one line of --events: what happened, and what is known of it. 64-bit numbers are strings.
 type moment struct {
-	Time      time.Time     `json:"time"`
-	Event     string        `json:"event"`
-	Election  string        `json:"election"`
-	ID        string        `json:"id,omitempty"`
-	Token     primacy.Token `json:"token,omitzero"`
-	Leader    string        `json:"leader,omitempty"`
-	Reason    string        `json:"reason,omitempty"` // a stable word
-	By        string        `json:"by,omitempty"`     // who asked for it
-	Text      string        `json:"text,omitempty"`   // why, in his words
-	Err       string        `json:"err,omitempty"`
-	Hook      string        `json:"hook,omitempty"`
-	PID       int           `json:"pid,omitempty"`
-	Status    *int          `json:"status,omitempty"`
-	WaitMS    int64         `json:"wait_ms,omitempty"`
-	TookMS    int64         `json:"took_ms,omitempty"`
-	Remaining int64         `json:"remaining_ms,omitempty"`
-	Dropped   uint64        `json:"dropped,omitempty"` // lines before this one that nobody took in time
+	Time      time.Time      `json:"time"`
+	Event     string         `json:"event"`
+	Election  string         `json:"election"`
+	ID        string         `json:"id,omitempty"`
+	Token     primacy.Token  `json:"token,omitzero"`
+	Leader    string         `json:"leader,omitempty"`
+	Reason    primacy.Reason `json:"reason,omitempty"`
+	By        string         `json:"by,omitempty"`   // who asked for it
+	Text      string         `json:"text,omitempty"` // why, in his words
+	Err       string         `json:"err,omitempty"`
+	Hook      string         `json:"hook,omitempty"`
+	PID       int            `json:"pid,omitempty"`
+	Status    *int           `json:"status,omitempty"`
+	WaitMS    int64          `json:"wait_ms,omitempty"`
+	TookMS    int64          `json:"took_ms,omitempty"`
+	Remaining int64          `json:"remaining_ms,omitempty"`
+	Dropped   uint64         `json:"dropped,omitempty"` // lines before this one that nobody took in time
 }
 
 // tell says what happened to whoever listens: --events, and the service manager.
@@ -128,28 +129,21 @@ func (r *runner) tell(m moment) {
 	r.manager.heard(m)
 }
 
-// reasonOf is the word for why a term ended.
-func reasonOf(err error, own bool) string {
-	for _, c := range []struct {
-		err  error
-		word string
-	}{
-		{primacy.ErrTransferred, "transferred"}, {primacy.ErrResigned, "resigned"}, {primacy.ErrDeposed, "deposed"},
-		{primacy.ErrClosed, "closed"}, {primacy.ErrExpired, "expired"}, {supervise.ErrTooLate, "expired"},
-	} {
-		if errors.Is(err, c.err) {
-			return c.word
-		}
-	}
+// reasonOf returns why a term ended, given how its work ended; own says that the command ended by itself.
+func reasonOf(err error, own bool) primacy.Reason {
 	var sig signalled
 	var e *exitError
-	switch {
+	switch r := primacy.ReasonOf(err); {
+	case r != "":
+		return r
+	case errors.Is(err, supervise.ErrTooLate):
+		return primacy.Expired
 	case errors.As(err, &sig):
-		return "stopped"
+		return shown.Stopped
 	case errors.As(err, &e) && e.code == exitLost:
-		return "unreachable"
+		return shown.Unreachable
 	case own:
-		return "exited"
+		return shown.Exited
 	}
-	return "failed"
+	return primacy.Failed
 }

@@ -25,7 +25,7 @@ type lockOptions struct {
 	command                     string
 }
 
-func (a *app) lockCommand() *cobra.Command {
+func lockCommand(a *app) *cobra.Command {
 	var o lockOptions
 	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder"}}
 	c := &cobra.Command{
@@ -145,7 +145,7 @@ func (o lockOptions) apply(r *runner, limited bool) {
 		r.slots = driver.Unlimited
 	}
 	r.win = func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
-		way, try := s.Mutex(r.name).Lock, s.Mutex(r.name).TryLock
+		way, try := s.Mutex(r.name, nil).Lock, s.Mutex(r.name, nil).TryLock
 		switch {
 		case r.slots > 0:
 			way, try = s.Semaphore(r.name, r.slots).Acquire, s.Semaphore(r.name, r.slots).TryAcquire

@@ -17,9 +17,9 @@ import (
 // stateJSON is a line in JSON, with what else is known of it.
 type stateJSON struct {
 	shown.State
-	Since time.Time   `json:"since,omitzero"` // the present leader's term, by its wall clock
-	Terms []reignJSON `json:"terms,omitempty"`
-	Error string      `json:"error,omitempty"`
+	Since time.Time    `json:"since,omitzero"` // the present leader's term, by its wall clock
+	Terms []shown.Term `json:"terms,omitempty"`
+	Error string       `json:"error,omitempty"`
 }
 
 func stateToJSON(st primacy.State, err error) stateJSON {
@@ -31,11 +31,11 @@ func stateToJSON(st primacy.State, err error) stateJSON {
 }
 
 // holders returns who leads, or holds the lock, and who else holds it beside him, in the order of the line.
-func holders(st primacy.State) []primacy.Standing {
+func holders(st primacy.State) []primacy.Entry {
 	if st.Leader == nil {
 		return nil
 	}
-	out := []primacy.Standing{*st.Leader}
+	out := []primacy.Entry{*st.Leader}
 	for _, w := range st.Waiting {
 		if w.Held {
 			out = append(out, w)
@@ -84,7 +84,7 @@ func (a *app) writeJSON(v any) error {
 }
 
 // who names a candidate for people: its ID, or what else is known of a claim that another program entered.
-func who(s *primacy.Standing) string {
+func who(s *primacy.Entry) string {
 	switch {
 	case s == nil:
 		return "(nobody)"

@@ -19,9 +19,7 @@ type snippet struct{ given, declares string }
 // What the blocks of a document need, in their order.
 var snippets = map[string][]snippet{
 	"README.md": {
-		{},
 		{given: "ctx context.Context, work func(context.Context, primacy.Token) error"},
-		{given: "ctx context.Context, db *sql.DB, term *primacy.Term", declares: "err"},
 	},
 	"docs/locks.md": {
 		{given: "ctx context.Context, session *primacy.Session, bill func(context.Context, primacy.Token) error", declares: "err, term, terms"},
@@ -39,7 +37,7 @@ var snippets = map[string][]snippet{
 // importsOf are the packages that blocks name, by that name.
 var importsOf = map[string]string{
 	"bytes": "bytes", "fmt": "fmt", "io": "io", "url": "net/url", "os": "os", "strings": "strings", "testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
-	"drivertest": "github.com/primacy-go/primacy/drivertest", "registerstore": "github.com/primacy-go/primacy/registerstore",
+	"drivertest": "github.com/primacy-go/primacy/driver/drivertest", "registerstore": "github.com/primacy-go/primacy/registerstore",
 	"context": "context", "sql": "database/sql", "http": "net/http", "time": "time", "primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
 	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence", "etcdfence": "github.com/primacy-go/primacy/fence/etcdfence",
 	"sqlfence": "github.com/primacy-go/primacy/fence/sqlfence", "redisfence": "github.com/primacy-go/primacy/fence/redisfence", "httpfence": "github.com/primacy-go/primacy/fence/httpfence",
@@ -84,7 +82,7 @@ func imports(body string) (out string) {
 	return out
 }
 
-// TestTheGoOfTheDocumentsCompiles, as it stands there; the fifteen lines of the README also run.
+// TestTheGoOfTheDocumentsCompiles, as it stands there; the lines of the README also run.
 func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 	w := newWorld(t)
 	overlay := map[string]string{}
@@ -120,8 +118,8 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 			put("indocs", fmt.Sprintf("%s%d.go", strings.NewReplacer("/", "_", ".", "_").Replace(doc), i), needs[i].source("indocs", fmt.Sprintf("block%d%s", i, strings.NewReplacer("/", "", ".", "").Replace(doc)), block))
 		}
 	}
-	fifteen := strings.Replace(goBlocks(t, "README.md")[1], "etcd://127.0.0.1:2379", w.store, 1)
-	put("fifteen", "main.go", snippets["README.md"][1].source("main", "lead", fifteen)+`
+	fifteen := strings.Replace(goBlocks(t, "README.md")[0], "etcd://127.0.0.1:2379", w.store, 1)
+	put("fifteen", "main.go", snippets["README.md"][0].source("main", "lead", fifteen)+`
 func main() {
 	if err := lead(context.Background(), func(_ context.Context, token primacy.Token) error { println("works under", token); return nil }); err != nil {
 		panic(err)

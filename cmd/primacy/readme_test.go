@@ -74,7 +74,7 @@ func typedLines(t *testing.T, path string) (lines []string) {
 func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
 	exists := testsOfThisRepository(t)
 	seen := map[string]bool{}
-	for _, doc := range []string{"../../README.md", "../../docs/locks.md"} {
+	for _, doc := range []string{"../../README.md", "../../docs/commands.md", "../../docs/locks.md", "../../docs/evidence.md"} {
 		for _, l := range typedLines(t, doc) {
 			seen[l] = true
 			by, ok := readmeLines[l]

@@ -18,9 +18,9 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	var value string
-	var o primacy.CandidateOptions
+	var o primacy.CampaignOptions
 	r := &runner{app: a, contest: contest{has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader"}}
 	c := &cobra.Command{
 		Use:         "run NAME [--] COMMAND [ARG...]",
@@ -60,7 +60,7 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 			}
 			r.win = func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
 				o.Value = []byte(value)
-				return s.Election(r.name).CampaignAs(ctx, o)
+				return s.Election(r.name).Campaign(ctx, &o)
 			}
 			return r.run(cmd.Context())
 		},
@@ -149,7 +149,7 @@ type runner struct {
 type contest struct {
 	win   func(context.Context, *primacy.Session) (*primacy.Term, error)
 	lock  bool
-	slots int           // as in primacy.Standing: 0 is exclusive
+	slots int           // as in primacy.Entry: 0 is exclusive
 	try   bool          // win or give up at once
 	wait  time.Duration // give up after so long; 0: never
 	late  int           // the exit code then

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
@@ -104,12 +109,8 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := mayHold(st); lease && err != nil {
-		closeStore()
-		return nil, nil, nil, err
-	}
 	o.ID, o.TTL, o.Logger = a.id, a.ttl, a.logger()
-	s, err := primacy.NewSession(st, o)
+	s, err := primacy.NewSession(st, &o)
 	if err != nil {
 		closeStore()
 		return nil, nil, nil, err
@@ -132,12 +133,118 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*
 	return s, st, done, nil
 }
 
-// mayHold refuses a store that gives a name away as soon as this process has died: the command that it has started, or the client that it has told of a
-// term, would work on beside the next leader.
-func mayHold(st driver.Store) error {
-	if st.Caps().EndsWithProcess {
-		return errors.New("--store: advisory-wake frees a name as soon as this process has died, when what it has started may still work: leave it out" +
-			" (where nothing of the command is left, its guardian gives the name up at once)")
+// storesTopic is what `primacy help stores` shows: no verb, but what --store may say.
+func storesTopic() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stores",
+		Short: "what --store may say",
+		Long: `What --store (or PRIMACY_STORE) may say:
+
+  embedded:[DIR]                                        etcd in this program, for one machine; the default
+  etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]   etcds:// with TLS
+  postgres://[USER[:PASSWORD]@]HOST[:5432]/DATABASE     TLS by sslmode=, and whatever else libpq knows; schema=NAME
+  redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N, prefix=NAME,
+                                                        sentinel-user=NAME, sentinel-password-file=FILE
+  redis+quorum://HOST,HOST,HOST[/DB]                    independent servers, a majority decides; no tokens, no order
+  redis+plain://HOST[/DB]                               the same over keys that redsync and redislock understand
+  zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS
+
+Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME (PostgreSQL has libpq's own).
+Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is %25.
+
+What each can promise, and what not: primacy doctor --store URL.`,
 	}
+}
+
+func schemaCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the SQL that a PostgreSQL store needs",
+		Long: `Prints the SQL that creates what --store postgres://… needs, without connecting: for a database in which the program's own user may not create
+tables. Whoever may runs it, in one transaction:
+
+  primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			sql, err := open.Schema(a.store)
+			if err != nil {
+				return fmt.Errorf("--store: %w", err)
+			}
+			_, err = fmt.Fprint(a.stdout, sql)
+			return err
+		},
+	}
+}
+
+// schemes are the beginnings of store URLs that a shell offers.
+func schemes() []string {
+	var all []string
+	for _, s := range open.Schemes {
+		all = append(all, s+"://")
+	}
+	return append(all, "etcds://", "rediss://", "zks://", embeddedScheme)
+}
+
+func devCommand(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "dev [--] [COMMAND...]",
+		Short: "Run a store on this machine, for trying things out",
+		Long: `Run the embedded store in the foreground and print the PRIMACY_STORE that others on this machine use. With COMMAND: run it with
+PRIMACY_STORE set, and stop the store when it ends.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return runDev(cmd.Context(), a, args) },
+	}
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+func runDev(ctx context.Context, a *app, args []string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	dir, err := a.embeddedDir()
+	if err != nil {
+		return err
+	}
+	openCtx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	node, err := embedded.Open(openCtx, dir, embedded.Options{Logger: a.logger()})
+	if err != nil && ctx.Err() != nil {
+		return nil // stopped by a signal while it waited for the store
+	}
+	if err != nil {
+		return &exitError{exitUnreachable, err}
+	}
+	defer node.Close()
+	store := embeddedScheme + dir
+	if len(args) > 0 {
+		return runWithStore(ctx, a, store, args)
+	}
+	fmt.Fprintf(a.stdout, "PRIMACY_STORE=%s\n", store)
+	a.say("the store runs in this process; others on this machine: export the line above. Stop with ^C.")
+	<-ctx.Done()
 	return nil
+}
+
+// devCommandRun runs args as a plain child that gets SIGTERM when we are asked to stop.
+func runWithStore(ctx context.Context, a *app, store string, args []string) error {
+	c := exec.CommandContext(ctx, args[0], args[1:]...)
+	c.Stdin, c.Stdout, c.Stderr = a.stdin, a.stdout, a.stderr
+	c.Env = append(os.Environ(), "PRIMACY_STORE="+store)
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = 5 * time.Second
+	err := c.Run()
+	var exit *exec.ExitError
+	switch {
+	case c.ProcessState != nil && c.ProcessState.Success():
+		return nil // also when it was asked to stop: err is the context's then
+	case errors.As(err, &exit):
+		if s := exit.Sys().(syscall.WaitStatus); s.Signaled() {
+			return &exitError{code: 128 + int(s.Signal())}
+		}
+		return &exitError{code: exit.ExitCode()}
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return fail(127, "command %q was not found", args[0])
+	case errors.Is(err, os.ErrPermission):
+		return fail(126, "command %q is not executable", args[0])
+	}
+	return err
 }

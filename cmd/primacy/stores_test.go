@@ -343,11 +343,6 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	at := strings.Split(server.URL(), "@")[1]
 	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo", "led").ends(0).says("led\n")
 	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n", "true").ends(exitUnreachable).inOneLine().complains("primacy schema")
-	// What a command has started may outlive the program, whose end would free the name at once.
-	for _, args := range [][]string{{"run", "n", "true"}, {"lock", "n", "true"}, {"cron", "j", "* * * * *", "--", "true"}, {"serve", "--socket", filepath.Join(w.dir, "s")}} {
-		w.start(append(args[:1:1], append([]string{"--store", server.URL() + "&schema=house&advisory-wake=true"}, args[1:]...)...)...).ends(exitUsage).inOneLine().complains("leave it out")
-	}
-	w.start("leader", "--store", server.URL()+"&schema=house&advisory-wake=true", "n").ends(exitNo)
 	w.start("schema", "--store", "redis://h").ends(exitUsage).inOneLine().complains("has no schema")
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-func (a *app) topCommand() *cobra.Command {
+func topCommand(a *app) *cobra.Command {
 	o := topOptions{}
 	c := &cobra.Command{
 		Use:   "top [PREFIX]",
@@ -37,7 +37,7 @@ Where the output is no terminal, or one that cannot do it (TERM=dumb), it is one
 			if len(args) == 1 {
 				o.prefix = strings.TrimSuffix(args[0], "...")
 			}
-			return a.top(cmd.Context(), o)
+			return runTop(cmd.Context(), a, o)
 		},
 	}
 	f := c.Flags()
@@ -54,12 +54,12 @@ type topOptions struct {
 	once, noColor bool
 }
 
-func (a *app) top(ctx context.Context, o topOptions) error {
+func runTop(ctx context.Context, a *app, o topOptions) error {
 	if o.every < 100*time.Millisecond {
 		return fmt.Errorf("--every %v: use at least 100ms", o.every)
 	}
-	in, out := a.terminal(o)
-	if out != nil && !a.stderrElsewhere() {
+	in, out := pageTerminal(a, o)
+	if out != nil && !stderrIsTerminal(a) {
 		a.verbose = false // log lines would be written across the page
 	}
 	s, st, done, err := a.openSession(ctx, primacy.Options{}, false)
@@ -69,11 +69,11 @@ func (a *app) top(ctx context.Context, o topOptions) error {
 	defer done()
 	src := topSource(s, st, o.prefix)
 	if out == nil {
-		return a.topOnce(ctx, src)
+		return topOnce(ctx, a, src)
 	}
 	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(), Colours: !o.noColor && os.Getenv("NO_COLOR") == ""}
 	if _, ok := st.(driver.Asker); ok {
-		opts.Act = func(ctx context.Context, act top.Action) (string, error) { return a.topAct(ctx, s, st, act, o.wait) }
+		opts.Act = func(ctx context.Context, act top.Action) (string, error) { return topAct(ctx, a, s, st, act, o.wait) }
 	}
 	err = top.Run(ctx, opts)
 	if errors.Is(err, top.ErrUnderWay) {
@@ -84,7 +84,7 @@ func (a *app) top(ctx context.Context, o topOptions) error {
 }
 
 // terminal returns what a page is shown on, or nil where it must be a table.
-func (a *app) terminal(o topOptions) (in, out *os.File) {
+func pageTerminal(a *app, o topOptions) (in, out *os.File) {
 	in, isIn := a.stdin.(*os.File)
 	out, isOut := a.stdout.(*os.File)
 	t := os.Getenv("TERM")
@@ -94,7 +94,7 @@ func (a *app) terminal(o topOptions) (in, out *os.File) {
 	return in, out
 }
 
-func (a *app) stderrElsewhere() bool {
+func stderrIsTerminal(a *app) bool {
 	f, ok := a.stderr.(*os.File)
 	return !ok || !term.IsTerminal(int(f.Fd()))
 }
@@ -115,7 +115,7 @@ const termJournals = "terms/"
 // topSource tells what a store can tell.
 func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 	src := top.Source{Store: st.Caps().Store, List: func(ctx context.Context) ([]primacy.State, error) { return s.List(ctx, prefix) }}
-	if o, ok := st.(driver.Overseer); ok {
+	if o, ok := st.(driver.LeaseViewer); ok {
 		src.Leases = o.Remaining
 	}
 	if j, ok := st.(driver.Journal); ok && st.Caps().Token != driver.TokenNone {
@@ -147,13 +147,13 @@ func termOf(r primacy.Reign) top.Term {
 }
 
 // topAct does what was asked for on the page, and says what became of it.
-func (a *app) topAct(ctx context.Context, s *primacy.Session, st driver.Store, act top.Action, wait time.Duration) (string, error) {
+func topAct(ctx context.Context, a *app, s *primacy.Session, st driver.Store, act top.Action, wait time.Duration) (string, error) {
 	m, err := handover.NewMover(s, st, act.Reason, wait, a.timeout)
 	if err != nil {
 		return "", err
 	}
 	if act.Verb == "drain" {
-		return a.topDrain(ctx, s, m, act.To)
+		return topDrain(ctx, a, s, m, act.To)
 	}
 	did := m.One(ctx, act.State, act.To)
 	switch {
@@ -167,7 +167,7 @@ func (a *app) topAct(ctx context.Context, s *primacy.Session, st driver.Store, a
 	return fmt.Sprintf("%s: %s leads now under token %d", act.State.Name, who(did.Now.Leader), did.Now.Leader.Token), nil
 }
 
-func (a *app) topDrain(ctx context.Context, s *primacy.Session, m *handover.Mover, id string) (string, error) {
+func topDrain(ctx context.Context, a *app, s *primacy.Session, m *handover.Mover, id string) (string, error) {
 	listCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	states, err := s.List(listCtx, "")
@@ -204,7 +204,7 @@ type topJSON struct {
 	TTLMS   *int64     `json:"lease_ttl_ms"`
 }
 
-func (a *app) topOnce(ctx context.Context, src top.Source) error {
+func topOnce(ctx context.Context, a *app, src top.Source) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	all, asOf, err := top.Snapshot(ctx, src)
@@ -219,7 +219,7 @@ func (a *app) topOnce(ctx context.Context, src top.Source) error {
 		if err := top.Print(a.stdout, all, asOf, !utf8Locale()); err != nil {
 			return err
 		}
-		a.printAsOf(asOf, src.Store, all[0].State.Revision)
+		printAsOf(a, asOf, src.Store, all[0].State.Revision)
 		return nil
 	}
 	rows := []topJSON{}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -21,7 +22,7 @@ func (w *world) stands(id, name string) {
 	s := w.session(id)
 	go func() {
 		for {
-			term, err := s.Election(name).Campaign(w.Context(), []byte(id))
+			term, err := s.Election(name).Campaign(w.Context(), &primacy.CampaignOptions{Value: []byte(id)})
 			if err != nil {
 				return
 			}

@@ -185,7 +185,7 @@ func (w *world) session(id string) *primacy.Session {
 	if err != nil {
 		w.Fatal(err)
 	}
-	s, err := primacy.NewSession(st, primacy.Options{ID: id, TTL: 30 * time.Second})
+	s, err := primacy.NewSession(st, &primacy.Options{ID: id, TTL: 30 * time.Second})
 	if err != nil {
 		w.Fatal(err)
 	}

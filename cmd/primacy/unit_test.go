@@ -53,7 +53,7 @@ func clip(s string) string {
 }
 
 func TestWho(t *testing.T) {
-	for want, s := range map[string]*primacy.Standing{
+	for want, s := range map[string]*primacy.Entry{
 		"(nobody)":                  nil,
 		"a·b":                       {ID: "a\nb", Value: []byte("v")},
 		"v· (another program)":      {Value: []byte("v\x1b"), Lease: "1f"},

@@ -23,7 +23,7 @@ type versionJSON struct {
 	Etcd     string `json:"etcd"` // of the embedded store
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Say which version this is",

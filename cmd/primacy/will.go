@@ -36,7 +36,7 @@ type will struct {
 var willEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // will returns what the guardian is to do if this process is killed, nil where the store cannot.
-func (r *runner) will(term *primacy.Term) *supervise.Will {
+func (r *runner) will(term *primacy.Term) *supervise.LastAction {
 	if _, ok := r.at.(driver.Revoker); !ok {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (r *runner) will(term *primacy.Term) *supervise.Will {
 	if err != nil {
 		return nil
 	}
-	return &supervise.Will{Text: text, Limit: term.TTL()} // after that the lease is over by itself
+	return &supervise.LastAction{Payload: text, Limit: term.TTL()} // after that the lease is over by itself
 }
 
 // executeWill runs in the guardian of a dead supervisor, when nothing of the command is left. Nobody hears of a failure: then the lease runs

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
@@ -83,7 +84,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	case <-p.Done():
 	case <-failed:
 		r.gaveUp = true
-		r.stopFor(p, term, "unreachable", errors.New("a renewal failed"))
+		r.stopFor(p, term, shown.Unreachable, errors.New("a renewal failed"))
 	case <-term.Context().Done():
 		cause := context.Cause(term.Context())
 		r.stopFor(p, term, reasonOf(cause, false), cause)
@@ -94,7 +95,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	if r.status.Killed {
 		r.tell(moment{Event: "killed", Token: term.Token()})
 	}
-	r.tell(moment{Event: "exited", Token: term.Token(), Reason: string(r.status.By), Status: &r.status.Code})
+	r.tell(moment{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.By), Status: &r.status.Code})
 	if r.status.Overrun > 0 {
 		r.say("ERROR: the command outlived its right by %v", r.status.Overrun)
 	}
@@ -102,7 +103,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 }
 
 // stopFor stops the command because of what happened to the term.
-func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason string, cause error) {
+func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason primacy.Reason, cause error) {
 	grace := r.stopGrace(term.TTL())
 	if errors.Is(cause, primacy.ErrDeposed) {
 		grace = 0 // the claim is gone: somebody else may lead already
@@ -117,7 +118,7 @@ func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process
 	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Deadline: deadline, Grace: r.stopGrace(term.TTL()),
-			Margin: margin(term.TTL()), Will: r.will(term)})
+			Margin: margin(term.TTL()), LastAction: r.will(term)})
 	}
 	if err := state.write(deadline); err != nil {
 		return nil, 0, err

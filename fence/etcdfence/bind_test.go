@@ -231,12 +231,12 @@ func TestALockIsBoundByItsClaim(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	c, s := newClient(t, srv), newStore(t, srv)
-	session, err := primacy.NewSession(s, primacy.Options{})
+	session, err := primacy.NewSession(s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var guard *etcdfence.Guard
-	err = session.Mutex("m").Do(soon(t), func(ctx context.Context, term *primacy.Term) error {
+	err = session.Mutex("m", nil).Do(soon(t), func(ctx context.Context, term *primacy.Term) error {
 		if term.Token() == term.ClaimToken() {
 			t.Errorf("the token of a lock is its claim's: %d", term.Token())
 		}

@@ -42,7 +42,7 @@ func newStore(t testing.TB, srv *etcdtest.Server) *etcdstore.Store {
 // lead wins name in a session of its own.
 func lead(t testing.TB, s *etcdstore.Store, name string) *primacy.Term {
 	t.Helper()
-	session, err := primacy.NewSession(s, primacy.Options{TTL: 30 * time.Second})
+	session, err := primacy.NewSession(s, &primacy.Options{TTL: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func Example() {
 	defer server.Close()
 
 	// The leader: its client sends the term's token.
-	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{})
+	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), nil)
 	defer session.Close(ctx)
 	term, _ := session.Election("ledger").Campaign(ctx, nil)
 	client := httpfence.Client(term)

@@ -14,7 +14,7 @@ import (
 )
 
 // fake is a client that knows no Lua: it answers what the test says. What the scripts mean is tested against a real Redis, in
-// cmd/fencetest.
+// test/fencetest.
 type fake struct {
 	answer any
 	err    error

@@ -12,7 +12,7 @@ import (
 )
 
 // fake is a database that knows no SQL: it answers each statement with what the test says, and notes what it was asked. What the
-// statements mean is tested against real databases, in cmd/fencetest.
+// statements mean is tested against real databases, in test/fencetest.
 type fake struct {
 	mu     sync.Mutex
 	asked  []string

@@ -75,6 +75,36 @@ func (c *Candidate) Step(now Time, e CandidateEvent) CandidateOrder {
 	return CandidateOrder{}
 }
 
+// RunCandidate is the loop of a candidate, in the library and in the program: it stands with win, leads with lead, and stands again as long as
+// lead says so. Win returns an error where there is nothing to stand for any more. Lead returns when the work has returned and the claim
+// is given up: lost says that the term ended before the work did. Step takes the events of a [Candidate]; pause waits before the next
+// try, not at all for 0.
+func RunCandidate[T any](step func(CandidateEvent) CandidateOrder, pause func(tries int) error, win func() (T, error),
+	lead func(T) (lost, again bool, err error),
+) error {
+	for {
+		if err := pause(step(Begin).Tries); err != nil {
+			step(NotWon)
+			return err
+		}
+		term, err := win()
+		if err != nil {
+			step(NotWon)
+			return err
+		}
+		step(Won)
+		lost, again, err := lead(term)
+		if lost {
+			step(TermLost)
+		} else {
+			step(Finished)
+		}
+		if !again {
+			return err
+		}
+	}
+}
+
 // Press decides when a candidate with a priority asks the leader to hand over: once it has stood at the same place under the same leader
 // for so long, and again each time that long has passed. A place that was lost in between is another one, so its count begins again.
 type Press struct {

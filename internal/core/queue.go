@@ -12,9 +12,6 @@ import (
 //	Arrive ──▶ waiting ── Won: a claim holds ──▶ Grant ── Unlock ──▶ Grant to the next of this process, or Close the tenure
 //	             └── Leave: gave up
 //
-// Who asked for Keep leaves a tenure standing when it gives it back and nobody here waits. From then on the store tells when somebody else
-// waits behind it: until then it is handed on without a bound, and after that it is bounded again, and closed as soon as it is idle.
-//
 // Readers hold a tenure together. A reader that comes when the newest of them is used up gets another one, and does not wait for those
 // who read: so nobody waits for a reader but a writer.
 
@@ -23,7 +20,7 @@ const (
 	Turns = 64
 	// MaxTurns is how many holders one tenure has at most, ever: a holder's token is its claim's times 65,536, plus its turn.
 	MaxTurns = 1<<16 - 1
-	// Window is how long a tenure is still handed on after it was won, or after another was heard to wait for it.
+	// Window is how long a tenure is still handed on after it was won.
 	Window = 200 * time.Millisecond
 )
 
@@ -38,7 +35,6 @@ const (
 	Unlock                       // a holder of Tenure has given it back
 	Fade                         // Tenure is ending: nobody gets it any more
 	Void                         // Tenure is over: whoever held it has lost it
-	Wanted                       // somebody else waits behind Tenure, which is watched
 	Return                       // Waiter was granted Tenure, which had just ended: it waits on, as the first, unless it only tried
 )
 
@@ -50,7 +46,6 @@ type QueueEvent struct {
 	Read    bool // for Arrive: it shares the lock with other readers
 	Try     bool // for Arrive and Return: only if it gets it at once
 	Turns   int  // for Arrive and Return: its bound, if it is not the usual one
-	Keep    bool // for Arrive and Return: what it holds is kept when it has given it back
 	Refused bool // for Lose: whoever asks for the same would be told the same
 }
 
@@ -63,7 +58,6 @@ const (
 	Grant                       // Waiter holds Tenure from now on
 	Deny                        // Waiter does not get it
 	CloseIt                     // release Tenure: nobody holds it and nobody will
-	Watch                       // have the store tell, as Wanted, when somebody else waits behind Tenure
 )
 
 // QueueOrder is one thing to do, in the order given.
@@ -80,9 +74,9 @@ type QueueOrder struct {
 }
 
 type waiter struct {
-	id              int
-	read, try, keep bool
-	turns           int
+	id        int
+	read, try bool
+	turns     int
 }
 
 type tenure struct {
@@ -92,27 +86,14 @@ type tenure struct {
 	turns   int
 	until   Time
 	fading  bool
-	keep    bool // asked for by its last holder
-	watched bool // the store tells when somebody else waits
-	wanted  bool // somebody does
-	since   int  // how many turns it had had when that was heard
 }
-
-// free reports whether nobody else waits, as the store would have told.
-func (t *tenure) free() bool { return t.watched && !t.wanted && !t.fading }
-
-// rests reports whether it is kept while nobody holds it.
-func (t *tenure) rests() bool { return t.keep && t.free() && t.turns < MaxTurns }
 
 // fits reports whether w can have it now.
 func (t *tenure) fits(now Time, w waiter) bool {
-	switch {
-	case t.read != w.read || t.fading || !t.read && t.holders > 0 || t.turns >= MaxTurns:
+	if t.read != w.read || t.fading || !t.read && t.holders > 0 {
 		return false
-	case t.free():
-		return true
 	}
-	return t.turns-t.since < w.turns && (t.turns == 0 || now < t.until)
+	return t.turns < w.turns && (t.turns == 0 || now < t.until)
 }
 
 // Queue decides who in this process gets a lock next.
@@ -130,11 +111,11 @@ func (q *Queue) Idle() bool { return len(q.waiting) == 0 && len(q.tenures) == 0 
 
 // Timed reports whether Step looks at the time for e. To read the clock costs more than all the rest.
 func (q *Queue) Timed(e QueueEvent) bool {
-	if e.Kind == Win || e.Kind == Wanted {
+	if e.Kind == Win {
 		return true
 	}
 	return (len(q.waiting) > 0 || e.Kind == Arrive || e.Kind == Return) && slices.ContainsFunc(q.tenures, func(t *tenure) bool {
-		return !t.free() && (t.read || t.holders == 0 || t.id == e.Tenure)
+		return t.read || t.holders == 0 || t.id == e.Tenure
 	})
 }
 
@@ -151,48 +132,16 @@ func (q *Queue) Step(now Time, e QueueEvent) []QueueOrder {
 		q.campaign = nil
 	case Lose:
 		q.lose(e)
-	case Unlock, Fade, Void, Wanted, Return:
-		q.tenureEvent(now, e)
+	case Unlock, Fade, Void, Return:
+		q.tenureEvent(e)
 	}
 	q.advance(now)
 	return q.orders
 }
 
-// Watched reports whether the store is to tell who else waits behind a tenure.
-func (q *Queue) Watched() bool {
-	return slices.ContainsFunc(q.tenures, func(t *tenure) bool { return t.watched })
-}
-
-// Retake is the step of an Arrive with Keep that finds a tenure kept and idle, in short. It reports which one, and the turn.
-func (q *Queue) Retake() (tenure, turn int, ok bool) {
-	if len(q.tenures) != 1 || len(q.waiting) > 0 || q.campaign != nil {
-		return 0, 0, false
-	}
-	t := q.tenures[0]
-	if t.read || t.holders > 0 || !t.rests() {
-		return 0, 0, false
-	}
-	t.holders++
-	t.turns++
-	return t.id, t.turns - 1, true
-}
-
-// Rest is the step of an Unlock after which the tenure is kept idle, in short. False: nothing was done.
-func (q *Queue) Rest(tenure int) bool {
-	if len(q.tenures) != 1 || len(q.waiting) > 0 || q.campaign != nil {
-		return false
-	}
-	t := q.tenures[0]
-	if t.id != tenure || t.read || t.holders != 1 || !t.rests() {
-		return false
-	}
-	t.holders = 0
-	return true
-}
-
 // arrive lets a waiter in. One that only tries is sent away if anybody stands before it, here or with a tenure it cannot share.
 func (q *Queue) arrive(now Time, e QueueEvent) {
-	w := waiter{e.Waiter, e.Read, e.Try, e.Keep, cmp.Or(e.Turns, Turns)}
+	w := waiter{e.Waiter, e.Read, e.Try, cmp.Or(e.Turns, Turns)}
 	busy := len(q.waiting) > 0 || q.campaign != nil || q.blocked(w)
 	if e.Try && busy && q.open(now, w) == nil && !q.together(w) {
 		q.order(QueueOrder{Do: Deny, Waiter: w.id})
@@ -230,7 +179,7 @@ func (q *Queue) lose(e QueueEvent) {
 	}
 }
 
-func (q *Queue) tenureEvent(now Time, e QueueEvent) {
+func (q *Queue) tenureEvent(e QueueEvent) {
 	i := slices.IndexFunc(q.tenures, func(t *tenure) bool { return t.id == e.Tenure })
 	if i < 0 {
 		return
@@ -243,11 +192,6 @@ func (q *Queue) tenureEvent(now Time, e QueueEvent) {
 		t.fading = true
 	case Void:
 		t.fading, t.holders = true, 0
-	case Wanted:
-		if t.free() {
-			t.since, t.until = t.turns, now+Window
-		}
-		t.wanted = true
 	case Return:
 		t.holders--
 		t.fading = true
@@ -255,7 +199,7 @@ func (q *Queue) tenureEvent(now Time, e QueueEvent) {
 			q.order(QueueOrder{Do: Deny, Waiter: e.Waiter})
 			return
 		}
-		q.waiting = slices.Insert(q.waiting, 0, waiter{id: e.Waiter, read: t.read, keep: e.Keep, turns: cmp.Or(e.Turns, Turns)})
+		q.waiting = slices.Insert(q.waiting, 0, waiter{id: e.Waiter, read: t.read, turns: cmp.Or(e.Turns, Turns)})
 	}
 }
 
@@ -284,14 +228,10 @@ func (q *Queue) advance(now Time) {
 		q.order(QueueOrder{Do: Grant, Waiter: w.id, Tenure: t.id, Turn: t.turns, Read: t.read})
 		t.holders++
 		t.turns++
-		if t.keep = w.keep; t.keep && !t.watched && !t.wanted {
-			t.watched = true
-			q.order(QueueOrder{Do: Watch, Tenure: t.id})
-		}
 		q.waiting = q.waiting[1:]
 	}
 	q.tenures = slices.DeleteFunc(q.tenures, func(t *tenure) bool {
-		if t.holders > 0 || len(q.waiting) == 0 && t.rests() {
+		if t.holders > 0 {
 			return false
 		}
 		if !t.read && !t.fading {

@@ -23,19 +23,15 @@ type judged struct {
 	reading map[int]bool // tenure → read
 	turns   map[int]int
 	closed  map[int]bool
-	watched map[int]bool // tenures of which the world tells who else waits
-	wanted  map[int]int  // those that somebody else waits for, and how many turns they had had when it was told
 	faded   map[int]bool
-	kept    map[int]bool // as its last holder wants
-	keeps   map[int]bool // waiters
-	bound   map[int]int  // of waiters
-	wants   *QueueOrder  // the campaign under way
+	bound   map[int]int // of waiters
+	wants   *QueueOrder // the campaign under way
 	cancel  bool
 }
 
 func newJudged(t *testing.T) *judged {
 	return &judged{t: t, arrived: map[int]bool{}, holds: map[int]int{}, reading: map[int]bool{}, turns: map[int]int{}, closed: map[int]bool{},
-		watched: map[int]bool{}, wanted: map[int]int{}, faded: map[int]bool{}, kept: map[int]bool{}, keeps: map[int]bool{}, bound: map[int]int{}}
+		faded: map[int]bool{}, bound: map[int]int{}}
 }
 
 func (j *judged) id() int { j.next++; return j.next }
@@ -58,24 +54,14 @@ func (j *judged) step(e QueueEvent) {
 	j.idle()
 }
 
-// idle wants nothing kept that somebody wants, or that nobody asked to keep.
+// idle wants no tenure that nobody holds.
 func (j *judged) idle() {
 	for tn := range j.reading {
 		if j.closed[tn] || slices.Contains(slices.Collect(maps.Values(j.holds)), tn) {
 			continue
 		}
-		if _, wanted := j.wanted[tn]; wanted || !j.watched[tn] || j.faded[tn] || len(j.order) > 0 {
-			j.fail("tenure %d is kept, which nobody may: wanted %v, watched %v, faded %v, here wait %v", tn, wanted, j.watched[tn], j.faded[tn], j.order)
-		}
+		j.fail("tenure %d is held by nobody and was not closed; here wait %v", tn, j.order)
 	}
-}
-
-// want tells that somebody else waits behind a tenure, as the world does of one that is watched.
-func (j *judged) want(tn int) {
-	if _, known := j.wanted[tn]; !known {
-		j.wanted[tn] = j.turns[tn]
-	}
-	j.step(QueueEvent{Kind: Wanted, Tenure: tn})
 }
 
 func (j *judged) fail(format string, args ...any) {
@@ -106,8 +92,8 @@ func (j *judged) obey(o QueueOrder) {
 			j.fail("granted the wrong kind")
 		case o.Turn != j.turns[o.Tenure] || o.Turn >= MaxTurns:
 			j.fail("turn %d after %d of them", o.Turn, j.turns[o.Tenure])
-		case j.over(o):
-			j.fail("handed on beyond the bound of %d: turn %d, wanted since %v", j.bound[o.Waiter], o.Turn, j.wanted)
+		case o.Turn >= j.bound[o.Waiter]:
+			j.fail("handed on beyond the bound of %d: turn %d", j.bound[o.Waiter], o.Turn)
 		case j.order[0] != o.Waiter:
 			j.fail("%d overtook %d", o.Waiter, j.order[0])
 		}
@@ -118,7 +104,6 @@ func (j *judged) obey(o QueueOrder) {
 		}
 		j.turns[o.Tenure]++
 		j.holds[o.Waiter] = o.Tenure
-		j.kept[o.Tenure] = j.keeps[o.Waiter]
 		j.drop(o.Waiter)
 	case Deny:
 		if _, waits := j.arrived[o.Waiter]; !waits {
@@ -132,18 +117,7 @@ func (j *judged) obey(o QueueOrder) {
 			}
 		}
 		j.closed[o.Tenure] = true
-	case Watch:
-		if j.watched[o.Tenure] || j.closed[o.Tenure] || !j.kept[o.Tenure] {
-			j.fail("watched for nobody, or twice")
-		}
-		j.watched[o.Tenure] = true
 	}
-}
-
-// over says whether a grant is one too many. A tenure of which the world would have told that another waits has no bound.
-func (j *judged) over(o QueueOrder) bool {
-	since, wanted := j.wanted[o.Tenure]
-	return (wanted || !j.watched[o.Tenure]) && o.Turn-since >= j.bound[o.Waiter]
 }
 
 func (j *judged) drop(w int) {
@@ -162,27 +136,10 @@ func (j *judged) arrive(read, try bool) int {
 
 func (j *judged) come(e QueueEvent) int {
 	e.Kind, e.Waiter = Arrive, j.id()
-	j.arrived[e.Waiter], j.keeps[e.Waiter], j.bound[e.Waiter] = e.Read, e.Keep, cmp.Or(e.Turns, Turns)
+	j.arrived[e.Waiter], j.bound[e.Waiter] = e.Read, cmp.Or(e.Turns, Turns)
 	j.order = append(j.order, e.Waiter)
 	j.step(e)
 	return e.Waiter
-}
-
-// retake is the short form of an arrival that finds a tenure kept. It says whether there was one.
-func (j *judged) retake() bool {
-	tn, turn, ok := j.q.Retake()
-	if !ok {
-		return false
-	}
-	j.log = append(j.log, fmt.Sprintf("%v retake of %d, turn %d", j.now, tn, turn))
-	w := j.id()
-	j.arrived[w], j.keeps[w], j.bound[w] = false, true, Turns
-	j.order = append(j.order, w)
-	if !j.kept[tn] {
-		j.fail("retaken though nobody kept it")
-	}
-	j.obey(QueueOrder{Do: Grant, Waiter: w, Tenure: tn, Turn: turn})
-	return true
 }
 
 // win ends the campaign under way with a claim, as the store may also when it was cancelled.
@@ -197,11 +154,6 @@ func (j *judged) win() int {
 func (j *judged) unlock(w int) {
 	tn := j.holds[w]
 	delete(j.holds, w)
-	if len(j.order) == 0 && w%2 == 0 && j.q.Rest(tn) { // the short form
-		j.log = append(j.log, fmt.Sprintf("%v rest of %d", j.now, tn))
-		j.idle()
-		return
-	}
 	j.step(QueueEvent{Kind: Unlock, Tenure: tn})
 }
 
@@ -211,29 +163,13 @@ func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
 		j := newJudged(t)
 		for range 120 {
 			j.now += Time(r.IntN(int(Window / 8)))
-			switch k := r.IntN(14); {
+			switch k := r.IntN(12); {
 			case k < 4:
-				if r.IntN(2) == 0 || !j.retake() {
-					e := QueueEvent{Read: r.IntN(2) == 0, Try: r.IntN(5) == 0}
-					e.Keep = !e.Read && r.IntN(2) == 0
-					if r.IntN(3) == 0 {
-						e.Turns = 1 + r.IntN(3)
-					}
-					j.come(e)
+				e := QueueEvent{Read: r.IntN(2) == 0, Try: r.IntN(5) == 0}
+				if r.IntN(3) == 0 {
+					e.Turns = 1 + r.IntN(3)
 				}
-			case k >= 12:
-				for tn := range j.watched {
-					if j.closed[tn] {
-						continue
-					}
-					if r.IntN(4) > 0 {
-						j.want(tn)
-					} else {
-						j.faded[tn] = true
-						j.step(QueueEvent{Kind: Fade, Tenure: tn})
-					}
-					break
-				}
+				j.come(e)
 			case k < 6 && j.wants != nil:
 				if j.wants.Try && r.IntN(2) == 0 || j.cancel {
 					j.wants = nil
@@ -282,9 +218,6 @@ func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
 					break
 				}
 			}
-		}
-		for tn := range j.watched { // what is kept is given up as soon as somebody else wants it
-			j.want(tn)
 		}
 		if !j.q.Idle() || len(j.arrived) > 0 {
 			j.fail("seed %d: %d wait for ever; the queue is %+v", seed, len(j.arrived), j.q)

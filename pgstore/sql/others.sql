@@ -255,6 +255,5 @@ BEGIN
 	PERFORM {S}.tidy(ARRAY(SELECT DISTINCT c.name FROM {S}.claims c LEFT JOIN {S}.leases l ON l.id = c.lease WHERE l.id IS NULL));
 	DELETE FROM {S}.spent s WHERE NOT EXISTS (SELECT FROM {S}.leases l WHERE l.id = s.lease);
 	DELETE FROM {S}.requests r WHERE NOT EXISTS (SELECT FROM {S}.leases l WHERE l.id = r.lease);
-	DELETE FROM {S}.tethers t WHERE NOT EXISTS (SELECT FROM {S}.leases l WHERE l.id = t.lease);
 	DELETE FROM {S}.records WHERE at < clock_timestamp() - interval '400 days';
 END {Q};

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/registerstore"
 )
 
@@ -33,7 +33,7 @@ func conform(t *testing.T, dir string, f *drivertest.Faults) {
 		Remove: func(t testing.TB, name string, token uint64) {
 			s := open(t)
 			defer s.Close()
-			if err := s.(driver.Operator).RemoveClaim(context.Background(), name, token); err != nil {
+			if err := s.(driver.Admin).RemoveClaim(context.Background(), name, token); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -72,7 +72,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 		o.Timeout = 5 * time.Second
 	}
 	o.Session.Overrun = primacy.OverrunWait // no work runs in this process
-	own, err := primacy.NewSession(st, o.Session)
+	own, err := primacy.NewSession(st, &o.Session)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -78,9 +79,9 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	defer leave()
-	e, o := s.Election(name), primacy.CandidateOptions{Value: value, Priority: b.Priority}
+	e, o := s.Election(name), primacy.CampaignOptions{Value: value, Priority: b.Priority}
 	c := &contest{a: a, name: name, session: s, renew: ms(b.RenewMS), s: newStream(w, r)}
-	c.win = func(ctx context.Context) (*primacy.Term, error) { return e.CampaignAs(ctx, o) }
+	c.win = func(ctx context.Context) (*primacy.Term, error) { return e.Campaign(ctx, &o) }
 	if b.WaitMS != nil {
 		c.wait = ms(*b.WaitMS)
 	}
@@ -204,12 +205,12 @@ func (c *contest) lose(err error) {
 		kind = tooLate
 	}
 	p := kind.Problem("%v", err)
-	reason := "failed"
+	reason := primacy.Failed
 	switch kind {
 	case tooLate:
-		reason = "timeout"
+		reason = shown.Timeout
 	case stopping:
-		reason = "shutdown"
+		reason = shown.Shutdown
 	}
 	c.send(line{Event: "ended", Reason: reason, Problem: &p})
 }

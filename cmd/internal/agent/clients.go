@@ -66,7 +66,7 @@ func (c *clients) enter(id string, ttl time.Duration) (*primacy.Session, func(),
 	if cl == nil {
 		o := c.base
 		o.ID, o.TTL = id, ttl
-		s, err := primacy.NewSession(c.store, o)
+		s, err := primacy.NewSession(c.store, &o)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -13,6 +13,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 // The document as the tests read it. What follows is as much of JSON Schema 2020-12 as the document uses; a keyword that it does not know
@@ -350,6 +353,30 @@ func TestProblems(t *testing.T) {
 	for _, m := range written {
 		if !known[strings.Join(m[1:], " ")] {
 			t.Errorf("the page has %q, the code does not", m[1:])
+		}
+	}
+}
+
+// The document names each reason that the library has, and the sidecar's own.
+func TestReasonsInTheDocument(t *testing.T) {
+	names := func(schema string) []any {
+		return at(at(doc.Components.Schemas[schema]).(map[string]any)["properties"].(map[string]any)["reason"]).(map[string]any)["enum"].([]any)
+	}
+	of, ends := names("TermRecord"), names("Line")
+	if len(of) != len(primacy.Reasons()) {
+		t.Errorf("a term's reasons are %v", of)
+	}
+	for _, r := range primacy.Reasons() {
+		if !slices.Contains(of, any(string(r))) {
+			t.Errorf("a term lacks the reason %s", r)
+		}
+		if r != primacy.Leads && r != primacy.Died && !slices.Contains(ends, any(string(r))) {
+			t.Errorf("an event lacks the reason %s", r)
+		}
+	}
+	for _, r := range []primacy.Reason{shown.Disconnected, shown.Lost, shown.NotRenewed, shown.Shutdown, shown.Timeout} {
+		if !slices.Contains(ends, any(string(r))) {
+			t.Errorf("an event lacks the reason %s", r)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (a *Agent) resign(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	ctx, cancel := a.limited(r)
 	defer cancel()
-	token, err := a.own.Election(name).Ask(ctx, b.Reason)
+	token, err := a.own.Election(name).Ask(ctx, primacy.Request{Reason: b.Reason})
 	if err != nil {
 		fail(w, err)
 		return
@@ -109,7 +109,7 @@ func (a *Agent) transfer(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	ctx, cancel := a.limited(r)
 	defer cancel()
-	token, err := a.own.Election(name).AskTransfer(ctx, b.To, b.Reason)
+	token, err := a.own.Election(name).Ask(ctx, primacy.Request{To: b.To, Reason: b.Reason})
 	if err != nil {
 		fail(w, err)
 		return
@@ -178,7 +178,7 @@ func (a *Agent) release(w http.ResponseWriter, r *http.Request, lock bool, name,
 		return
 	}
 	h.term.Explain(why, false)
-	h.giveUp(ending{reason: "resigned", by: h.id, text: why})
+	h.giveUp(shown.Ending{Reason: primacy.Resigned, By: h.id, Text: why})
 	if err := h.resign(); err != nil {
 		health.WriteJSON(w, http.StatusAccepted, tokenJSON{h.term.Token()}) // it goes on until the store has confirmed it
 		return

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
 )
@@ -14,12 +15,12 @@ func TestTheHistoryTellsWhy(t *testing.T) {
 	s := newAgent(t, Options{})
 	page := func(query string) (h struct {
 		Name  string
-		Terms []reign
+		Terms []shown.Term
 	}) {
 		t.Helper()
 		return into[struct {
 			Name  string
-			Terms []reign
+			Terms []shown.Term
 		}](t, s.want(200, "", s.ask("GET", "/v1/elections/n/history"+query, "")))
 	}
 	if h := page(""); h.Name != "n" || len(h.Terms) != 0 {
@@ -42,7 +43,7 @@ func TestTheHistoryTellsWhy(t *testing.T) {
 	if len(h) != 4 {
 		t.Fatalf("got %+v", h)
 	}
-	for i, want := range []reign{{Token: fourth.Token, ID: "four", Reason: primacy.Leads}, {Token: third.Token, ID: "three", Reason: primacy.Resigned, By: "side", Text: "deploy"},
+	for i, want := range []shown.Term{{Token: fourth.Token, ID: "four", Reason: primacy.Leads}, {Token: third.Token, ID: "three", Reason: primacy.Resigned, By: "side", Text: "deploy"},
 		{Token: second.Token, ID: "two", Reason: primacy.Resigned, Text: "done"}, {Token: first.Token, ID: "one", Reason: primacy.Resigned, Text: "its client closed the connection"}} {
 		if g := h[i]; g.Token != want.Token || g.ID != want.ID || g.Reason != want.Reason || g.By != want.By || g.Text != want.Text {
 			t.Errorf("got %+v, want %+v", g, want)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -27,28 +28,9 @@ type holding struct {
 	heard  time.Duration // when it was, on the boot clock
 	told   time.Duration
 	frozen bool
-	cause  ending
+	cause  shown.Ending
 	freed  chan struct{} // closed when the client gave it up
 	given  bool
-}
-
-// ending is why a client has to stop, in the words of the API.
-type ending struct{ reason, by, text string }
-
-var reasons = map[error]string{primacy.ErrExpired: "expired", primacy.ErrDeposed: "deposed", primacy.ErrResigned: "resigned",
-	primacy.ErrTransferred: "transferred", primacy.ErrClosed: "closed"}
-
-func endingOf(err error) ending {
-	e := ending{reason: "unknown"}
-	for cause, word := range reasons {
-		if errors.Is(err, cause) {
-			e.reason = word
-		}
-	}
-	if ended := (*primacy.EndedError)(nil); errors.As(err, &ended) {
-		e.by, e.text = ended.By, ended.Reason
-	}
-	return e
 }
 
 func newHolding(lock bool, id string, term *primacy.Term, renew time.Duration) *holding {
@@ -80,7 +62,7 @@ func (h *holding) hear(asked time.Duration) error {
 	case h.given:
 		return &primacy.EndedError{Name: h.name, Token: h.term.Token(), Cause: primacy.ErrResigned}
 	case h.frozen:
-		return errors.New("it is ending: " + h.cause.reason)
+		return errors.New("it is ending: " + string(h.cause.Reason))
 	}
 	if err := h.term.Check(); err != nil {
 		return err
@@ -93,7 +75,7 @@ func (h *holding) hear(asked time.Duration) error {
 }
 
 // freeze gives the client no more time. The first cause stays.
-func (h *holding) freeze(why ending) {
+func (h *holding) freeze(why shown.Ending) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.frozen {
@@ -102,7 +84,7 @@ func (h *holding) freeze(why ending) {
 }
 
 // giveUp notes that the client has stopped.
-func (h *holding) giveUp(why ending) {
+func (h *holding) giveUp(why shown.Ending) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.frozen {
@@ -115,7 +97,7 @@ func (h *holding) giveUp(why ending) {
 }
 
 // why returns what ended it, and until when the client may act.
-func (h *holding) why() (ending, time.Duration) {
+func (h *holding) why() (shown.Ending, time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cause, h.told

@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -39,17 +41,17 @@ func (k *keeper) keep() {
 			k.disconnected()
 		case <-over:
 			over = nil
-			k.freeze(endingOf(context.Cause(k.h.term.Context())))
+			k.freeze(shown.EndingOf(context.Cause(k.h.term.Context())))
 		case <-stopping:
 			stopping = nil
-			k.freeze(ending{reason: "shutdown"})
+			k.freeze(shown.Ending{Reason: shown.Shutdown})
 		case <-moved:
 			k.renewed()
 		case <-beat.C:
 			k.renewed()
 		case <-timer.C:
 			if at := k.h.silence(); !k.frozen && at != 0 && boottime.Now() >= at {
-				k.freeze(ending{reason: "not-renewed"})
+				k.freeze(shown.Ending{Reason: shown.NotRenewed})
 			}
 		}
 	}
@@ -103,7 +105,7 @@ func (k *keeper) line(event string) line {
 	l := line{Event: event, Name: k.h.name, ID: k.h.id, Token: k.h.term.Token()}
 	if k.frozen {
 		why, _ := k.h.why()
-		l.Reason, l.By, l.Text = why.reason, why.by, why.text
+		l.Reason, l.By, l.Text = why.Reason, why.By, why.Text
 	}
 	if event != "ended" {
 		until, _ := k.h.lease() // 0 once the right is over
@@ -119,7 +121,7 @@ func (k *keeper) renewed() {
 }
 
 // freeze gives the client no more time, and says so.
-func (k *keeper) freeze(why ending) {
+func (k *keeper) freeze(why shown.Ending) {
 	if k.frozen {
 		return
 	}
@@ -147,28 +149,25 @@ func (k *keeper) disconnected() {
 		k.s.err = http.ErrAbortHandler
 	}
 	if k.conn != nil && k.conn.closed() {
-		k.h.giveUp(ending{reason: "disconnected"})
+		k.h.giveUp(shown.Ending{Reason: shown.Disconnected})
 		return
 	}
-	k.h.freeze(ending{reason: "lost"})
+	k.h.freeze(shown.Ending{Reason: shown.Lost})
 	k.frozen = true
 }
 
 // finish resigns, and tells how it ended.
 func (k *keeper) finish() {
-	k.h.giveUp(ending{reason: "unknown"})
+	k.h.giveUp(shown.Ending{Reason: primacy.Unknown})
 	k.frozen = true
 	why, _ := k.h.why()
-	if text := whys[why.reason]; text != "" {
-		k.h.term.Explain(text, why.reason == "lost" || why.reason == "not-renewed")
+	switch r := why.Reason; r { // else the term tells by itself why it ended
+	case shown.Disconnected, shown.Lost, shown.NotRenewed, shown.Shutdown:
+		k.h.term.Explain(shown.Told(r), r == shown.Lost || r == shown.NotRenewed)
 	}
 	_ = k.h.resign()
-	k.a.log("released", "election", k.h.name, "id", k.h.id, "token", k.h.term.Token(), "reason", why.reason)
+	k.a.log("released", "election", k.h.name, "id", k.h.id, "token", k.h.term.Token(), "reason", why.Reason)
 	if k.s != nil {
 		k.tell(k.line("ended"))
 	}
 }
-
-// whys are what the history tells of a term that ended for our own reason.
-var whys = map[string]string{"disconnected": "its client closed the connection", "lost": "the connection to its client was lost",
-	"not-renewed": "its client did not renew it in time", "shutdown": "the server that held it for a client is stopping"}

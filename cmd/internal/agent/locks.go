@@ -53,7 +53,7 @@ func (b lockBody) take(s *primacy.Session, name string) func(context.Context) (*
 		m := s.RWMutex(name)
 		return pick(m.TryRLock, m.RLock)
 	}
-	m := s.Mutex(name)
+	m := s.Mutex(name, nil)
 	return pick(m.TryLock, m.Lock)
 }
 

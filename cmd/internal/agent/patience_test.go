@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy"
 )
 
 // hasty serves an agent's API to clients that have to be quick.
@@ -50,7 +52,7 @@ func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{})
 	for i := range 40 {
-		term, err := s.own.Election(fmt.Sprint("big", i)).Campaign(t.Context(), []byte(strings.Repeat("x", 4096)))
+		term, err := s.own.Election(fmt.Sprint("big", i)).Campaign(t.Context(), &primacy.CampaignOptions{Value: []byte(strings.Repeat("x", 4096))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ type line struct {
 	TTLMS    int64         `json:"ttl_ms,omitempty"`
 	WaitedMS *int64        `json:"waited_ms,omitempty"`
 	*health.Lease
-	Reason  string          `json:"reason,omitempty"`
+	Reason  primacy.Reason  `json:"reason,omitempty"`
 	By      string          `json:"by,omitempty"`
 	Text    string          `json:"text,omitempty"`
 	Problem *health.Problem `json:"problem,omitempty"`

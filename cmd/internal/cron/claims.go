@@ -12,7 +12,7 @@ type SessionClaims struct{ Session *primacy.Session }
 
 // Try returns the lock if it is free now.
 func (c SessionClaims) Try(ctx context.Context, name string) (Hold, error) {
-	t, err := c.Session.Mutex(name).TryLock(ctx)
+	t, err := c.Session.Mutex(name, nil).TryLock(ctx)
 	switch {
 	case errors.Is(err, primacy.ErrHeld):
 		return nil, ErrHeld
@@ -30,7 +30,7 @@ func (c SessionClaims) Standing(ctx context.Context, name string) (bool, error) 
 
 // Ask asks who has the lock to give it up.
 func (c SessionClaims) Ask(ctx context.Context, name, why string) error {
-	_, err := c.Session.Election(name).Ask(ctx, why)
+	_, err := c.Session.Election(name).Ask(ctx, primacy.Request{Reason: why})
 	return err
 }
 

@@ -90,7 +90,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 		return err
 	}
 	defer st.Close()
-	s, err := primacy.NewSession(st, primacy.Options{ID: c.conf.ID, TTL: c.conf.TTL, Overrun: c.Overrun, History: -1})
+	s, err := primacy.NewSession(st, &primacy.Options{ID: c.conf.ID, TTL: c.conf.TTL, Overrun: c.Overrun, History: -1})
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	end, cancelEnd := afterwards(ctx)
+	end, cancelEnd := cleanupContext(ctx)
 	defer cancelEnd()
 	return s.Close(end)
 }

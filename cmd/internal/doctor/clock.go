@@ -30,11 +30,11 @@ var errMoved = errors.New("the store changed its leader, or the lease was renewe
 
 // MeasureRate watches l run down for window, on the boot clock. Bounds are strict: an edge lies between two questions, wherever the time of a
 // question went. The lease must live longer than window.
-func MeasureRate(ctx context.Context, l driver.Dwindling, window time.Duration) (Rate, error) {
+func MeasureRate(ctx context.Context, l driver.LeaseTimer, window time.Duration) (Rate, error) {
 	return measureRate(ctx, l, window, now)
 }
 
-func measureRate(ctx context.Context, l driver.Dwindling, window time.Duration, clock func() time.Duration) (Rate, error) {
+func measureRate(ctx context.Context, l driver.LeaseTimer, window time.Duration, clock func() time.Duration) (Rate, error) {
 	var edges []edge
 	var last edge // the last answer: when it was asked for, and when it came
 	begun := clock()
@@ -98,14 +98,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // clock compares the store's clock with ours.
-func (p *patient) clock(ctx context.Context) Check {
+func (p *examination) clock(ctx context.Context) Check {
 	c := Check{Topic: "clock rate", Level: driver.Fine}
 	l, done, err := p.grant(ctx, min(p.o.Window+10*time.Second, ceiling(p.st.Caps())))
 	if err != nil {
 		return failed(c, err)
 	}
 	defer done()
-	d, ok := l.(driver.Dwindling)
+	d, ok := l.(driver.LeaseTimer)
 	if !ok {
 		c.Level, c.Found, c.Advice = driver.Warning, "this store does not tell how much is left of a lease", "compare the machines' clocks by other means"
 		return c

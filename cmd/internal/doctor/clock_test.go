@@ -15,27 +15,27 @@ import (
 
 // coarse tells what is left in whole steps, after a way there and back of any length, as a server does.
 type coarse struct {
-	driver.Dwindling
+	driver.LeaseTimer
 	step, way time.Duration
 	rng       *rand.Rand
 }
 
 func (c coarse) Left(ctx context.Context) (time.Duration, time.Duration, error) {
 	time.Sleep(time.Duration(c.rng.Int64N(int64(c.way) + 1)))
-	left, _, err := c.Dwindling.Left(ctx)
+	left, _, err := c.LeaseTimer.Left(ctx)
 	time.Sleep(time.Duration(c.rng.Int64N(int64(c.way) + 1)))
 	return left.Truncate(c.step), c.step, err
 }
 
 // lease grants one in a store whose clock runs at that rate, and returns a clock that synctest moves.
-func lease(t *testing.T, rate float64) (driver.Dwindling, func() time.Duration) {
+func lease(t *testing.T, rate float64) (driver.LeaseTimer, func() time.Duration) {
 	t.Helper()
 	l, err := memstore.New(memstore.Options{Rate: rate}).Grant(t.Context(), "a", time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	return l.(driver.Dwindling), func() time.Duration { return time.Since(start) }
+	return l.(driver.LeaseTimer), func() time.Duration { return time.Since(start) }
 }
 
 // Whatever the ways take, the bounds hold the true rate; and they are as narrow as the ways are short.

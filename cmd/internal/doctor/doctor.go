@@ -54,8 +54,8 @@ type Options struct {
 	Tell   func(Check)   // gets each check as soon as it is known
 }
 
-// patient is one examination.
-type patient struct {
+// examination is one call of [Examine].
+type examination struct {
 	st   driver.Store
 	o    Options
 	run  string // this run's own identity
@@ -68,7 +68,7 @@ type patient struct {
 // what was found so far, when its time is over that is a failed check.
 func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	run := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
-	p := &patient{st: st, o: o, run: run, name: ownPrefix + "/" + run, rep: &Report{Store: st.Caps().Store}}
+	p := &examination{st: st, o: o, run: run, name: ownPrefix + "/" + run, rep: &Report{Store: st.Caps().Store}}
 	p.look(ctx, machine(o.Drift)...)
 	clock := make(chan Check, 1)
 	go func() { clock <- p.clock(ctx) }()
@@ -92,7 +92,7 @@ func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 }
 
 // look tells what was found, but for what an interruption made of it.
-func (p *patient) look(ctx context.Context, checks ...Check) {
+func (p *examination) look(ctx context.Context, checks ...Check) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
@@ -101,7 +101,7 @@ func (p *patient) look(ctx context.Context, checks ...Check) {
 	}
 }
 
-func (p *patient) tell(c Check) {
+func (p *examination) tell(c Check) {
 	p.rep.Checks = append(p.rep.Checks, c)
 	if p.o.Tell != nil {
 		p.o.Tell(c)
@@ -109,20 +109,20 @@ func (p *patient) tell(c Check) {
 }
 
 // lookAt is the name whose permissions matter.
-func (p *patient) lookAt() string {
+func (p *examination) lookAt() string {
 	if p.o.Name != "" {
 		return p.o.Name
 	}
 	return p.name
 }
 
-// afterwards returns a context for giving things back, also when ctx has ended.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+// cleanupContext returns a context for giving things back, also when ctx has ended.
+func cleanupContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 }
 
 // grant grants a lease, and returns what closes it. An interruption is not passed on at once: a lease whose answer is lost cannot be given back.
-func (p *patient) grant(ctx context.Context, ttl time.Duration) (driver.Lease, func(), error) {
+func (p *examination) grant(ctx context.Context, ttl time.Duration) (driver.Lease, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -134,14 +134,14 @@ func (p *patient) grant(ctx context.Context, ttl time.Duration) (driver.Lease, f
 		return nil, nil, err
 	}
 	return l, func() {
-		ctx, cancel := afterwards(ctx)
+		ctx, cancel := cleanupContext(ctx)
 		defer cancel()
 		_ = l.Close(ctx) // if it fails the lease runs out by itself
 	}, nil
 }
 
 // line looks at the election that was named.
-func (p *patient) line(ctx context.Context) []Check {
+func (p *examination) line(ctx context.Context) []Check {
 	if p.o.Name == "" {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (p *patient) line(ctx context.Context) []Check {
 		if held := 1 + len(all) - waiting; held > 1 {
 			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held, ln.Holder.Owner, ln.Holder.Token, waiting)
 		}
-		all = append([]driver.Standing{*ln.Holder}, all...)
+		all = append([]driver.Entry{*ln.Holder}, all...)
 	}
 	for _, s := range all {
 		if s.Note != "" {
@@ -179,7 +179,7 @@ func failed(c Check, err error) Check {
 }
 
 // ttls asks for leases of the least and the longest ttl, and for the one that will be used.
-func (p *patient) ttls(ctx context.Context) []Check {
+func (p *examination) ttls(ctx context.Context) []Check {
 	c := Check{Topic: "ttl", Level: driver.Fine, Figures: map[string]float64{}}
 	caps := p.st.Caps()
 	var words []string
@@ -210,9 +210,9 @@ func (p *patient) ttls(ctx context.Context) []Check {
 }
 
 // left looks whether anything of ours still stands.
-func (p *patient) left(ctx context.Context) Check {
+func (p *examination) left(ctx context.Context) Check {
 	c := Check{Topic: "left behind", Level: driver.Fine, Found: "nothing"}
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := cleanupContext(ctx)
 	defer cancel()
 	found, err := remains(ctx, p.st, p.name, p.run)
 	switch {
@@ -233,7 +233,7 @@ func remains(ctx context.Context, st driver.Store, name, run string) (found []st
 	if ln.Holder != nil {
 		found = append(found, fmt.Sprintf("%d claims on %q", 1+len(ln.Waiters), name))
 	}
-	if op, ok := st.(driver.Operator); ok {
+	if op, ok := st.(driver.Admin); ok {
 		ids, err := op.Leases(ctx, run)
 		if err != nil {
 			return nil, err

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/history"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // judge hears what candidates did and what the store shows. It keeps a register that anybody may write, and one behind a fence.
@@ -17,10 +17,10 @@ type judge struct {
 	name string
 
 	mu       sync.Mutex
-	terms    map[uint64]*history.Interval // by token, from the first act to the last
-	written  int                          // writes that arrived
-	largest  uint64                       // the largest token that has written
-	stale    int                          // writes under a smaller one: without a fence they would have been made
+	terms    map[uint64]*safety.Interval // by token, from the first act to the last
+	written  int                         // writes that arrived
+	largest  uint64                      // the largest token that has written
+	stale    int                         // writes under a smaller one: without a fence they would have been made
 	removals []removal
 	twins    string // two that led under one token
 
@@ -47,7 +47,7 @@ type removal struct {
 }
 
 func newJudge(name string) *judge {
-	return &judge{name: name, terms: map[uint64]*history.Interval{}}
+	return &judge{name: name, terms: map[uint64]*safety.Interval{}}
 }
 
 // wrote hears of an act: the clock was read at, then Check said yes, and now the write arrives.
@@ -56,7 +56,7 @@ func (j *judge) wrote(who string, at time.Duration, token uint64) {
 	defer j.mu.Unlock()
 	t := j.terms[token]
 	if t == nil {
-		t = &history.Interval{Name: j.name, Token: token, Who: who, From: at, To: at}
+		t = &safety.Interval{Name: j.name, Token: token, Who: who, From: at, To: at}
 		j.terms[token] = t
 	}
 	if t.Who != who && j.twins == "" {
@@ -142,19 +142,19 @@ func (j *judge) tally() tally {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	t := tally{Terms: len(j.terms), Written: j.written, Stale: j.stale, Acked: j.acked, Lost: slices.Clone(j.lost)}
-	var all, judged []history.Interval
+	var all, judged []safety.Interval
 	for _, in := range j.terms {
 		all = append(all, *in)
 		judged = append(judged, j.excuse(*in))
 	}
-	slices.SortFunc(all, func(a, b history.Interval) int {
+	slices.SortFunc(all, func(a, b safety.Interval) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Token, b.Token))
 	})
 	t.Broken = j.twins
-	if err := history.Check(judged); err != nil {
+	if err := safety.Check(judged); err != nil {
 		t.Broken = err.Error()
 	}
-	if overlaps := history.Overlaps(judged); len(overlaps) > 0 {
+	if overlaps := safety.Overlaps(judged); len(overlaps) > 0 {
 		t.Overlaps, t.Longest = len(overlaps), overlaps[0].For
 	}
 	for i := 1; i < len(all); i++ {
@@ -165,7 +165,7 @@ func (j *judge) tally() tally {
 }
 
 // excuse ends an interval where an operator removed its claim.
-func (j *judge) excuse(in history.Interval) history.Interval {
+func (j *judge) excuse(in safety.Interval) safety.Interval {
 	for _, r := range j.removals {
 		if (r.token == in.Token || r.token == 0 && r.who == in.Who) && in.From < r.to && in.To > r.from {
 			in.To = max(in.From, r.from)

@@ -16,7 +16,7 @@ func (j *judge) act(who string, token uint64, from, to, step time.Duration) {
 }
 
 func shown(token uint64, value string) driver.Line {
-	return driver.Line{Holder: &driver.Standing{Token: token, Value: []byte(value)}}
+	return driver.Line{Holder: &driver.Entry{Token: token, Value: []byte(value)}}
 }
 
 // sound is a record in which the promise holds.

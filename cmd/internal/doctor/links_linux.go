@@ -19,10 +19,10 @@ var errElsewhere = errors.New("its servers tell clients other addresses to go to
 
 // reach returns the store's URL as candidates use it, and their configuration but for the identity. With TLS a proxy is at another address than
 // the certificate says, so a name is sought that every server's certificate has.
-func (a *arena) reach(ctx context.Context) (storeURL, Conf, error) {
-	conf := Conf{Store: a.o.URL, Endpoint: a.o.Endpoint, Name: a.name, TTL: a.o.TTL}
-	u, ok := splitURL(a.o.URL)
-	if a.o.Endpoint != "" || !ok || open.DefaultPort(u.scheme) == "" || u.hosts[0] == "" {
+func (r *run) reach(ctx context.Context) (storeURL, Conf, error) {
+	conf := Conf{Store: r.o.URL, Endpoint: r.o.Endpoint, Name: r.name, TTL: r.o.TTL}
+	u, ok := splitURL(r.o.URL)
+	if r.o.Endpoint != "" || !ok || open.DefaultPort(u.scheme) == "" || u.hosts[0] == "" {
 		return u, conf, errNoNetwork
 	}
 	query, err := url.ParseQuery(u.query)
@@ -41,7 +41,7 @@ func (a *arena) reach(ctx context.Context) (storeURL, Conf, error) {
 		query.Set("server-name", name)
 		named := u
 		named.query = query.Encode()
-		if a.accepted(ctx, named) {
+		if r.accepted(ctx, named) {
 			return named, conf, nil
 		}
 	}
@@ -60,7 +60,7 @@ func names(u storeURL) []string {
 }
 
 // accepted reports whether each server answers through a proxy under u's name.
-func (a *arena) accepted(ctx context.Context, u storeURL) bool {
+func (r *run) accepted(ctx context.Context, u storeURL) bool {
 	for i := range u.hosts {
 		l, err := proxy.Listen(u.addr(i))
 		if err != nil {

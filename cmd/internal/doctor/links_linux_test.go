@@ -19,9 +19,9 @@ import (
 )
 
 func TestWhereNoNameFitsAllServersTheLinksAreLeftOut(t *testing.T) {
-	a := &arena{name: "n", o: Torture{URL: "etcds://127.0.0.1:1,127.0.0.2:1"}}
+	r := &run{name: "n", o: Torture{URL: "etcds://127.0.0.1:1,127.0.0.2:1"}}
 	begun := time.Now()
-	if _, _, err := a.reach(t.Context()); !errors.Is(err, errNames) {
+	if _, _, err := r.reach(t.Context()); !errors.Is(err, errNames) {
 		t.Errorf("got %v, want %v", err, errNames)
 	}
 	if took := time.Since(begun); took > 20*time.Second {
@@ -29,8 +29,8 @@ func TestWhereNoNameFitsAllServersTheLinksAreLeftOut(t *testing.T) {
 	}
 	for url, want := range map[string]error{"embedded:/x": errNoNetwork, "etcd://a,b": nil, "etcds://a,b?server-name=c": nil,
 		"postgres:///x?host=/run": errNoNetwork, "postgres://a/b": nil, "postgres://a/b?sslmode=verify-full": errNames, "redis://a,b?cluster=true": errElsewhere, "zk://a,b,c": nil} {
-		a.o.URL = url
-		if u, conf, err := a.reach(t.Context()); !errors.Is(err, want) || conf.Name != "n" || err == nil && u.String() != url {
+		r.o.URL = url
+		if u, conf, err := r.reach(t.Context()); !errors.Is(err, want) || conf.Name != "n" || err == nil && u.String() != url {
 			t.Errorf("%s: %q, %+v, %v", url, u.String(), conf, err)
 		}
 	}
@@ -50,8 +50,8 @@ func TestANameThatTheCertificateHasIsFound(t *testing.T) {
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &arena{o: Torture{URL: "etcds://" + elsewhere(t, srv.Addr()) + "?ca=" + ca}}
-	u, _, err := a.reach(t.Context())
+	r := &run{o: Torture{URL: "etcds://" + elsewhere(t, srv.Addr()) + "?ca=" + ca}}
+	u, _, err := r.reach(t.Context())
 	if err != nil || !strings.Contains(u.query, "server-name=") {
 		t.Fatalf("%q, %v, want a name", u.query, err)
 	}

@@ -14,7 +14,7 @@ import (
 const tripsLimit = 1500 * time.Millisecond
 
 // trips measures how long the store takes for what a session does.
-func (p *patient) trips(ctx context.Context) []Check {
+func (p *examination) trips(ctx context.Context) []Check {
 	l, done, err := p.grant(ctx, min(max(p.o.TTL, 10*time.Second), ceiling(p.st.Caps())))
 	if err != nil {
 		return []Check{failed(Check{Topic: "round trips"}, err)}
@@ -59,7 +59,7 @@ func claim(ctx context.Context, l driver.Lease, name string) (driver.Place, erro
 
 // trip measures one kind of round trip. One renewal may take a tenth of the ttl, and with the defaults two may fail: that is what
 // it is judged by.
-func (p *patient) trip(ctx context.Context, what string, do func(context.Context) error) Check {
+func (p *examination) trip(ctx context.Context, what string, do func(context.Context) error) Check {
 	c := Check{Topic: what, Level: driver.Fine}
 	limit := p.o.TTL / 10
 	took, err := measure(ctx, p.o.Tries, do)
@@ -94,7 +94,7 @@ func measure(ctx context.Context, n int, do func(context.Context) error) (took [
 }
 
 // pushed measures how long after a change an observer hears of it.
-func (p *patient) pushed(ctx context.Context, l driver.Lease, held driver.Place) Check {
+func (p *examination) pushed(ctx context.Context, l driver.Lease, held driver.Place) Check {
 	c := Check{Topic: "news of a change", Level: driver.Fine}
 	ctx, cancel := context.WithTimeout(ctx, 2*tripsLimit)
 	defer cancel()

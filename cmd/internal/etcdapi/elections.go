@@ -186,7 +186,7 @@ func (e *elections) Leader(ctx context.Context, r *epb.LeaderRequest) (*epb.Lead
 // Observe streams the leader and what it proclaims. While the store does not answer it is silent; it ends only with the client, or when the store refuses.
 func (e *elections) Observe(r *epb.LeaderRequest, stream epb.Election_ObserveServer) error {
 	ctx := stream.Context()
-	var last primacy.Standing
+	var last primacy.Entry
 	for st, err := range e.s.reader.Election(string(r.Name)).Observe(ctx) {
 		switch final := statusOf(ctx, err); {
 		case err != nil && status.Code(final) == codes.Unavailable:
@@ -212,7 +212,7 @@ func (s *Server) told(st primacy.State) *epb.LeaderResponse {
 }
 
 // leaseOf returns the lease of who leads: that of a client of etcd's, here or in another process, or a number made of the store's own.
-func leaseOf(who primacy.Standing) int64 {
+func leaseOf(who primacy.Entry) int64 {
 	if hex, _, ok := strings.Cut(strings.TrimPrefix(who.ID, "etcd-"), "@"); ok && strings.HasPrefix(who.ID, "etcd-") {
 		if id, err := strconv.ParseInt(hex, 16, 64); err == nil {
 			return id

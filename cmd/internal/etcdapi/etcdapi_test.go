@@ -224,9 +224,9 @@ func FuzzKey(f *testing.F) {
 			t.Errorf("%q, %x: %q, %x, %v", name, lease, n, l, ok)
 		}
 		split(any)
-		if got := leaseOf(primacy.Standing{ID: owner(lease, name)}); got != lease {
+		if got := leaseOf(primacy.Entry{ID: owner(lease, name)}); got != lease {
 			t.Errorf("%x: %x", lease, got)
 		}
-		leaseOf(primacy.Standing{ID: name, Lease: string(any)})
+		leaseOf(primacy.Entry{ID: name, Lease: string(any)})
 	})
 }

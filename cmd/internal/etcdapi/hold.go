@@ -120,7 +120,7 @@ func (l *lease) stand(name string, value []byte) (*hold, error) {
 
 // live is the claim's life: it stands, leads until ctx ends, and is given up. A term that ends before that ends the lease.
 func (h *hold) live(ctx context.Context, value []byte) {
-	t, err := h.l.session.Election(h.name).Campaign(ctx, value)
+	t, err := h.l.session.Election(h.name).Campaign(ctx, &primacy.CampaignOptions{Value: value})
 	h.term.Store(t)
 	h.err = err
 	close(h.won)

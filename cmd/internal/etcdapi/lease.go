@@ -42,7 +42,7 @@ func (l *lease) slack() time.Duration { return l.ttl / 10 }
 
 // newLease returns a lease whose session has one in the store. The client's ttl begins with the answer.
 func newLease(ctx context.Context, o *Server, id int64, ttl time.Duration) (*lease, error) {
-	session, err := primacy.NewSession(o.store, primacy.Options{
+	session, err := primacy.NewSession(o.store, &primacy.Options{
 		ID:  owner(id, o.o.ID),
 		TTL: o.storeTTL(ttl), RenewEvery: ttl / 5,
 		Overrun: primacy.OverrunWait, // what a client does cannot be ended by ending this process

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy"
-	"github.com/primacy-go/primacy/drivertest"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/memstore"
 )
 
@@ -120,7 +120,7 @@ func TestWhatIsLostEndsTheLease(t *testing.T) {
 func TestWhoIsAskedToResignIsTold(t *testing.T) {
 	t.Parallel()
 	c, store := ours(t)
-	s, err := primacy.NewSession(store, primacy.Options{})
+	s, err := primacy.NewSession(store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestWhoIsAskedToResignIsTold(t *testing.T) {
 	answered := time.Now()
 	k := c.win(a, "x", "1")
 	ctx := c.ctx(10 * time.Second)
-	if token, err := s.Election("x").Ask(ctx, "maintenance"); err != nil || int64(token) != k.Rev {
+	if token, err := s.Election("x").Ask(ctx, primacy.Request{Reason: "maintenance"}); err != nil || int64(token) != k.Rev {
 		t.Fatal(token, err)
 	}
 	eventually(t, time.Second, "ttl 0", func() bool { return c.beat(a) == 0 })

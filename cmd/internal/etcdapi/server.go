@@ -81,7 +81,7 @@ func New(store driver.Store, o Options) (*Server, error) {
 	case most < minTTL:
 		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's clients", store.Caps().Store, store.Caps().MaxTTL)
 	}
-	reader, err := primacy.NewSession(store, primacy.Options{ID: o.ID, TTL: max(primacy.DefaultTTL, store.Caps().MinTTL), Logger: o.Logger})
+	reader, err := primacy.NewSession(store, &primacy.Options{ID: o.ID, TTL: max(primacy.DefaultTTL, store.Caps().MinTTL), Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // fleet has candidates who resign when they are asked, but for those that are deaf.
 func fleet(t *testing.T, st *memstore.Store, name string, ids ...string) {
 	for _, id := range ids {
-		s, err := primacy.NewSession(st, primacy.Options{ID: id})
+		s, err := primacy.NewSession(st, &primacy.Options{ID: id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func fleet(t *testing.T, st *memstore.Store, name string, ids ...string) {
 func TestOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{})
-		s, err := primacy.NewSession(st, primacy.Options{ID: "operator"})
+		s, err := primacy.NewSession(st, &primacy.Options{ID: "operator"})
 		if err != nil {
 			t.Fatal(err)
 		}

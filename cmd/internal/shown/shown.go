@@ -9,8 +9,8 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// Standing is a candidate.
-type Standing struct {
+// Entry is a candidate.
+type Entry struct {
 	ID    string        `json:"id"`
 	Token primacy.Token `json:"token"`
 	Held  bool          `json:"held"`            // it leads, or holds the lock, alone or beside others
@@ -22,30 +22,30 @@ type Standing struct {
 
 // State is a line as it was read.
 type State struct {
-	Name     string     `json:"name"`
-	Leader   *Standing  `json:"leader"`
-	Waiting  []Standing `json:"waiting"`
-	Revision string     `json:"revision"`
-	AsOf     time.Time  `json:"as_of"`
+	Name     string    `json:"name"`
+	Leader   *Entry    `json:"leader"`
+	Waiting  []Entry   `json:"waiting"`
+	Revision string    `json:"revision"`
+	AsOf     time.Time `json:"as_of"`
 }
 
 // StateOf returns st as it is shown.
 func StateOf(st primacy.State) State {
-	j := State{Name: st.Name, Waiting: []Standing{}, Revision: strconv.FormatUint(st.Revision, 10), AsOf: st.AsOf.UTC()}
+	j := State{Name: st.Name, Waiting: []Entry{}, Revision: strconv.FormatUint(st.Revision, 10), AsOf: st.AsOf.UTC()}
 	if st.Leader != nil {
-		l := StandingOf(*st.Leader)
+		l := EntryOf(*st.Leader)
 		l.Held = true
 		j.Leader = &l
 	}
 	for _, w := range st.Waiting {
-		j.Waiting = append(j.Waiting, StandingOf(w))
+		j.Waiting = append(j.Waiting, EntryOf(w))
 	}
 	return j
 }
 
-// StandingOf returns s as it is shown.
-func StandingOf(s primacy.Standing) Standing {
-	j := Standing{ID: s.ID, Token: s.Token, Held: s.Held, Value: Text(string(s.Value)), Lease: s.Lease, Note: s.Note}
+// EntryOf returns s as it is shown.
+func EntryOf(s primacy.Entry) Entry {
+	j := Entry{ID: s.ID, Token: s.Token, Held: s.Held, Value: Text(string(s.Value)), Lease: s.Lease, Note: s.Note}
 	switch {
 	case s.Slots < 0:
 		j.Slots = "unlimited"

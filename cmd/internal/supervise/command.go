@@ -15,7 +15,7 @@ import (
 // GuardianArg is the first argument of a process that must call [GuardianMain] and nothing else.
 const GuardianArg = "__guardian"
 
-// What Start can fail with, to be told apart with errors.Is. Any other error is our own failure.
+// Errors of Start, for errors.Is. Any other error is a failure of this package.
 var (
 	ErrNotFound      = errors.New("command not found")      // a shell would exit 127
 	ErrNotExecutable = errors.New("command not executable") // a shell would exit 126
@@ -28,17 +28,23 @@ type Command struct {
 	Env  []string // the whole environment; nothing is added, and nil is an empty one
 	Dir  string   // working directory; empty: this process's
 
-	Stdin, Stdout, Stderr *os.File // nil: this process's own. A terminal on Stdin is handed to the command
+	// Stdin, Stdout and Stderr are this process's own where nil. If Stdin is a terminal, the
+	// command becomes its foreground group.
+	Stdin, Stdout, Stderr *os.File
 
 	Deadline   time.Duration  // on the boot clock (internal/boottime): by then nothing of the command is left
-	Grace      time.Duration  // between the stop signal and SIGKILL; must fit before Deadline. Default 5 s
-	Margin     time.Duration  // SIGKILL goes out this long before Deadline. Default: a twentieth of the time left, ≤ 100 ms
+	Grace      time.Duration  // from the stop signal to SIGKILL; must fit before Deadline. Default 5 s
+	Margin     time.Duration  // SIGKILL is sent so long before Deadline. Default: time left / 20, ≤ 100 ms
 	StopSignal syscall.Signal // default SIGTERM
 
-	Will *Will // nil: there is nothing to do for this process when it died
+	// LastAction is what the guardian does for this process when this process has died; nil:
+	// nothing.
+	LastAction *LastAction
 
-	// Apart is a command that is no part of the job whose shell may stop it (^Z): one that runs beside another, a hook. Give it no terminal.
-	Apart bool
+	// NoJobControl is for a command that runs beside another one, such as a hook: ^Z and fg of this
+	// process's shell do not reach it, and this process does not stop with it. Its Stdin must not
+	// be a terminal.
+	NoJobControl bool
 }
 
 // By says what ended a command.
@@ -46,17 +52,17 @@ type By string
 
 const (
 	Exited       By = "exited"        // it ended by itself, or by a signal that was forwarded
-	Stopped      By = "stopped"       // Process.Stop
+	Stopped      By = "stopped"       // Process.Stop, or the supervisor died
 	Deadline     By = "deadline"      // the deadline was not extended in time
-	GuardianLost By = "guardian-lost" // the guardian was killed or hung, and the supervisor killed everything
+	GuardianLost By = "guardian-lost" // the guardian was killed or frozen, and the supervisor killed everything
 )
 
 // Status is how a command ended. Everything it started is gone too.
 type Status struct {
-	Code    int           // as a shell tells it: the exit status, or 128+n for signal n
+	Code    int           // the exit status as a shell shows it: 128+n for signal n
 	By      By            // the first cause
 	Killed  bool          // SIGKILL was needed for the command itself
-	Overrun time.Duration // how long after the deadline the last of its processes was still there; 0 is what must be
+	Overrun time.Duration // how long after the deadline the last process was still there; must be 0
 }
 
 // DefaultGrace is the time between the stop signal and SIGKILL when Command.Grace is 0.
@@ -65,8 +71,8 @@ const DefaultGrace = 5 * time.Second
 // maxMargin bounds the default margin: a kill takes a few milliseconds however long the lease is.
 const maxMargin = 100 * time.Millisecond
 
-// resolve returns c with its defaults filled in and the absolute path of its executable. It is called before anything
-// is started, so a misspelt command fails at once and not after an election.
+// resolve returns c with its defaults filled in, and the absolute path of its executable. Start
+// calls it before it starts anything.
 func (c Command) resolve(now time.Duration) (Command, string, error) {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
@@ -81,11 +87,12 @@ func (c Command) resolve(now time.Duration) (Command, string, error) {
 	if c.Grace < 0 || c.Margin < 0 {
 		return c, "", fmt.Errorf("grace %v or margin %v is negative: give a duration ≥ 0", c.Grace, c.Margin)
 	}
-	// Without this the command would be told to stop in the moment it starts.
+	// Without this the command would get its stop signal in the moment it starts.
 	if left <= c.Grace || left <= c.Margin {
-		return c, "", fmt.Errorf("%w: %v left, grace %v, margin %v: extend first, or give a shorter grace", ErrTooLate, left, c.Grace, c.Margin)
+		return c, "", fmt.Errorf("%w: %v left, grace %v, margin %v: extend first, or give a shorter grace",
+			ErrTooLate, left, c.Grace, c.Margin)
 	}
-	path, err := lookPath(c.Args)
+	path, err := LookPath(c.Args)
 	if err != nil {
 		return c, "", err
 	}
@@ -100,11 +107,10 @@ func (c Command) resolve(now time.Duration) (Command, string, error) {
 	return c, path, nil
 }
 
-// LookPath returns the absolute path of the executable that args[0] names, or [ErrNotFound] or [ErrNotExecutable]
-// with the name. Start does it too; a caller that stands for election first asks here first.
-func LookPath(args []string) (string, error) { return lookPath(args) }
-
-func lookPath(args []string) (string, error) {
+// LookPath returns the absolute path of the executable that args[0] names, or [ErrNotFound] or
+// [ErrNotExecutable] with the name. A caller that must first win an election calls it before that,
+// so that a misspelt command fails at once.
+func LookPath(args []string) (string, error) {
 	if len(args) == 0 || args[0] == "" {
 		return "", fmt.Errorf("%w: no command was given", ErrNotFound)
 	}
@@ -121,8 +127,9 @@ func lookPath(args []string) (string, error) {
 	return "", fmt.Errorf("%w: %s", ErrNotExecutable, name)
 }
 
-// inPath says whether a file of that name stands in PATH at all: exec.LookPath says "not found" of a file that is only
-// not executable, and 127 would then send the user looking in the wrong place.
+// inPath says whether PATH has a file of that name at all. exec.LookPath says "not found" also of a
+// file that is only not executable, and the exit code 127 would send the user looking in the wrong
+// place.
 func inPath(name string) bool {
 	if strings.ContainsRune(name, filepath.Separator) {
 		return false

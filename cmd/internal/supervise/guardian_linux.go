@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -17,51 +18,59 @@ import (
 // ordersFD is where the guardian finds its end of the socket.
 const ordersFD = 3
 
-// guardian is the process between the supervisor and the command. One thread, one loop: after every wake-up it first
-// takes in all that has happened and only then looks at the clock, so a deadline that was extended while it was
-// frozen counts, and one that was not is noticed before anything else is done.
+// guardian is the state of a guardian process: one thread, one loop. After every wake-up the loop
+// first takes in all that has happened and only then looks at the clock. So a deadline that was
+// extended while the guardian was frozen counts, and one that was not extended is noticed before
+// anything else is done.
 type guardian struct {
-	inbox       inbox // orders
-	timer, wake int   // descriptors: boot timer, eventfd that says SIGCHLD
-	alone       bool  // the supervisor is gone
-	done        bool
+	orders     lineReader // closed: the supervisor is dead, or will never send anything again
+	timer      int        // descriptor of a timer on the boot clock
+	childEvent int        // eventfd, set after each SIGCHLD
+	exit       bool       // the loop ends
 
+	// From the start order on.
 	command  startOrder
-	terminal *terminal
+	terminal *terminal // nil: the command's standard input is not our terminal
 	plan     plan
-	by       By // why it ends; the first reason counts
-	pid      int
-	ended    bool // the command is a zombie. It stays one to the end: as long as it is not reaped, its group number is nobody else's
-	reaped   bool
-	wait     syscall.WaitStatus
-	asked    bool // what it left behind was told to stop
-	passes   int  // of killing
-	over     bool // nothing is left of it
-	estate   estate
+	pid      int // the command's; 0: not started
+	last     lastAction
+
+	// The way to the end, in this order.
+	cause By // the first one
+	// exited: the command is a zombie. It is reaped last: until then the kernel gives the number of
+	// its group to no other.
+	exited           bool
+	stoppedRemaining bool // what the command left behind was sent the stop signal
+	killRounds       int
+	reaped           bool
+	wait             syscall.WaitStatus // valid once reaped
+	gone             bool               // nothing of the tree is left, and that is reported
 }
 
-// GuardianMain is the whole life of a guardian process. It does not return. Execute carries out what [Command].Will says; nil: there are none.
-func GuardianMain(execute Executor) {
-	// PDEATHSIG is sent when the THREAD that forked ends: a thread of the Go runtime that went away would kill the command.
+// GuardianMain is the whole life of a guardian process. It does not return. handler carries out
+// what [Command].LastAction says; nil: nothing does.
+func GuardianMain(handler OrphanHandler) {
+	// PDEATHSIG is sent when the THREAD that forked ends. Were that a thread of the Go runtime, its
+	// end would kill the command.
 	runtime.LockOSThread()
 	g, err := newGuardian()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "primacy: guardian:", err)
 		os.Exit(125)
 	}
-	g.estate.execute = execute
-	for !g.done {
+	g.last.handler = handler
+	for !g.exit {
 		g.sleep()
-		for _, o := range g.read() {
+		for _, o := range g.readOrders() {
 			g.obey(o)
 		}
 		switch {
 		case g.pid == 0:
-			g.done = g.done || g.alone
-		case g.over:
-			g.afterwards(boottime.Now())
+			g.exit = g.exit || g.orders.closed
+		case g.gone:
+			g.afterGone(boottime.Now())
 		default:
-			g.look()
+			g.observe()
 			g.act(boottime.Now())
 		}
 	}
@@ -72,10 +81,10 @@ func newGuardian() (*guardian, error) {
 	if _, err := unix.GetsockoptInt(ordersFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
 		return nil, errors.New("this is started by primacy itself, not by hand")
 	}
-	// Caught and thrown away, not ignored: ignored ones would be inherited by the command.
+	// Every signal is caught and dropped. If it were ignored, the command would inherit that.
 	signal.Notify(make(chan os.Signal, 1))
-	g := &guardian{inbox: inbox{fd: ordersFD}}
-	g.closeOthers()
+	g := &guardian{orders: lineReader{fd: ordersFD}}
+	closeInherited()
 	unix.CloseOnExec(ordersFD)
 	_ = os.WriteFile("/proc/self/comm", []byte("primacy-guard"), 0) // for ps only
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -88,22 +97,23 @@ func newGuardian() (*guardian, error) {
 	if g.timer, err = newTimer(); err != nil {
 		return nil, err
 	}
-	if g.wake, err = newBell(); err != nil {
+	if g.childEvent, err = newEvent(); err != nil {
 		return nil, err
 	}
 	children := make(chan os.Signal, 1) // one is enough: it says "look", not how often
 	signal.Notify(children, unix.SIGCHLD)
 	go func() {
 		for range children {
-			ring(g.wake)
+			setEvent(g.childEvent)
 		}
 	}()
 	return g, nil
 }
 
-// closeOthers closes what was inherited by accident (a lock file, the end of a shell's pipe): held open here it would
-// outlive its use, and passed on it would be the command's. What the Go runtime opened is close-on-exec.
-func (g *guardian) closeOthers() {
+// closeInherited closes what the guardian inherited by accident: a lock file, an end of a shell's
+// pipe. Open here such a file would outlive its use, and the command would inherit it too. What the
+// Go runtime has opened is close-on-exec.
+func closeInherited() {
 	for _, fd := range openFDs() {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if fd > 2 && fd != ordersFD && err == nil && flags&unix.FD_CLOEXEC == 0 {
@@ -112,43 +122,55 @@ func (g *guardian) closeOthers() {
 	}
 }
 
-// sleep returns when something happened or is due.
+// openFDs returns the descriptors of this process.
+func openFDs() []int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	var fds []int
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// sleep returns when something has happened or is due.
 func (g *guardian) sleep() {
 	timeout := -1
 	switch {
-	case g.over:
+	case g.gone:
 		_ = setTimer(g.timer, g.plan.deadline)
-	case g.passes > 100: // it hangs in the kernel, or we may not kill it: no use in spinning
+	case g.killRounds > 100: // a process hangs in the kernel, or we may not kill it: do not spin
 		timeout = 20
-	case g.passes > 0:
+	case g.killRounds > 0:
 		timeout = 2
 	case g.pid != 0:
 		_ = setTimer(g.timer, g.plan.next())
 	}
-	if g.alone { // its end of file would wake us for ever
-		await(timeout, g.timer, g.wake)
+	if g.orders.closed { // a closed socket can always be read, and would wake us without end
+		poll(timeout, g.timer, g.childEvent)
 	} else {
-		await(timeout, g.timer, g.wake, ordersFD)
+		poll(timeout, g.timer, g.childEvent, ordersFD)
 	}
 }
 
-// read returns every order that has arrived. One that makes no sense counts as the supervisor's end.
-func (g *guardian) read() []order {
+// readOrders returns every order that has arrived. A line that is no order counts as the
+// supervisor's end: what it meant is unknown, so the command is stopped.
+func (g *guardian) readOrders() []order {
 	var orders []order
-	for _, line := range g.inbox.read() {
+	for _, line := range g.orders.read() {
 		var o order
 		if json.Unmarshal(line, &o) != nil {
-			g.inbox.closed = true
+			g.orders.closed = true
 			break
 		}
 		orders = append(orders, o)
 	}
-	g.alone = g.inbox.closed
 	return orders
 }
 
-// report sends a report. Never blocks: a supervisor that is frozen must not freeze us. The few lines of a command's life
-// fit the socket's buffer, and if the supervisor is dead nobody needs them.
+// report sends a report. It never blocks: a supervisor that is frozen must not freeze the guardian.
+// The few lines of a command's life fit the socket's buffer, and a dead supervisor needs none.
 func (g *guardian) report(r report) {
 	if line, err := json.Marshal(r); err == nil {
 		_ = unix.Send(ordersFD, append(line, '\n'), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
@@ -156,16 +178,19 @@ func (g *guardian) report(r report) {
 }
 
 func (g *guardian) obey(o order) {
+	if g.pid == 0 {
+		if o.Start != nil {
+			g.start(*o.Start)
+		}
+		return
+	}
 	switch {
-	case o.Start != nil && g.pid == 0:
-		g.start(*o.Start)
-	case g.pid == 0:
 	case o.Deadline != 0:
 		g.plan.extend(o.Deadline)
 	case o.Signal != 0:
-		g.signal(o.Signal)
+		g.signalGroup(o.Signal)
 	case o.Stop != nil:
-		g.tell(Stopped, *o.Stop)
+		g.stop(Stopped, *o.Stop)
 	}
 }
 
@@ -176,7 +201,7 @@ func (g *guardian) start(c startOrder) {
 	}
 	attr := &syscall.ProcAttr{
 		Dir: c.Dir, Env: c.Env, Files: []uintptr{0, 1, 2},
-		// Ctty is our number of it, and the child's too.
+		// Ctty is a descriptor: standard input, in this process and in the command.
 		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: c.Foreground, Ctty: 0, Pdeathsig: syscall.SIGKILL},
 	}
 	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3); err == nil {
@@ -186,10 +211,10 @@ func (g *guardian) start(c startOrder) {
 	}
 	g.command = c
 	g.plan = plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin}
-	// The order may have lain in the socket while the machine stood still.
+	// The order may have been in the socket while the machine stood still.
 	if now := boottime.Now(); now >= g.plan.next() {
 		g.report(report{Failed: &failReport{TooLate: true, Text: "the guardian came to start it too late"}})
-		g.done = true
+		g.exit = true
 		return
 	}
 	pid, err := syscall.ForkExec(c.Path, c.Args, attr)
@@ -197,19 +222,20 @@ func (g *guardian) start(c startOrder) {
 		f := &failReport{Text: err.Error()}
 		errors.As(err, &f.Errno)
 		g.report(report{Failed: f})
-		g.done = true
+		g.exit = true
 		return
 	}
 	g.pid = pid
-	if c.Will != nil && g.estate.execute != nil {
-		g.estate.will, g.estate.messages = c.Will, newMessages(2)
+	if c.LastAction != nil && g.last.handler != nil {
+		g.last.action, g.last.stderr = c.LastAction, newStderrCopy(2)
 	}
-	g.letGo()
+	releaseFiles()
 	g.report(report{Started: pid})
 }
 
-// letGo closes what belongs to the command alone: a pipeline ends when the last writer is gone, and we are none.
-func (g *guardian) letGo() {
+// releaseFiles closes the guardian's copies of what belongs to the command: whoever reads a pipe of
+// the command waits until the last process that could write to it has closed it.
+func releaseFiles() {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	for fd := 0; fd <= 2; fd++ {
 		if err != nil || unix.Dup3(null, fd, 0) != nil {
@@ -219,92 +245,96 @@ func (g *guardian) letGo() {
 	if err == nil {
 		unix.Close(null)
 	}
-	_ = unix.Chdir("/") // or no file system could be unmounted that the command has left
+	_ = unix.Chdir("/") // in any other directory we would keep its file system from being unmounted
 }
 
-// look takes in what happened to the children.
-func (g *guardian) look() {
-	if !g.ended {
-		// WNOWAIT: seen, but not reaped.
-		g.ended = g.happened(unix.WEXITED | unix.WNOWAIT)
+// observe takes in what happened to the children.
+func (g *guardian) observe() {
+	if !g.exited {
+		g.exited = g.commandChanged(unix.WEXITED | unix.WNOWAIT) // WNOWAIT: seen, but not reaped
 	}
-	if !g.ended && g.happened(unix.WSTOPPED) {
+	if !g.exited && g.commandChanged(unix.WSTOPPED) {
 		g.report(report{Paused: true})
 	}
-	g.reapOthers()
+	g.reapOrphans()
 }
 
-// happened asks for a change of the command's state without waiting for it.
-func (g *guardian) happened(options int) bool {
+// commandChanged asks for a change of the command's state without waiting for it.
+func (g *guardian) commandChanged(options int) bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, g.pid, &info, options|unix.WNOHANG, nil)
 	return err == nil && info.Signo != 0
 }
 
-// reapOthers reaps the orphans that fell to us and returns how many still run.
-func (g *guardian) reapOthers() int {
-	running := 0
-	for _, child := range newCensus()(os.Getpid()) {
+// reapOrphans reaps the dead among our children, but for the command, and returns how many live.
+func (g *guardian) reapOrphans() int {
+	living := 0
+	for _, child := range newChildLister()(os.Getpid()) {
 		if child == g.pid {
 			continue
 		}
 		if pid, err := unix.Wait4(child, nil, unix.WNOHANG|unix.WALL, nil); err == nil && pid == 0 {
-			running++
+			living++
 		}
 	}
-	return running
+	return living
 }
 
 // act does what is due at now.
 func (g *guardian) act(now time.Duration) {
-	if now >= g.plan.killAt() { // before the command can be found dead: the supervisor kills too if we are late
-		g.because(Deadline)
+	// Before the command is looked for: when this guardian is late, the supervisor kills the
+	// command, and that end must be put down to the deadline too.
+	if now >= g.plan.killAt() {
+		g.setCause(Deadline)
 	}
-	if g.gone() {
-		g.finish(now)
+	if g.nothingLeft() {
+		g.reportGone(now)
+		g.afterGone(now)
 		return
 	}
-	if g.ended && !g.asked {
-		g.askOthers()
+	if g.exited && !g.stoppedRemaining {
+		g.stopRemaining()
 	}
-	if g.alone {
-		g.tell(Stopped, g.command.Grace)
+	if g.orders.closed {
+		g.stop(Stopped, g.command.Grace)
 	}
-	if now >= g.plan.tellAt() {
-		g.tell(Deadline, g.command.Grace)
+	if now >= g.plan.stopAt() {
+		g.stop(Deadline, g.command.Grace)
 	}
 	if now >= g.plan.killAt() {
-		g.killAll()
+		g.killRound()
 	}
 }
 
-func (g *guardian) because(by By) {
-	if g.by == "" {
-		g.by = by
+// setCause sets the cause of the end, unless there is one already.
+func (g *guardian) setCause(by By) {
+	if g.cause == "" {
+		g.cause = by
 	}
 }
 
-// tell tells the command to stop, once.
-func (g *guardian) tell(by By, grace time.Duration) {
-	if g.plan.tell(boottime.Now(), grace) {
-		g.because(by)
-		g.signal(g.command.StopSignal)
-		g.signal(unix.SIGCONT) // one that is stopped (^Z) would not hear it
+// stop sends the stop signal to the command's group. A second call can only shorten the grace.
+func (g *guardian) stop(by By, grace time.Duration) {
+	if g.plan.beginStop(boottime.Now(), grace) {
+		g.setCause(by)
+		g.signalGroup(g.command.StopSignal)
+		g.signalGroup(unix.SIGCONT) // a command that is stopped (^Z) handles no signal before it goes on
 	}
 }
 
-// askOthers tells what the command left behind to stop. Its end is the end of the tree: the claim is given up next.
-func (g *guardian) askOthers() {
-	g.asked = true
-	g.because(Exited)
-	g.plan.tell(boottime.Now(), g.command.Grace)
-	g.each(g.command.StopSignal)
-	g.each(unix.SIGCONT)
+// stopRemaining sends the stop signal to what an exited command has left behind. The end of the
+// command is the end of the tree: after it the supervisor's caller gives its right up.
+func (g *guardian) stopRemaining() {
+	g.stoppedRemaining = true
+	g.setCause(Exited)
+	g.plan.beginStop(boottime.Now(), g.command.Grace)
+	g.signalDescendants(g.command.StopSignal)
+	g.signalDescendants(unix.SIGCONT)
 }
 
-// signal signals the command's group; also the command itself, should it have gone to another group.
-func (g *guardian) signal(sig unix.Signal) {
-	if g.reaped { // the number may be another group's by now
+// signalGroup signals the command's group, or the command alone if it has gone to another group.
+func (g *guardian) signalGroup(sig unix.Signal) {
+	if g.reaped { // by now the number may be another group's
 		return
 	}
 	if unix.Kill(-g.pid, sig) != nil {
@@ -312,26 +342,26 @@ func (g *guardian) signal(sig unix.Signal) {
 	}
 }
 
-// each signals every descendant.
-func (g *guardian) each(sig unix.Signal) {
+func (g *guardian) signalDescendants(sig unix.Signal) {
 	self := os.Getpid()
-	for _, m := range descendants(self, newCensus(), nobody) {
-		m.kill(self, sig)
+	for _, d := range descendants(self, newChildLister(), nil) {
+		d.signal(self, sig)
 	}
 }
 
-// killAll kills once round. Whoever forks faster than we look is met in the next round: the loop ends only when
-// nothing is left.
-func (g *guardian) killAll() {
-	g.passes++
-	g.signal(unix.SIGKILL) // the group at one stroke: no fork slips through
-	g.each(unix.SIGKILL)
+// killRound kills all it finds, once. A process that forks between the look and the kill is found
+// in a later round: rounds end only when nothing is left.
+func (g *guardian) killRound() {
+	g.killRounds++
+	g.signalGroup(unix.SIGKILL) // the kernel kills a group as a whole: a fork in it cannot escape
+	g.signalDescendants(unix.SIGKILL)
 }
 
-// gone says whether nothing is left, and reaps the command then. Every process below us is a child of ours or has an
-// ancestor that is, so "no child" from wait4 is certain, where a look into /proc is not.
-func (g *guardian) gone() bool {
-	if !g.ended || (!g.reaped && g.reapOthers() > 0) {
+// nothingLeft says whether nothing of the tree is left. It reaps the command when the command is
+// the last one. Every process below us is a child of ours or has an ancestor that is, so "no child"
+// from wait4 is certain, where a look into /proc is not.
+func (g *guardian) nothingLeft() bool {
+	if !g.exited || !g.reaped && g.reapOrphans() > 0 {
 		return false
 	}
 	if !g.reaped {
@@ -351,14 +381,46 @@ func (g *guardian) gone() bool {
 	}
 }
 
-func (g *guardian) finish(now time.Duration) {
-	g.because(Exited)
-	killed := g.by != Exited && g.wait.Signaled() && g.wait.Signal() == syscall.SIGKILL
-	if g.alone && g.terminal != nil { // else the supervisor does it
-		g.terminal.take(g.pid)
+// reportGone reports that nothing of the tree is left, and sets gone.
+func (g *guardian) reportGone(now time.Duration) {
+	g.setCause(Exited)
+	killed := g.cause != Exited && g.wait.Signaled() && g.wait.Signal() == syscall.SIGKILL
+	if g.orders.closed && g.terminal != nil { // else the supervisor does it
+		g.terminal.takeFrom(g.pid)
 		g.terminal.restore()
 	}
-	g.report(report{Gone: &goneReport{Wait: g.wait, By: g.by, Killed: killed, Overrun: max(0, now-g.plan.deadline)}})
-	g.over = true
-	g.afterwards(now)
+	overrun := max(0, now-g.plan.deadline)
+	g.report(report{Gone: &goneReport{Wait: g.wait, By: g.cause, Killed: killed, Overrun: overrun}})
+	g.gone = true
+}
+
+// afterGone says whether the guardian still waits for its supervisor to die, and runs the last
+// action if that has died. A supervisor that lives kills the guardian soon. One that was dying as
+// the command ended is dead in a moment; a frozen one may die before the deadline. At the deadline
+// the guardian exits: what the supervisor held has run out then.
+func (g *guardian) afterGone(now time.Duration) {
+	switch {
+	case g.last.action == nil:
+		g.exit = true
+	case g.orders.closed:
+		if g.supervisorDied() {
+			g.last.run()
+		}
+		g.exit = true
+	case now >= g.plan.deadline:
+		g.exit = true
+	}
+}
+
+// supervisorDied says whether the supervisor is dead. A closed socket alone does not show that: a
+// supervisor with a fault may have closed it and live. The kernel closes a dying process's files
+// before it gives the children to another parent, so this waits for that, a second at most.
+func (g *guardian) supervisorDied() bool {
+	for range 1000 {
+		if unix.Getppid() != g.command.Supervisor {
+			return true
+		}
+		sleepMillisecond()
+	}
+	return false
 }

@@ -20,12 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain makes the test binary every process of these tests: guardian, supervisor, and commands that sh cannot be.
+// TestMain makes the test binary every process of these tests: guardian, supervisor, and commands
+// that sh cannot be.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case GuardianArg:
-			GuardianMain(testExecutor)
+			GuardianMain(testHandler)
 		case "__supervisor":
 			supervisorMain(os.Args[2])
 		case "__stamp":
@@ -92,8 +93,8 @@ func check(err error) {
 	}
 }
 
-// stampMain writes "ID TIME" to file every millisecond, deaf to SIGTERM. "tree": it first starts a child and, by a
-// double fork with setsid, a great-grandchild that do the same.
+// stampMain writes "ID TIME" to file every millisecond, deaf to SIGTERM. "tree": it first starts a
+// child and, by a double fork with setsid, a great-grandchild that do the same.
 func stampMain(file, id string, args []string) {
 	signal.Ignore(unix.SIGTERM, unix.SIGHUP)
 	if slices.Contains(args, "tree") {
@@ -125,8 +126,8 @@ func self() string {
 	return exe
 }
 
-// newSupervisor returns a Supervisor in the test's own process, and at the end of the test checks that it left neither
-// a process nor a descriptor behind.
+// newSupervisor returns a Supervisor in the test's own process, and at the end of the test checks
+// that it left neither a process nor a descriptor behind.
 func newSupervisor(t *testing.T) *Supervisor {
 	t.Helper()
 	s, err := New()
@@ -157,7 +158,8 @@ func wantNobodyLeft(t *testing.T) {
 	})
 }
 
-// eventually polls for a condition. Nothing in these tests sleeps in the hope that something has happened.
+// eventually polls for a condition. Nothing in these tests sleeps in the hope that something has
+// happened.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -171,12 +173,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // whoIsThere describes every process below pid, for a test that failed.
 func whoIsThere(pid int) string {
 	var b strings.Builder
-	for _, m := range descendants(pid, snapshot(), nobody) {
+	for _, m := range descendants(pid, snapshot(), nil) {
 		s, _ := readStat(m.pid)
 		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", m.pid))
 		where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", m.pid))
 		group, _ := unix.Getpgid(m.pid)
-		fmt.Fprintf(&b, "\n%d parent %d group %d state %c in %s: %.80q", m.pid, s.parent, group, max(s.state, ' '), where, args)
+		fmt.Fprintf(&b, "\n%d parent %d group %d state %c in %s: %.80q",
+			m.pid, s.parent, group, max(s.state, ' '), where, args)
 	}
 	return b.String()
 }
@@ -253,8 +256,8 @@ func stamps(t *testing.T, file string) map[string]time.Duration {
 	return last
 }
 
-// tree is a running command with a child and a great-grandchild that has escaped into a session of its own; all three
-// write stamps and are deaf to SIGTERM.
+// tree is a running command with a child and a great-grandchild that has escaped into a session of
+// its own; all three write stamps and are deaf to SIGTERM.
 func tree(t *testing.T, left time.Duration) (Command, string) {
 	file := filepath.Join(t.TempDir(), "stamps")
 	return Command{
@@ -270,7 +273,8 @@ func waitTree(t *testing.T, file string) {
 	eventually(t, "three processes that stamp", func() bool { return len(stamps(t, file)) == 3 })
 }
 
-// wantDeadBy fails unless every process of the tree stopped stamping before the deadline, and has stopped for good.
+// wantDeadBy fails unless every process of the tree stopped stamping before the deadline, and has
+// stopped for good.
 func wantDeadBy(t *testing.T, file string, deadline time.Duration) {
 	t.Helper()
 	eventually(t, "the deadline", func() bool { return boottime.Now() > deadline+50*time.Millisecond })

@@ -16,11 +16,12 @@ func TestPlan(t *testing.T) {
 		{"untouched", func(p *plan) {}, 95 * s, 99 * s},
 		{"extended", func(p *plan) { p.extend(110 * s) }, 105 * s, 109 * s},
 		{"never back", func(p *plan) { p.extend(110 * s); p.extend(50 * s) }, 105 * s, 109 * s},
-		{"stopped early", func(p *plan) { p.tell(10*s, 5*s) }, 15 * s, 15 * s},
-		{"grace beyond the deadline", func(p *plan) { p.tell(97*s, 5*s) }, 99 * s, 99 * s},
-		{"a second telling shortens", func(p *plan) { p.tell(10*s, 30*s); p.tell(11*s, 2*s) }, 13 * s, 13 * s},
-		{"but does not lengthen", func(p *plan) { p.tell(10*s, 5*s); p.tell(11*s, 60*s) }, 15 * s, 15 * s},
-		{"a later deadline does not revive", func(p *plan) { p.tell(95*s, 5*s); p.extend(200 * s) }, 100 * s, 100 * s},
+		{"stopped early", func(p *plan) { p.beginStop(10*s, 5*s) }, 15 * s, 15 * s},
+		{"grace beyond the deadline", func(p *plan) { p.beginStop(97*s, 5*s) }, 99 * s, 99 * s},
+		{"a second stop shortens", func(p *plan) { p.beginStop(10*s, 30*s); p.beginStop(11*s, 2*s) }, 13 * s, 13 * s},
+		{"but does not lengthen", func(p *plan) { p.beginStop(10*s, 5*s); p.beginStop(11*s, 60*s) }, 15 * s, 15 * s},
+		{"a later deadline does not revive", func(p *plan) { p.beginStop(95*s, 5*s); p.extend(200 * s) },
+			100 * s, 100 * s},
 		{"grace within the margin", func(p *plan) { p.grace = 0 }, 99 * s, 99 * s},
 	} {
 		p := start

@@ -15,71 +15,72 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a command that runs under a guardian.
+// Process is a command that runs under a guardian. Its methods may be called from any goroutine of
+// the supervisor. Two goroutines of its own work for it: sendOrders and a watcher.
 type Process struct {
-	sup      *Supervisor
-	guardian *exec.Cmd
-	terminal *terminal // nil: the command's standard input is not our terminal
-	pid      int       // the command's; known when Start returns
+	// Set before the goroutines start.
+	supervisor *Supervisor
+	guardian   *exec.Cmd
+	socket     *os.File  // our end, to the guardian
+	terminal   *terminal // nil: the command's standard input is not our terminal
+	jobControl bool      // this process stops and continues with the command (^Z, fg)
 
-	socket  *os.File
-	unsent  chan struct{} // there are orders to send
-	started chan error    // what Start waits for
+	pid     int           // the command's; the watcher sets it before started
+	started chan error    // one result, for Start
+	queued  chan struct{} // wakes sendOrders: there are orders to send
 
-	// watch's own.
-	inbox  inbox
-	failed error
-	gone   *goneReport
-	asked  bool // SIGTSTP was passed on: the command stops for that, and not by hand
-	apart  bool
-
-	mu     sync.Mutex
-	plan   plan    // the supervisor's own: a little later than the guardian's, for when that one fails
-	stop   bool    // SIGTSTP came
-	cont   bool    // SIGCONT came
-	bell   int     // eventfd that wakes watch; -1 when that has ended
-	orders []order // not yet sent; deadlines wait in the plan, for only the newest counts
-	sent   time.Duration
+	mu           sync.Mutex
+	plan         plan          // kills a little later than the guardian's plan, in case the guardian fails
+	queue        []order       // to be sent; of deadlines only the newest counts, and it is in plan
+	sentDeadline time.Duration // the last one sent
+	gotTSTP      bool          // this process got SIGTSTP, which the watcher has not handled yet
+	gotCONT      bool          // the same for SIGCONT
+	event        int           // eventfd that wakes the watcher; -1 when the watcher has ended
 
 	done   chan struct{}
-	status Status // valid once done is closed
+	status Status // the watcher sets it before it closes done
 }
 
 // Start starts a command under a guardian and returns when the command runs. Errors: [ErrNotFound],
-// [ErrNotExecutable], [ErrTooLate], or what kept us from starting the guardian; nothing is left behind then.
+// [ErrNotExecutable], [ErrTooLate], or what kept us from starting the guardian; nothing is left
+// behind then.
 func (s *Supervisor) Start(c Command) (*Process, error) {
 	c, path, err := c.resolve(boottime.Now())
 	if err != nil {
 		return nil, err
 	}
 	p := &Process{
-		sup: s, started: make(chan error, 1), done: make(chan struct{}),
-		unsent: make(chan struct{}, 1), bell: -1, apart: c.Apart,
-		sent: c.Deadline, plan: plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin / 4 * 3},
+		supervisor: s, jobControl: !c.NoJobControl,
+		started: make(chan error, 1), done: make(chan struct{}), queued: make(chan struct{}, 1),
+		plan:         plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin / 4 * 3},
+		sentDeadline: c.Deadline, event: -1,
 	}
-	p.orders = []order{{Start: &startOrder{
+	start := &startOrder{
 		Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir,
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
 		StopSignal: c.StopSignal, Ignored: s.ignored, Group: unix.Getpgrp(),
-		Will: c.Will, Supervisor: os.Getpid(),
-	}}}
+		LastAction: c.LastAction, Supervisor: os.Getpid(),
+	}
+	p.queue = []order{{Start: start}}
 	in, out, errs := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
-	p.terminal, p.orders[0].Start.Foreground = openTerminal(int(in.Fd()), unix.Getpgrp())
+	p.terminal, start.Foreground = openTerminal(int(in.Fd()), unix.Getpgrp())
 	timer, err := newTimer()
 	if err != nil {
 		return nil, err
 	}
-	if p.bell, err = newBell(); err != nil {
+	if p.event, err = newEvent(); err != nil {
 		unix.Close(timer)
 		return nil, err
 	}
-	if err := p.startGuardian(in, out, errs); err != nil {
+	fd, err := p.startGuardian(in, out, errs)
+	if err != nil {
 		unix.Close(timer)
-		unix.Close(p.bell)
+		unix.Close(p.event)
 		return nil, err
 	}
-	go p.send()
-	go p.watch(timer)
+	go p.sendOrders()
+	w := &watcher{Process: p, timer: timer, reports: lineReader{fd: fd}}
+	go w.run()
 	if err := <-p.started; err != nil {
 		<-p.done
 		return nil, err
@@ -87,56 +88,64 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// startGuardian runs this executable again, from /proc/self/exe: the file may have been replaced by an upgrade.
-func (p *Process) startGuardian(in, out, errs *os.File) error {
+// startGuardian runs this executable again, from /proc/self/exe: the file may have been replaced by
+// an upgrade. It returns the descriptor of our end of the socket. Start calls it.
+func (p *Process) startGuardian(in, out, errs *os.File) (int, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("socket to the guardian: %w", err)
+		return -1, fmt.Errorf("socket to the guardian: %w", err)
 	}
-	p.inbox = inbox{fd: pair[0]}
 	p.socket = os.NewFile(uintptr(pair[0]), "guardian")
-	theirs := os.NewFile(uintptr(pair[1]), "supervisor")
-	defer theirs.Close() // held open here, it would hide the guardian's death
+	guardianEnd := os.NewFile(uintptr(pair[1]), "supervisor")
+	defer guardianEnd.Close() // open in this process too, it would hide the guardian's death
 	p.guardian = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{"primacy", GuardianArg},
-		Env:   []string{}, // the store's password is none of its business, and /proc/<pid>/environ can be read
+		// Without an environment: the store's password may be in ours, and /proc/<pid>/environ can
+		// be read.
+		Env:   []string{},
 		Stdin: in, Stdout: out, Stderr: errs,
-		ExtraFiles: []*os.File{theirs},
-		// A group of its own: ^C and a shell's signals are meant for the command. Not a session: that would lose the terminal.
+		ExtraFiles: []*os.File{guardianEnd},
+		// A group of its own: ^C and a shell's signals are meant for the command. Not a session of
+		// its own: the guardian would lose the terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
-	if err := p.sup.StartOther(p.guardian); err != nil {
+	if err := p.supervisor.StartOther(p.guardian); err != nil {
 		p.socket.Close()
-		return fmt.Errorf("start the guardian: %w", err)
+		return -1, fmt.Errorf("start the guardian: %w", err)
 	}
-	return nil
+	return pair[0], nil
 }
 
-// PID returns the command's process ID, which is also its group's. For logs: after [Process.Done] it may be another's.
+// PID returns the command's process ID, which is also its group's. For logs: after [Process.Done]
+// it may be another's.
 func (p *Process) PID() int { return p.pid }
 
-// Extend moves the deadline on. An earlier one than before changes nothing, and none revives a command that is being
-// stopped or killed already. Never blocks.
+// Extend moves the deadline on. An earlier one than before changes nothing, and none revives a
+// command that is being stopped or killed already. Never blocks.
 func (p *Process) Extend(deadline time.Duration) {
 	p.mu.Lock()
 	if boottime.Now() < p.plan.killAt() {
 		p.plan.extend(deadline)
 	}
 	p.mu.Unlock()
-	p.poke()
+	p.wake()
 }
 
-// Signal sends sig to the command's process group. Never blocks, and does nothing when the command is gone.
-func (p *Process) Signal(sig syscall.Signal) { p.order(order{Signal: sig}) }
+// Signal sends sig to the command's process group. Never blocks, and does nothing when the command
+// is gone.
+func (p *Process) Signal(sig syscall.Signal) { p.enqueue(order{Signal: sig}) }
 
-// Stop sends the stop signal now and SIGKILL after grace, or shortly before the deadline if that is earlier. It does
-// not wait: [Process.Wait] does. Calling it again can only shorten the grace; 0 kills at once.
+// Stop sends the stop signal now and SIGKILL after grace, or shortly before the deadline if that is
+// earlier. It does not wait: [Process.Wait] does. Calling it again can only shorten the grace; 0
+// kills at once.
 func (p *Process) Stop(grace time.Duration) {
 	grace = max(grace, 0)
 	p.mu.Lock()
-	p.plan.tell(boottime.Now()+time.Second, grace) // we step in if the guardian has not killed a second later
+	// The guardian sends the signals. The supervisor kills if the guardian has not done so a second
+	// after the grace.
+	p.plan.beginStop(boottime.Now()+time.Second, grace)
 	p.mu.Unlock()
-	p.order(order{Stop: &grace})
+	p.enqueue(order{Stop: &grace})
 }
 
 // Done is closed when nothing of the command is left.
@@ -148,57 +157,74 @@ func (p *Process) Wait() Status {
 	return p.status
 }
 
-func (p *Process) order(o order) {
+func (p *Process) enqueue(o order) {
 	p.mu.Lock()
-	p.orders = append(p.orders, o)
+	p.queue = append(p.queue, o)
 	p.mu.Unlock()
-	p.poke()
+	p.wake()
 }
 
-// poke wakes whoever watches and whoever sends.
-func (p *Process) poke() {
+// wake wakes the watcher and sendOrders. Whoever has changed plan, queue, gotTSTP or gotCONT calls
+// it.
+func (p *Process) wake() {
 	p.mu.Lock()
-	if p.bell >= 0 {
-		ring(p.bell)
+	if p.event >= 0 {
+		setEvent(p.event)
 	}
 	p.mu.Unlock()
 	select {
-	case p.unsent <- struct{}{}:
-	default: // there is one already
+	case p.queued <- struct{}{}:
+	default: // sendOrders will wake already
 	}
 }
 
-// send writes orders to the guardian. A frozen guardian makes the write hang and nobody else: the socket is closed
-// when it has been killed for that.
-func (p *Process) send() {
+// sendOrders writes orders to the guardian until the Process is done. Where a frozen guardian makes
+// the write block, it blocks nobody else; the watcher closes the socket after it has killed the
+// guardian for that.
+func (p *Process) sendOrders() {
 	enc := json.NewEncoder(p.socket)
 	for {
-		for _, o := range p.takeOrders() {
+		for _, o := range p.takeQueue() {
 			if enc.Encode(o) != nil {
 				return
 			}
 		}
 		select {
-		case <-p.unsent:
+		case <-p.queued:
 		case <-p.done:
 			return
 		}
 	}
 }
 
-func (p *Process) takeOrders() []order {
+// takeQueue returns what is to be sent, and empties the queue.
+func (p *Process) takeQueue() []order {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	orders := p.orders
-	p.orders = nil
-	if p.plan.deadline > p.sent {
-		p.sent = p.plan.deadline
-		orders = append(orders, order{Deadline: p.sent})
+	orders := p.queue
+	p.queue = nil
+	if p.plan.deadline > p.sentDeadline {
+		p.sentDeadline = p.plan.deadline
+		orders = append(orders, order{Deadline: p.sentDeadline})
 	}
 	return orders
 }
 
-// startError turns a failed start into one of the errors of this package.
+// killAt returns when this process must kill the tree itself.
+func (p *Process) killAt() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.plan.killAt()
+}
+
+// overrun returns how much of the time after the deadline is over.
+func (p *Process) overrun() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(0, boottime.Now()-p.plan.deadline)
+}
+
+// startError returns the error of this package for a failed start.
 func startError(f *failReport) error {
 	switch {
 	case f.TooLate:

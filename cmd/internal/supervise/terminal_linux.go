@@ -6,17 +6,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the controlling terminal on a command's standard input. Only the foreground group may read it, and ^C
-// and ^Z go there, so the command's group must be it while it runs.
+// terminal is the controlling terminal on a command's standard input. Only the foreground group may
+// read it, and ^C and ^Z go to that group, so it must be the command's while the command runs. The
+// supervisor has one of these, and the guardian another, for when the supervisor dies.
 type terminal struct {
 	fd    int
-	group int           // the group that had it, and gets it back
-	modes *unix.Termios // as they were: a killed editor leaves the terminal raw
+	group int           // the supervisor's group: had the terminal before, and gets it back
+	modes *unix.Termios // as they were before: a killed editor leaves the terminal raw
 }
 
-// openTerminal returns the terminal on fd and whether group is in its foreground; nil if fd is not our controlling terminal.
+// openTerminal returns the terminal on fd and whether group is in its foreground. It returns nil if
+// fd is not the controlling terminal of this process.
 func openTerminal(fd, group int) (*terminal, bool) {
-	front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	foreground, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	if err != nil {
 		return nil, false
 	}
@@ -24,31 +26,34 @@ func openTerminal(fd, group int) (*terminal, bool) {
 	if err != nil {
 		return nil, false
 	}
-	return &terminal{fd: fd, group: group, modes: modes}, front == group
+	return &terminal{fd: fd, group: group, modes: modes}, foreground == group
 }
 
-// give hands the terminal to group, if it is ours. If not, somebody (a shell, after bg) decided otherwise.
-func (t *terminal) give(group int) { t.pass(t.group, group) }
+// giveTo makes group the foreground group, if the supervisor's group is. If another one is, a shell
+// (after bg) has decided so.
+func (t *terminal) giveTo(group int) { t.moveForeground(t.group, group) }
 
-// take gets the terminal back from group. Not from anybody else: the shell may have taken it already.
-func (t *terminal) take(group int) { t.pass(group, t.group) }
+// takeFrom makes the supervisor's group the foreground group, if group is. If another one is, a
+// shell has taken the terminal already.
+func (t *terminal) takeFrom(group int) { t.moveForeground(group, t.group) }
 
-func (t *terminal) pass(from, to int) {
-	if front, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && front == from {
-		quietly(func() { _ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, to) }) // fails if the group is gone: nobody to give it to
+func (t *terminal) moveForeground(from, to int) {
+	if foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && foreground == from {
+		// This fails if the group is gone: then there is nobody to give it to.
+		withoutSIGTTOU(func() { _ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, to) })
 	}
 }
 
-// restore sets the modes as they were, if the terminal is ours.
+// restore sets the modes as they were, if the supervisor's group is in the foreground.
 func (t *terminal) restore() {
-	if front, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && front == t.group {
-		quietly(func() { _ = unix.IoctlSetTermios(t.fd, unix.TCSETS, t.modes) })
+	if foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && foreground == t.group {
+		withoutSIGTTOU(func() { _ = unix.IoctlSetTermios(t.fd, unix.TCSETS, t.modes) })
 	}
 }
 
-// quietly calls f with SIGTTOU blocked: the kernel stops a background group that touches the terminal otherwise, and
-// whoever takes the terminal back is in the background.
-func quietly(f func()) {
+// withoutSIGTTOU calls f with SIGTTOU blocked. The kernel otherwise stops a background group that
+// changes the terminal, and a process that takes the terminal back is in the background.
+func withoutSIGTTOU(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var block, old unix.Sigset_t
@@ -60,9 +65,10 @@ func quietly(f func()) {
 	f()
 }
 
-// orphaned says whether nobody could continue us after a stop: no ancestor in our session but outside our group, that
-// is, no shell with job control. (The kernel throws SIGTSTP away in such a group for the same reason.)
-func orphaned() bool {
+// inOrphanedGroup says whether this process is in an orphaned process group, as POSIX calls it: no
+// ancestor is in our session but outside our group, that is, no shell could continue us after a
+// stop. (For the same reason the kernel drops a SIGTSTP to such a group.)
+func inOrphanedGroup() bool {
 	group := unix.Getpgrp()
 	session, err := unix.Getsid(0)
 	if err != nil {

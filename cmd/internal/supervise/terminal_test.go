@@ -28,8 +28,8 @@ type screen struct {
 	read int // how far see has looked
 }
 
-// newScreen starts a session whose leader is args. In its environment "$RUN" holds the command line of a supervisor
-// for c, to be eval'ed.
+// newScreen starts a session whose leader is args. In its environment "$RUN" holds the command line
+// of a supervisor for c, to be eval'ed.
 func newScreen(t *testing.T, c Command, args ...string) *screen {
 	t.Helper()
 	return openScreen(t, setup{Command: c}, args...)
@@ -58,7 +58,8 @@ func openScreen(t *testing.T, run setup, args ...string) *screen {
 	sup := supervisorCommand(t, run)
 	s.leader = exec.Command(args[0], args[1:]...)
 	s.leader.Stdin, s.leader.Stdout, s.leader.Stderr = slave, slave, slave
-	s.leader.Env = append(os.Environ(), `RUN="$SUP" __supervisor "$CONF"`, "SUP="+self(), "CONF="+sup.Args[2], "PS1=ready> ", "ENV=")
+	s.leader.Env = append(os.Environ(),
+		`RUN="$SUP" __supervisor "$CONF"`, "SUP="+self(), "CONF="+sup.Args[2], "PS1=ready> ", "ENV=")
 	s.leader.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	if err := s.leader.Start(); err != nil {
 		t.Fatal(err)
@@ -128,7 +129,8 @@ func (s *screen) front(t *testing.T) int {
 }
 
 // reads is a command that needs its terminal: it repeats lines, and says when ^C reaches it.
-const reads = `trap 'echo int-$((40+2)); exit 3' INT; echo up-$((40+2)); while :; do read line && echo "line:$line"; done`
+const reads = `trap 'echo int-$((40+2)); exit 3' INT; echo up-$((40+2))
+	while :; do read line && echo "line:$line"; done`
 
 func inState(pid int, state byte) func() bool {
 	return func() bool { s, ok := readStat(pid); return ok && s.state == state }
@@ -213,8 +215,9 @@ func TestJobControl(t *testing.T) {
 
 // bg: it runs on behind the shell, and fg hands it the terminal although it never stopped.
 func TestBackground(t *testing.T) {
-	// No loop of sleeps here: dash starts them with vfork, and if ^Z meets the child before its exec, the shell hangs in
-	// the kernel, neither stopped nor running. (It does so under any shell.)
+	// No loop of sleeps here: dash starts them with vfork, and if ^Z meets the child before its
+	// exec, the shell hangs in the kernel, neither stopped nor running. (It does so under any
+	// shell.)
 	c := command(`trap 'echo int-$((40+2)); exit 3' INT; sleep 60 & echo up-$((40+2)); while :; do wait; done`)
 	s := newScreen(t, c, "sh", "-i")
 	s.see(t, "ready> ")
@@ -246,7 +249,7 @@ func TestDeadlineWhileStopped(t *testing.T) {
 	_, pid := awaitStart(t, s.report)
 	deadline := awaitDeadline(t, s.report)
 	s.press(t, "\x1a")
-	eventually(t, "a dead command", func() bool { return dead(pid) })
+	eventually(t, "a dead command", func() bool { return isDead(pid) })
 	if now := boottime.Now(); now >= deadline {
 		t.Errorf("died %v after the deadline", now-deadline)
 	}

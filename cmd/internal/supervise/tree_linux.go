@@ -10,22 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// census answers who the children of a process are.
-type census func(pid int) []int
+// childLister returns the process IDs of a process's children.
+type childLister func(pid int) []int
 
-// newCensus returns the cheap census where the kernel has it (CONFIG_PROC_CHILDREN), else a look at every process.
-// The cheap one may miss a child while others are exiting: its users go round until wait4 says that none is left.
-func newCensus() census {
+// newChildLister returns the cheap lister where the kernel has it (CONFIG_PROC_CHILDREN), else a
+// look at every process. The cheap one may miss a child while others exit, so whoever uses it calls
+// again until wait4 says that no child is left.
+func newChildLister() childLister {
 	if _, err := os.Stat("/proc/thread-self/children"); err == nil {
-		return fastCensus
+		return childrenOfThreads
 	}
 	return snapshot()
 }
 
-// fastCensus reads the children of each thread. All threads: an orphan is given to any thread of its subreaper.
-func fastCensus(pid int) []int {
+// childrenOfThreads reads the children of each thread of pid. All threads, because the kernel gives
+// an orphan to any thread of its subreaper.
+func childrenOfThreads(pid int) []int {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
-	tasks, _ := os.ReadDir(dir) // an error: it is gone, and its children are somebody else's
+	tasks, _ := os.ReadDir(dir) // an error: it is gone, and its children have another parent
 	var pids []int
 	for _, task := range tasks {
 		text, _ := os.ReadFile(dir + "/" + task.Name() + "/children")
@@ -38,8 +40,8 @@ func fastCensus(pid int) []int {
 	return pids
 }
 
-// snapshot looks at every process once.
-func snapshot() census {
+// snapshot looks at every process of the machine once and returns a lister that answers from that.
+func snapshot() childLister {
 	of := map[int][]int{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -58,7 +60,7 @@ func snapshot() census {
 type stat struct {
 	state  byte
 	parent int
-	start  string // in clock ticks after boot: with the pid, it names a process for good
+	start  string // in clock ticks after boot: pid and start together name one process, for all time
 }
 
 // readStat returns false if there is no such process.
@@ -67,7 +69,8 @@ func readStat(pid int) (stat, bool) {
 	if err != nil {
 		return stat{}, false
 	}
-	// The name in parentheses may hold anything, also spaces and parentheses: count from the last one.
+	// The name in parentheses may hold anything, also spaces and parentheses: count from the last
+	// one.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 {
 		return stat{}, false
@@ -76,43 +79,48 @@ func readStat(pid int) (stat, bool) {
 	return stat{state: fields[0][0], parent: parent, start: string(fields[19])}, err == nil
 }
 
-// member is a process of a tree, and whose child it was when it was found.
-type member struct{ pid, parent int }
+// isDead says whether a process is a zombie, or gone.
+func isDead(pid int) bool {
+	s, ok := readStat(pid)
+	return !ok || s.state == 'Z' || s.state == 'X'
+}
 
-// descendants lists everything below root, parents first, but not what skip names nor anything below it.
-func descendants(root int, children census, skip func(pid int) bool) []member {
-	var found []member
+// descendant is a process below another one, and its parent at the time it was found.
+type descendant struct{ pid, parent int }
+
+// descendants lists everything below root, parents first. It leaves out each process for which skip
+// is true, and all below that; a nil skip leaves out nothing.
+func descendants(root int, children childLister, skip func(pid int) bool) []descendant {
+	var found []descendant
 	seen := map[int]bool{root: true} // a pid can come up twice if its parent dies while we look
 	for queue := []int{root}; len(queue) > 0; queue = queue[1:] {
 		for _, child := range children(queue[0]) {
-			if seen[child] || skip(child) {
+			if seen[child] || skip != nil && skip(child) {
 				continue
 			}
 			seen[child] = true
-			found = append(found, member{child, queue[0]})
+			found = append(found, descendant{child, queue[0]})
 			queue = append(queue, child)
 		}
 	}
 	return found
 }
 
-// nobody is what descendants skips if nothing is to be skipped.
-func nobody(int) bool { return false }
-
-// kill sends sig to m, unless its pid belongs to another process by now. A descendant may be reaped by its own parent
-// at any time and its number given away; a pidfd holds on to one process, and the parent tells whether it is the right one.
-func (m member) kill(reaper int, sig unix.Signal) {
-	fd, err := unix.PidfdOpen(m.pid, 0)
+// signal sends sig to d, unless its pid belongs to another process by now: its parent may reap d at
+// any time, and the kernel gives the number away again. A pidfd refers to one process only, and the
+// parent shows whether it is the one that was found. If d's parent has died, d is now a child of
+// subreaper.
+func (d descendant) signal(subreaper int, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(d.pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return
 	}
 	if err != nil { // Linux before 5.3, or no descriptors left: better a small risk than a survivor
-		_ = unix.Kill(m.pid, sig)
+		_ = unix.Kill(d.pid, sig)
 		return
 	}
 	defer unix.Close(fd)
-	// Orphans fall to the reaper between our look and now.
-	if s, ok := readStat(m.pid); ok && (s.parent == m.parent || s.parent == reaper) {
+	if s, ok := readStat(d.pid); ok && (s.parent == d.parent || s.parent == subreaper) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 }

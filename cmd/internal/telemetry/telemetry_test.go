@@ -16,7 +16,7 @@ import (
 
 func session(t *testing.T, id string) *primacy.Session {
 	t.Helper()
-	s, err := primacy.NewSession(memstore.New(memstore.Options{}), primacy.Options{ID: id})
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), &primacy.Options{ID: id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestAScrapeShowsTheSessionItsClientsTheJobsAndTheProcess(t *testing.T) {
 	at.Session.Add(client)
 	at.Cron.Add("nightly", metrics.CronFailed)
 	at.Cron.Add("added-later", metrics.CronOK)
-	term, err := client.Election("n").Campaign(t.Context(), []byte("secret"))
+	term, err := client.Election("n").Campaign(t.Context(), &primacy.CampaignOptions{Value: []byte("secret")})
 	if err != nil {
 		t.Fatal(err)
 	}

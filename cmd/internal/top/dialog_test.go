@@ -63,7 +63,7 @@ func TestWhatCannotBeAsked(t *testing.T) {
 	shared := state("pool", "web-1", 5, "web-2")
 	shared.Leader.Slots = 2
 	foreign := state("etcd", "", 0)
-	foreign.Leader = &primacy.Standing{Value: []byte("v"), Token: 3, Held: true}
+	foreign.Leader = &primacy.Entry{Value: []byte("v"), Token: 3, Held: true}
 	p.states = append(p.states, shared, foreign)
 	p.reads()
 	for _, c := range []struct{ name, key, want string }{

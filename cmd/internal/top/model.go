@@ -117,7 +117,7 @@ func (r *row) waiting() (n int) {
 }
 
 // whoLeads names a candidate: its ID, or what else is known of a claim that another program entered.
-func whoLeads(s *primacy.Standing) string {
+func whoLeads(s *primacy.Entry) string {
 	switch {
 	case s == nil:
 		return "-"
@@ -194,14 +194,14 @@ func (r *row) matches(text string) bool {
 	if text = strings.ToLower(text); has(r.name) || r.state.Leader != nil && has(r.leader()) {
 		return true
 	}
-	return slices.ContainsFunc(r.state.Waiting, func(s primacy.Standing) bool { return has(s.ID) })
+	return slices.ContainsFunc(r.state.Waiting, func(s primacy.Entry) bool { return has(s.ID) })
 }
 
 // members returns the IDs in a row's line, who leads first, each once.
 func (r *row) members() (ids []string) {
 	all := r.state.Waiting
 	if r.state.Leader != nil {
-		all = append([]primacy.Standing{*r.state.Leader}, all...)
+		all = append([]primacy.Entry{*r.state.Leader}, all...)
 	}
 	for _, s := range all {
 		if s.ID != "" && !slices.Contains(ids, s.ID) {

@@ -104,10 +104,10 @@ func (p *page) shows(texts ...string) {
 func state(name string, leader string, token uint64, waiting ...string) primacy.State {
 	st := primacy.State{Name: name, AsOf: noon}
 	if leader != "" {
-		st.Leader = &primacy.Standing{ID: leader, Token: primacy.Token(token), Held: true, Lease: "1f" + leader}
+		st.Leader = &primacy.Entry{ID: leader, Token: primacy.Token(token), Held: true, Lease: "1f" + leader}
 	}
 	for i, w := range waiting {
-		st.Waiting = append(st.Waiting, primacy.Standing{ID: w, Token: primacy.Token(token + uint64(i) + 1), Lease: "1f" + w})
+		st.Waiting = append(st.Waiting, primacy.Entry{ID: w, Token: primacy.Token(token + uint64(i) + 1), Lease: "1f" + w})
 	}
 	return st
 }

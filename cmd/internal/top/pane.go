@@ -105,7 +105,7 @@ func (u *ui) lineLines(r *row) [][]part {
 }
 
 // share says beside whom a claim may hold.
-func share(s primacy.Standing) string {
+func share(s primacy.Entry) string {
 	switch {
 	case s.Slots < 0:
 		return " shared"

@@ -184,7 +184,7 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 	}
 }
 
-func sameTerm(a, b *primacy.Standing) bool {
+func sameTerm(a, b *primacy.Entry) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Token == b.Token
 }
 

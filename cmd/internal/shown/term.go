@@ -1,0 +1,55 @@
+package shown
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/primacy-go/primacy"
+)
+
+// Term is one term of an election's history, as 'primacy history', 'primacy status' and the sidecar write it.
+type Term struct {
+	Name      string         `json:"name"`
+	Token     primacy.Token  `json:"token"`
+	ID        string         `json:"id"`                      // empty: not known
+	Value     string         `json:"value"`                   // what the leader announced
+	From      time.Time      `json:"from,omitzero"`           // in UTC, as To; absent: not known
+	To        time.Time      `json:"to,omitzero"`             // absent: it leads, or nobody recorded the end
+	Lasted    string         `json:"lasted_ms,omitempty"`     // absent: not known
+	Gap       string         `json:"gap_before_ms,omitempty"` // in which nobody led before it; absent: not known
+	Reason    primacy.Reason `json:"reason"`
+	By        string         `json:"by,omitempty"`        // the ID of who asked for the end
+	Text      string         `json:"text,omitempty"`      // why, in words
+	Successor string         `json:"successor,omitempty"` // the ID to which it was handed over
+	Leads     bool           `json:"leads"`
+}
+
+// TermOf returns r as it is shown.
+func TermOf(r primacy.Reign) Term {
+	j := Term{
+		Name: r.Name, Token: r.Token, ID: r.ID, Value: Text(string(r.Value)),
+		Reason: r.Reason, By: Text(r.By), Text: Text(r.Text), Successor: Text(r.Heir), Leads: r.Reason == primacy.Leads,
+	}
+	if !r.From.IsZero() {
+		j.From = r.From.UTC()
+	}
+	if !r.To.IsZero() {
+		j.To = r.To.UTC()
+	}
+	if d, known := r.Lasted(); known {
+		j.Lasted = strconv.FormatInt(d.Milliseconds(), 10)
+	}
+	if r.Gap != nil {
+		j.Gap = strconv.FormatInt(r.Gap.Milliseconds(), 10)
+	}
+	return j
+}
+
+// TermsOf returns all as they are shown; never nil, which would be null in JSON.
+func TermsOf(all []primacy.Reign) []Term {
+	out := make([]Term, 0, len(all))
+	for _, r := range all {
+		out = append(out, TermOf(r))
+	}
+	return out
+}

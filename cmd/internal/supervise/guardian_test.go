@@ -1,0 +1,232 @@
+//go:build linux
+
+package supervise
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"golang.org/x/sys/unix"
+)
+
+// withoutOverrun forgets the overrun of a command that is this binary: built with -race its memory
+// takes so long to tear down that it counts as there when it has long ceased to run. The stamps
+// tell of that; TestDeaf checks overruns.
+func withoutOverrun(s Status) Status {
+	s.Overrun = 0
+	return s
+}
+
+// supervisorCommand is a supervisor process for s, not yet started.
+func supervisorCommand(t *testing.T, s setup) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(self())
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if s.Command.Stdout != nil {
+		cmd.Stdout = s.Command.Stdout
+	}
+	s.Command.Stdin, s.Command.Stdout, s.Command.Stderr = nil, nil, nil // given as its own
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Args = append(cmd.Args, "__supervisor", string(text))
+	return cmd
+}
+
+// family is a supervisor in a process of its own, its guardian, and a tree of three.
+type family struct {
+	cmd        *exec.Cmd
+	supervisor int
+	guardian   int
+	command    int
+	report     string
+	file       string        // stamps
+	deadline   time.Duration // what the last renewal made it
+}
+
+// newFamily returns when the whole tree runs and the deadline is not extended any more, a ttl
+// before it ends.
+func newFamily(t *testing.T, ttl time.Duration) *family {
+	t.Helper()
+	return newFamilyWith(t, ttl, func(*Command) {})
+}
+
+// newFamilyWith is newFamily with a command that was changed.
+func newFamilyWith(t *testing.T, ttl time.Duration, change func(*Command)) *family {
+	t.Helper()
+	c, file := tree(t, ttl)
+	change(&c)
+	dir := t.TempDir()
+	f := &family{report: filepath.Join(dir, "report"), file: file}
+	hold := filepath.Join(dir, "hold")
+	f.cmd = supervisorCommand(t, setup{Command: c, TTL: ttl, Hold: hold, Report: f.report})
+	if err := f.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // with the supervisor dead nobody may be left
+		_ = f.cmd.Process.Kill()
+		_ = f.cmd.Wait()
+		wantNobodyLeft(t)
+	})
+	f.supervisor = f.cmd.Process.Pid
+	f.guardian, f.command = awaitStart(t, f.report)
+	waitTree(t, file)
+	eventually(t, "the daemon's parent gone", func() bool { return len(f.pids()) == 3 })
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.deadline = awaitDeadline(t, f.report)
+	return f
+}
+
+func awaitStart(t *testing.T, report string) (guardian, command int) {
+	t.Helper()
+	eventually(t, "the start", func() bool {
+		text, _ := os.ReadFile(report)
+		n, _ := fmt.Sscanf(string(text), "started %d %d\n", &guardian, &command)
+		return n == 2
+	})
+	return guardian, command
+}
+
+func awaitDeadline(t *testing.T, report string) (deadline time.Duration) {
+	t.Helper()
+	eventually(t, "the last deadline", func() bool {
+		text, _ := os.ReadFile(report)
+		_, after, _ := strings.Cut(string(text), "deadline ")
+		n, _ := fmt.Sscanf(after, "%d\n", &deadline)
+		return n == 1
+	})
+	return deadline
+}
+
+// pids returns the tree, guardian and supervisor excluded.
+func (f *family) pids() []int {
+	var pids []int
+	for _, m := range descendants(f.guardian, snapshot(), nil) {
+		pids = append(pids, m.pid)
+	}
+	return pids
+}
+
+func (f *family) status(t *testing.T) Status {
+	t.Helper()
+	var s Status
+	eventually(t, "the status", func() bool {
+		text, _ := os.ReadFile(f.report)
+		_, after, ok := strings.Cut(string(text), "ended ")
+		return ok && json.Unmarshal([]byte(after), &s) == nil
+	})
+	return withoutOverrun(s)
+}
+
+func send(t *testing.T, sig unix.Signal, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := unix.Kill(pid, sig); err != nil {
+			t.Fatalf("signal %v to %d: %v", sig, pid, err)
+		}
+	}
+}
+
+const ttl = 1200 * time.Millisecond
+
+func TestSupervisorKilled(t *testing.T) {
+	f := newFamily(t, ttl)
+	send(t, unix.SIGKILL, f.supervisor)
+	wantDeadBy(t, f.file, f.deadline)
+}
+
+func TestSupervisorFrozen(t *testing.T) {
+	f := newFamily(t, ttl)
+	send(t, unix.SIGSTOP, f.supervisor)
+	wantDeadBy(t, f.file, f.deadline)
+	send(t, unix.SIGCONT, f.supervisor)
+	if got, want := f.status(t), (Status{Code: 137, By: Deadline, Killed: true}); got != want {
+		t.Errorf("after the thaw: got %+v, want %+v", got, want)
+	}
+}
+
+func TestGuardianKilled(t *testing.T) {
+	f := newFamily(t, 20*time.Second)
+	begin := boottime.Now()
+	send(t, unix.SIGKILL, f.guardian)
+	got := f.status(t)
+	if want := (Status{Code: 137, By: GuardianLost, Killed: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	// At once, not only at the deadline: nobody watches the command now.
+	wantDeadBy(t, f.file, begin+2*time.Second)
+}
+
+func TestGuardianFrozen(t *testing.T) {
+	f := newFamily(t, ttl)
+	send(t, unix.SIGSTOP, f.guardian)
+	wantDeadBy(t, f.file, f.deadline)
+	if got, want := f.status(t), (Status{Code: 137, By: GuardianLost, Killed: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// The whole machine stands still past the deadline. What is thawed first is the command: nobody can
+// do better than to kill it as soon as the guardian runs again.
+func TestAllFrozen(t *testing.T) {
+	f := newFamily(t, ttl)
+	all := append(f.pids(), f.guardian, f.supervisor)
+	send(t, unix.SIGSTOP, all...)
+	eventually(t, "the deadline", func() bool { return boottime.Now() > f.deadline+20*time.Millisecond })
+	thaw := boottime.Now()
+	send(t, unix.SIGCONT, all...)
+	f.status(t)
+	for id, last := range stamps(t, f.file) {
+		t.Logf("%s: last stamp %v after the thaw", id, last-thaw)
+		if last-thaw > 50*time.Millisecond {
+			t.Errorf("%s ran on for %v after the thaw", id, last-thaw)
+		}
+	}
+}
+
+// Both at the same instant: only PDEATHSIG is left, and it reaches the command alone. Documented,
+// and held here so that the documentation stays true.
+func TestBothKilled(t *testing.T) {
+	f := newFamily(t, 20*time.Second)
+	pids := f.pids()
+	send(t, unix.SIGSTOP, f.supervisor, f.guardian)
+	send(t, unix.SIGKILL, f.supervisor, f.guardian)
+	eventually(t, "the command's end", func() bool { return isDead(f.command) })
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL) // none is reaped yet: they are ours, or a killed one's
+	}
+}
+
+// Guardian lost beside other children of the supervisor: they are none of its business.
+func TestOthersAreSpared(t *testing.T) {
+	s := newSupervisor(t)
+	hook := exec.Command("sleep", "60")
+	if err := s.StartOther(hook); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { hook.Process.Kill(); hook.Wait() }()
+	other := start(t, s, command("sleep 60"))
+	c, file := tree(t, 30*time.Second)
+	p := start(t, s, c)
+	waitTree(t, file)
+	send(t, unix.SIGKILL, p.guardian.Process.Pid)
+	if got, want := withoutOverrun(p.Wait()), (Status{Code: 137, By: GuardianLost, Killed: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	wantDeadBy(t, file, boottime.Now())
+	for _, pid := range []int{hook.Process.Pid, other.PID(), other.guardian.Process.Pid} {
+		if isDead(pid) {
+			t.Errorf("process %d was killed with it", pid)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package supervise
+
+import (
+	"bytes"
+	"errors"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// order goes from the supervisor to the guardian: one JSON object a line, one field set in each.
+// (JSON, because a start order carries a whole environment; the rest is a line every few seconds.)
+type order struct {
+	Start    *startOrder    `json:"start,omitempty"`
+	Deadline time.Duration  `json:"deadline,omitempty"` // nanoseconds on the boot clock
+	Signal   syscall.Signal `json:"signal,omitempty"`   // to the command's process group
+	Stop     *time.Duration `json:"stop,omitempty"`     // the grace
+}
+
+// startOrder is a Command with its defaults filled in. It goes through the socket and not through
+// argv, which every user of the machine may read.
+type startOrder struct {
+	Path       string           `json:"path"`
+	Args       []string         `json:"args"`
+	Env        []string         `json:"env"`
+	Dir        string           `json:"dir"`
+	Deadline   time.Duration    `json:"deadline"`
+	Grace      time.Duration    `json:"grace"`
+	Margin     time.Duration    `json:"margin"`
+	StopSignal syscall.Signal   `json:"stop_signal"`
+	Ignored    []syscall.Signal `json:"ignored"`    // the command must find these ignored, as under nohup
+	Foreground bool             `json:"foreground"` // give the command the terminal on its standard input
+	Group      int              `json:"group"`      // the process group that had the terminal before
+	LastAction *LastAction      `json:"last_action"`
+	Supervisor int              `json:"supervisor"` // its process ID: is it still the guardian's parent?
+}
+
+// report goes from the guardian to the supervisor, one JSON object a line, one field set in each.
+type report struct {
+	Started int         `json:"started,omitempty"` // the command's process ID
+	Failed  *failReport `json:"failed,omitempty"`
+	Paused  bool        `json:"paused,omitempty"` // the command was stopped by SIGTSTP or the like (job control)
+	Gone    *goneReport `json:"gone,omitempty"`   // the command has exited and nothing of it is left
+}
+
+// failReport says why the command was not started.
+type failReport struct {
+	Errno   syscall.Errno `json:"errno"`
+	TooLate bool          `json:"too_late"`
+	Text    string        `json:"text"`
+}
+
+// goneReport is what the supervisor makes a [Status] of.
+type goneReport struct {
+	Wait    syscall.WaitStatus `json:"wait"`
+	By      By                 `json:"by"`
+	Killed  bool               `json:"killed"`
+	Overrun time.Duration      `json:"overrun"`
+}
+
+// shellCode returns the exit status as a shell shows it: 128+n for signal n.
+func shellCode(w syscall.WaitStatus) int {
+	if w.Signaled() {
+		return 128 + int(w.Signal())
+	}
+	return w.ExitStatus()
+}
+
+// lineReader reads lines from one end of the socket, which must be non-blocking. The guardian's
+// loop and the supervisor's watcher each call it just before they look at the clock. A reader in a
+// goroutine of its own could leave a new deadline unseen until the scheduler runs that goroutine.
+type lineReader struct {
+	fd     int
+	rest   []byte // the beginning of a line that has not arrived whole
+	closed bool   // the other side has closed its end, or the socket is broken
+}
+
+// read returns every line that has arrived, without waiting.
+func (r *lineReader) read() [][]byte {
+	var buf [4096]byte
+	for !r.closed {
+		n, err := unix.Read(r.fd, buf[:])
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		r.closed = n <= 0 // whatever is wrong with the socket, nothing will come any more
+		r.rest = append(r.rest, buf[:max(n, 0)]...)
+	}
+	var lines [][]byte
+	for {
+		line, rest, whole := bytes.Cut(r.rest, []byte("\n"))
+		if !whole {
+			return lines
+		}
+		lines, r.rest = append(lines, line), rest
+	}
+}

@@ -1,0 +1,217 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// watchPoll is how often lines that somebody follows are asked for, all of them in one call.
+// Hand-overs are pushed.
+const watchPoll = 200 * time.Millisecond
+
+// lineWatch follows lines for all callers of Next.
+type lineWatch struct {
+	*db
+	mu    sync.Mutex
+	names map[string]*watchedLine
+	runs  bool
+	now   chan struct{} // has the lines asked for now
+}
+
+// watchedLine is a name that callers of Next follow.
+type watchedLine struct {
+	callers int
+	hash    string
+	at      uint64        // the revision that its callers know
+	moved   chan struct{} // closed when the line is no longer at it
+}
+
+func newLineWatch(d *db) *lineWatch {
+	return &lineWatch{db: d, names: map[string]*watchedLine{}, now: make(chan struct{}, 1)}
+}
+
+// Line implements [driver.Store].
+func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
+	if err := fit(name); err != nil {
+		return driver.Line{}, err
+	}
+	lines, err := s.lines(ctx, "line", "SELECT * FROM {S}.line($1::text)", name)
+	if err != nil || len(lines) == 0 {
+		return driver.Line{Name: name}, err
+	}
+	return lines[0], nil
+}
+
+// Lines implements [driver.Lister].
+func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	if err := fit(prefix); err != nil {
+		return nil, err
+	}
+	if err := s.do(ctx, "lines", "SELECT {S}.tidy_lines($1::text)", []any{prefix}, nil); err != nil {
+		return nil, err
+	}
+	return s.lines(ctx, "lines", "SELECT * FROM {S}.all_lines($1::text)", prefix)
+}
+
+// lines reads lines, one row for each standing.
+func (s *Store) lines(ctx context.Context, verb, sql, arg string) (all []driver.Line, err error) {
+	err = s.do(ctx, verb, sql, []any{arg}, func(r pgx.Rows) error {
+		var name string
+		var revision int64
+		var token *int64
+		var slots *int
+		var held *bool
+		var value []byte
+		var lease, owner *string
+		if err := r.Scan(&name, &revision, &token, &slots, &held, &value, &lease, &owner); err != nil {
+			return err
+		}
+		if n := len(all); n == 0 || all[n-1].Name != name {
+			all = append(all, driver.Line{Name: name, Revision: uint64(revision)})
+		}
+		if token == nil {
+			return nil
+		}
+		st := driver.Entry{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
+		if ln := &all[len(all)-1]; ln.Holder == nil {
+			ln.Holder = &st
+		} else {
+			ln.Waiters = append(ln.Waiters, st)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// Next implements [driver.Store].
+func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	for {
+		ln, err := s.Line(ctx, name)
+		if err != nil || ln.Revision > after {
+			return ln, err
+		}
+		s.listener.listenToLines()
+		if err := s.watch.wait(ctx, name, ln.Revision); err != nil {
+			return driver.Line{}, err
+		}
+	}
+}
+
+// wait returns when the line may no longer be at that revision.
+func (w *lineWatch) wait(ctx context.Context, name string, at uint64) error {
+	w.mu.Lock()
+	f := w.names[name]
+	if f == nil {
+		sum := sha256.Sum256([]byte(name))
+		f = &watchedLine{hash: hex.EncodeToString(sum[:12]), at: at, moved: make(chan struct{})}
+		w.names[name] = f
+	}
+	if f.at != at { // its callers know different revisions: for the older one the line has moved already
+		w.signalLocked(f)
+		f.at = max(f.at, at)
+	}
+	f.callers++
+	moved := f.moved
+	if !w.runs {
+		w.runs = true
+		w.work.Go(w.run)
+	}
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if f.callers--; f.callers == 0 && w.names[name] == f {
+			delete(w.names, name)
+		}
+	}()
+	select {
+	case <-moved:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.ctx.Done():
+		return errClosed
+	}
+}
+
+// signalLocked wakes those who follow the line. The caller holds mu.
+func (w *lineWatch) signalLocked(f *watchedLine) {
+	close(f.moved)
+	f.moved = make(chan struct{})
+}
+
+// handedOver wakes those who follow the line with that hash.
+func (w *lineWatch) handedOver(hash string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.names {
+		if f.hash == hash {
+			w.signalLocked(f)
+		}
+	}
+}
+
+// askNow has every line asked for now.
+func (w *lineWatch) askNow() {
+	select {
+	case w.now <- struct{}{}:
+	default:
+	}
+}
+
+// run asks for all followed lines now and then, while there are any.
+func (w *lineWatch) run() {
+	for {
+		select {
+		case <-time.After(watchPoll + jitter(watchPoll/4)):
+		case <-w.now:
+		case <-w.ctx.Done():
+			return
+		}
+		w.mu.Lock()
+		if len(w.names) == 0 {
+			w.runs = false
+			w.mu.Unlock()
+			return
+		}
+		var names []string
+		var at []int64
+		for name, f := range w.names {
+			names, at = append(names, name), append(at, int64(f.at))
+		}
+		w.mu.Unlock()
+		for some := range slices.Chunk(make([]struct{}, len(names)), 1000) {
+			w.ask(names[:len(some)], at[:len(some)])
+			names, at = names[len(some):], at[len(some):]
+		}
+	}
+}
+
+// ask asks for some lines, and wakes those who follow one that has moved.
+func (w *lineWatch) ask(names []string, at []int64) {
+	ctx, cancel := context.WithTimeout(w.ctx, callLimit)
+	defer cancel()
+	var moved []string
+	err := w.do(ctx, "next", "SELECT * FROM {S}.moved($1::text[], $2::bigint[])", []any{names, at}, func(r pgx.Rows) error {
+		moved = append(moved, "")
+		return r.Scan(&moved[len(moved)-1])
+	})
+	if err != nil {
+		return // again at the next turn
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range moved {
+		if f := w.names[name]; f != nil {
+			w.signalLocked(f)
+		}
+	}
+}

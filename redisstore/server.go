@@ -1,0 +1,331 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// reply is a script's answer.
+type reply []any
+
+// str, num and list return an element of the answer, the zero value where it has none.
+func (r reply) str(i int) string {
+	if i >= len(r) {
+		return ""
+	}
+	switch v := r[i].(type) {
+	case string:
+		return v
+	case int64:
+		return strconv.FormatInt(v, 10)
+	}
+	return ""
+}
+
+func (r reply) num(i int) int64 {
+	if i >= len(r) {
+		return 0
+	}
+	switch v := r[i].(type) {
+	case int64:
+		return v
+	case string:
+		n, _ := strconv.ParseInt(v, 10, 64)
+		return n
+	}
+	return 0
+}
+
+func (r reply) list(i int) reply {
+	if i >= len(r) {
+		return nil
+	}
+	v, _ := r[i].([]any)
+	return v
+}
+
+// ms returns a number of milliseconds as a duration.
+func (r reply) ms(i int) time.Duration { return time.Duration(r.num(i)) * time.Millisecond }
+
+// server is where the store's scripts run.
+type server struct {
+	base     string // "{prefix}:"
+	cluster  bool
+	keys     []string // the keys that scripts name; see cluster.go
+	replicas int
+	names    string // the servers, for errors
+	calls    *link  // all that is not a renewal
+	renewals *link  // nothing may hold these up
+	listener *listener
+	idle     chan func() // calls for goroutines that have nothing to do
+	publish  string      // the command that pushes: SPUBLISH where channels belong to slots
+
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup
+}
+
+func newServer(base, names string, cluster bool, replicas int, dial func(pool int) redis.UniversalClient) *server {
+	s := &server{
+		base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names, idle: make(chan func()),
+		calls: newLink(dial, 0), renewals: newLink(dial, 3),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.listener = newListener(s)
+	return s
+}
+
+// spawn runs do in a goroutine that close waits for, unless the store is closed already.
+func (s *server) spawn(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Go(do)
+	}
+}
+
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.calls.close()
+	s.renewals.close()
+	s.work.Wait()
+}
+
+// run runs a script on the server and returns its answer. Durable ones count only when the replicas have them too (Options.Replicas).
+// It obeys ctx at once: what it gave up may still happen.
+func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
+	if s.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	var last error
+	for range 2 {
+		got, err := s.once(ctx, via, sc, durable, args)
+		if err == nil {
+			return got, nil
+		}
+		last = err
+		// A connection that a restarted server closed is found out by its first use: that is worth another try.
+		if movedAway(err) && ctx.Err() == nil {
+			continue // it has not begun, and the next client goes where the slot is
+		}
+		if sc.once || ctx.Err() != nil || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+	}
+	return nil, s.wrap(ctx, sc.name, last)
+}
+
+// once is one try of run.
+func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, args []any) (reply, error) {
+	type result struct {
+		got reply
+		err error
+	}
+	args = append([]any{s.publish}, args...)
+	client, begun := via.get(), time.Now()
+	if ctx.Done() == nil {
+		return s.eval(ctx, client, sc, durable, args)
+	}
+	var r result
+	if d := s.direct(via, durable); d != nil {
+		var broken bool
+		r.got, broken, r.err = d.eval(ctx, sc, s.keys, args)
+		via.give(d, broken)
+		if s.ctx.Err() != nil && r.err != nil {
+			return nil, errClosed
+		}
+	} else {
+		done := make(chan result, 1)
+		s.aside(func() {
+			got, err := s.eval(ctx, client, sc, durable, args)
+			done <- result{got, err}
+		})
+		select {
+		case r = <-done:
+		case <-ctx.Done():
+			r.err = ctx.Err()
+		case <-s.ctx.Done():
+			return nil, errClosed
+		}
+	}
+	var slow net.Error
+	if r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout()) && time.Since(begun) > tooSoon {
+		via.leave(client)
+	}
+	if readOnly(r.err) || movedAway(r.err) {
+		s.leave(via, client)
+	}
+	return r.got, r.err
+}
+
+// direct returns a connection for the caller alone, nil where there is none: renewals do not need one, and WAIT comes with a pipeline.
+func (s *server) direct(via *link, durable bool) *direct {
+	if via != s.calls || durable && s.replicas > 0 {
+		return nil
+	}
+	return via.take(s.ctx, s.spawn)
+}
+
+// aside runs do in a goroutine, of one that has nothing to do if there is one: a new one grows its stack in each call, which takes a
+// tenth of it.
+func (s *server) aside(do func()) {
+	select {
+	case s.idle <- do:
+	default:
+		go func() {
+			timer := time.NewTimer(time.Second)
+			defer timer.Stop()
+			for {
+				do()
+				timer.Reset(time.Second)
+				select {
+				case do = <-s.idle:
+				case <-timer.C:
+					return
+				case <-s.ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+}
+
+// readOnly reports whether the server is no primary any more: the next connection may find the new one.
+func readOnly(err error) bool {
+	return err != nil && (errors.Is(err, errReplica) || strings.Contains(err.Error(), "READONLY") || strings.HasPrefix(err.Error(), "MASTERDOWN"))
+}
+
+var errReplica = errors.New("the server has become a replica")
+
+// eval sends a script, by its hash or, to a server that does not know it yet, as it is.
+func (s *server) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
+	if durable && s.replicas > 0 {
+		return s.evalWait(ctx, client, sc, s.keys, args)
+	}
+	got, err := client.EvalSha(ctx, sc.sha, s.keys, args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		got, err = client.Eval(ctx, sc.text, s.keys, args...).Result()
+	}
+	return parsed(got, err)
+}
+
+// evalWait is eval for what the replicas must have too. WAIT counts what its own connection wrote.
+func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
+	limit := callLimit / 2
+	if end, ok := ctx.Deadline(); ok {
+		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
+	}
+	for _, full := range []bool{false, true} {
+		pipe := client.Pipeline()
+		var eval *redis.Cmd
+		if full {
+			eval = pipe.Eval(ctx, sc.text, keys, args...)
+		} else {
+			eval = pipe.EvalSha(ctx, sc.sha, keys, args...)
+		}
+		acks := pipe.Do(ctx, "WAIT", s.replicas, limit.Milliseconds()+1)
+		_, err := pipe.Exec(ctx)
+		if !full && redis.HasErrorPrefix(eval.Err(), "NOSCRIPT") {
+			continue
+		}
+		got, err := parsed(eval.Result())
+		if err != nil || got.str(0) != "OK" {
+			return got, err
+		}
+		n, err := acks.Int64()
+		if err != nil {
+			return nil, err
+		}
+		if n < int64(s.replicas) {
+			return nil, fmt.Errorf("%d of %d replicas have acknowledged it: it does not count", n, s.replicas)
+		}
+		return got, nil
+	}
+	return nil, errors.New("the server forgets a script at once")
+}
+
+func parsed(got any, err error) (reply, error) {
+	if err != nil {
+		return nil, err
+	}
+	all, ok := got.([]any)
+	if !ok {
+		return nil, fmt.Errorf("an answer that no script of ours gives: %T", got)
+	}
+	if reply(all).str(0) == "REPLICA" {
+		return nil, errReplica
+	}
+	return all, nil
+}
+
+// final says what an error of Redis means: [driver.ErrRefused] where asking again is of no use, nil where the outcome is unknown.
+func final(err error) error {
+	if errors.Is(err, driver.ErrRefused) {
+		return driver.ErrRefused
+	}
+	text := err.Error()
+	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "invalid username-password", "AUTH <password> called without",
+		"cluster support disabled", "DB index is out of range"} {
+		if strings.Contains(text, mark) {
+			return driver.ErrRefused
+		}
+	}
+	return nil
+}
+
+// wrap makes the one line that people read: which servers, which verb, what is wrong. Only the caller's own context is told as a context
+// error, or he would take the limit of one try for his own.
+func (s *server) wrap(ctx context.Context, verb string, err error) error {
+	if errors.Is(err, errClosed) {
+		return err
+	}
+	if f := final(err); f != nil {
+		return fmt.Errorf("redis %s: %s: %w: %s", s.names, verb, f, clean(err))
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("redis %s: %s: %w", s.names, verb, ctx.Err())
+	}
+	var slow net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
+		return fmt.Errorf("redis %s: %s: no answer in time", s.names, verb)
+	}
+	return fmt.Errorf("redis %s: %s: %s", s.names, verb, clean(err))
+}
+
+// unexpected is the error for an answer that the caller does not know.
+func (s *server) unexpected(verb string, got reply) error {
+	if got.str(0) == "NOID" {
+		return fmt.Errorf("redis %s: %s: %w: INFO replication tells no master_replid, without which a failover cannot be noticed",
+			s.names, verb, driver.ErrRefused)
+	}
+	return fmt.Errorf("redis %s: %s: the script answered %q", s.names, verb, got.str(0))
+}
+
+// clean returns an error's words in one line.
+func clean(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// certificate reports whether err is about certificates: then no further try will do better.
+func certificate(err error) bool {
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var host x509.HostnameError
+	return errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &host) || strings.Contains(err.Error(), "tls: ")
+}

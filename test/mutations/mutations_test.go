@@ -1,0 +1,260 @@
+package mutations
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// limit is how long one mutation may take to be caught, compiling included.
+const limit = 4 * time.Minute
+
+// mutation is one patch.
+type mutation struct {
+	name     string
+	what     string
+	pkg, run string   // the test that must fail
+	files    []string // that the patch changes, from the root of the module
+	path     string
+}
+
+// verdict is what became of a mutation.
+type verdict struct {
+	mutation
+	seeds string
+	took  time.Duration
+	err   error // it was not caught
+}
+
+var (
+	header  = regexp.MustCompile(`(?s)\A# What: ([^\n]+)\n# Run: (\S+) (\S+)\n`)
+	changed = regexp.MustCompile(`(?m)^\+\+\+ (?:b/)?(\S+)`)
+	seed    = regexp.MustCompile(`seed (\d+)`)
+)
+
+// root is the folder of the module.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func load(t *testing.T) []mutation {
+	t.Helper()
+	paths, err := filepath.Glob("*.patch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []mutation
+	for _, p := range paths {
+		m, err := parse(p)
+		if err != nil {
+			t.Fatalf("%s: %v", p, err)
+		}
+		all = append(all, m)
+	}
+	// By name: in the order of files "a-b.patch" comes before "a.patch".
+	slices.SortFunc(all, func(a, b mutation) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+func parse(path string) (mutation, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return mutation{}, err
+	}
+	h := header.FindSubmatch(text)
+	if h == nil {
+		return mutation{}, fmt.Errorf("the first two lines must be `# What: …` and `# Run: ./package TestRegexp`")
+	}
+	abs, err := filepath.Abs(path)
+	m := mutation{name: strings.TrimSuffix(filepath.Base(path), ".patch"), what: string(h[1]), pkg: string(h[2]), run: string(h[3]), path: abs}
+	for _, f := range changed.FindAllSubmatch(text, -1) {
+		name := string(f[1])
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "test/") {
+			return m, fmt.Errorf("it changes %s: a mutation changes what ships, never what judges it", name)
+		}
+		m.files = append(m.files, name)
+	}
+	if len(m.files) == 0 {
+		return m, fmt.Errorf("it changes no file")
+	}
+	return m, err
+}
+
+// apply writes the mutated copies to dir and returns the overlay file that puts them in place of the sources.
+func (m mutation) apply(root, dir string) (overlay string, err error) {
+	replace := map[string]string{}
+	for _, f := range m.files {
+		text, err := os.ReadFile(filepath.Join(root, f))
+		if err != nil {
+			return "", err
+		}
+		to := filepath.Join(dir, f)
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(to, text, 0o600); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(root, f)] = to
+	}
+	cmd := exec.Command("git", "apply", "--whitespace=nowarn", m.path)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir)) // else a repository around dir would be patched
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("the patch does not apply, the code has moved on: mend the patch: %s", out)
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o600)
+}
+
+// try runs the test that must fail. An error says that it did not, or that something else went wrong.
+func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err error) {
+	overlay, err := m.apply(root, dir)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast", "-timeout", "3m", "-run", m.run, m.pkg)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "MUTATION="+m.name)
+	out, err := cmd.CombinedOutput()
+	text := string(out)
+	switch {
+	case err == nil && strings.Contains(text, "no tests to run"):
+		return "", fmt.Errorf("%s has no test %s", m.pkg, m.run)
+	case err == nil:
+		return "", fmt.Errorf("not caught: %s %s passes without this rule", m.pkg, m.run)
+	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
+		return "", fmt.Errorf("it does not compile:\n%s", text)
+	case !strings.Contains(text, "FAIL"):
+		return "", fmt.Errorf("go test could not run: %w\n%s", err, text)
+	case strings.Contains(text, "panic: test timed out"):
+		return "", fmt.Errorf("the test hung instead of failing")
+	}
+	if s := seed.FindStringSubmatch(text); s != nil {
+		return s[1], nil
+	}
+	return "-", nil
+}
+
+// TestMutations demands that each mutation is caught. MUTATIONS=all runs all of them, MUTATIONS=REGEXP those whose name matches, and
+// nothing the ones of the core.
+func TestMutations(t *testing.T) {
+	which := os.Getenv("MUTATIONS")
+	switch which {
+	case "":
+		which = "^core-"
+	case "all":
+		which = ""
+	}
+	pick, err := regexp.Compile(which)
+	if err != nil {
+		t.Fatalf("MUTATIONS: %v", err)
+	}
+	var todo []mutation
+	for _, m := range load(t) {
+		if pick.MatchString(m.name) {
+			todo = append(todo, m)
+		} else if _, err := m.apply(root(t), t.TempDir()); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+	if len(todo) == 0 {
+		t.Fatalf("no mutation matches MUTATIONS=%q", which)
+	}
+	verdicts := tryAll(t, todo)
+	caught := 0
+	table := &strings.Builder{}
+	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "mutation\tcaught by\tseeds\ttook\twhat")
+	for _, v := range verdicts {
+		by := strings.TrimSuffix(v.pkg, "/.") + " " + v.run
+		if v.err != nil {
+			by = "NOT CAUGHT"
+			t.Errorf("%s (%s): %v", v.name, v.what, v.err)
+		} else {
+			caught++
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f s\t%s\n", v.name, by, v.seeds, v.took.Seconds(), v.what)
+	}
+	w.Flush()
+	t.Logf("%d of %d mutations caught\n%s", caught, len(verdicts), table)
+}
+
+// tryAll tries two at a time: most of the time goes into compiling.
+func tryAll(t *testing.T, todo []mutation) []verdict {
+	verdicts := make([]verdict, len(todo))
+	var all sync.WaitGroup
+	beside := make(chan struct{}, 2)
+	for i, m := range todo {
+		dir := t.TempDir()
+		beside <- struct{}{}
+		all.Go(func() {
+			defer func() { <-beside }()
+			start := time.Now()
+			seeds, err := m.try(t.Context(), root(t), dir)
+			verdicts[i] = verdict{mutation: m, seeds: seeds, took: time.Since(start), err: err}
+			fmt.Fprintf(os.Stderr, "%s: %s\n", m.name, map[bool]string{true: "caught", false: "NOT CAUGHT"}[err == nil])
+		})
+	}
+	all.Wait()
+	return verdicts
+}
+
+// The harness itself bites: a patch that changes nothing that counts is told as not caught, and one that does not compile or
+// touches a test is refused.
+func TestTheHarnessBites(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	diff := func(file, old, to string) string {
+		return "--- a/" + file + "\n+++ b/" + file + "\n@@ -1,4 +1,4 @@\n-" + old + "\n+" + to + "\n \n import \"time\"\n \n"
+	}
+	const first = "package core"
+	file := "internal/core/candidate.go"
+	harmless := write("harmless.patch", "# What: nothing\n# Run: ./internal/core TestTimingRelations\n"+diff(file, first, first+" // the same"))
+	broken := write("broken.patch", "# What: nothing\n# Run: ./internal/core TestTimingRelations\n"+diff(file, first, "package core; var x int = true"))
+	for path, want := range map[string]string{harmless: "not caught", broken: "does not compile"} {
+		m, err := parse(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.try(t.Context(), root(t), t.TempDir()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
+		}
+	}
+	for path, want := range map[string]string{
+		write("test.patch", "# What: x\n# Run: . T\n"+diff("root_test.go", "a", "b")):       "never what judges it",
+		write("headless.patch", diff(file, first, first)):                                   "first two lines",
+		write("empty.patch", "# What: x\n# Run: . T\n"):                                     "changes no file",
+		write("judge.patch", "# What: x\n# Run: . T\n"+diff("test/sim/judge.go", "a", "b")): "never what judges it",
+	} {
+		if _, err := parse(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
+		}
+	}
+}

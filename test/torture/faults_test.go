@@ -1,0 +1,181 @@
+//go:build linux
+
+package torture
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+// checkedFault does harm to a leader, sees that the promises hold, and undoes it. When it returns, the leader's process has
+// ended unless it may lead on. What it returns is for the log.
+type checkedFault struct {
+	name   string
+	inject func(*run, *victim) (note []any)
+}
+
+// faults are the kinds, each as often in a row as it is here.
+func (a *run) faults() []checkedFault {
+	all := []checkedFault{
+		{"kill supervisor", killSupervisor},
+		{"freeze supervisor", freezeSupervisor},
+		{"freeze all", freezeAll},
+		{"kill command", killCommand},
+		{"blackhole", blackhole},
+	}
+	for _, tr := range a.store.troubles {
+		all = append(all, tr.checked())
+	}
+	return all
+}
+
+// The exit codes of `primacy run`.
+const (
+	exitLost   = 122
+	exitKilled = 128 + int(syscall.SIGKILL)
+)
+
+func killSupervisor(a *run, v *victim) []any {
+	v.aim(a, a.rng.Float64(), a.renewEvery())
+	v.supervisor.signal(a, syscall.SIGKILL)
+	a.wantExit(v, exitKilled)
+	spare := a.deadBy(v, v.bound(a, a.ttl))
+	a.next(v)
+	return []any{"acted last before the deadline", spare}
+}
+
+func freezeSupervisor(a *run, v *victim) []any {
+	v.aim(a, a.rng.Float64(), a.renewEvery())
+	begin := boottime.Now()
+	freeze(a, v.supervisor)
+	spare := a.deadBy(v, v.bound(a, a.ttl))
+	a.next(v)
+	waitUntil(begin + 2*a.ttl)
+	v.supervisor.signal(a, syscall.SIGCONT)
+	a.wantExit(v, exitLost)
+	return []any{"acted last before the deadline", spare}
+}
+
+// freezeAll stops the supervisor, its guardian and the command, as a frozen cgroup or a paused machine does. Nothing in
+// them can keep the command from acting in the moment of the thaw. It must be short; the acts are counted, and left out of
+// the check for two leaders. They alone are.
+func freezeAll(a *run, v *victim) []any {
+	v.aim(a, a.rng.Float64(), a.renewEvery())
+	begin := boottime.Now()
+	freeze(a, append([]proc{v.supervisor, v.guardian}, v.members...)...)
+	v.bound(a, a.ttl)
+	a.next(v)
+	waitUntil(begin + 2*a.ttl)
+
+	a.acts.poll(a)
+	before := v.countActs(a, a.own)
+	stall := watchStalls()
+	l := late{token: v.token, thaw: boottime.Now(), index: len(a.acts.acts)}
+	a.thaws = append(a.thaws, l)
+	for _, m := range v.members { // first, so that this is the worst order
+		m.signal(a, syscall.SIGCONT)
+	}
+	thaw := boottime.Now()
+	v.guardian.signal(a, syscall.SIGCONT)
+	v.supervisor.signal(a, syscall.SIGCONT)
+	for _, m := range v.members {
+		eventually(a, 10*time.Second, m.String()+" to be gone after the thaw", m.dead)
+	}
+	gone := boottime.Now() - thaw
+	slack := stall()
+	var last time.Duration // act after the thaw
+	for m, at := range v.lastActs(a, a.own) {
+		last = max(last, at-thaw)
+		// What the machine itself held up (our own thread, which slept for a millisecond at a time) is not the guardian's.
+		if at-thaw > 50*time.Millisecond+slack {
+			a.Errorf("%v acted %v after the thaw, want at most 50 ms (and this machine stood still for %v)", m, at-thaw, slack)
+		}
+	}
+	a.wantExit(v, exitLost)
+	return []any{"late acts", v.countActs(a, a.own) - before, "acted last after the thaw", last, "seen dead", gone, "machine stalled", slack}
+}
+
+func (v *victim) countActs(a *run, own string) (n int) {
+	for _, m := range v.members {
+		n += len(readActs(a, v.ownFile(own, m)))
+	}
+	return n
+}
+
+// watchStalls measures for how long at most the machine let a thread wait that wanted to run. It returns what ends it.
+func watchStalls() func() time.Duration {
+	stop, worst := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var most time.Duration
+		for {
+			before := boottime.Now()
+			select {
+			case <-stop:
+				worst <- most
+				return
+			case <-time.After(time.Millisecond):
+				most = max(most, boottime.Now()-before-time.Millisecond)
+			}
+		}
+	}()
+	return func() time.Duration { close(stop); return <-worst }
+}
+
+func killCommand(a *run, v *victim) []any {
+	var left proc
+	for _, m := range v.members {
+		if m.role == child {
+			m.signal(a, syscall.SIGKILL)
+		} else {
+			left = m
+		}
+	}
+	a.wantExit(v, exitKilled)
+	if !left.dead() {
+		a.Errorf("%v lives though `primacy run` has ended", left)
+	}
+	a.next(v)
+	return nil
+}
+
+// blackhole holds what the supervisor sends, or what it is sent, or both.
+func blackhole(a *run, v *victim) []any {
+	v.aim(a, a.rng.Float64(), a.renewEvery())
+	dirs := [][]etcdtest.Dir{{etcdtest.Up}, {etcdtest.Down}, {etcdtest.Up, etcdtest.Down}}[a.rng.IntN(3)]
+	v.hold(dirs...)
+	spare := a.gaveUp(v)
+	a.next(v)
+	v.heal()
+	a.wantExit(v, exitLost)
+	return []any{"acted last before the deadline", spare, "held", len(dirs)}
+}
+
+// gaveUp waits until a supervisor that runs but cannot renew has ended its command, and looks that it was in time.
+func (a *run) gaveUp(v *victim) time.Duration {
+	a.Helper()
+	for _, m := range v.members {
+		eventually(a, 4*a.ttl, m.String()+" to be ended", m.dead)
+	}
+	seen := boottime.Now()
+	deadline := v.watch.end().Deadline
+	v.watch = nil
+	if seen > deadline {
+		a.Logf("seen dead %v after the deadline of %s", seen-deadline, v.id) // what it wrote says when that was
+	}
+	return a.actedBefore(v, deadline)
+}
+
+// livesOn waits until the term has renewed its right, or has ended.
+func (a *run) livesOn(v *victim) bool {
+	a.Helper()
+	now := boottime.Now()
+	eventually(a, 4*a.ttl, "a renewal or the end of the term", func() bool {
+		r, ok := v.right(v.supervisor.pid)
+		return !ok || r.Deadline > now+a.ttl*6/10
+	})
+	_, ok := v.right(v.supervisor.pid)
+	return ok
+}

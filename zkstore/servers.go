@@ -1,0 +1,277 @@
+package zkstore
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// servers are where ZooKeeper is, and how to connect there.
+type servers struct {
+	all []string
+	tls *tls.Config
+}
+
+func (s servers) String() string { return strings.Join(s.all, ",") }
+
+// handshakes is for how long a server may leave us without an answer to the first request.
+// go-zookeeper itself would wait for many times the session's timeout for a server that is
+// frozen, and lose the session.
+const handshakes = 2 * time.Second
+
+// connect opens a plain or TLS connection.
+func (s servers) connect(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil || s.tls == nil {
+		return c, err
+	}
+	config := s.tls.Clone()
+	if config.ServerName == "" {
+		config.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	t := tls.Client(c, config)
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// detect finds out what the servers can do, and fills the caps.
+func (s *Store) detect(ctx context.Context) error {
+	for {
+		refused := 0
+		var last error
+		for _, addr := range s.servers.all {
+			err := s.detectAt(ctx, addr)
+			if err == nil || errors.Is(err, driver.ErrRefused) {
+				return err
+			}
+			if refuses(err) {
+				refused++
+			}
+			last = err
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		if refused == len(s.servers.all) {
+			return fmt.Errorf("ZooKeeper at %s: %w", s.servers, last)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("ZooKeeper at %s does not answer (%v): %w", s.servers, last, ctx.Err())
+		}
+	}
+}
+
+// refuses says that a server will not be there the next moment either: nothing listens, or nobody
+// knows its name.
+func refuses(err error) bool {
+	var dns *net.DNSError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) && dns.IsNotFound
+}
+
+// detectAt asks one server.
+func (s *Store) detectAt(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*handshakes)
+	defer cancel()
+	least, err := s.servers.negotiate(ctx, addr, time.Millisecond)
+	if err != nil {
+		return err
+	}
+	longest, err := s.servers.negotiate(ctx, addr, 24*24*time.Hour)
+	if err != nil {
+		return err
+	}
+	s.tick, s.longest = max(least/2, longest/20), longest
+	if text, err := s.servers.command(ctx, addr, "conf"); err == nil {
+		if m := tickLine.FindStringSubmatch(text); m != nil {
+			ms, _ := strconv.Atoi(m[1])
+			s.tick = time.Duration(ms) * time.Millisecond
+		}
+	}
+	if s.config.Tick > 0 {
+		s.tick = s.config.Tick
+	}
+	version := "ZooKeeper"
+	if text, err := s.servers.command(ctx, addr, "srvr"); err == nil {
+		if m := versionLine.FindStringSubmatch(text); m != nil {
+			version += " " + m[1]
+			major, _ := strconv.Atoi(m[2])
+			minor, _ := strconv.Atoi(m[3])
+			if major < 3 || major == 3 && minor < 5 {
+				return fmt.Errorf("%s at %s is older than 3.5: %w", version, addr, driver.ErrRefused)
+			}
+		}
+	}
+	s.caps = capsOf(version, s.tick, least, longest)
+	if s.caps.MinTTL <= 0 || s.caps.MaxTTL < s.caps.MinTTL {
+		return fmt.Errorf("ZooKeeper at %s keeps sessions of %v to %v, too short for a tick of %v: %w",
+			addr, least, longest, s.tick, driver.ErrRefused)
+	}
+	return nil
+}
+
+var (
+	tickLine    = regexp.MustCompile(`(?m)^tickTime=(\d{1,9})$`)
+	versionLine = regexp.MustCompile(`Zookeeper version: ((\d+)\.(\d+)[0-9A-Za-z.]*)`)
+)
+
+func capsOf(version string, tick, least, longest time.Duration) driver.Caps {
+	return driver.Caps{
+		Store:         version,
+		FIFO:          true,
+		Token:         driver.TokenDurable,
+		Push:          true,
+		ExpiryPush:    true,
+		SharedRenewal: true,
+		Shared:        true,
+		AtomicBatch:   true,
+		Linearizable:  true,
+		MinTTL:        max(ttlWithin(max(least, 2*tick), tick), gap(tick)),
+		MaxTTL:        ttlWithin(longest, tick),
+	}
+}
+
+// negotiate asks a server for a session with that timeout and returns the one that it would have.
+// It asks the server to close the session, and does not wait for that.
+func (s servers) negotiate(ctx context.Context, addr string, timeout time.Duration) (time.Duration, error) {
+	c, err := s.connect(ctx, addr)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	end, _ := ctx.Deadline()
+	_ = c.SetDeadline(end)
+	request := make([]byte, 4+4+8+4+8+4+16)
+	binary.BigEndian.PutUint32(request, uint32(len(request)-4))
+	binary.BigEndian.PutUint32(request[16:], uint32(timeout.Milliseconds()))
+	binary.BigEndian.PutUint32(request[28:], 16) // of the password, which is empty
+	if _, err := c.Write(request); err != nil {
+		return 0, err
+	}
+	head := make([]byte, 20)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return 0, fmt.Errorf("it closed the connection (it may have no quorum): %w", err)
+	}
+	if strange(head) {
+		return 0, fmt.Errorf("ZooKeeper at %s: %w: %w", addr, errStrange, driver.ErrRefused)
+	}
+	sid, got, _ := answered(head)
+	if sid == 0 || got <= 0 {
+		return 0, errors.New("it gave no session")
+	}
+	bye := []byte{0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5} // a header with the code to close, and nothing else
+	if _, err := c.Write(bye); err == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(c, 1024))
+	}
+	return got, nil
+}
+
+// command sends one of the servers' commands of four letters.
+func (s servers) command(ctx context.Context, addr, word string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakes)
+	defer cancel()
+	c, err := s.connect(ctx, addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	end, _ := ctx.Deadline()
+	_ = c.SetDeadline(end)
+	if _, err := io.WriteString(c, word); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(c, 1<<20))
+	return string(text), err
+}
+
+// withPort adds ZooKeeper's own port where there is none.
+func withPort(server string) string {
+	if _, _, err := net.SplitHostPort(server); err == nil {
+		return server
+	}
+	return net.JoinHostPort(strings.Trim(server, "[]"), "2181")
+}
+
+// rotation tells go-zookeeper where to connect next: to each server in turn, without the second
+// that it would itself wait after each round.
+type rotation struct {
+	all  []string
+	stop <-chan struct{}
+
+	mu    sync.Mutex
+	next  int
+	tries int              // since the last connection
+	last  map[string]error // of each server, since the last connection
+}
+
+func newRotation(all []string, stop <-chan struct{}) *rotation {
+	return &rotation{all: all, stop: stop, next: rand.IntN(len(all)), last: map[string]error{}}
+}
+
+func (r *rotation) Init([]string) error { return nil }
+func (r *rotation) Len() int            { return len(r.all) }
+
+// Connected does nothing: go-zookeeper calls it before the server has given the session.
+func (r *rotation) Connected() {}
+
+// Next returns the next server, after a pause if all were tried.
+func (r *rotation) Next() (server string, retryStart bool) {
+	r.mu.Lock()
+	server = r.all[r.next%len(r.all)]
+	r.next++
+	rounds := r.tries / len(r.all)
+	r.tries++
+	r.mu.Unlock()
+	if rounds > 0 {
+		select {
+		case <-time.After(min(time.Duration(rounds)*50*time.Millisecond, 500*time.Millisecond)):
+		case <-r.stop:
+		}
+	}
+	select {
+	case <-r.stop:
+		return server, true // has go-zookeeper see that it is closed
+	default:
+		return server, false
+	}
+}
+
+// found notes that a server gave the session.
+func (r *rotation) found() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tries, r.last = 0, map[string]error{}
+}
+
+func (r *rotation) failed(addr string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last[addr] = err
+}
+
+// explain adds to err why no server could be reached.
+func (r *rotation) explain(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for addr, last := range r.last {
+		return fmt.Errorf("no connection to ZooKeeper (%s: %v): %w", addr, last, err)
+	}
+	return err
+}
