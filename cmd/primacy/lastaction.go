@@ -19,8 +19,9 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// will is what the guardian of a command needs to end the lease of a supervisor that died. A password may be in it.
-type will struct {
+// lastAction is what the guardian of a command needs to end the lease of a supervisor that died. A
+// password may be in it.
+type lastAction struct {
 	Store   string            `json:"store"` // as --store has it
 	Lease   string            `json:"lease"`
 	Dir     string            `json:"dir"` // files that Store names are relative to it
@@ -32,15 +33,16 @@ type will struct {
 	ID    string        `json:"id"`
 }
 
-// willEnv names what the store's client takes from the environment.
-var willEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+// lastActionEnv names what the store's client takes from the environment.
+var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
-// will returns what the guardian is to do if this process is killed, nil where the store cannot.
-func (r *runner) will(term *primacy.Term) *supervise.LastAction {
+// lastAction returns what the guardian is to do if this process is killed, nil where the store
+// cannot.
+func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
 	if _, ok := r.at.(driver.Revoker); !ok {
 		return nil
 	}
-	w := will{Store: r.store, Lease: term.Lease(), Env: map[string]string{}}
+	w := lastAction{Store: r.store, Lease: term.Lease(), Env: map[string]string{}}
 	if w.Store == "" || strings.HasPrefix(w.Store, embeddedScheme) {
 		dir, err := r.embeddedDir() // the default depends on the environment
 		if err != nil {
@@ -49,7 +51,7 @@ func (r *runner) will(term *primacy.Term) *supervise.LastAction {
 		w.Store = embeddedScheme + dir
 	}
 	w.Dir, _ = os.Getwd()
-	for _, name := range willEnv {
+	for _, name := range lastActionEnv {
 		if v, ok := os.LookupEnv(name); ok {
 			w.Env[name] = v
 		}
@@ -67,10 +69,10 @@ func (r *runner) will(term *primacy.Term) *supervise.LastAction {
 	return &supervise.LastAction{Payload: text, Limit: term.TTL()} // after that the lease is over by itself
 }
 
-// executeWill runs in the guardian of a dead supervisor, when nothing of the command is left. Nobody hears of a failure: then the lease runs
-// out by itself.
-func executeWill(ctx context.Context, text []byte, messages io.Writer) {
-	var w will
+// executeLastAction runs in the guardian of a dead supervisor, when nothing of the command is left.
+// Nobody hears of a failure: then the lease runs out by itself.
+func executeLastAction(ctx context.Context, text []byte, messages io.Writer) {
+	var w lastAction
 	if json.Unmarshal(text, &w) != nil {
 		return
 	}
@@ -95,7 +97,7 @@ func executeWill(ctx context.Context, text []byte, messages io.Writer) {
 }
 
 // carryOut is one try.
-func (w will) carryOut(ctx context.Context) error {
+func (w lastAction) carryOut(ctx context.Context) error {
 	st, done, err := w.open(ctx)
 	if err != nil {
 		return err
@@ -112,8 +114,9 @@ func (w will) carryOut(ctx context.Context) error {
 // recordLimit is how long the record may hold up the end of the lease.
 const recordLimit = 500 * time.Millisecond
 
-// record tells the history that the leader has died. Before the lease is ended: then it is told also where this is the last that the guardian does.
-func (w will) record(ctx context.Context, st driver.Store) {
+// record tells the history that the leader has died. Before the lease is ended: then it is told
+// also where this is the last that the guardian does.
+func (w lastAction) record(ctx context.Context, st driver.Store) {
 	j, ok := st.(driver.Journal)
 	if !ok || w.Name == "" {
 		return
@@ -125,7 +128,7 @@ func (w will) record(ctx context.Context, st driver.Store) {
 }
 
 // open opens the store as a client only: a guardian never hosts an embedded one.
-func (w will) open(ctx context.Context) (driver.Store, func(), error) {
+func (w lastAction) open(ctx context.Context) (driver.Store, func(), error) {
 	dir, ok := strings.CutPrefix(w.Store, embeddedScheme)
 	if !ok {
 		st, err := open.Open(ctx, w.Store)
