@@ -1,11 +1,5 @@
 //go:build linux
 
-// Package golden holds what others rely on and no compiler checks: keys, values and fields in each store, the SQL schema, state files, JSON on
-// standard output and from the sidecar, exit codes. The program is built and run against real servers, so nothing here depends on how the code is
-// arranged. A difference is a change that users see: it needs a decision, not -update.
-//
-//	go test ./golden            compares
-//	go test ./golden -update    writes testdata/*.golden anew
 package golden
 
 import (
@@ -228,7 +222,7 @@ func (w *world) local(text string) string {
 // sorted returns lines in order, as they stand after what varies was taken out.
 func sorted(lines []string) string {
 	for i := range lines {
-		lines[i] = plain(lines[i])
+		lines[i] = strings.TrimSpace(plain(lines[i]))
 	}
 	sort.Strings(lines)
 	return strings.Join(lines, "\n")
