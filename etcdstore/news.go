@@ -183,7 +183,7 @@ func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 	var err error
 	if rec {
 		if out, err = n.readRequests(ctx); err != nil {
-			n.keepRecord()
+			n.addRecordQuietly()
 		}
 	}
 	var batch []*claimState
@@ -203,7 +203,7 @@ func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 		})
 	}
 	for _, sl := range batch[done:] {
-		n.keep(sl.seatID)
+		n.addQuietly(sl.seatID)
 	}
 	return out, err
 }
@@ -346,25 +346,25 @@ func (n *newsbox) isCovered(at seatID) bool {
 
 // add notes that the key of the claim on a seat changed.
 func (n *newsbox) add(at seatID) {
-	n.keep(at)
+	n.addQuietly(at)
 	n.poke()
 }
 
 // addRecord notes that the session's record changed.
 func (n *newsbox) addRecord() {
-	n.keepRecord()
+	n.addRecordQuietly()
 	n.poke()
 }
 
-// keep is add without waking News: what could not be read waits for the pause to be over.
-func (n *newsbox) keep(at seatID) {
+// addQuietly notes it without waking News: what could not be read waits for the pause to be over.
+func (n *newsbox) addQuietly(at seatID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed[at] = true
 }
 
-// keepRecord is addRecord without waking News.
-func (n *newsbox) keepRecord() {
+// addRecordQuietly notes it without waking News.
+func (n *newsbox) addRecordQuietly() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.recordChanged = true

@@ -202,36 +202,3 @@ func (s *Store) turnToAsk(ctx context.Context) (func(), error) {
 		return nil, etcdwire.ErrClosed
 	}
 }
-
-// inspect is look for one who waits.
-func (se *session) inspect(ctx context.Context, what string, p driver.Place) (standing, error) {
-	done, err := se.s.turnToAsk(ctx)
-	if err != nil {
-		return standing{}, err
-	}
-	defer done()
-	return se.look(ctx, what, p)
-}
-
-// still reports whether a place stands, and that claim before it, and at which revision they did.
-func (se *session) still(ctx context.Context, what string, p driver.Place, ahead predecessor,
-) (rev int64, ok bool, err error) {
-	if ahead.rev == 0 {
-		return 0, false, nil
-	}
-	done, err := se.s.turnToAsk(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	defer done()
-	own := se.keyOf(p)
-	resp, _, err := se.s.wire.Txn(ctx, what, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(own, int64(p.Token)), ifCreate(ahead.key, ahead.rev)},
-		// Without a read etcd would answer from one member alone.
-		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(own), CountOnly: true})},
-	})
-	if err != nil || !resp.Succeeded {
-		return 0, false, err
-	}
-	return resp.Header.Revision, true, nil
-}
