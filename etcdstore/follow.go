@@ -190,11 +190,12 @@ func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error)
 	return out, err
 }
 
-// quickAsks is how many followed places are asked about one by one in a row, by a question that costs the same however
-// long a line is. Of more their lines are read, many at once.
+// quickAsks is how many followed places are asked about one by one in a row, by a question that
+// costs the same however long a line is. Of more their lines are read, many at once.
 const quickAsks = 8
 
-// still reports whether a's claim and one before it stand, so that nothing more need be known of its line.
+// still reports whether a's claim and one before it stand, so that nothing more need be known of
+// its line.
 func (n *newsbox) still(ctx context.Context, a *waiter, near predecessor) (bool, error) {
 	done, err := n.s.turnToAsk(ctx)
 	if err != nil {
@@ -213,7 +214,8 @@ func (n *newsbox) still(ctx context.Context, a *waiter, near predecessor) (bool,
 	return true, nil
 }
 
-// keep goes on with a place that is followed and is held by now, for its end. It reports false where that cannot be.
+// keep goes on with a place that is followed and is held by now, for its end. It reports false
+// where that cannot be.
 func (n *newsbox) keep(a *waiter) bool {
 	n.mu.Lock()
 	ours := n.follows[a.at] == a

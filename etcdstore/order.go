@@ -14,7 +14,7 @@ import (
 
 // Who waits for what.
 //
-// An exclusive claim waits until all before it are gone (see await), a reader for the youngest
+// An exclusive claim waits until all before it are gone (see waiter), a reader for the youngest
 // exclusive one: so all readers behind one writer are woken by its end, and nobody else. The
 // slots of a semaphore come free in any order. Its first waiter hears of the end of every shared
 // claim; whoever waits behind another waits for that one's end, or for its turn: as it comes to
@@ -94,7 +94,7 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 }
 
 // behind returns the claims that a shared one which is awaited stands right behind: whose
-// sessions it must keep vigil over.
+// sessions it must watch.
 func behind(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":

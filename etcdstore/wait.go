@@ -9,7 +9,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Wait implements [driver.Lease], which is about to lose it: who waits follows his place and listens to News.
+// Wait implements [driver.Lease], which is about to lose it: who waits follows his place and
+// listens to News.
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	what := verb("wait for", p.Name)
 	p, err := l.seats.known(p)

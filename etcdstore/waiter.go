@@ -179,8 +179,9 @@ func (a *waiter) learn(st standing) {
 // of what came after, and stays.
 func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure, a.due = rev, a.doubts != a.asked, false }
 
-// keep goes on with a claim that was told to hold, for its end, by the watch of its line: a watch of its key would cost
-// each turn a request to open it, a read and another to end it. It reports false where the line's watch does not serve.
+// keep goes on with a claim that was told to hold, for its end, by the watch of its line: a watch
+// of its key would cost each turn a request to open it, a read and another to end it. It reports
+// false where the line's watch does not serve.
 func (a *waiter) keep() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -203,8 +204,8 @@ func (a *waiter) doubt() {
 	a.n.queue(a)
 }
 
-// ask returns what has become of a, and whether etcd must be asked to know it. That is done after ask, and no other ask
-// of a comes before its answer is taken over.
+// ask returns what has become of a, and whether etcd must be asked to know it. That is done after
+// ask, and no other ask of a comes before its answer is taken over.
 func (a *waiter) ask() (o outcome, unsure bool) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -229,8 +230,9 @@ func (a *waiter) rightBehind() []string {
 // heartbeats, and no others any more.
 func (a *waiter) watchPredecessor() { a.live.over(a.n.s.liveness, a.rightBehind(), a.doubt) }
 
-// enough returns a claim before a that stands, if all is as a knows it: nothing more need be asked as long as it does.
-// Of a long line it is the farthest that a knows of. Nothing where a may miss more than that: its line must be read.
+// enough returns a claim before a that stands, if all is as a knows it: nothing more need be
+// asked as long as it does. Of a long line it is the farthest that a knows of. Nothing where a
+// may miss more than that: its line must be read.
 func (a *waiter) enough() (p predecessor) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -260,8 +262,8 @@ func (a *waiter) isFarLocked() bool {
 	return a.outcome == waits && a.slots == 0 && !a.wants && !a.whole && !a.near && len(a.ahead) > 0
 }
 
-// confirm notes that at rev a stood, and the claim that enough has returned. Others may have gone by then: of a long
-// line a concludes nothing from them before it has read it.
+// confirm notes that at rev a stood, and the claim that enough has returned. Others may have gone
+// by then: of a long line a concludes nothing from them before it has read it.
 func (a *waiter) confirm(rev int64) {
 	a.hub().Lock()
 	defer a.hub().Unlock()

@@ -328,7 +328,7 @@ func courtSeeds(t *testing.T) uint64 {
 
 // TestSimulatedHeldIsTrue: whatever happens to the streams, the members and the claims, by hand,
 // by transfer or by their owners, nobody is told that he holds who did not, and nobody that he is
-// gone who stands. Some stores have their wide watch on and off all the time.
+// gone who stands. Some stores have their prefix watch on and off all the time.
 func TestSimulatedHeldIsTrue(t *testing.T) {
 	total := map[string]int{}
 	for seed := range courtSeeds(t) {

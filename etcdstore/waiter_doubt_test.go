@@ -10,7 +10,8 @@ import (
 )
 
 // TestSimulatedWatchLostBesideTheWideOne: a watch that stands by itself beside the wide one is
-// ended by etcd. The wide one stands in for it from now on, and has told things that it has not.
+// ended by etcd. The prefix watch stands in for it from now on, and has told things that it has
+// not.
 func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	const dir = "primacy/x/"
 	gone := func(rev int64, k string) []*mvccpb.Event {
@@ -43,7 +44,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	for i := range 3 { // many come at once: it is kept
 		h.Open(etcdwire.Span{Key: fmt.Sprint("primacy/y/", i)})
 	}
-	// our claim is removed by hand; the wide watch tells so, the narrow one has not yet
+	// our claim is removed by hand; the prefix watch tells so, the narrow one has not yet
 	h.Deliver(wide, gone(101, "own"))
 	h.Lost(w, false) // etcd has cancelled it (it was behind a compaction)
 	h.Deliver(wide, gone(102, "a"))
@@ -55,7 +56,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	}
 }
 
-// TestSimulatedDoubtDuringALook: a vigil says that it has ended the session before, while the
+// TestSimulatedDoubtDuringALook: a livenessWatch says that it has ended the session before, while the
 // answer to an older look is on its way. That answer must not clear the doubt: where etcd refuses
 // the watch nothing else would tell.
 func TestSimulatedDoubtDuringALook(t *testing.T) {
