@@ -228,7 +228,7 @@ func (tr *trial) empty() error {
 	for _, name := range tr.names {
 		p, err := l.Claim(ctx, driver.Claim{Name: name, ID: name})
 		if err == nil {
-			_, err = l.Wait(ctx, p[0])
+			_, err = drivertest.Await(ctx, l, p[0])
 		}
 		if err != nil {
 			return fmt.Errorf("in the end %s is not to be had: %w", name, err)
