@@ -294,7 +294,7 @@ func TestNeverTwo(t *testing.T) {
 	}
 }
 
-// TestTooShortASilenceIsSeen: a vigil that is shorter than the clocks allow must be found by the
+// TestTooShortASilenceIsSeen: a watch that is shorter than the clocks allow must be found by the
 // same judge, or it would find nothing.
 func TestTooShortASilenceIsSeen(t *testing.T) {
 	found := slices.ContainsFunc(seeds(t, 40), func(seed uint64) (bad bool) {
