@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -35,7 +36,7 @@ func TestASlotThatComesWithoutItsKeys(t *testing.T) {
 	go keepAlive(t.Context(), l)
 	p, err := l.Claim(soon(t), driver.Claim{Name: "n", ID: "2"})
 	if err == nil {
-		_, err = l.Wait(soon(t), p[0])
+		_, err = drivertest.Await(soon(t), l, p[0])
 	}
 	if took := time.Since(asked); err != nil || took < ttl {
 		t.Errorf("the next leader: %v, %v after the last one's renewal, want a ttl of %v to pass", err, took, ttl)
