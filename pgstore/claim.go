@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var (
@@ -149,7 +150,7 @@ func (l *lease) beginTake(claims []driver.Claim, p *driver.Place) (spend bool, e
 	}
 	for _, c := range claims {
 		l.ids.calls[c.ID]++
-		if o := l.claims[seat{c.Name, c.Seat}]; o != nil && o.place.ID != c.ID {
+		if o := l.claims[storeutil.SeatOf(c)]; o != nil && o.place.ID != c.ID {
 			o.leaving = true // its removal is no news
 		}
 	}
@@ -164,13 +165,13 @@ var failures = map[string]func(l *lease, claims []driver.Claim, row taken) error
 	"gone": func(l *lease, _ []driver.Claim, _ taken) error { return l.goneLocked("claim") },
 	"spent": func(l *lease, claims []driver.Claim, _ taken) error {
 		if len(claims) == 1 {
-			l.ids.spent.add(claims[0].ID, true)
+			l.ids.spent.Add(claims[0].ID)
 		}
 		return fmt.Errorf("claim %s on %s was given up: %w", claims[0].ID, claims[0].Name, driver.ErrGone)
 	},
 	"misfit": func(l *lease, claims []driver.Claim, row taken) error {
 		for _, c := range claims { // the claims that they were to displace stay
-			if o := l.claims[seat{c.Name, c.Seat}]; o != nil {
+			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
 				o.leaving = false
 			}
 		}
@@ -179,8 +180,8 @@ var failures = map[string]func(l *lease, claims []driver.Claim, row taken) error
 	},
 	"taken": func(l *lease, claims []driver.Claim, _ taken) error {
 		for _, c := range claims { // the call has removed what the lease had on these seats
-			if o := l.claims[seat{c.Name, c.Seat}]; o != nil {
-				l.ids.spent.add(o.place.ID, true)
+			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
+				l.ids.spent.Add(o.place.ID)
 				o.forgetLocked()
 			}
 		}
@@ -272,7 +273,7 @@ func (l *lease) releasedLocked(p driver.Place) {
 		}
 		o.forgetLocked()
 	}
-	l.ids.spent.add(p.ID, true)
+	l.ids.spent.Add(p.ID)
 }
 
 // Transfer implements [driver.Transferer].

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // callLimit is how long the store's own questions may take.
@@ -130,9 +131,7 @@ func (d *db) connectFirst(ctx context.Context) (*pgx.Conn, error) {
 		case !timeout(err):
 			return nil, err
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if storeutil.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil, err
 		}
 	}
@@ -205,9 +204,7 @@ func (d *db) doUnfenced(ctx context.Context, verb, sql string, args []any, scan 
 		if !errors.Is(err, errBusy) {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if storeutil.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // watchPoll is how often lines that somebody follows are asked for, all of them in one call.
@@ -161,10 +162,7 @@ func (w *lineWatch) handedOver(hash string) {
 
 // askNow has every line asked for now.
 func (w *lineWatch) askNow() {
-	select {
-	case w.now <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(w.now)
 }
 
 // run asks for all followed lines now and then, while there are any.

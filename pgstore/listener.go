@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // How often waiters look by themselves: where notifications come, and where they do not.
@@ -149,10 +151,7 @@ func (li *listener) run() {
 			li.mu.Unlock()
 			li.lookAll() // and from now on waiters look by themselves
 		}
-		select {
-		case <-time.After(pause):
-		case <-li.ctx.Done():
-		}
+		_ = storeutil.Sleep(li.ctx, pause)
 	}
 }
 
@@ -206,17 +205,23 @@ func (li *listener) alive(conn *pgx.Conn, sql string) bool {
 	return err == nil
 }
 
+// earlyKept is how many notifications a registry keeps at least for claims that it does not know yet.
+const earlyKept = 8192
+
 // registry knows the leases of this process and their claims, for the notifications that name them.
 type registry struct {
 	mu     sync.Mutex
 	closed bool
 	leases map[string]*lease
 	claims map[uint64]*ownClaim // by token
-	early  recent[uint64, byte] // notifications that came before the answer to the claim they are about
+
+	// Notifications that came before the answer to the claim that they are about, by token. When early
+	// is full it becomes older.
+	early, older map[uint64]byte
 }
 
 func newRegistry() *registry {
-	return &registry{leases: map[string]*lease{}, claims: map[uint64]*ownClaim{}}
+	return &registry{leases: map[string]*lease{}, claims: map[uint64]*ownClaim{}, early: map[uint64]byte{}}
 }
 
 // add notes a lease. It returns false once the store is closed.
@@ -258,7 +263,10 @@ func (r *registry) addClaim(o *ownClaim) byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.claims[o.place.Token] = o
-	return r.early.of[o.place.Token]
+	if word := r.early[o.place.Token]; word != 0 {
+		return word
+	}
+	return r.older[o.place.Token]
 }
 
 func (r *registry) removeClaim(o *ownClaim) {
@@ -289,7 +297,10 @@ func (r *registry) notified(payload string) {
 	r.mu.Lock()
 	o := r.claims[token]
 	if o == nil {
-		r.early.add(token, word[0])
+		if len(r.early) >= earlyKept {
+			r.early, r.older = map[uint64]byte{}, r.early
+		}
+		r.early[token] = word[0]
 	}
 	r.mu.Unlock()
 	if o != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // The store's limits. Renewals are written to disk: below minTTL a slow disk would end leases.
@@ -215,9 +216,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 // sweep removes now and then what nobody looks at any more. It does not matter which process does.
 func (s *Store) sweep() {
 	for wait := 20 * time.Second; ; wait = time.Minute {
-		select {
-		case <-time.After(wait + jitter(wait)):
-		case <-s.ctx.Done():
+		if storeutil.Sleep(s.ctx, wait+jitter(wait)) != nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, callLimit)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // waiter is what calls of Wait need to know of a claim.
@@ -96,7 +97,7 @@ func (l *lease) pause(ctx context.Context, ch <-chan struct{}) error {
 func (l *lease) find(ctx context.Context, p driver.Place) (*ownClaim, error) {
 	missing := fmt.Errorf("claim %s on %s does not stand: %w", p.ID, p.Name, driver.ErrGone)
 	l.mu.Lock()
-	st, spent := l.claims[seat{p.Name, p.Seat}], l.ids.spent.of[p.ID] || l.isOver
+	st, spent := l.claims[storeutil.SeatAt(p)], l.ids.spent.Has(p.ID) || l.isOver
 	l.mu.Unlock()
 	if st != nil && st.place.ID == p.ID && (p.Token == 0 || p.Token == st.place.Token) {
 		return st, nil
@@ -115,7 +116,7 @@ func (l *lease) find(ctx context.Context, p driver.Place) (*ownClaim, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isOver || l.ids.spent.of[p.ID] {
+	if l.isOver || l.ids.spent.Has(p.ID) {
 		return nil, missing
 	}
 	st = l.enterLocked(found, 0, 0) // whether it holds is for a look to say: a plain read proves nothing of a standby

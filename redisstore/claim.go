@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // check refuses what the layout cannot keep: a seat is a word between others.
@@ -95,7 +96,7 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 		return nil, driver.ErrGone
 	}
 	for _, want := range claims {
-		if l.spent.has(want.ID) {
+		if l.spent.Has(want.ID) {
 			return nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 	}
@@ -167,13 +168,12 @@ func (l *lease) displacedLocked(mine []*ownClaim) {
 	if len(l.claims) == len(mine) {
 		return
 	}
-	type seat struct{ name, seat string }
-	at := make(map[seat]*ownClaim, len(mine))
+	at := make(map[storeutil.Seat]*ownClaim, len(mine))
 	for _, c := range mine {
-		at[seat{c.name, c.seat}] = c
+		at[storeutil.Seat{Name: c.name, Seat: c.seat}] = c
 	}
 	for _, c := range l.claims {
-		if o := at[seat{c.name, c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
+		if o := at[storeutil.Seat{Name: c.name, Seat: c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
 			c.forgetLocked()
 		}
 	}
@@ -252,7 +252,7 @@ func (l *lease) endRelease(places []driver.Place) {
 func (l *lease) releasedLocked(places []driver.Place) {
 	for _, p := range places {
 		if c := l.claims[p.ID]; c == nil {
-			l.spent.add(p.ID)
+			l.spent.Add(p.ID)
 		} else if p.Token == 0 || c.token == 0 || c.token == p.Token {
 			c.forgetLocked()
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // serverInfo is what a server says of itself.
@@ -37,7 +38,7 @@ func (s *Store) meet(ctx context.Context, found bool) error {
 			return s.wrap(ctx, "open", err)
 		}
 		s.calls.leave(s.calls.get())
-		rest(ctx, 50*time.Millisecond)
+		_ = storeutil.Sleep(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -66,7 +67,7 @@ func about(ctx context.Context, client redis.UniversalClient) (srv serverInfo, e
 	for _, section := range []string{"server", "replication", "cluster"} {
 		text, err := client.Info(ctx, section).Result()
 		for redis.HasErrorPrefix(err, "LOADING") && ctx.Err() == nil {
-			rest(ctx, 50*time.Millisecond)
+			_ = storeutil.Sleep(ctx, 50*time.Millisecond)
 			text, err = client.Info(ctx, section).Result()
 		}
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // listener receives what is pushed to this process, on one connection: its own channel, and one for
@@ -153,7 +155,7 @@ func (h *listener) run() {
 		if h.listen() {
 			pause = 20 * time.Millisecond
 		}
-		rest(h.ctx, pause)
+		_ = storeutil.Sleep(h.ctx, pause)
 	}
 }
 

@@ -27,17 +27,3 @@ func (n *numbers) settled() uint64 {
 	}
 	return n.low
 }
-
-// spent remembers claim IDs that were given up, the last ones of them: a Claim that is asked for only then must not enter as a new one.
-type spent struct{ now, before map[string]bool }
-
-const spentKept = 8192
-
-func (s *spent) add(id string) {
-	if s.now == nil || len(s.now) >= spentKept {
-		s.before, s.now = s.now, map[string]bool{}
-	}
-	s.now[id] = true
-}
-
-func (s *spent) has(id string) bool { return s.now[id] || s.before[id] }

@@ -3,6 +3,8 @@ package redisstore
 import (
 	"context"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 const (
@@ -31,19 +33,13 @@ func (p *poller) wakeLocked() {
 		p.l.s.spawn(p.run)
 		return
 	}
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(p.wake)
 }
 
 // lookAtAllLocked has every claim looked at that somebody waits for. The caller holds the lease's mu.
 func (p *poller) lookAtAllLocked() {
 	p.all = true
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(p.wake)
 }
 
 // run looks until nobody waits any more.

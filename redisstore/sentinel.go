@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // sentinelOptions is how one sentinel is reached. Sentinels have users and passwords of their own.
@@ -47,7 +48,7 @@ func (s *server) listenToSentinels(c Config) {
 		s.spawn(func() {
 			for s.ctx.Err() == nil {
 				s.listenToSentinel(redis.NewSentinelClient(c.sentinelOptions(addr)), c.Sentinel)
-				rest(s.ctx, time.Second)
+				_ = storeutil.Sleep(s.ctx, time.Second)
 			}
 		})
 	}
@@ -72,7 +73,7 @@ func (s *server) listenToSentinel(sentinel *redis.SentinelClient, primary string
 		if m, ok := msg.(*redis.Message); ok && err == nil && strings.HasPrefix(m.Payload, primary+" ") {
 			for _, k := range []*link{s.calls, s.renewals} { // each time, for when the first has told the others may not know yet
 				for !k.leave(k.get()) && s.ctx.Err() == nil {
-					rest(s.ctx, tooSoon)
+					_ = storeutil.Sleep(s.ctx, tooSoon)
 				}
 			}
 			s.listener.reconnect()
