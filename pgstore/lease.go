@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
@@ -55,8 +53,9 @@ func (l *lease) ID() string { return l.id }
 // TTL implements [driver.Lease].
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// Renew implements [driver.Lease]. Nil: the primary has the new end on its disk, and the synchronous
-// standby has it too where there is one. No other server can have become primary without that one.
+// Renew implements [driver.Lease]. Nil: the primary has the new end on its disk, and the
+// synchronous standby has it too where there is one. No other server can have become primary
+// without that one.
 func (l *lease) Renew(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -69,9 +68,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	var sum string
 	limit := min(max(l.ttl/4, 500*time.Millisecond), 3*time.Second)
 	sql := l.s.schema.fill.Replace("SELECT * FROM {S}.renew($1::text)")
-	err := l.s.renewals.run(ctx, limit, sql, []any{l.id}, func(rows pgx.Rows) error {
-		return rows.Scan(&lives, &claims, &sum, &request)
-	})
+	err := l.s.renewals.run(ctx, limit, sql, []any{l.id}, into(&lives, &claims, &sum, &request))
 	if err != nil {
 		return l.s.wrap(ctx, "renew", err)
 	}
@@ -130,7 +127,8 @@ func (l *lease) ended() bool {
 	return l.isOver
 }
 
-// goneLocked ends the lease in this process, and returns the error that says so. The caller holds mu.
+// goneLocked ends the lease in this process, and returns the error that says so. The caller holds
+// mu.
 func (l *lease) goneLocked(verb string) error {
 	l.endLocked()
 	return fmt.Errorf("postgres %s: %s: the lease has ended: %w", l.s.hosts, verb, driver.ErrGone)
@@ -228,7 +226,8 @@ func (l *lease) compareLocked(server string) {
 	l.different = both
 }
 
-// claimIDs knows which claim IDs may still enter, and which must not any more. The lease's mutex guards it.
+// claimIDs knows which claim IDs may still enter, and which must not any more. The lease's mutex
+// guards it.
 type claimIDs struct {
 	calls     map[string]int  // calls under way that may enter a claim, by its ID
 	doubt     map[string]bool // IDs of which such a call had an unknown outcome: it may still come to the server

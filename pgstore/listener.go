@@ -48,15 +48,16 @@ func (li *listener) begin(ctx context.Context) string {
 	defer cancel()
 	conn, err := li.listen(ctx)
 	if err != nil {
-		return "no connection to listen on (" + li.wrap(ctx, "listen", err).Error() + "): until there is one, waiters ask every " + fastPoll.String()
+		return "no connection to listen on (" + li.wrap(ctx, "listen", err).Error() +
+			"): until there is one, waiters ask every " + fastPoll.String()
 	}
 	li.conn = conn
 	if li.pooled || !li.probe(ctx, conn) {
 		li.mu.Lock()
 		li.pooled = true
 		li.mu.Unlock()
-		return "a connection pooler (pgbouncer) stands before the server, through which notifications may not come: waiters ask every " +
-			fastPoll.String() + "; for fast hand-overs connect directly"
+		return "a connection pooler (pgbouncer) stands before the server, through which notifications may not come: " +
+			"waiters ask every " + fastPoll.String() + "; for fast hand-overs connect directly"
 	}
 	return ""
 }
@@ -78,7 +79,8 @@ func (li *listener) listen(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A server that ends idle sessions would end this one again and again. Older ones do not know the setting.
+	// A server that ends idle sessions would end this one again and again. Older ones do not know
+	// the setting.
 	_, _ = conn.PgConn().Exec(ctx, "SET idle_session_timeout = 0").ReadAll()
 	pid := ""
 	if _, err = conn.PgConn().Exec(ctx, "LISTEN "+li.channel).ReadAll(); err == nil {
@@ -119,7 +121,8 @@ func (li *listener) poll() time.Duration {
 	return fastPoll
 }
 
-// listenToLines has the connection receive every hand-over of the schema too, for those who follow lines.
+// listenToLines has the connection receive every hand-over of the schema too, for those who follow
+// lines.
 func (li *listener) listenToLines() {
 	li.mu.Lock()
 	defer li.mu.Unlock()
@@ -163,7 +166,8 @@ func (li *listener) lookAll() {
 	li.watch.askNow()
 }
 
-// receive passes notifications on until the connection fails. A silent connection is tried with a statement.
+// receive passes notifications on until the connection fails. A silent connection is tried with a
+// statement.
 func (li *listener) receive(conn *pgx.Conn) {
 	lines := false
 	for li.ctx.Err() == nil {
@@ -205,7 +209,8 @@ func (li *listener) alive(conn *pgx.Conn, sql string) bool {
 	return err == nil
 }
 
-// earlyKept is how many notifications a registry keeps at least for claims that it does not know yet.
+// earlyKept is how many notifications a registry keeps at least for claims that it does not know
+// yet.
 const earlyKept = 8192
 
 // registry knows the leases of this process and their claims, for the notifications that name them.
@@ -215,8 +220,8 @@ type registry struct {
 	leases map[string]*lease
 	claims map[uint64]*ownClaim // by token
 
-	// Notifications that came before the answer to the claim that they are about, by token. When early
-	// is full it becomes older.
+	// Notifications that came before the answer to the claim that they are about, by token. When
+	// early is full it becomes older.
 	early, older map[uint64]byte
 }
 

@@ -67,8 +67,8 @@ func (l *lease) nothingDueLocked() bool {
 	return l.isOver || len(l.due) == 0 && !l.dueSelf || l.s.ctx.Err() != nil
 }
 
-// wakeLookerLocked starts the one goroutine that looks, if there is something to look at and it does
-// not run. The caller holds mu.
+// wakeLookerLocked starts the one goroutine that looks, if there is something to look at and it
+// does not run. The caller holds mu.
 func (l *lease) wakeLookerLocked() {
 	if !l.looking && !l.nothingDueLocked() {
 		l.looking = true

@@ -7,7 +7,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// ownClaim is what this process knows of a claim of its own that stands. The lease's mutex guards it.
+// ownClaim is what this process knows of a claim of its own that stands. The lease's mutex guards
+// it.
 type ownClaim struct {
 	l       *lease
 	place   driver.Place // Held once it is known to have come to hold
@@ -100,7 +101,8 @@ func (o *ownClaim) lostLocked() {
 	}
 }
 
-// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the lease's mu.
+// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the
+// lease's mu.
 func (o *ownClaim) wantedLocked() {
 	if o.wanted && !o.leaving {
 		o.wanted = false

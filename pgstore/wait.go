@@ -43,7 +43,8 @@ func (w *waiter) looked() {
 	w.seen = make(chan struct{})
 }
 
-// Wait implements [driver.Lease]. The notification that ends it was sent by the commit in which the place came to hold.
+// Wait implements [driver.Lease]. The notification that ends it was sent by the commit in which the
+// place came to hold.
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Place{}, err
@@ -93,7 +94,8 @@ func (l *lease) pause(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// find returns the claim of a place. One that was entered by a call whose answer was lost is asked for.
+// find returns the claim of a place. One that was entered by a call whose answer was lost is asked
+// for.
 func (l *lease) find(ctx context.Context, p driver.Place) (*ownClaim, error) {
 	missing := fmt.Errorf("claim %s on %s does not stand: %w", p.ID, p.Name, driver.ErrGone)
 	l.mu.Lock()

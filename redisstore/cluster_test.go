@@ -200,10 +200,12 @@ func TestPushesFollowTheSlot(t *testing.T) {
 	for !m.Keys(100) {
 	}
 	m.End()
+	redistest.Agree(all, m.To())
 	check("after the slot has moved")
 	_, replica := successor(t, all)
 	replica.Do("CLUSTER", "FAILOVER")
 	eventually(t, "the failover by hand", func() bool { return replica.Role() == "master" })
+	redistest.Agree(all, replica)
 	check("after a failover by hand")
 }
 
