@@ -23,18 +23,20 @@ type serverInfo struct {
 	role          string
 	replicas      int
 	cluster       bool
-	settings      map[string]string // nil: it may not be asked
+	settings      map[string]string // nil: this user may not read them
 }
 
-// meet asks the server what it is, waits for one that is silent, and fills in Caps. Those who were asked where the primary is may lag behind a failover and
-// name a replica: then they are asked again.
-func (s *Store) meet(ctx context.Context, found bool) error {
+// identify asks the server what it is, waits for one that is silent, and fills in Caps. found says
+// that others were asked for the primary's address. They may lag behind a failover and name a
+// replica: then they are asked again.
+func (s *Store) identify(ctx context.Context, found bool) error {
 	for {
 		srv, err := s.info(ctx)
 		if err == nil && (!found || srv.role == "master" || ctx.Err() != nil) {
 			return s.accept(srv)
 		}
-		if err != nil && (final(err) != nil || ctx.Err() != nil || errors.Is(err, syscall.ECONNREFUSED) || certificate(err) || !timeout(err)) {
+		if err != nil && (final(err) != nil || ctx.Err() != nil || errors.Is(err, syscall.ECONNREFUSED) ||
+			certificate(err) || !timeout(err)) {
 			return s.wrap(ctx, "open", err)
 		}
 		s.calls.leave(s.calls.get())
@@ -42,7 +44,7 @@ func (s *Store) meet(ctx context.Context, found bool) error {
 	}
 }
 
-// ask reads INFO and the settings that matter. A server that loads its data is waited for.
+// info reads INFO and the settings that matter. It waits for a server that loads its data.
 func (s *Store) info(ctx context.Context) (srv serverInfo, err error) {
 	type result struct {
 		srv serverInfo

@@ -315,7 +315,8 @@ func (c *ownClaim) seenLocked(held bool, again time.Duration) {
 	}
 }
 
-// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the lease's mu.
+// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the
+// lease's mu.
 func (c *ownClaim) wantedLocked() {
 	if c.wanted && c.l.claims[c.id] == c {
 		c.wanted = false

@@ -102,8 +102,8 @@ func (h *listener) observe(name string) (o *watchedLine, done func()) {
 	}
 }
 
-// next returns a channel that is closed at the next change of the line, or when its changes begin to
-// be pushed.
+// next returns a channel that is closed at the next change of the line, or when its changes begin
+// to be pushed.
 func (h *listener) next(o *watchedLine) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +159,8 @@ func (h *listener) run() {
 	}
 }
 
-// silence is after how long without a message the server is pinged, and how long the answer may take.
+// silence is after how long without a message the server is pinged, and how long the answer may
+// take.
 const silence = 3 * time.Second
 
 // listen listens on one connection until that fails. It says whether anything came.
@@ -222,8 +223,8 @@ func (h *listener) reconnect() {
 	}
 }
 
-// errUnsubscribed says that the server itself has ended a subscription: the slot has gone to another
-// server (Redis 7).
+// errUnsubscribed says that the server itself has ended a subscription: the slot has gone to
+// another server (Redis 7).
 var errUnsubscribed = errors.New("unsubscribed by the server")
 
 // receive takes one message.

@@ -140,10 +140,10 @@ const (
 )
 
 // diff compares what the owner knew when it asked (before) and knows now with what the server has.
-// While the history is the same, what entered, came to hold or was given up in between is newer than
-// the answer. Nothing is newer than another history (moved, see guard.go): there a claim that its
-// owner believes to hold must hold under its token, or the lease is over (over), before its deadline
-// can be moved any more.
+// While the history is the same, what entered, came to hold or was given up in between is newer
+// than the answer. Nothing is newer than another history (moved, see guard.go): there a claim that
+// its owner believes to hold must hold under its token, or the lease is over (over), before its
+// deadline can be moved any more.
 func diff(before, now map[string]known, moved bool, server []standing) (changes []change, over bool) {
 	stand := map[string]bool{}
 	for _, s := range server {
