@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/zktest"
 )
 
@@ -77,7 +78,7 @@ func TestHandOversBesideGoZookeeper(t *testing.T) {
 		}))
 		ours = append(ours, run("ours", func(i, n int) error {
 			p := enterAt(t, leases[i], fmt.Sprintf("plain%d", round), fmt.Sprint(round, "p", i, "-", n))
-			if _, err := leases[i].Wait(t.Context(), p); err != nil {
+			if _, err := drivertest.Await(t.Context(), leases[i], p); err != nil {
 				return err
 			}
 			return leases[i].Release(t.Context(), p)
@@ -88,7 +89,7 @@ func TestHandOversBesideGoZookeeper(t *testing.T) {
 			if n == 0 {
 				places[i] = enterAt(t, leases[i], name, fmt.Sprint(round, "x", i, "-", n))
 			}
-			if _, err = leases[i].Wait(t.Context(), places[i]); err != nil {
+			if _, err = drivertest.Await(t.Context(), leases[i], places[i]); err != nil {
 				return err
 			}
 			c := driver.Claim{Name: name, ID: fmt.Sprint(round, "x", i, "-", n+1), Seat: []string{"2", ""}[n%2]}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // claim is a claim of a lease, from the call that makes it until nothing of it stands. Its fields
@@ -30,23 +31,18 @@ type claim struct {
 // gone says whether nothing of it stands, and nothing will.
 func (c *claim) gone() bool { return isClosed(c.left) }
 
-func (c *claim) at() seat { return seat{c.want.Name, c.want.Seat} }
-
 func (c *claim) place(held bool) driver.Place {
 	return driver.Place{Name: c.want.Name, Seat: c.want.Seat, Slots: c.want.Slots, ID: c.want.ID, Token: c.token, Held: held}
 }
-
-// seat is what a lease has at most one claim for.
-type seat struct{ name, seat string }
 
 // claims are those of a lease, at most one for each seat.
 type claims struct {
 	news *news
 
 	mu     sync.Mutex
-	bySeat map[seat]*claim
-	spent  map[string]bool   // claim IDs that may not enter again
-	parted map[string]*claim // given up, and not yet known to be gone, by ID
+	bySeat map[storeutil.Seat]*claim
+	spent  storeutil.SpentIDs // which may not enter again
+	parted map[string]*claim  // given up, and not yet known to be gone, by ID
 }
 
 // enlist returns the claims of those IDs. Those that are fresh are new: the caller enters them when
@@ -56,12 +52,12 @@ func (cs *claims) enlist(s *Store, wants ...driver.Claim) (all, fresh, old []*cl
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, want := range wants {
-		if cs.spent[want.ID] {
+		if cs.spent.Has(want.ID) {
 			return nil, nil, nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 	}
 	for _, want := range wants {
-		c := cs.bySeat[seat{want.Name, want.Seat}]
+		c := cs.bySeat[storeutil.SeatOf(want)]
 		if c != nil && c.want.ID != want.ID {
 			cs.giveUpLocked(c)
 			old, c = append(old, c), nil
@@ -71,7 +67,7 @@ func (cs *claims) enlist(s *Store, wants ...driver.Claim) (all, fresh, old []*cl
 				old = append(old, before)
 			}
 			c = newClaim(s, want)
-			cs.bySeat[c.at()] = c
+			cs.bySeat[storeutil.SeatOf(want)] = c
 			fresh = append(fresh, c)
 		}
 		all = append(all, c)
@@ -87,7 +83,7 @@ func newClaim(s *Store, want driver.Claim) *claim {
 func (cs *claims) known(want driver.Claim) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return cs.bySeat[seat{want.Name, want.Seat}] != nil || cs.spent[want.ID]
+	return cs.bySeat[storeutil.SeatOf(want)] != nil || cs.spent.Has(want.ID)
 }
 
 // find returns the claim of a place if it may still stand.
@@ -98,7 +94,7 @@ func (cs *claims) find(p driver.Place) *claim {
 }
 
 func (cs *claims) findLocked(p driver.Place) *claim {
-	c := cs.bySeat[seat{p.Name, p.Seat}]
+	c := cs.bySeat[storeutil.SeatAt(p)]
 	if c == nil || c.want.ID != p.ID || c.gone() || p.Token != 0 && c.token != 0 && c.token != p.Token {
 		return nil
 	}
@@ -110,7 +106,7 @@ func (cs *claims) ofIDs(wants []driver.Claim) (all []*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, want := range wants {
-		if c := cs.bySeat[seat{want.Name, want.Seat}]; c != nil && c.want.ID == want.ID {
+		if c := cs.bySeat[storeutil.SeatOf(want)]; c != nil && c.want.ID == want.ID {
 			all = append(all, c)
 		}
 	}
@@ -132,9 +128,9 @@ func (cs *claims) standing() (all []*claim) {
 // partLocked gives one place up and returns its claim, nil if none stands or may stand. The caller
 // holds mu.
 func (cs *claims) partLocked(p driver.Place) *claim {
-	c := cs.bySeat[seat{p.Name, p.Seat}]
+	c := cs.bySeat[storeutil.SeatAt(p)]
 	if c == nil || c.want.ID != p.ID {
-		cs.spent[p.ID] = true  // the Claim may still be on its way
+		cs.spent.Add(p.ID)     // the Claim may still be on its way
 		return cs.parted[p.ID] // or this is a repetition
 	}
 	if p.Token != 0 && c.token != 0 && c.token != p.Token {
@@ -159,7 +155,7 @@ func (cs *claims) partWith(p driver.Place, old *claim) *claim {
 
 // giveUpLocked marks a claim so that nothing of it may stand. The caller holds mu, and has it leave.
 func (cs *claims) giveUpLocked(c *claim) {
-	cs.spent[c.want.ID] = true
+	cs.spent.Add(c.want.ID)
 	cs.dismissLocked(c)
 }
 
@@ -176,9 +172,7 @@ func (cs *claims) dismissLocked(c *claim) {
 // dropLocked frees the claim's seat and drops its news: a late request must not reach the next
 // term. The caller holds mu.
 func (cs *claims) dropLocked(c *claim) {
-	if cs.bySeat[c.at()] == c {
-		delete(cs.bySeat, c.at())
-	}
+	cs.freeSeatLocked(c)
 	cs.news.drop(c.want.ID)
 }
 
@@ -187,6 +181,12 @@ func (cs *claims) isLeaving(c *claim) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return c.leaving
+}
+
+func (cs *claims) freeSeatLocked(c *claim) {
+	if at := storeutil.SeatOf(c.want); cs.bySeat[at] == c {
+		delete(cs.bySeat, at)
+	}
 }
 
 // toLeave marks those of all that have a node to be removed by the caller, and returns them. The
@@ -249,9 +249,7 @@ func (cs *claims) decideLocked(c *claim, err error) {
 	}
 	c.err = err
 	if err != nil {
-		if cs.bySeat[c.at()] == c {
-			delete(cs.bySeat, c.at())
-		}
+		cs.freeSeatLocked(c)
 		cs.leftLocked(c)
 	}
 	close(c.entered)
@@ -286,7 +284,7 @@ func (cs *claims) removed(c *claim) {
 	cs.leftLocked(c)
 	cs.dropLocked(c)
 	if !c.spent {
-		cs.spent[c.want.ID] = true
+		cs.spent.Add(c.want.ID)
 		if !c.quiet {
 			cs.news.add(driver.News{Place: c.place(false), Gone: true})
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // lease is a session with its claims.
@@ -58,7 +59,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 func newLease(t tree, owner string) *lease {
 	return &lease{
 		tree: t, owner: owner,
-		claims: claims{news: &news{more: make(chan struct{})}, bySeat: map[seat]*claim{}, spent: map[string]bool{},
+		claims: claims{news: &news{more: make(chan struct{})}, bySeat: map[storeutil.Seat]*claim{},
 			parted: map[string]*claim{}},
 	}
 }
@@ -96,7 +97,7 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 		case err == nil || errors.Is(err, zk.ErrNodeExists): // by a try whose answer was lost: nobody else has this session
 			l.start()
 			return nil
-		case final(err) || ctx.Err() != nil || l.over():
+		case driver.IsFinal(err) || ctx.Err() != nil || l.over():
 			return err
 		}
 		if !l.pause(try) {
@@ -116,12 +117,6 @@ func (l *lease) start() {
 	})
 	go l.onChange(l.mail, l.readMail)
 	go l.patrol()
-}
-
-// final says whether err is an answer of the port.
-func final(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) ||
-		errors.Is(err, driver.ErrNoSuccessor)
 }
 
 func (l *lease) ID() string         { return l.id }
@@ -194,7 +189,7 @@ func (l *lease) removeAllNodes(done chan struct{}) {
 			paths = append(paths, c.path)
 		}
 		err := l.endLease(limit, l.id, paths)
-		if err == nil || final(err) {
+		if err == nil || driver.IsFinal(err) {
 			break
 		}
 		l.pause(try)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // link is one ZooKeeper session, whatever connections it comes by. A session that ended never
@@ -365,7 +366,7 @@ func (l *link) translate(err error) error {
 // pause waits a little between two tries of what must be done, and says whether to go on.
 func (l *link) pause(try int) bool {
 	select {
-	case <-time.After(min(time.Duration(try)*20*time.Millisecond, time.Second)):
+	case <-time.After(storeutil.Backoff(try, 20*time.Millisecond, time.Second)):
 		return true
 	case <-l.dead:
 		return false

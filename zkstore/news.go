@@ -97,7 +97,7 @@ func (l *lease) follow(c *claim, until func(*claim) error, n driver.News) {
 		if err == nil {
 			err = until(c)
 		}
-		if l.over() || l.isClosing() || l.tellHeld(c, n, err) || final(err) || !l.pause(try) {
+		if l.over() || l.isClosing() || l.tellHeld(c, n, err) || driver.IsFinal(err) || !l.pause(try) {
 			return
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // tree reads and changes nodes through one session.
@@ -108,13 +110,7 @@ const slowly = 5 * time.Second
 func anyOf(ctx context.Context, stop <-chan struct{}, watches ...*watch) error {
 	woken := make(chan struct{}, 1)
 	for _, w := range watches {
-		off := w.on(func(bool) {
-			select {
-			case woken <- struct{}{}:
-			default:
-			}
-		})
-		defer off()
+		defer w.on(func(bool) { storeutil.Signal(woken) })()
 	}
 	late := time.NewTimer(slowly)
 	defer late.Stop()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // turnWait is a claim's wait for its turn.
@@ -145,10 +146,7 @@ func (v *turnWait) notify(path string, deleted bool, gen uint64) {
 		v.lost[path] = true
 	}
 	v.mu.Unlock()
-	select {
-	case v.woken <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(v.woken)
 }
 
 // wait waits for a change of those in front. True: the claim holds. If that is not known and

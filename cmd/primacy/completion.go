@@ -19,12 +19,14 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// completionTime is how long a shell waits for the store when its user presses Tab. What is not known by then is not offered.
+// completionTime is how long a shell waits for the store when its user presses Tab. What is not
+// known by then is not offered.
 const completionTime = 250 * time.Millisecond
 
 type completer = cobra.CompletionFunc
 
-// values are what flags take, on all verbs. What stands nowhere here takes a file, or nothing that could be offered.
+// values are what flags take, on all verbs. What stands nowhere here takes a file, or nothing that
+// could be offered.
 var values = map[string][]string{
 	"output": {"table", "json", "ndjson"}, "notify": {"candidate", "leader"}, "on-lost": {"exit", "recampaign"}, "on-exit": {"resign", "restart"},
 	"on-unreachable": {"stop-at-deadline", "stop-now"}, "overlap": {"forbid", "allow", "replace"}, "missed": {"once", "skip", "all"},
@@ -88,8 +90,8 @@ func addFlagCompletions(a *app, c *cobra.Command) {
 // offer is what a state gives a shell to offer: words, each with a few more for people.
 type offer func(st primacy.State, args []string) [][2]string
 
-// complete offers what is in the store, for the first so many arguments (below 0: for all). Nothing is said of what goes wrong: the user is in the
-// middle of a line.
+// complete offers what is in the store, for the first so many arguments (below 0: for all). Nothing
+// is said of what goes wrong: the user is in the middle of a line.
 func complete(a *app, what offer, most int) completer {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {
@@ -153,7 +155,8 @@ func allStates(ctx context.Context, a *app) []primacy.State {
 	return states
 }
 
-// reach opens the store. An embedded one is not started for this: it is asked only where somebody hosts it.
+// reach opens the store. An embedded one is not started for this: it is asked only where somebody
+// hosts it.
 func reachStore(ctx context.Context, a *app) (driver.Store, error) {
 	if a.store != "" && !strings.HasPrefix(a.store, embeddedScheme) {
 		return open.Open(ctx, a.store)
@@ -169,7 +172,8 @@ func reachStore(ctx context.Context, a *app) (driver.Store, error) {
 	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}})
 }
 
-// typeable says whether a word can go into a command line as it is: what a shell reads otherwise is not offered, whoever chose that name.
+// typeable says whether a word can go into a command line as it is: what a shell reads otherwise is
+// not offered, whoever chose that name.
 func typeable(s string) bool {
 	return s != "" && len(s) <= primacy.MaxName && s[0] != '-' && s[0] != '~' && !strings.ContainsFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("-_./:@+,%", r) && (r < utf8Self && !isWord(r) || r >= utf8Self && !unicode.IsLetter(r) && !unicode.IsDigit(r))

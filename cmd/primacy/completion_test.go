@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// bashCompletes has a real bash complete lines, with the script that the program writes, and returns what it offers for each.
+// bashCompletes has a real bash complete lines, with the script that the program writes, and
+// returns what it offers for each.
 func (w *world) bashCompletes(lines []string) map[string]string {
 	w.Helper()
 	const library = "/usr/share/bash-completion/bash_completion"

@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// configArgs marks a verb whose NAME and COMMAND may stand in its section of the file, as "name" and "command".
+// configArgs marks a verb whose NAME and COMMAND may stand in its section of the file, as "name"
+// and "command".
 const configArgs = "primacy-config-args"
 
 // configLimit bounds a configuration file.
@@ -37,8 +38,8 @@ type setting struct {
 	at    string // "file:line"
 }
 
-// readConfig reads the file for cmd. What is unknown is an error, in every section: a misspelt key would otherwise be a setting that is
-// silently not there.
+// readConfig reads the file for cmd. What is unknown is an error, in every section: a misspelt key
+// would otherwise be a setting that is silently not there.
 func readConfig(path string, cmd *cobra.Command) (*config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -101,7 +102,8 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 	return nil
 }
 
-// order returns the keys of a table in the order of the file, those that are not tables first: so a section comes after what it overrides.
+// order returns the keys of a table in the order of the file, those that are not tables first: so a
+// section comes after what it overrides.
 func (c *config) order(path toml.Key, keys map[string]toml.Primitive) []string {
 	var plain, tables []string
 	for _, k := range c.md.Keys() {
@@ -335,7 +337,8 @@ func nearest(key string, names []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// distance is how many letters must be changed, put in or left out to make b of a. Both are short: the table is small.
+// distance is how many letters must be changed, put in or left out to make b of a. Both are short:
+// the table is small.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return 64

@@ -45,7 +45,8 @@ func prepared(t *testing.T, verb, file string, env map[string]string, flags ...s
 	return a, c, err
 }
 
-// Flag before environment before the verb's table before what stands above all tables before the default.
+// Flag before environment before the verb's table before what stands above all tables before the
+// default.
 func TestWhatIsSaidWhereCounts(t *testing.T) {
 	const file = "ttl = \"11s\"\nquiet = true\n[run]\nttl = \"12s\"\nwait = \"3s\"\npriority = 4\n[lock]\nttl = \"13s\"\nslots = 2\n"
 	for _, c := range []struct {

@@ -181,7 +181,8 @@ func (t *crontab) run(ctx context.Context) error {
 	return nil
 }
 
-// cancelBy ends the opening of the store on a signal: a store that does not answer must not keep the process.
+// cancelBy ends the opening of the store on a signal: a store that does not answer must not keep
+// the process.
 func (t *crontab) cancelBy(ctx context.Context, stop context.CancelFunc) {
 	for {
 		select {
@@ -208,7 +209,8 @@ func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *sup
 		Log: t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(2*time.Second, t.ttl/2), Max: t.max}), nil
 }
 
-// environment is what commands get of ours: not what was meant for this process alone, nor a password.
+// environment is what commands get of ours: not what was meant for this process alone, nor a
+// password.
 func (t *crontab) environment() []string {
 	own := append(slices.Clip(t.own), "PRIMACY_STORE", heldEnv, stateFileEnv, "PRIMACY_NAME")
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
@@ -302,14 +304,15 @@ func (t *crontab) log(e cron.Event) {
 	fmt.Fprintf(t.stderr, "primacy: %s\n", printable(line))
 }
 
-// cronResults says under which result of primacy_cron_runs_total a verdict counts. What a job's own policy did, overlap and replaced, is no failure, and is in the
-// journal.
+// cronResults says under which result of primacy_cron_runs_total a verdict counts. What a job's own
+// policy did, overlap and replaced, is no failure, and is in the journal.
 var cronResults = map[string]metrics.CronResult{
 	cron.OK: metrics.CronOK, cron.Failed: metrics.CronFailed, cron.TimedOut: metrics.CronFailed, cron.Stopped: metrics.CronFailed, cron.Lost: metrics.CronFailed,
 	cron.Missed: metrics.CronMissed, cron.Suppressed: metrics.CronSuppressed,
 }
 
-// serveStatus answers at --status, and returns what ends it. What the engine counts is shown from then on.
+// serveStatus answers at --status, and returns what ends it. What the engine counts is shown from
+// then on.
 func (t *crontab) serveStatus(s *primacy.Session, e *cron.Engine, jobs []*cron.Job) (end func(), err error) {
 	if t.statusAt == "" {
 		return func() {}, nil
@@ -344,7 +347,8 @@ func (t *crontab) serveStatus(s *primacy.Session, e *cron.Engine, jobs []*cron.J
 	return func() { _ = server.Close(); stop(); e.Counters().Tell(nil); shown.Close() }, nil
 }
 
-// ready says that the store has answered, which it had before this was served, and that runs still begin here.
+// ready says that the store has answered, which it had before this was served, and that runs still
+// begin here.
 func (t *crontab) ready() error {
 	if t.leaving.Load() {
 		return errors.New("this process is stopping")

@@ -35,7 +35,8 @@ type cronJob struct {
 	options string
 }
 
-// cronJobs is a mix of schedules at the granularity of a second, of policies and of lengths. {n} differs from job to job.
+// cronJobs is a mix of schedules at the granularity of a second, of policies and of lengths. {n}
+// differs from job to job.
 var cronJobs = []cronJob{
 	{"*/{n} * * * * *", 0.1, "overlap = \"allow\"\nretries = 2\nretry_delay = \"1s\""},
 	{"@every {n}s", 0.7, "overlap = \"allow\"\nretries = 1\nretry_delay = \"1s\"\nretry_on = [\"lost\", \"stopped\"]"},
@@ -75,7 +76,8 @@ func newCronFleet(t *testing.T, jobs int, ttl string) *cronFleet {
 	return f
 }
 
-// cronScript writes a line when it begins and when it ends, and while it works, and is deaf to SIGTERM for a while, as commands are.
+// cronScript writes a line when it begins and when it ends, and while it works, and is deaf to
+// SIGTERM for a while, as commands are.
 func cronScript(busy float64) string {
 	const line = `$PRIMACY_CRON_JOB $PRIMACY_CRON_INSTANT $PRIMACY_CRON_ATTEMPT $PRIMACY_TOKEN $(date +%s%N)" >>"$LOG"`
 	s := `echo "S ` + line + "; "
@@ -117,7 +119,8 @@ func (f *cronFleet) hurt() {
 	}
 }
 
-// listens waits until a process has had the time to ask for its signals: on a busy machine a program that was just started has not, and SIGTERM ends it at once.
+// listens waits until a process has had the time to ask for its signals: on a busy machine a
+// program that was just started has not, and SIGTERM ends it at once.
 func (f *cronFleet) listens(i int) { time.Sleep(time.Until(f.since[i].Add(3 * time.Second))) }
 
 func (f *cronFleet) kill(i int) {
@@ -139,7 +142,8 @@ func (f *cronFleet) gap(d time.Duration) {
 	}
 }
 
-// stop lets everything end that has begun: what was lost is found and tried again, until nothing is open.
+// stop lets everything end that has begun: what was lost is found and tried again, until nothing is
+// open.
 func (f *cronFleet) stop() {
 	for i, p := range f.procs {
 		f.listens(i)
@@ -182,7 +186,8 @@ func TestCronFleet(t *testing.T) {
 	c.report()
 }
 
-// settle waits until all that was due has been decided, has ended, and was tried again where it has to be.
+// settle waits until all that was due has been decided, has ended, and was tried again where it has
+// to be.
 func (f *cronFleet) settle(cut time.Time) {
 	for began := time.Now(); time.Since(began) < 4*time.Minute; time.Sleep(2 * time.Second) {
 		c := newCronJudge(f, cut)

@@ -24,7 +24,8 @@ type cronID struct {
 	attempt int
 }
 
-// cronAct is what the command of one attempt wrote itself: when it began, when it was last seen, when it ended.
+// cronAct is what the command of one attempt wrote itself: when it began, when it was last seen,
+// when it ended.
 type cronAct struct {
 	begins, ends      int
 	began, last, done time.Time
@@ -277,7 +278,8 @@ func (c *cronJudge) act(id cronID, a *cronAct) {
 	}
 }
 
-// alone checks that runs of a job that may not overlap did not, and that the later has the larger token.
+// alone checks that runs of a job that may not overlap did not, and that the later has the larger
+// token.
 func (c *cronJudge) alone(j *cron.Job) {
 	type span struct {
 		id cronID

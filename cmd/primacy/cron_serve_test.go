@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// What `primacy cron --status` answers, as an orchestrator and Prometheus ask it: the alert about cron jobs rests on it.
+// What `primacy cron --status` answers, as an orchestrator and Prometheus ask it: the alert about
+// cron jobs rests on it.
 func TestCronStatusIsScraped(t *testing.T) {
 	w := cronWorld(t)
 	file := w.cronFile("[jobs.good]\nschedule = \"* * * * * *\"\ncommand = \"true\"\n[jobs.bad]\nschedule = \"* * * * * *\"\ncommand = \"exit 3\"\n" +

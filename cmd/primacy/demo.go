@@ -158,8 +158,8 @@ func (d *demo) next(ctx context.Context) (*node, error) {
 	return nil, context.Cause(ctx)
 }
 
-// told says how long nobody acted before n did, once the worker has written its first line. It reports false if the term was over
-// before that: on a busy machine a worker may start too late.
+// told says how long nobody acted before n did, once the worker has written its first line. It
+// reports false if the term was over before that: on a busy machine a worker may start too late.
 func (d *demo) told(ctx context.Context, n *node) (acted bool, err error) {
 	for try := 1; ; try++ {
 		reigns, err := readReigns(d.acts)
@@ -276,8 +276,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // workerTick is how often a worker writes that it acts.
 const workerTick = 5 * time.Millisecond
 
-// workerCommand is the demo's work: it acts as leader by appending a line every 5 ms, without asking whether it may. So the file shows
-// when somebody really acted, as seen by those who did.
+// workerCommand is the demo's work: it acts as leader by appending a line every 5 ms, without
+// asking whether it may. So the file shows when somebody really acted, as seen by those who did.
 func workerCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "worker FILE",
@@ -320,7 +320,8 @@ type reign struct {
 	acts        int
 }
 
-// readReigns reads what workers wrote, in order of their first act. A last line without its end is being written just now.
+// readReigns reads what workers wrote, in order of their first act. A last line without its end is
+// being written just now.
 func readReigns(path string) ([]reign, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -354,7 +355,8 @@ func readReigns(path string) ([]reign, error) {
 	return reigns, nil
 }
 
-// twoLeaders counts the ticks during which workers of two tokens acted, and the tokens that did not grow.
+// twoLeaders counts the ticks during which workers of two tokens acted, and the tokens that did not
+// grow.
 func twoLeaders(reigns []reign) (instants, backwards int) {
 	var until time.Duration
 	var largest uint64

@@ -126,7 +126,8 @@ func (n *node) down() {
 	}
 }
 
-// lease reads what is left of the node's term from the file it writes for its command: the same that `leader --valid` reads.
+// lease reads what is left of the node's term from the file it writes for its command: the same
+// that `leader --valid` reads.
 func (n *node) lease() (token uint64, left time.Duration) {
 	b, err := os.ReadFile(filepath.Join(n.dir, "primacy", fmt.Sprintf("%d.state", n.pid())))
 	if err != nil {

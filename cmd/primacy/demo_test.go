@@ -62,7 +62,8 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 	oneDemo(t)
 	w := plainWorld(t)
 	w.start("demo").prints("SIGKILL to node-").signal(syscall.SIGTERM).ends(130)
-	// The guardian of the node that was killed may still look for the store, for as long as the lease could live.
+	// The guardian of the node that was killed may still look for the store, for as long as the
+	// lease could live.
 	w.eventually("no process of the demo is left", func() bool { return len(w.processes()) == 0 })
 	noDemoIn(w)
 	w.start("demo", "surplus").ends(exitUsage).inOneLine()

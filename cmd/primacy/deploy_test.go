@@ -20,7 +20,8 @@ import (
 
 const deploy = "../../deploy"
 
-// accepts fails unless the program takes these arguments; what stands behind a verb's NAME is the command's.
+// accepts fails unless the program takes these arguments; what stands behind a verb's NAME is the
+// command's.
 func accepts(t *testing.T, args []string) {
 	t.Helper()
 	a, _ := verbOf(t, "run")
@@ -127,7 +128,8 @@ func TestTheExampleFile(t *testing.T) {
 	}
 }
 
-// What of Kubernetes' objects is used here. Decoded strictly: a misspelt field would be one that is silently not there.
+// What of Kubernetes' objects is used here. Decoded strictly: a misspelt field would be one that is
+// silently not there.
 type (
 	object struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -273,7 +275,8 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// The image's recipe: known instructions, stages that are there, no root, and a program that takes the arguments.
+// The image's recipe: known instructions, stages that are there, no root, and a program that takes
+// the arguments.
 func TestDockerfile(t *testing.T) {
 	b, err := os.ReadFile(deploy + "/docker/Dockerfile")
 	if err != nil {
@@ -306,7 +309,8 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// IMAGE=1 builds what the Dockerfile builds and looks whether it needs anything of the system: it is alone in its image.
+// IMAGE=1 builds what the Dockerfile builds and looks whether it needs anything of the system: it
+// is alone in its image.
 func TestTheImagesProgramIsAlone(t *testing.T) {
 	if os.Getenv("IMAGE") == "" {
 		t.Skip("IMAGE=1 builds the program as the Dockerfile does")

@@ -205,7 +205,8 @@ func (p *paper) para(head string, indent int, text string) {
 	fmt.Fprintln(p.w, line)
 }
 
-// leads is what a candidate of the torture asks before each act, and outlives is what happens when it acts on. Tests of the judge put a cheat here.
+// leads is what a candidate of the torture asks before each act, and outlives is what happens when
+// it acts on. Tests of the judge put a cheat here.
 var (
 	leads    = doctor.Leads
 	outlives = primacy.OverrunExit
@@ -267,7 +268,8 @@ func runTorture(ctx context.Context, a *app, o doctorOptions) error {
 	return nil
 }
 
-// openForTorture opens the store, and for the embedded one tells where its etcd listens: candidates must not host it, they will be killed.
+// openForTorture opens the store, and for the embedded one tells where its etcd listens: candidates
+// must not host it, they will be killed.
 func openForTorture(ctx context.Context, a *app) (driver.Store, string, func(), error) {
 	if a.store != "" && !strings.HasPrefix(a.store, embeddedScheme) {
 		st, done, err := openQuietly(ctx, a)
@@ -291,7 +293,8 @@ func openForTorture(ctx context.Context, a *app) (driver.Store, string, func(), 
 	return st, node.Endpoint(), func() { _ = st.Close(); _ = node.Close() }, nil
 }
 
-// progress shows a torture: one line that is written again and again on a terminal, a line for each fault elsewhere.
+// progress shows a torture: one line that is written again and again on a terminal, a line for each
+// fault elsewhere.
 type progress struct {
 	w     io.Writer
 	quiet bool

@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// cheat makes candidates of the torture that, once they have led, act on for ever. Only the test binary knows it.
+// cheat makes candidates of the torture that, once they have led, act on for ever. Only the test
+// binary knows it.
 const cheat = "TEST_CHEAT"
 
 func init() {
@@ -51,7 +52,8 @@ func (w *world) leavesNoKey() {
 	}
 }
 
-// leavesNoKeyAndSoonNoLease is for processes that were killed: one that was just asking for a lease may leave it, without a key, for its ttl.
+// leavesNoKeyAndSoonNoLease is for processes that were killed: one that was just asking for a lease
+// may leave it, without a key, for its ttl.
 func (w *world) leavesNoKeyAndSoonNoLease() {
 	w.Helper()
 	w.leavesNoKey()
@@ -262,7 +264,8 @@ func TestTortureInterrupted(t *testing.T) {
 	}
 }
 
-// On a terminal of 80 columns no line wraps, one line tells the progress, and it is gone at the end.
+// On a terminal of 80 columns no line wraps, one line tells the progress, and it is gone at the
+// end.
 func TestDoctorOnATerminal(t *testing.T) {
 	m := newTmux(newWorld(t))
 	m.do("resize-window", "-x", "80", "-y", "50")

@@ -12,7 +12,8 @@ import (
 
 // What stands in etcd, read and written past the program, over etcd's HTTP gateway.
 
-// kv is a key in etcd. JSON has bytes in base64 and 64-bit numbers in strings, as Go's own encoding of []byte and etcd's.
+// kv is a key in etcd. JSON has bytes in base64 and 64-bit numbers in strings, as Go's own encoding
+// of []byte and etcd's.
 type kv struct {
 	Key            []byte `json:"key"`
 	Value          []byte `json:"value"`

@@ -11,7 +11,8 @@ import (
 	"unicode"
 )
 
-// What other programs, or an operator's hand, may leave in a line. It holds the line by etcd's own rules.
+// What other programs, or an operator's hand, may leave in a line. It holds the line by etcd's own
+// rules.
 func foreignKeys() map[string]func(w *world, name string) (key string, value []byte, lease string) {
 	binary := make([]byte, 4096)
 	_, _ = rand.Read(binary)
@@ -81,7 +82,8 @@ func TestAForeignKeyLeadsAsAnUnknownAndIsWaitedFor(t *testing.T) {
 			w.start("leader", "--is", "x", name).ends(exitNo)
 			o := w.start("observe", name).prints("another program").prints(token)
 
-			// One that is asked to resign cannot: told, not waited for. Nothing is lost, and nobody jumps the line.
+			// One that is asked to resign cannot: told, not waited for. Nothing is lost, and nobody
+			// jumps the line.
 			if p := w.start("resign", name); p.wait() == 0 || p.wait() == exitNo {
 				t.Errorf("resign: exit %d", p.wait())
 			} else {
@@ -113,7 +115,8 @@ func (w *world) in(t *testing.T) *world {
 	return &n
 }
 
-// A line of more than 4 MB (gRPC reads no more unless told), and records of sessions that are not ours.
+// A line of more than 4 MB (gRPC reads no more unless told), and records of sessions that are not
+// ours.
 func TestAForeignLineIsReadWhole(t *testing.T) {
 	w := newWorld(t)
 	for i := range 5 {

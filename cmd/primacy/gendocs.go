@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// With the tag docs the program writes its own manual and exits: `go run -tags docs ./cmd/primacy gendocs DIR`. Who only runs it has no use for
-// what this imports. The date in the pages is SOURCE_DATE_EPOCH, so that the same source makes the same bytes.
+// With the tag docs the program writes its own manual and exits: `go run -tags docs ./cmd/primacy
+// gendocs DIR`. Who only runs it has no use for what this imports. The date in the pages is
+// SOURCE_DATE_EPOCH, so that the same source makes the same bytes.
 func init() {
 	if len(os.Args) == 3 && os.Args[1] == "gendocs" {
 		if err := genDocs(os.Args[2]); err != nil {

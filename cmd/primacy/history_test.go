@@ -17,7 +17,8 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
-// past returns the history of n, once it has that many terms and the begin of the present one is told.
+// past returns the history of n, once it has that many terms and the begin of the present one is
+// told.
 func (w *world) past(terms int) (all []shown.Term) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("%d terms of n are told", terms), func() bool {

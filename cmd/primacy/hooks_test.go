@@ -47,7 +47,8 @@ func TestAHookThatHangsOrForks(t *testing.T) {
 		"n", "sh", "-c", "cp log2 seen2; sleep 0.3; cmp log2 seen2").ends(0)
 }
 
-// The release does not wait for the on-deposed hook; the end of the process does, for as long as the hook may take.
+// The release does not wait for the on-deposed hook; the end of the process does, for as long as
+// the hook may take.
 func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--hook-timeout", "4s", "--on-deposed", "echo hook; exec sleep 1000", "n", "sh", "-c", "echo up; exec sleep 1000").prints("up")
@@ -63,7 +64,8 @@ func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 	p.ends(143).complains("on-deposed: stopped after --hook-timeout 4s")
 }
 
-// A hook that acts as leader is bound to the term as the command is: frozen, its supervisor leaves nothing that acts beside the next leader.
+// A hook that acts as leader is bound to the term as the command is: frozen, its supervisor leaves
+// nothing that acts beside the next leader.
 func TestAnElectedHookEndsWithTheTerm(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "4s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n", "true")

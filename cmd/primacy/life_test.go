@@ -25,17 +25,17 @@ import (
 )
 
 // moments returns what --events has written.
-func (w *world) moments(file string) (all []moment) {
+func (w *world) events(file string) (all []event) {
 	w.Helper()
 	for _, line := range w.lines(file) {
 		if line != "" {
-			all = append(all, decode[moment](w, line))
+			all = append(all, decode[event](w, line))
 		}
 	}
 	return all
 }
 
-func words(all []moment) (words []string) {
+func words(all []event) (words []string) {
 	for _, m := range all {
 		if m.Event != "leader" { // comes when it comes
 			words = append(words, m.Event)
@@ -54,7 +54,7 @@ func TestEventsTellALife(t *testing.T) {
 	w.eventually("the third start is written", func() bool { return strings.Count(w.read("log"), `"event":"started"`) == 3 })
 	p.signal(syscall.SIGKILL)
 	<-p.exited
-	all := w.moments("log")
+	all := w.events("log")
 	want := "candidate elected hook started stopping killed exited deposed released" +
 		" candidate elected hook started stopping killed exited resigned released candidate elected hook started"
 	if got := strings.Join(words(all), " "); got != want {
@@ -65,19 +65,19 @@ func TestEventsTellALife(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 	}
-	i := slices.IndexFunc(all, func(m moment) bool { return m.Event == "resigned" })
+	i := slices.IndexFunc(all, func(m event) bool { return m.Event == "resigned" })
 	if m := all[i]; m.By == "" || m.Text != "new kernel" || m.Reason != "resigned" || m.Token == 0 {
 		t.Errorf("%+v", m)
 	}
 	// The exit code is the last line; a lock has a life too.
 	w.start("lock", "--events", "log2", "n2", "sh", "-c", "exit 7").ends(7)
-	all = w.moments("log2")
+	all = w.events("log2")
 	if got := strings.Join(words(all), " "); got != "candidate elected started exited resigned released finished" || *all[len(all)-1].Status != 7 {
 		t.Errorf("got %s, %+v", got, all[len(all)-1])
 	}
 	hold := w.start("lock", "--events", "log3", "n3").prints("holds the lock")
 	hold.signal(syscall.SIGTERM).ends(0)
-	all = w.moments("log3")
+	all = w.events("log3")
 	if got := strings.Join(words(all), " "); got != "candidate elected resigned released finished" || all[len(all)-3].Reason != "stopped" || *all[len(all)-1].Status != 0 {
 		t.Errorf("got %s, %+v", got, all)
 	}
@@ -136,13 +136,13 @@ func TestEventsThatNobodyTakes(t *testing.T) {
 	}
 	l := &eventLog{file: pw, more: make(chan struct{}, 1), done: make(chan struct{})}
 	for i := range eventsKept + 44 {
-		l.write(moment{Event: "e", PID: i + 1})
+		l.write(event{Event: "e", PID: i + 1})
 	}
 	go l.run()
 	l.close()
 	all, _ := io.ReadAll(r)
 	lines := strings.Split(strings.TrimSpace(string(all)), "\n")
-	var first, last moment
+	var first, last event
 	if json.Unmarshal([]byte(lines[0]), &first) != nil || json.Unmarshal([]byte(lines[len(lines)-1]), &last) != nil {
 		t.Fatal(lines)
 	}
@@ -150,7 +150,7 @@ func TestEventsThatNobodyTakes(t *testing.T) {
 		t.Errorf("%d lines, first %+v, last %+v", len(lines), first, last)
 	}
 	var none *eventLog
-	none.write(moment{})
+	none.write(event{})
 	none.close()
 }
 
@@ -265,16 +265,16 @@ func TestWedged(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM).ends(143)
 	first.signal(syscall.SIGTERM).ends(143)
-	h := newHeartbeat()
-	if err := h.wedged(time.Second); err != nil {
+	h := newRenewals()
+	if err := h.stuck(time.Second); err != nil {
 		t.Error(err)
 	}
 	h.last.Add(-int64(time.Minute))
-	if h.wedged(time.Second) == nil {
+	if h.stuck(time.Second) == nil {
 		t.Error("a lease that is not renewed for a minute is not seen")
 	}
 	h.leased.Store(false)
-	if err := h.wedged(time.Second); err != nil {
+	if err := h.stuck(time.Second); err != nil {
 		t.Error(err)
 	}
 }
@@ -355,7 +355,8 @@ func TestProcess1(t *testing.T) {
 	defer func() { _ = c.Process.Kill() }()
 	w.eventually("the command runs", func() bool { return strings.Contains(out.String(), "up") })
 	init := childOf(w, c.Process.Pid)
-	// Somebody enters the container and leaves an orphan behind, as `docker exec` does; it falls to process 1 and ends.
+	// Somebody enters the container and leaves an orphan behind, as `docker exec` does; it falls to
+	// process 1 and ends.
 	enter := exec.Command("nsenter", "-t", fmt.Sprint(init), "-p", "-m", "sh", "-c", "(sleep 0.2; exit 3) & sh -c 'sleep 0.2 & sleep 0.1 & echo $!'")
 	if text, err := enter.CombinedOutput(); err != nil {
 		t.Fatal(err, string(text))

@@ -27,7 +27,9 @@ type lockOptions struct {
 
 func lockCommand(a *app) *cobra.Command {
 	var o lockOptions
-	r := &runner{app: a, contest: contest{lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder"}}
+	r := newRunner(a, contest{
+		lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder",
+	})
 	c := &cobra.Command{
 		Use: "lock [flags] NAME [[--] COMMAND [ARG...]]",
 
@@ -88,7 +90,7 @@ executable/not found. Without COMMAND: 0 when a signal ended it.`,
 	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: so many hold it at once, 1 to %d", primacy.MaxSlots))
 	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
-	r.lifeFlags(f)
+	r.bothFlags(f)
 	r.own = ownVariables(f)
 	return c
 }
@@ -199,13 +201,14 @@ type heldLine struct {
 	Share string        `json:"share,omitempty"`
 }
 
-// hold is work without a command: it says that the lock is held and returns when a signal or a loss ends it. A loss is told in its
-// moment; what is still asked of the store ends with the right at the latest.
+// hold is work without a command: it says that the lock is held and returns when a signal or a loss
+// ends it. A loss is told in its moment; what is still asked of the store ends with the right at
+// the latest.
 func (r *runner) hold(term *primacy.Term) error {
 	if err := r.tellHeld(term); err != nil {
 		return err
 	}
-	failed := r.unreachable()
+	failed := r.monitor.unreachable()
 	for {
 		select {
 		case <-failed:
@@ -232,14 +235,15 @@ func (r *runner) tellHeld(term *primacy.Term) error {
 		r.output = "ndjson" // one line
 		return r.writeJSON(heldLine{r.name, r.session.ID(), term.Token(), term.ClaimToken(), share(r.slots)})
 	}
-	if _, err := fmt.Fprintln(r.stdout, r.won(term)); err != nil {
+	if _, err := fmt.Fprintln(r.stdout, r.won(r.session.ID(), term)); err != nil {
 		return err
 	}
 	r.say("^C, SIGTERM or SIGHUP gives it back")
 	return nil
 }
 
-// tooLate is the answer when it was not won in time. With -q the exit code alone is a lock's answer, as flock's is.
+// tooLate is the answer when it was not won in time. With -q the exit code alone is a lock's
+// answer, as flock's is.
 func (r *runner) tooLate(format string, args ...any) error {
 	if r.lock && r.quiet {
 		return &exitError{code: r.late}

@@ -263,7 +263,8 @@ func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 			t.Errorf("%v: stdout %q, stderr %q", p, p.out.String(), p.err.String())
 		}
 	}
-	// The same name in another store is another lock, with the same identity too; and what is over is held by nobody.
+	// The same name in another store is another lock, with the same identity too; and what is over
+	// is held by nobody.
 	other := "etcd://" + w.server.Addr() + "/" + w.prefix + "other"
 	w.start("lock", "--id", "me", "n", "primacy", "-S", other, "lock", "n", "echo", "both").ends(0).says("both\n")
 	w.start("lock", "--id", "me", "n", "sh", "-c", "echo $PRIMACY_HELD >held").ends(0)
@@ -274,7 +275,8 @@ func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 	w.with("PRIMACY_HELD="+strings.TrimSpace(string(b))).start("lock", "--id", "me", "n", "echo", "free").ends(0).says("free\n")
 }
 
-// What was meant for the outer lock alone does not reach an inner one, and what was meant for an inner run does.
+// What was meant for the outer lock alone does not reach an inner one, and what was meant for an
+// inner run does.
 func TestALocksOwnVariablesStayWithIt(t *testing.T) {
 	w := lockWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=2.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v", "PRIMACY_QUIET=1")
 	p := w.start("lock", "n", "sh", "-c", "env | grep ^PRIMACY_ | cut -d= -f1 | sort | tr '\\n' ' '").ends(0)

@@ -158,7 +158,8 @@ func TestALockThatIsNotHadIs124OrWhatEIs(t *testing.T) {
 	w.start("lock", "-n", "m", "true").ends(exitNotAcquired).complains("leader holds it")
 }
 
-// Four shells that lock, again and again, what tolerates one: the counter misses nobody, and the tokens grow.
+// Four shells that lock, again and again, what tolerates one: the counter misses nobody, and the
+// tokens grow.
 func TestLockedRoundsOfFourProcessesExcludeEachOther(t *testing.T) {
 	w := lockWorld(t)
 	const shells, rounds = 4, 15

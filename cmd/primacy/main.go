@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 )
 
-// Exit codes: what is below 121 is the command's own status (128+n: it died of signal n), what is 121 to 127 is ours.
+// Exit codes: what is below 121 is the command's own status (128+n: it died of signal n), what is
+// 121 to 127 is ours.
 const (
 	exitNo          = 1   // only for predicates: the answer is no
 	exitUnreachable = 121 // the store was unreachable or refused us before the command started
@@ -136,8 +137,8 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 	return root
 }
 
-// prepare fills flags that were not given from the environment (PRIMACY_STORE for --store), then from the file of --config, and checks those
-// on all verbs.
+// prepare fills flags that were not given from the environment (PRIMACY_STORE for --store), then
+// from the file of --config, and checks those on all verbs.
 func (a *app) prepare(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 	if err := a.loadConfig(cmd); err != nil {
@@ -209,7 +210,7 @@ func (a *app) logger() *slog.Logger {
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
-		supervise.GuardianMain(executeWill) // does not return
+		supervise.GuardianMain(executeLastAction) // does not return
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -24,10 +24,12 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// limit bounds what must happen soon. Generous: the machine may be busy, and nobody waits for it when all is well.
+// limit bounds what must happen soon. Generous: the machine may be busy, and nobody waits for it
+// when all is well.
 const limit = 40 * time.Second
 
-// beProgram makes the test binary the program itself. A guardian has no environment, but its argument.
+// beProgram makes the test binary the program itself. A guardian has no environment, but its
+// argument.
 const beProgram = "TEST_BE_PRIMACY"
 
 func TestMain(m *testing.M) {
@@ -46,7 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// slowGuardian is a file in the working folder that makes the next guardian, and no other, start as late as it says.
+// slowGuardian is a file in the working folder that makes the next guardian, and no other, start as
+// late as it says.
 const slowGuardian = "slow-guardian"
 
 func beSlow() {
@@ -114,7 +117,8 @@ func (s *sharedServer) close() {
 	}
 }
 
-// world is where a test runs the program: a store of its own and folders of its own. Tests in one run in parallel.
+// world is where a test runs the program: a store of its own and folders of its own. Tests in one
+// run in parallel.
 type world struct {
 	*testing.T
 	server *etcdtest.Server
@@ -163,7 +167,8 @@ func plainWorld(t *testing.T) *world {
 	return w
 }
 
-// processes returns what runs in the test's folder, as everything does that it started: guardians, commands and their children.
+// processes returns what runs in the test's folder, as everything does that it started: guardians,
+// commands and their children.
 func (w *world) processes() []string {
 	found, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {

@@ -21,7 +21,8 @@ type manager struct {
 	leads  string // the words for our own term; "" if there is none
 }
 
-// newManager returns the manager of the environment. One that cannot be reached must not keep a leader from leading: it is told of, no more.
+// newManager returns the manager of the environment. One that cannot be reached must not keep a
+// leader from leading: it is told of, no more.
 func newManager(r *runner) *manager {
 	n, err := sdnotify.New()
 	if err != nil {
@@ -37,32 +38,32 @@ func newManager(r *runner) *manager {
 	return m
 }
 
-// heard tells what of a moment concerns the service manager.
-func (m *manager) heard(what moment) {
+// notified tells the service manager what of an event concerns it.
+func (m *manager) notified(e event) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var lines []string
-	switch what.Event {
+	switch e.Event {
 	case "candidate":
 		m.leads = ""
 		lines = append(m.readyFor("candidate"), m.waits())
 	case "elected":
-		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, what.Election, what.Token, time.Now().Format(time.RFC3339))
+		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, e.Election, e.Token, time.Now().Format(time.RFC3339))
 		lines = append(m.readyFor(asLeader), sdnotify.Status(m.leads))
 	case "leader":
-		if m.leader = what.Leader; m.leads == "" {
+		if m.leader = e.Leader; m.leads == "" {
 			lines = []string{m.waits()}
 		}
 	case "stopping":
-		lines = []string{sdnotify.Status(fmt.Sprintf("stopping the command: %s", what.Reason))}
+		lines = []string{sdnotify.Status(fmt.Sprintf("stopping the command: %s", e.Reason))}
 	case "released":
 		m.leads = ""
-		lines = []string{sdnotify.Status("gave up " + what.Election)}
+		lines = []string{sdnotify.Status("gave up " + e.Election)}
 	case "finished":
-		lines = []string{sdnotify.Stopping, sdnotify.Status(fmt.Sprintf("ended with status %d", *what.Status))}
+		lines = []string{sdnotify.Stopping, sdnotify.Status(fmt.Sprintf("ended with status %d", *e.Status))}
 	default:
 		return
 	}
@@ -85,16 +86,16 @@ func (m *manager) readyFor(state string) []string {
 	return []string{sdnotify.Ready}
 }
 
-// stopping says that the end has begun and may take so long. Only for what has a limit of its own: a command that does not stop is the
-// service manager's to end.
+// stopping says that the end has begun and may take so long. Only for what has a limit of its own:
+// a command that does not stop is the service manager's to end.
 func (m *manager) stopping(limit time.Duration) {
 	if m != nil {
 		_ = m.n.Tell(sdnotify.Stopping, sdnotify.ExtendTimeout(limit+time.Second))
 	}
 }
 
-// watch gives signs of life until ctx ends, as long as alive says that there is nothing wrong. A process that is frozen, or stuck, gives
-// none, and the service manager ends it.
+// watch gives signs of life until ctx ends, as long as alive says that there is nothing wrong. A
+// process that is frozen, or stuck, gives none, and the service manager ends it.
 func (m *manager) watch(ctx context.Context, alive func() error) {
 	if m == nil || m.every == 0 {
 		return

@@ -30,7 +30,8 @@ func stateToJSON(st primacy.State, err error) stateJSON {
 	return j
 }
 
-// holders returns who leads, or holds the lock, and who else holds it beside him, in the order of the line.
+// holders returns who leads, or holds the lock, and who else holds it beside him, in the order of
+// the line.
 func holders(st primacy.State) []primacy.Entry {
 	if st.Leader == nil {
 		return nil
@@ -83,7 +84,8 @@ func (a *app) writeJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// who names a candidate for people: its ID, or what else is known of a claim that another program entered.
+// who names a candidate for people: its ID, or what else is known of a claim that another program
+// entered.
 func who(s *primacy.Entry) string {
 	switch {
 	case s == nil:

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// snippet is what a block of Go in a document needs around it: what it is given, and the names that it declares.
+// snippet is what a block of Go in a document needs around it: what it is given, and the names that
+// it declares.
 type snippet struct{ given, declares string }
 
 // What the blocks of a document need, in their order.

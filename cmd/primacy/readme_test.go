@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// here marks lines of the README that TestTheReadme types itself; the others name the test that does.
+// here marks lines of the README that TestTheReadme types itself; the others name the test that
+// does.
 const here = "here"
 
 var readmeLines = map[string]string{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,7 +22,9 @@ import (
 func runCommand(a *app) *cobra.Command {
 	var value string
 	var o primacy.CampaignOptions
-	r := &runner{app: a, contest: contest{has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader"}}
+	r := newRunner(a, contest{
+		has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader",
+	})
 	c := &cobra.Command{
 		Use:         "run NAME [--] COMMAND [ARG...]",
 		Short:       "Stand for election and run a command only while leading",
@@ -72,14 +75,15 @@ Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachab
 	f.StringVar(&value, "value", "", "what observers see beside the ID")
 	f.IntVar(&o.Priority, "priority", 0, "above 0: a leader of a smaller priority is asked to hand over")
 	f.DurationVar(&o.Steady, "steady", 0, "how long to stand in the line before it is asked (default three times the ttl)")
-	r.lifeFlags(f)
+	r.bothFlags(f)
 	r.runFlags(f)
 	r.own = ownVariables(f)
 	return c
 }
 
-// named takes NAME and COMMAND from the command line, or else from the file. What follows a -- that stands first is a COMMAND, if the file has
-// the NAME: taken for one, it would make a second election beside that of the fleet.
+// named takes NAME and COMMAND from the command line, or else from the file. What follows a -- that
+// stands first is a COMMAND, if the file has the NAME: taken for one, it would make a second
+// election beside that of the fleet.
 func (r *runner) named(args []string, dashFirst bool) error {
 	if dashFirst && r.config != nil && r.config.name != "" {
 		r.args, args = args, nil
@@ -111,33 +115,94 @@ func (r *runner) named(args []string, dashFirst bool) error {
 	return primacy.CheckName(r.name)
 }
 
+// What flags that are a choice can say.
+const (
+	recampaign = "recampaign"
+	restart    = "restart"
+	stopNow    = "stop-now"
+	asLeader   = "leader"
+)
+
+// lifeOptions are the flags for what goes on around the command: hooks, a standby, events, the
+// service manager.
+type lifeOptions struct {
+	notify        string // when READY=1 is told
+	onUnreachable string
+	onLost        string
+	onExit        string
+	eventsTo      string
+	statusAt      string
+
+	standbyLine, onElected, onDeposed, onLeaderChange string // shell lines
+
+	hookTimeout time.Duration
+}
+
+// bothFlags are those of run and lock.
+func (o *lifeOptions) bothFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.notify, "notify", "candidate", "when systemd is told READY=1: candidate (in line) or leader")
+	f.StringVar(&o.onUnreachable, "on-unreachable", "stop-at-deadline", "when the store does not answer: stop-at-deadline, or stop-now (at the first renewal that fails)")
+	f.StringVar(&o.eventsTo, "events", "", "write what happens as NDJSON to a FILE, or fd:N")
+	f.StringVar(&o.statusAt, "status", "", "answer /leader /livez /readyz /metrics over HTTP at HOST:PORT or unix:PATH")
+}
+
+// runFlags are run's alone.
+func (o *lifeOptions) runFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.onLost, "on-lost", "exit", "when leadership is lost: exit (122), or recampaign (get in line again)")
+	f.StringVar(&o.onExit, "on-exit", "resign", "when COMMAND ends: resign and exit with its status, or restart it in the same term")
+	f.StringVar(&o.standbyLine, "standby", "", "a shell line to run while somebody else leads")
+	f.StringVar(&o.onElected, "on-elected", "", "a shell line to run before COMMAND")
+	f.StringVar(&o.onDeposed, "on-deposed", "", "a shell line to run when a term has ended")
+	f.StringVar(&o.onLeaderChange, "on-leader-change", "", "a shell line to run whenever somebody else leads, or nobody")
+	f.DurationVar(&o.hookTimeout, "hook-timeout", 10*time.Second, "how long each of the three may take")
+}
+
+// check refuses what makes no sense. A lock has none of run's flags.
+func (o *lifeOptions) check(lock bool) error {
+	if !lock && o.hookTimeout <= 0 {
+		return fmt.Errorf("--hook-timeout %v: use a positive duration, such as 10s", o.hookTimeout)
+	}
+	for _, c := range []struct {
+		flag, value string
+		choice      []string
+	}{
+		{"notify", o.notify, []string{"candidate", asLeader}},
+		{"on-unreachable", o.onUnreachable, []string{"stop-at-deadline", stopNow}},
+		{"on-lost", o.onLost, []string{"exit", recampaign}},
+		{"on-exit", o.onExit, []string{"resign", restart}},
+	} {
+		if !slices.Contains(c.choice, c.value) && (c.value != "" || !lock) {
+			return fmt.Errorf("--%s %q: use %s or %s", c.flag, clean(c.value), c.choice[0], c.choice[1])
+		}
+	}
+	return nil
+}
+
 // runner is one `primacy run` or `primacy lock`.
 type runner struct {
 	*app
 	contest
-	life
-	name        string
+	lifeOptions
 	args        []string // the command; none: a lock is held until a signal
 	stopTimeout time.Duration
 	own         []string // environment variables meant for this process alone
 
 	supervisor *supervise.Supervisor
 	signals    chan os.Signal
-	deaf       []os.Signal // ignored when this process began, as by nohup
+	ignored    []os.Signal // ignored when this process began, as by nohup
 	session    *primacy.Session
 	at         driver.Store
-	outer      []held // what the commands around this one hold
 
 	stop    context.CancelCauseFunc // ends the wait
 	ending  atomic.Bool             // a signal was passed on that asks the command to end: it is not started again
 	leaving atomic.Bool             // no further term comes
 	current atomic.Pointer[primacy.Term]
 
-	overSince atomic.Int64 // when the present term was first seen to be over, by the wall clock; 0: it is not
-	log       *eventLog
-	manager   *manager
-	standby   understudy
-	beat      *heartbeat
+	log     *eventLog
+	manager *manager
+	standby standby
+	hooks   hooks
+	monitor monitor
 
 	// Of the present term.
 	status  supervise.Status // of the command, once it has ended
@@ -145,17 +210,10 @@ type runner struct {
 	gaveUp  bool // because the store did not answer
 }
 
-// contest is what run and lock differ in: how the right is won, and in which words that is told.
-type contest struct {
-	win   func(context.Context, *primacy.Session) (*primacy.Term, error)
-	lock  bool
-	slots int           // as in primacy.Entry: 0 is exclusive
-	try   bool          // win or give up at once
-	wait  time.Duration // give up after so long; 0: never
-	late  int           // the exit code then
-
-	has, right, missed string
-	role               string // the command's PRIMACY_ROLE
+func newRunner(a *app, c contest) *runner {
+	r := &runner{app: a, contest: c}
+	r.standby.r, r.hooks.r, r.monitor.r = r, r, r
+	return r
 }
 
 // ownVariables returns the environment variables that stand for a verb's own flags.
@@ -174,7 +232,7 @@ func (r *runner) run(ctx context.Context) error {
 	if r.wait < 0 || r.stopTimeout < 0 {
 		return fmt.Errorf("--wait and --stop-timeout must not be negative")
 	}
-	if err := r.checkLife(); err != nil {
+	if err := r.check(r.lock); err != nil {
 		return err
 	}
 	if len(r.args) > 0 {
@@ -185,12 +243,12 @@ func (r *runner) run(ctx context.Context) error {
 			return err
 		}
 	}
-	r.stderr = newPatient(r.stderr)
+	r.stderr = newDropWriter(r.stderr)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else a word to a pipe whose reader is gone would end this process, and the command
 	r.signals = make(chan os.Signal, 16)
 	for _, sig := range supervise.Signals() {
 		if signal.Ignored(sig) {
-			r.deaf = append(r.deaf, sig)
+			r.ignored = append(r.ignored, sig)
 		}
 	}
 	signal.Notify(r.signals, supervise.Signals()...)
@@ -201,29 +259,47 @@ func (r *runner) run(ctx context.Context) error {
 	if os.Getpid() == 1 && r.supervisor != nil {
 		r.supervisor.Reap(ctx)
 	}
-	closeLife, err := r.beginLife()
+	endReports, err := r.beginReports()
 	if err != nil {
 		return err
 	}
 	err = r.live(ctx)
-	closeLife(err)
+	endReports(err)
 	return err
 }
 
-var (
-	errWaited   = errors.New("not acquired in time")
-	errNoAnswer = fmt.Errorf("%w in the time given", primacy.ErrUnreachable)
-)
-
-// limited returns the context of the contest.
-func (r *runner) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	switch {
-	case r.try: // the answer takes one round trip
-		return context.WithTimeoutCause(ctx, r.timeout, errNoAnswer)
-	case r.wait > 0:
-		return context.WithTimeoutCause(ctx, r.wait, errWaited)
+// beginReports opens --events and the service manager, before anything is stood for, and returns
+// what closes them with how it ended.
+func (r *runner) beginReports() (end func(error), err error) {
+	if r.eventsTo != "" {
+		if r.log, err = openEvents(r.eventsTo); err != nil {
+			return nil, err
+		}
 	}
-	return ctx, func() {}
+	r.manager = newManager(r)
+	return func(err error) {
+		code := 0
+		e := event{Event: "finished", Status: &code}
+		if err != nil {
+			code = codeOf(err)
+			var exit *exitError
+			if !errors.As(err, &exit) || exit.err != nil {
+				e.Err = oneLine(err)
+			}
+		}
+		r.report(e)
+		r.log.close()
+	}, nil
+}
+
+// report tells --events and the service manager what happened.
+func (r *runner) report(e event) {
+	e.Time, e.Election = time.Now().UTC(), r.name
+	if r.session != nil {
+		e.ID = r.session.ID()
+	}
+	r.log.write(e)
+	r.manager.notified(e)
 }
 
 // ended turns how it ended into an exit code.

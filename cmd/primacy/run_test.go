@@ -183,7 +183,8 @@ func TestWaitGivesUpWith124(t *testing.T) {
 	w.start("run", "-q", "--wait", "3s", "other", "sleep", "3.5").ends(0)
 }
 
-// On a busy machine the guardian may come too late for the deadline it was given. The term was renewed meanwhile: it is not lost.
+// On a busy machine the guardian may come too late for the deadline it was given. The term was
+// renewed meanwhile: it is not lost.
 func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 	w := newWorld(t)
 	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("7s"), 0o600); err != nil {

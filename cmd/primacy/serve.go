@@ -237,7 +237,8 @@ func (s *server) options() (agent.Options, error) {
 	return o, nil
 }
 
-// listeners opens all sockets, before the store is asked for anything: what is wrong with them shows at once. It says which serve the whole API.
+// listeners opens all sockets, before the store is asked for anything: what is wrong with them
+// shows at once. It says which serve the whole API.
 func (s *server) listeners(ctx context.Context) (api map[net.Listener]bool, err error) {
 	api = map[net.Listener]bool{}
 	given, err := sdnotify.Listeners()
@@ -364,7 +365,8 @@ func (s *server) serveEtcd(st driver.Store, o agent.Options) error {
 	return nil
 }
 
-// closeEtcd tells its clients to stop and gives up what they held. What cannot be confirmed in time runs out in the store.
+// closeEtcd tells its clients to stop and gives up what they held. What cannot be confirmed in time
+// runs out in the store.
 func (s *server) closeEtcd(ctx context.Context) {
 	if s.etcd.server == nil {
 		return

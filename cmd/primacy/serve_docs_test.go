@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestTheServePageHolds types every command of docs/serve.md, in order, against a server as it starts by default.
+// TestTheServePageHolds types every command of docs/serve.md, in order, against a server as it
+// starts by default.
 func TestTheServePageHolds(t *testing.T) {
 	text, err := os.ReadFile("../../docs/serve.md")
 	if err != nil {

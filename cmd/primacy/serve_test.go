@@ -175,8 +175,8 @@ func TestServeAKilledClientHasResigned(t *testing.T) {
 	}
 }
 
-// A server that is frozen loses its clients' terms, and its first answer when it is thawed is no. The client that heard nothing knows from the
-// deadline that it was told.
+// A server that is frozen loses its clients' terms, and its first answer when it is thawed is no.
+// The client that heard nothing knows from the deadline that it was told.
 func TestServeFrozen(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.serve("a", "--ttl", "4s"), w.serve("b", "--ttl", "4s")
@@ -223,7 +223,8 @@ func TestServeFrozen(t *testing.T) {
 	}
 }
 
-// On SIGTERM every client is told, and everything is given up before the process ends; a client that does not stop is waited for no longer than it was told.
+// On SIGTERM every client is told, and everything is given up before the process ends; a client
+// that does not stop is waited for no longer than it was told.
 func TestServeStops(t *testing.T) {
 	w := newWorld(t)
 	a := w.serve("a", "--ttl", "4s")
@@ -248,7 +249,8 @@ func TestServeStops(t *testing.T) {
 		t.Errorf("the socket is left: %v", err)
 	}
 
-	// What a killed one leaves behind is replaced; beside a living one there is no place, frozen or not.
+	// What a killed one leaves behind is replaced; beside a living one there is no place, frozen or
+	// not.
 	b := w.serve("b")
 	b.signal(syscall.SIGSTOP)
 	w.start("serve", "--socket", b.socket).ends(exitUsage).inOneLine().complains("another 'primacy serve' runs on")

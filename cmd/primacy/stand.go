@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
 // live opens the session and stands, until it is all over.
@@ -26,24 +32,29 @@ func (r *runner) live(ctx context.Context) error {
 	if err != nil {
 		return r.ended(ctx, err)
 	}
-	unfollow, err := r.followAll(ctx)
+	endMonitor, err := r.monitor.start(ctx)
 	if err != nil {
 		return err
 	}
-	defer unfollow()
-	for short := 0; ; short++ {
-		began := time.Now()
-		if err := r.stand(ctx); !r.again(ctx, err) {
-			return r.ended(ctx, err)
+	defer endMonitor()
+	var c core.Candidate
+	step := func(e core.CandidateEvent) core.CandidateOrder { return c.Step(boottime.Now(), e) }
+	wait := func(tries int) error {
+		if tries > 0 {
+			d := core.Pause(tries)
+			r.idle(func() { pause(ctx, d/2+rand.N(d/2+1)) })
 		}
-		if time.Since(began) > r.ttl {
-			short = 0
-		}
-		r.idle(func() { pause(ctx, min(time.Duration(short)*200*time.Millisecond, 5*time.Second)) })
+		return nil // where ctx has ended, standing says so
 	}
+	win := func() (*primacy.Term, error) { return r.stand(ctx) }
+	err = core.RunCandidate(step, wait, win, func(term *primacy.Term) (lost, again bool, err error) {
+		again, err = r.lead(ctx, term)
+		return again, again, err
+	})
+	return r.ended(ctx, err)
 }
 
-// again says whether to stand again after a term, or a wait, that ended so.
+// again says whether to stand again after a term that ended with err.
 func (r *runner) again(ctx context.Context, err error) bool {
 	if r.onLost != recampaign || ctx.Err() != nil || r.ending.Load() || r.started && r.status.By == supervise.Exited {
 		return false
@@ -62,35 +73,31 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// stand wins once and leads. From the win on the contest's time limit must not end the term.
-func (r *runner) stand(ctx context.Context) error {
+// stand runs the standby until the term is won, and then the on-elected hook.
+func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 	r.started, r.status, r.gaveUp = false, supervise.Status{}, false
-	campaign, cancel := r.limited(ctx)
-	defer cancel()
-	var term *primacy.Term
-	var err error
 	r.idle(func() {
-		end := r.standBy(ctx)
-		r.tell(moment{Event: "candidate"})
+		end := r.standby.begin(ctx)
+		r.report(event{Event: "candidate"})
 		began := time.Now()
-		if term, err = r.win(campaign, r.session); err == nil {
-			r.current.Store(term)
-			r.tell(moment{Event: "elected", Token: term.Token(), WaitMS: time.Since(began).Milliseconds()})
-		}
-		end() // nothing of it is left
+		limited, cancel := r.limited(ctx, r.timeout)
+		term, err = r.win(limited, r.session)
+		cancel() // from the win on the contest's time limit does not count
 		if err == nil {
-			r.elected(ctx, term)
+			r.current.Store(term)
+			r.report(event{Event: "elected", Token: term.Token(), WaitMS: time.Since(began).Milliseconds()})
+		}
+		end() // nothing of the standby is left
+		if err == nil {
+			r.hooks.elected(ctx, term)
 		}
 	})
-	if err != nil {
-		return err
-	}
-	return r.lead(ctx, term)
+	return term, err
 }
 
-// lead runs the command in the term and gives it up.
-func (r *runner) lead(ctx context.Context, term *primacy.Term) error {
-	err := r.stoppedMeanwhile(ctx)
+// lead runs the command in the term and gives it up. It says whether to stand again.
+func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err error) {
+	err = r.stoppedMeanwhile(ctx)
 	switch {
 	case err != nil, context.Cause(term.Context()) != nil:
 	case len(r.args) > 0:
@@ -102,15 +109,15 @@ func (r *runner) lead(ctx context.Context, term *primacy.Term) error {
 		err = r.lost(term)
 	}
 	r.current.Store(nil)
-	if !r.again(ctx, err) {
+	if again = r.again(ctx, err); !again {
 		r.leaving.Store(true)
-		r.manager.stopping(releaseLimit + r.hookLimit())
+		r.manager.stopping(releaseLimit + r.hooks.limit())
 	}
-	hook := r.deposed(ctx, term, err) // beside the release
+	awaitHook := r.hooks.deposed(ctx, term, err) // beside the release
 	r.explain(term, err)
 	r.release(term)
-	hook()
-	return err
+	awaitHook()
+	return again, err
 }
 
 // explain says why the term ends, for its history.
@@ -133,15 +140,16 @@ const releaseLimit = 3 * time.Second
 func (r *runner) release(term *primacy.Term) {
 	limit, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
-	m := moment{Event: "released", Token: term.Token()}
+	e := event{Event: "released", Token: term.Token()}
 	if err := term.Resign(limit); err != nil {
-		m.Err = oneLine(err)
+		e.Err = oneLine(err)
 		r.say("the store did not confirm the release of %s; its lease runs out in %v", r.name, term.TTL())
 	}
-	r.tell(m)
+	r.report(e)
 }
 
-// lost returns why the command was stopped, nil if it ended by itself: then its own status counts, whatever came after.
+// lost returns why the command was stopped, nil if it ended by itself: then its own status counts,
+// whatever came after.
 func (r *runner) lost(term *primacy.Term) error {
 	lost := context.Cause(term.Context())
 	switch {
@@ -155,11 +163,53 @@ func (r *runner) lost(term *primacy.Term) error {
 	return lost
 }
 
-// stoppedMeanwhile returns the signal that ended the wait in the very moment of the win: nobody would forward it to the command.
+// signalled says that a signal ended the wait.
+type signalled struct{ sig syscall.Signal }
+
+func (s signalled) Error() string { return "stopped by " + s.sig.String() }
+
+// stoppedMeanwhile returns the signal that ended the wait in the very moment of the win: nobody
+// would forward it to the command.
 func (r *runner) stoppedMeanwhile(ctx context.Context) error {
 	var sig signalled
 	if errors.As(context.Cause(ctx), &sig) {
 		return sig
 	}
 	return nil
+}
+
+// idle does something while no command runs, and answers signals meanwhile.
+func (r *runner) idle(do func()) {
+	done := make(chan struct{})
+	answered := make(chan struct{})
+	go func() { defer close(answered); r.answerWhileWaiting(done) }()
+	defer func() { close(done); <-answered }()
+	do()
+}
+
+// answerWhileWaiting ends the wait on a signal that asks for it: a candidate without a command has
+// nobody to forward it to. Any other signal goes to its standby.
+func (r *runner) answerWhileWaiting(done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case sig := <-r.signals:
+			if r.ends(sig) {
+				r.stop(signalled{sig.(syscall.Signal)})
+			} else {
+				r.standby.signal(sig.(syscall.Signal))
+			}
+		}
+	}
+}
+
+// ends says whether a signal ends a process that has no command to forward it to. Not one that
+// nohup, or a shell that starts a job in the background, made it ignore.
+func (r *runner) ends(sig os.Signal) bool {
+	switch sig {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+		return !slices.Contains(r.ignored, sig)
+	}
+	return false
 }

@@ -32,7 +32,8 @@ func (w *world) writes(name, text string) {
 	w.eventually(name+" has "+text, func() bool { return strings.Contains(w.read(name), text) })
 }
 
-// A standby that does not want to end, with a child in a session of its own: all of it is gone before the command starts.
+// A standby that does not want to end, with a child in a session of its own: all of it is gone
+// before the command starts.
 func TestTheStandbyIsGoneBeforeTheCommandStarts(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "n", "sleep", "1000").tells("leads n")
@@ -43,7 +44,8 @@ func TestTheStandbyIsGoneBeforeTheCommandStarts(t *testing.T) {
 	next.ends(0).says("leader\n")
 }
 
-// Lost, the command is stopped, the standby comes back, and leads again under a larger token. A SIGTERM ends it for good.
+// Lost, the command is stopped, the standby comes back, and leads again under a larger token. A
+// SIGTERM ends it for good.
 func TestRecampaign(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--on-lost", "recampaign", "--standby", "echo standby >>log; exec sleep 1000", "n", "sh", "-c", "echo $PRIMACY_TOKEN >>log; exec sleep 1000").tells("leads n")
@@ -119,7 +121,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// ^Z stops a candidate with its standby, fg continues both, ^C ends it; the command has the keyboard as without a standby.
+// ^Z stops a candidate with its standby, fg continues both, ^C ends it; the command has the
+// keyboard as without a standby.
 func TestJobControlWithAStandby(t *testing.T) {
 	m := newTmux(newWorld(t))
 	first := m.start("run", "n", "sleep", "1000").tells("leads n")
@@ -159,8 +162,9 @@ func TestJobControlWithAStandby(t *testing.T) {
 	first.signal(syscall.SIGTERM).ends(143)
 }
 
-// Its input elsewhere, the command is in the background for the terminal; ^Z must stop the job all the same, or the shell gets no control back
-// and the command stands still under a lease that is renewed for ever.
+// Its input elsewhere, the command is in the background for the terminal; ^Z must stop the job all
+// the same, or the shell gets no control back and the command stands still under a lease that is
+// renewed for ever.
 func TestJobControlWithoutTheKeyboard(t *testing.T) {
 	m := newTmux(newWorld(t))
 	m.types(`primacy run -q --ttl 60s n primacy worker log </dev/null`, "Enter")

@@ -16,8 +16,9 @@ import (
 
 const stateFileEnv = "PRIMACY_STATE_FILE"
 
-// stateFile tells the command, and whatever it starts, until when the term is valid, without any network. It is rewritten at
-// each renewal, in one step, and removed at the end; if we are killed its deadline passes.
+// stateFile tells the command, and whatever it starts, until when the term is valid, without any
+// network. It is rewritten at each renewal, in one step, and removed at the end; if we are killed
+// its deadline passes.
 type stateFile struct {
 	path string
 	term termState

@@ -193,7 +193,8 @@ func isShared(st primacy.State) bool {
 	return slices.ContainsFunc(all, func(s primacy.Entry) bool { return s.Slots != 0 })
 }
 
-// place says what a claim does in the line; in that of a shared lock, in the lock's words and beside whom.
+// place says what a claim does in the line; in that of a shared lock, in the lock's words and
+// beside whom.
 func place(does, inLock string, s primacy.Entry, shared bool) string {
 	if !shared {
 		return does
@@ -283,7 +284,8 @@ func printReigns(a *app, all []primacy.Reign) error {
 	return table(a.stdout, rows...)
 }
 
-// mayLead is said of an exclusive claim of which no term was recorded: it may be a lock's, or in its first moment, or another program's.
+// mayLead is said of an exclusive claim of which no term was recorded: it may be a lock's, or in
+// its first moment, or another program's.
 const mayLead = "leads or holds"
 
 // why tells people why a term ended.

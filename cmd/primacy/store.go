@@ -24,14 +24,16 @@ import (
 
 const embeddedScheme = "embedded:"
 
-// noLog takes what go-redis would write to stderr by itself: each error comes back from its call too.
+// noLog takes what go-redis would write to stderr by itself: each error comes back from its call
+// too.
 type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(noLog{}) }
 
-// openStore opens the store that --store names and returns what closes it. It gives up after --timeout.
+// openStore opens the store that --store names and returns what closes it. It gives up after
+// --timeout.
 func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -103,7 +105,8 @@ func (a *app) unreachable(ctx context.Context, err error) error {
 	return err
 }
 
-// openSession opens the store and a session on it. With lease, it is granted now: what is wrong shows before anything starts.
+// openSession opens the store and a session on it. With lease, it is granted now: what is wrong
+// shows before anything starts.
 func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*primacy.Session, driver.Store, func(), error) {
 	st, closeStore, err := a.openStore(ctx)
 	if err != nil {

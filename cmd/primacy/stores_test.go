@@ -52,7 +52,8 @@ func onStore(t *testing.T, url string) *world {
 	w.store = url
 	w.env = append(w.env, "PRIMACY_STORE="+url, "PRIMACY_TTL=5s")
 	t.Cleanup(func() {
-		// Whatever went wrong, an engineer can read the store's page without a prompt for a password in it.
+		// Whatever went wrong, an engineer can read the store's page without a prompt for a
+		// password in it.
 		if left := w.namesLeft(); len(left) > 0 && !t.Failed() {
 			t.Errorf("left in the store: %v", left)
 		}
@@ -134,7 +135,8 @@ func (w *world) elections() {
 	w.start("drain", "c").ends(0)
 	c["c"].ends(exitResigned)
 	c["d"].prints("up")
-	// A supervisor that is killed: its guardian ends the lease, so the next one does not wait for the ttl.
+	// A supervisor that is killed: its guardian ends the lease, so the next one does not wait for
+	// the ttl.
 	c["e"] = w.start("run", "--id", "e", "--ttl", "60s", "n", "sh", "-c", stops)
 	c["f"] = w.start("run", "--id", "f", "n", "sh", "-c", stops)
 	w.awaitStand("n", 3)
@@ -279,7 +281,8 @@ func (w *world) examined() {
 	p.says("two leaders at once  0\n").keepsQuiet()
 }
 
-// TestTheVerbsOnAQuorumOfRedis types them where there is neither a token nor a line: what cannot be is said in one line.
+// TestTheVerbsOnAQuorumOfRedis types them where there is neither a token nor a line: what cannot be
+// is said in one line.
 func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
 	t.Parallel()
 	var addrs []string
@@ -346,7 +349,8 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	w.start("schema", "--store", "redis://h").ends(exitUsage).inOneLine().complains("has no schema")
 }
 
-// TestTheLinesOfTheStorePages types each command line of the stores' pages, at addresses where nobody listens: 121 says that all of it was understood.
+// TestTheLinesOfTheStorePages types each command line of the stores' pages, at addresses where
+// nobody listens: 121 says that all of it was understood.
 func TestTheLinesOfTheStorePages(t *testing.T) {
 	w := plainWorld(t)
 	hosts := regexp.MustCompile(`(://)([^@/?' ]*@)?[^/?' ]+`)

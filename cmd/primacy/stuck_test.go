@@ -27,7 +27,8 @@ func fill(f *os.File) {
 	_ = unix.SetNonblock(fd, false)
 }
 
-// Nobody reads what it says: it gives leadership up all the same. When somebody reads again, it is told what comes then.
+// Nobody reads what it says: it gives leadership up all the same. When somebody reads again, it is
+// told what comes then.
 func TestNobodyReadsStderr(t *testing.T) {
 	w := newWorld(t)
 	r, pw, err := os.Pipe()
@@ -89,7 +90,7 @@ func TestTheReaderOfStderrIsGone(t *testing.T) {
 
 func TestPatient(t *testing.T) {
 	r, pw := io.Pipe()
-	p := newPatient(pw)
+	p := newDropWriter(pw)
 	began := time.Now()
 	for range 100 {
 		_, _ = p.Write([]byte("x")) // the first one waits, the others do not
@@ -125,7 +126,8 @@ func TestAStandbyThatDoesNotStart(t *testing.T) {
 	w.start("run", "--standby", "exec sleep 1000", "n", "sh", "-c", "echo up").ends(0).says("up")
 }
 
-// The command ends by itself, what it left behind takes its time, and meanwhile the term ends: that is a loss, and not the command's end for good.
+// The command ends by itself, what it left behind takes its time, and meanwhile the term ends: that
+// is a loss, and not the command's end for good.
 func TestLostWhileTheCommandEnds(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--on-exit", "restart", "--on-lost", "recampaign", "--stop-timeout", "3s", "n", "sh", "-c",
@@ -136,7 +138,8 @@ func TestLostWhileTheCommandEnds(t *testing.T) {
 	p.signal(syscall.SIGTERM).ends(143)
 }
 
-// With stop-now a renewal that fails in the pause before a restart counts too, and it is told as what it is.
+// With stop-now a renewal that fails in the pause before a restart counts too, and it is told as
+// what it is.
 func TestStopNowInThePause(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)
@@ -153,7 +156,8 @@ func TestStopNowInThePause(t *testing.T) {
 	}
 }
 
-// A socket whose owner does not take us, because it is frozen, say, is not one that was left behind.
+// A socket whose owner does not take us, because it is frozen, say, is not one that was left
+// behind.
 func TestTheStatusSocketOfOneThatIsBusy(t *testing.T) {
 	w := newWorld(t)
 	sock := filepath.Join(w.dir, "s.sock")
@@ -187,7 +191,8 @@ func TestTheStatusSocketOfOneThatIsBusy(t *testing.T) {
 	w.start("run", "--status", "unix:", "m", "true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
 }
 
-// What follows -- is a COMMAND where the file has the NAME: as a NAME it would be an election beside the fleet's, with the fleet's command.
+// What follows -- is a COMMAND where the file has the NAME: as a NAME it would be an election
+// beside the fleet's, with the fleet's command.
 func TestACommandForTheFilesName(t *testing.T) {
 	w := newWorld(t)
 	if err := os.WriteFile(filepath.Join(w.dir, "c.toml"), []byte("[run]\nname = \"n\"\ncommand = [\"echo\", \"file\"]\n"), 0o600); err != nil {
@@ -203,7 +208,8 @@ func TestACommandForTheFilesName(t *testing.T) {
 	w.start("run", "--config", "c.toml").ends(exitUsage).inOneLine().complains("c.toml:3: run.command must be a list")
 }
 
-// It is too late to start the command again, and the term is over: that is a loss, however the command ended before.
+// It is too late to start the command again, and the term is over: that is a loss, however the
+// command ended before.
 func TestLostBeforeTheRestart(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)

@@ -88,7 +88,8 @@ func (m *tmux) shell(line string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// status waits until the shell prompts again, and returns $? then. Nothing is typed ahead: who would read it is not sure.
+// status waits until the shell prompts again, and returns $? then. Nothing is typed ahead: who
+// would read it is not sure.
 func (m *tmux) status() int {
 	m.Helper()
 	var codes []string
@@ -186,7 +187,8 @@ func (m *tmux) stops() {
 	m.clears()
 }
 
-// Stopped for longer than its lease, the command must be gone although its supervisor sleeps; the next one leads.
+// Stopped for longer than its lease, the command must be gone although its supervisor sleeps; the
+// next one leads.
 func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 	m := newTmux(newWorld(t))
 	modes := m.shell("stty -g")

@@ -68,7 +68,8 @@ func (m *tmux) find(cmdline string) int {
 	return 0
 }
 
-// sane checks that the terminal is as it was: its modes, its cursor, and the screen that was there before.
+// sane checks that the terminal is as it was: its modes, its cursor, and the screen that was there
+// before.
 func (m *tmux) sane(modes string) {
 	m.Helper()
 	m.eventually("the page is gone", func() bool { return !strings.Contains(m.screen(), "HEALTH") })

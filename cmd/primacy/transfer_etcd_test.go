@@ -16,8 +16,9 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// TestTransfersOnEtcdLeaveNoMomentWithoutAClaim looks at each revision that a real etcd goes through while a name is handed about: the line is
-// never empty, and it is led by those alone who were named, one after the other.
+// TestTransfersOnEtcdLeaveNoMomentWithoutAClaim looks at each revision that a real etcd goes
+// through while a name is handed about: the line is never empty, and it is led by those alone who
+// were named, one after the other.
 func TestTransfersOnEtcdLeaveNoMomentWithoutAClaim(t *testing.T) {
 	w := newWorld(t)
 	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit})
@@ -72,7 +73,8 @@ func TestTransfersOnEtcdLeaveNoMomentWithoutAClaim(t *testing.T) {
 	}
 }
 
-// holdersSeen plays the events of a line, revision by revision, and returns which claims led, until the last of them does.
+// holdersSeen plays the events of a line, revision by revision, and returns which claims led, until
+// the last of them does.
 func holdersSeen(t *testing.T, events clientv3.WatchChan, last int64) (seen []int64) {
 	line := map[string]int64{} // create revisions
 	for resp := range events {

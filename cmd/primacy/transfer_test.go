@@ -139,7 +139,8 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 	w.start("drain", "").ends(exitUsage).inOneLine().complains("give the ID of one candidate")
 }
 
-// More than are asked at once, and one of them does not stop. Both candidates are sessions of this process: programs enough would be a load of their own.
+// More than are asked at once, and one of them does not stop. Both candidates are sessions of this
+// process: programs enough would be a load of their own.
 func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 	w := newWorld(t)
 	old, heir := w.session("old"), w.session("new")

@@ -18,13 +18,15 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// stubborn is a command of two workers that write to acts: one that ends on SIGTERM, and one in a session of its own, which only SIGKILL meets.
+// stubborn is a command of two workers that write to acts: one that ends on SIGTERM, and one in a
+// session of its own, which only SIGKILL meets.
 const stubborn = `setsid primacy worker acts & primacy worker acts & trap '' TERM; echo up; while :; do sleep 0.05; done`
 
 // upAndSleep is a command that says when it is there: before that, the guardian may not be.
 const upAndSleep = "echo up; exec sleep 1000"
 
-// candidate starts a run of the stubborn command, with a ttl in which a test cannot wait for a lease to run out.
+// candidate starts a run of the stubborn command, with a ttl in which a test cannot wait for a
+// lease to run out.
 func (w *world) candidate(id string, flags ...string) *prog {
 	return w.start(append(append([]string{"run", "--ttl", "60s", "--stop-timeout", "200ms", "--id", id}, flags...), "n", "sh", "-c", stubborn)...)
 }
@@ -56,8 +58,8 @@ func ended(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// mayTell waits for the end of what the program writes. The last line, where it is not the program's own, must be the guardian's; on a busy
-// machine it may not come in time for a pipe.
+// mayTell waits for the end of what the program writes. The last line, where it is not the
+// program's own, must be the guardian's; on a busy machine it may not come in time for a pipe.
 func (p *prog) mayTell(line string) {
 	p.Helper()
 	<-p.exited
@@ -96,7 +98,8 @@ func (w *world) wantOrder(terms int) {
 	}
 }
 
-// TestAKilledSupervisorsLeadershipIsGivenUp: the lease would live for a minute. The next leads as soon as the last worker is gone, and no sooner.
+// TestAKilledSupervisorsLeadershipIsGivenUp: the lease would live for a minute. The next leads as
+// soon as the last worker is gone, and no sooner.
 func TestAKilledSupervisorsLeadershipIsGivenUp(t *testing.T) {
 	w := newWorld(t)
 	const rounds = 6
@@ -118,23 +121,25 @@ func TestAKilledSupervisorsLeadershipIsGivenUp(t *testing.T) {
 	t.Logf("nobody acted for: %s", strings.Join(spare, ", "))
 }
 
-// An executor that did not wait would let the test above fail: it ends the lease while the guardian still gives the command its time.
+// An executor that did not wait would let the test above fail: it ends the lease while the guardian
+// still gives the command its time.
 func TestAGuardianThatDoesNotWaitIsSeen(t *testing.T) {
 	w := newWorld(t)
 	first := w.candidate("c0", "--stop-timeout", "5s").prints("up")
 	next := w.candidate("c1").tells("waits for n")
 	w.eventually("the worker acts", func() bool { return len(w.reigns()) == 1 })
-	text, err := json.Marshal(will{Store: w.store, Lease: hexLease(w.awaitLine("n", 2)[0]), Dir: "."})
+	text, err := json.Marshal(lastAction{Store: w.store, Lease: hexLease(w.awaitLine("n", 2)[0]), Dir: "."})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.kill()
-	executeWill(t.Context(), text, &buffer{}) // as if nothing were left
+	executeLastAction(t.Context(), text, &buffer{}) // as if nothing were left
 	next.prints("up")
 	w.eventually("two acts at once to be seen", func() bool { n, _ := twoLeaders(w.reigns()); return n > 0 })
 }
 
-// TestAFrozenSupervisorsLeaseRunsOut: nobody can know that it will not go on, so nothing is given up before the deadline.
+// TestAFrozenSupervisorsLeaseRunsOut: nobody can know that it will not go on, so nothing is given
+// up before the deadline.
 func TestAFrozenSupervisorsLeaseRunsOut(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "4s", "--id", "c0", "n", "sh", "-c", stubborn).prints("up")
@@ -175,7 +180,8 @@ func TestSupervisorAndGuardianKilled(t *testing.T) {
 	w.revoke(line[0].Lease)
 }
 
-// TestAGuardianWithoutAStoreEnds: the way to the store is silent, or leads nowhere. The guardian tries for a ttl, says nothing, and is gone.
+// TestAGuardianWithoutAStoreEnds: the way to the store is silent, or leads nowhere. The guardian
+// tries for a ttl, says nothing, and is gone.
 func TestAGuardianWithoutAStoreEnds(t *testing.T) {
 	for _, kind := range []string{"silent", "refused"} {
 		t.Run(kind, func(t *testing.T) {
@@ -212,11 +218,13 @@ func TestAGuardianTriesAgain(t *testing.T) {
 	w.eventually("the guardian has dialled", func() bool { return proxy.Holds(etcdtest.Up, []byte("PRI * HTTP/2")) })
 	proxy.Heal()
 	w.awaitLine("n", 0)
-	// Before the proxy goes: a guardian that has not heard of its success asks for it again, for a ttl.
+	// Before the proxy goes: a guardian that has not heard of its success asks for it again, for a
+	// ttl.
 	w.eventually("the guardian is gone", func() bool { return len(w.processes()) == 0 })
 }
 
-// TestAKilledLockIsGivenBack, quietly where it was asked to be quiet, and with the files of the URL found where the run was started.
+// TestAKilledLockIsGivenBack, quietly where it was asked to be quiet, and with the files of the URL
+// found where the run was started.
 func TestAKilledLockIsGivenBack(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("lock", "--ttl", "60s", "n", "sh", "-c", upAndSleep).prints("up")
@@ -232,8 +240,8 @@ func TestAKilledLockIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestAKilledHostsLeadershipIsGivenUp: the embedded store goes down with the supervisor that hosts it. Another process takes it over, and the
-// guardian asks that one.
+// TestAKilledHostsLeadershipIsGivenUp: the embedded store goes down with the supervisor that hosts
+// it. Another process takes it over, and the guardian asks that one.
 func TestAKilledHostsLeadershipIsGivenUp(t *testing.T) {
 	t.Parallel()
 	w := plainWorld(t)
@@ -260,7 +268,7 @@ func TestAWillThatCannotBe(t *testing.T) {
 	for _, text := range []string{"", "{", `{"store":"nowhere://x","lease":"1"}`, `{"store":"","lease":"1"}`} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		var out buffer
-		executeWill(ctx, []byte(text), &out)
+		executeLastAction(ctx, []byte(text), &out)
 		if ctx.Err() != nil || out.String() != "" {
 			t.Errorf("%q: said %q, took too long: %v", text, out.String(), ctx.Err())
 		}

@@ -15,17 +15,29 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
-// work runs the command in the term, again if it is to be restarted, and returns when nothing of it is left.
+// Variables of a command, a hook or a standby, beside PRIMACY_NAME, PRIMACY_ID and PRIMACY_STORE.
+const (
+	roleEnv   = "PRIMACY_ROLE"
+	eventEnv  = "PRIMACY_EVENT"
+	leaderEnv = "PRIMACY_LEADER"
+	reasonEnv = "PRIMACY_REASON"
+	tokenEnv  = "PRIMACY_TOKEN"
+	ttlEnv    = "PRIMACY_TTL_MS"
+)
+
+// work runs the command in the term, again if it is to be restarted, and returns when nothing of it
+// is left.
 func (r *runner) work(ctx context.Context, term *primacy.Term) error {
 	state, err := newStateFile(r.name, r.session.ID(), term.Token(), term.Deadline())
 	if err != nil {
 		return err
 	}
 	defer state.remove()
-	r.say("%s", r.won(term))
-	failed := r.unreachable()
+	r.say("%s", r.won(r.session.ID(), term))
+	failed := r.monitor.unreachable()
 	for b := (backoff{}); ; {
 		began := boottime.Now()
 		if err := r.once(term, state, failed); err != nil || !r.restarts() {
@@ -48,7 +60,8 @@ func (r *runner) restarts() bool {
 	return r.onExit == restart && (by == supervise.Exited || by == supervise.GuardianLost) && !r.ending.Load()
 }
 
-// rest is the pause before the command is started again. It ends with the term, and with a renewal that failed if the command is to stop for it.
+// rest is the pause before the command is started again. It ends with the term, and with a renewal
+// that failed if the command is to stop for it.
 func (r *runner) rest(ctx context.Context, term *primacy.Term, wait time.Duration, failed <-chan struct{}) {
 	if r.gaveUp || context.Cause(term.Context()) != nil {
 		return
@@ -75,7 +88,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 		return startError(err)
 	}
 	r.started = true
-	r.tell(moment{Event: "started", Token: term.Token(), PID: p.PID()})
+	r.report(event{Event: "started", Token: term.Token(), PID: p.PID()})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { r.feed(ctx, term, deadline, p, state) })
@@ -93,9 +106,9 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	cancel()
 	wg.Wait()
 	if r.status.Killed {
-		r.tell(moment{Event: "killed", Token: term.Token()})
+		r.report(event{Event: "killed", Token: term.Token()})
 	}
-	r.tell(moment{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.By), Status: &r.status.Code})
+	r.report(event{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.By), Status: &r.status.Code})
 	if r.status.Overrun > 0 {
 		r.say("ERROR: the command outlived its right by %v", r.status.Overrun)
 	}
@@ -110,7 +123,7 @@ func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason primac
 	}
 	p.Stop(grace) // before anything is told
 	r.say("%v; stopping the command", cause)
-	r.tell(moment{Event: "stopping", Token: term.Token(), Reason: reason, Remaining: term.Remaining().Milliseconds()})
+	r.report(event{Event: "stopping", Token: term.Token(), Reason: reason, Remaining: term.Remaining().Milliseconds()})
 }
 
 // start starts the command and returns the deadline it was given.
@@ -118,14 +131,15 @@ func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process
 	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
 		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Deadline: deadline, Grace: r.stopGrace(term.TTL()),
-			Margin: margin(term.TTL()), LastAction: r.will(term)})
+			Margin: margin(term.TTL()), LastAction: r.lastAction(term)})
 	}
 	if err := state.write(deadline); err != nil {
 		return nil, 0, err
 	}
 	p, err := start()
 	for tries := 0; tries < 3 && errors.Is(err, supervise.ErrTooLate); tries++ {
-		// The machine was busy. If the term was renewed meanwhile it is not lost, and there is time again.
+		// The machine was busy. If the term was renewed meanwhile it is not lost, and there is time
+		// again.
 		if deadline, _ = term.NextDeadline(term.Context(), deadline); deadline == 0 {
 			break
 		}
@@ -176,12 +190,12 @@ func (r *runner) workEnv(term *primacy.Term, stateFile string) []string {
 		ttlEnv:       strconv.FormatInt(term.TTL().Milliseconds(), 10),
 		roleEnv:      r.role,
 		stateFileEnv: stateFile,
-		heldEnv:      r.holding(term),
+		heldEnv:      r.holding(r.session.ID(), term),
 	})
 }
 
-// env is an environment: ours, what is set, and the store only if no password is in it. What is set by the command around this one is not
-// passed on where it would be taken for ours.
+// env is an environment: ours, what is set, and the store only if no password is in it. What is set
+// by the command around this one is not passed on where it would be taken for ours.
 func (r *runner) env(set map[string]string) []string {
 	set["PRIMACY_NAME"], set["PRIMACY_ID"] = r.name, r.session.ID()
 	if set[ttlEnv] == "" {
@@ -194,7 +208,8 @@ func (r *runner) env(set map[string]string) []string {
 		delete(set, tokenEnv)
 	}
 	never := []string{"PRIMACY_STORE", tokenEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv}
-	// Not what was meant for this process alone, and each name once: the first of two would win in some programs.
+	// Not what was meant for this process alone, and each name once: the first of two would win in
+	// some programs.
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, ours := set[name]
@@ -207,6 +222,12 @@ func (r *runner) env(set map[string]string) []string {
 	return env
 }
 
+// stopGrace is what a command gets from SIGTERM to SIGKILL: the session's own rule, so that the
+// guardian sends SIGTERM when the term's context ends, not at another time.
+func (r *runner) stopGrace(ttl time.Duration) time.Duration {
+	return core.Timing{Grace: r.stopTimeout}.Fill(ttl).Grace
+}
+
 // hasPassword errs on the side of yes: an unescaped slash in a password must not hide it.
 func hasPassword(store string) bool {
 	_, rest, _ := strings.Cut(store, "://")
@@ -214,5 +235,6 @@ func hasPassword(store string) bool {
 	return i >= 0 && strings.Contains(rest[:i], ":")
 }
 
-// margin is how long before the deadline SIGKILL goes out: a busy machine may wake the guardian 130 ms late.
+// margin is how long before the deadline SIGKILL goes out: a busy machine may wake the guardian 130
+// ms late.
 func margin(ttl time.Duration) time.Duration { return min(250*time.Millisecond, ttl/20) }

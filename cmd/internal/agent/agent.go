@@ -1,7 +1,9 @@
-// Package agent is the sidecar's API: elections and locks over HTTP and JSON for programs in any language.
+// Package agent is the sidecar's API: elections and locks over HTTP and JSON for programs in any
+// language.
 //
-// What leads is a process that is not this one. So a term is given up only when its client has said that it stopped, or closed the
-// connection that the term is bound to, or when all the time that it was told it may rely on has passed: see holding.
+// What leads is a process that is not this one. So a term is given up only when its client has said
+// that it stopped, or closed the connection that the term is bound to, or when all the time that it
+// was told it may rely on has passed: see holding.
 package agent
 
 import (
@@ -23,7 +25,8 @@ import (
 
 // Options of an Agent.
 type Options struct {
-	// Session is that of every client, but for its ID and where it asks for another ttl. ID is this server's own.
+	// Session is that of every client, but for its ID and where it asks for another ttl. ID is this
+	// server's own.
 	Session primacy.Options
 	// Name is the election of /leader where the request names none.
 	Name string
@@ -37,7 +40,8 @@ type Options struct {
 	Clients int
 	// Timeout is for a store that does not answer a request. Default 5 s.
 	Timeout time.Duration
-	// Elector answers GET / with {"name":"ID"}, who leads Name, as the leader-elector sidecar of Kubernetes did.
+	// Elector answers GET / with {"name":"ID"}, who leads Name, as the leader-elector sidecar of
+	// Kubernetes did.
 	Elector bool
 	// Metrics of /metrics.
 	Metrics metrics.Options
@@ -49,6 +53,7 @@ type Agent struct {
 	store   driver.Store
 	own     *primacy.Session
 	o       Options
+	guard   guard
 	clients *clients
 	held    holdings
 	router  *health.Router
@@ -62,8 +67,8 @@ type Agent struct {
 	present atomic.Int64
 }
 
-// New returns an agent on a store, which stays the caller's to close after Close. It does no I/O, but asks the store in the background until
-// it has answered once.
+// New returns an agent on a store, which stays the caller's to close after Close. It does no I/O,
+// but asks the store in the background until it has answered once.
 func New(st driver.Store, o Options) (*Agent, error) {
 	if o.Clients == 0 {
 		o.Clients = 1000
@@ -80,12 +85,15 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	if o.Session.TTL == 0 {
 		o.Session.TTL = primacy.DefaultTTL
 	}
-	a := &Agent{store: st, own: own, o: o, clients: newClients(st, o.Session), stopped: make(chan struct{})}
+	a := &Agent{
+		store: st, own: own, o: o, guard: guard{token: o.Token, hosts: o.Hosts, uids: o.UIDs},
+		clients: newClients(st, o.Session), stopped: make(chan struct{}),
+	}
 	a.stop = sync.OnceFunc(func() { close(a.stopped) })
 	if a.figures, err = telemetry.New(own, telemetry.Options{Options: o.Metrics}); err != nil {
 		return nil, err
 	}
-	a.clients.on = a.figures.Session.Add
+	a.clients.onSession = a.figures.Session.Add
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.own.Stats() })
@@ -94,7 +102,8 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Session returns the agent's own session: it reads, asks, and holds the locks of clients without an id.
+// Session returns the agent's own session: it reads, asks, and holds the locks of clients without
+// an id.
 func (a *Agent) Session() *primacy.Session { return a.own }
 
 // Health returns what load balancers and orchestrators ask, without the rest of the API.
@@ -108,7 +117,8 @@ func (a *Agent) healthRoutes() []health.Route {
 	return routes
 }
 
-// elector answers GET / as the leader-elector sidecar did, but from the store as it is now, not from what was once heard.
+// elector answers GET / as the leader-elector sidecar did, but from the store as it is now, not
+// from what was once heard.
 func (a *Agent) elector(w http.ResponseWriter, r *http.Request, _ string) {
 	ctx, cancel := a.limited(r)
 	defer cancel()
@@ -176,6 +186,21 @@ func (a *Agent) routes() []health.Route {
 	}
 }
 
+// ServeHTTP answers the API, after it has looked at who asks.
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	if a.guard.admits(w, r) {
+		a.router.ServeHTTP(w, r)
+	}
+}
+
+// limited returns a context for one question to the store.
+func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.Context(), a.o.Timeout)
+}
+
 // admit counts a client that stays. It answers where there are too many, or the server is stopping.
 func (a *Agent) admit(w http.ResponseWriter) (out func(), ok bool) {
 	select {
@@ -201,8 +226,9 @@ func (a *Agent) log(what string, args ...any) {
 // Stop has every client told that it must stop; nothing new is begun. Who waits is sent away.
 func (a *Agent) Stop() { a.stop() }
 
-// Close stops, waits until each term has been resigned (at the latest when the time that its client was told has passed), and ends
-// the leases. When ctx ends before that, what is left runs out by itself.
+// Close stops, waits until each term has been resigned (at the latest when the time that its client
+// was told has passed), and ends the leases. When ctx ends before that, what is left runs out by
+// itself.
 func (a *Agent) Close(ctx context.Context) {
 	a.stop()
 	all := make(chan struct{})

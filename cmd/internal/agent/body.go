@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,8 +22,9 @@ const (
 	maxMS    = 24 * 60 * 60 * 1000
 )
 
-// decode reads the body into v. It answers, and says no, where that is not JSON of this shape. No body is an empty object.
-func (a *Agent) decode(w http.ResponseWriter, r *http.Request, v any) bool {
+// decode reads the body into v. It answers, and says no, where that is not JSON of this shape. No
+// body is an empty object.
+func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody)) // within exchangeTime
 	var large *http.MaxBytesError
 	switch {
@@ -95,11 +95,6 @@ func tokenOf(w http.ResponseWriter, r *http.Request) (primacy.Token, bool) {
 		return 0, false
 	}
 	return t, true
-}
-
-// limited returns a context for one question to the store.
-func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.Context(), a.o.Timeout)
 }
 
 // maxLimit is how many records one answer has at most.

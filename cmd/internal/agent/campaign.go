@@ -57,7 +57,7 @@ type contest struct {
 // campaign answers POST /v1/elections/{name}/campaign.
 func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 	var b campaignBody
-	if !a.decode(w, r, &b) {
+	if !decode(w, r, &b) {
 		return
 	}
 	value, err := b.value()
@@ -88,7 +88,8 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 	c.run(r)
 }
 
-// join returns the session of a client, and what it calls when it leaves. It answers where it may not come in.
+// join returns the session of a client, and what it calls when it leaves. It answers where it may
+// not come in.
 func (a *Agent) join(w http.ResponseWriter, id string, ttlMS int64) (*primacy.Session, func(), bool) {
 	out, ok := a.admit(w)
 	if !ok {
@@ -116,19 +117,7 @@ func (c *contest) run(r *http.Request) {
 	if !c.send(line{Event: "waiting"}) {
 		return
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	won := make(chan *primacy.Term, 1)
-	failed := make(chan error, 1)
-	go func() {
-		t, err := c.win(ctx)
-		if err != nil {
-			failed <- err
-			return
-		}
-		won <- t
-	}()
-	t, err := c.await(r, cancel, won, failed)
+	t, err := c.await(r)
 	if err != nil {
 		c.lose(err)
 		return
@@ -147,8 +136,16 @@ func (c *contest) run(r *http.Request) {
 	k.keep()
 }
 
-// await waits for the win, and tells who is in the way meanwhile. A win that comes when the client has gone is given back.
-func (c *contest) await(r *http.Request, cancel context.CancelCauseFunc, won <-chan *primacy.Term, failed <-chan error) (*primacy.Term, error) {
+// await waits for the win, and tells who is in the way meanwhile. A win that comes when the client
+// has gone is given back: then it returns neither a term nor an error.
+func (c *contest) await(r *http.Request) (t *primacy.Term, err error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	decided := make(chan struct{})
+	go func() {
+		defer close(decided)
+		t, err = c.win(ctx)
+	}()
 	news, stop := c.a.follow(c.name, c.session.ID(), c.lock)
 	defer stop()
 	var late <-chan time.Time
@@ -157,43 +154,22 @@ func (c *contest) await(r *http.Request, cancel context.CancelCauseFunc, won <-c
 		defer timer.Stop()
 		late = timer.C
 	}
-	beat := time.NewTicker(beatEvery)
-	defer beat.Stop()
 	last := line{Event: "waiting"}
-	giveUp := func(why error) (*primacy.Term, error) {
-		cancel(why)
-		select {
-		case t := <-won: // in this very moment
-			resignNow(t)
-		case <-failed:
-		}
+	send := func(l line) bool { last = l; return c.send(l) }
+	why := follow(r, c.a.stopped, decided, late, news, beatEvery, send, func() bool { return c.send(last) })
+	cancel(why)
+	<-decided
+	if t != nil && (why != nil || r.Context().Err() != nil) { // a win in this very moment, or nobody to be told
+		resignNow(t)
+		t = nil
+	}
+	switch {
+	case errors.Is(why, errGone):
+		return nil, nil
+	case why != nil:
 		return nil, why
 	}
-	for {
-		select {
-		case t := <-won:
-			if r.Context().Err() != nil {
-				resignNow(t)
-				return nil, nil
-			}
-			return t, nil
-		case err := <-failed:
-			return nil, err
-		case <-r.Context().Done():
-			_, _ = giveUp(context.Canceled)
-			return nil, nil
-		case <-late:
-			return giveUp(errTooLate)
-		case <-c.a.stopped:
-			return giveUp(errStopping)
-		case last = <-news:
-		case <-beat.C:
-		}
-		if !c.send(last) {
-			_, _ = giveUp(context.Canceled)
-			return nil, nil
-		}
-	}
+	return t, err
 }
 
 var errTooLate = errors.New("not acquired in the time given")
@@ -227,7 +203,8 @@ func resignNow(t *primacy.Term) {
 	_ = t.Resign(ctx)
 }
 
-// follow tells, while a client waits, which place it has in the line and who is in the way. A slow reader gets the latest only.
+// follow tells, while a client waits, which place it has in the line and who is in the way. A slow
+// reader gets the latest only.
 func (a *Agent) follow(name, id string, lock bool) (<-chan line, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	news := make(chan line, 1)
@@ -258,11 +235,7 @@ func (a *Agent) follow(name, id string, lock bool) (<-chan line, func()) {
 				continue // nothing is in the way: it has just won
 			}
 			last = l
-			select {
-			case <-news:
-			default:
-			}
-			news <- l
+			replace(news, l)
 		}
 	}()
 	return news, cancel

@@ -11,12 +11,13 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// clients are the candidates that this server keeps alive for others: a session for each id, so that each stands in the line, and is shown,
-// handed over to and drained, as itself. Two connections of one id share its session, whose campaigns for one name wait for each other.
+// clients are the candidates that this server keeps alive for others: a session for each id, so
+// that each stands in the line, and is shown, handed over to and drained, as itself. Two
+// connections of one id share its session, whose campaigns for one name wait for each other.
 type clients struct {
-	store driver.Store
-	base  primacy.Options
-	on    func(*primacy.Session) // hears of each session; nil: nobody does
+	store     driver.Store
+	base      primacy.Options
+	onSession func(*primacy.Session) // is called with each new session; may be nil
 
 	mu   sync.Mutex
 	byID map[string]*client
@@ -71,8 +72,8 @@ func (c *clients) enter(id string, ttl time.Duration) (*primacy.Session, func(),
 			return nil, nil, err
 		}
 		cl = &client{session: s, ttl: ttl}
-		if c.on != nil {
-			c.on(s)
+		if c.onSession != nil {
+			c.onSession(s)
 		}
 		c.byID[id] = cl
 	}

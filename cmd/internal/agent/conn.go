@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// conn is a connection that remembers how it ended: who closed it has stopped, who fell silent may still act.
+// conn is a connection that remembers how it ended: who closed it has stopped, who fell silent may
+// still act.
 type conn struct {
 	net.Conn
 	uid   int  // of the peer on a unix socket; -1 elsewhere
@@ -37,8 +38,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// closed says whether the peer closed the connection, or died: its kernel says so. A reset from another machine may be the work of a box in
-// between, and one that fell silent says nothing.
+// closed says whether the peer closed the connection, or died: its kernel says so. A reset from
+// another machine may be the work of a box in between, and one that fell silent says nothing.
 func (c *conn) closed() bool {
 	p := c.ended.Load()
 	if p == nil {
@@ -55,7 +56,8 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// direct returns the connection of a request if its other end is the client: that of a proxy ends with the proxy, while its client may still act.
+// direct returns the connection of a request if its other end is the client: that of a proxy ends
+// with the proxy, while its client may still act.
 func direct(r *http.Request) *conn {
 	for _, h := range []string{"Via", "Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
 		if r.Header.Get(h) != "" {
@@ -75,7 +77,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// silentAfter is how long a machine that does not answer is waited for before its connection counts as lost.
+// silentAfter is how long a machine that does not answer is waited for before its connection counts
+// as lost.
 const silentAfter = 10 * time.Second
 
 // listener makes a conn of each connection.

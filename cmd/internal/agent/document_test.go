@@ -18,8 +18,8 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
-// The document as the tests read it. What follows is as much of JSON Schema 2020-12 as the document uses; a keyword that it does not know
-// is an error, so that none is taken for checked.
+// The document as the tests read it. What follows is as much of JSON Schema 2020-12 as the document
+// uses; a keyword that it does not know is an error, so that none is taken for checked.
 var doc = func() (d struct {
 	OpenAPI    string                                `json:"openapi"`
 	Paths      map[string]map[string]json.RawMessage `json:"paths"`

@@ -85,7 +85,8 @@ func hungUp() context.Context {
 	return context.WithValue(context.Background(), connKey{}, c)
 }
 
-// checkAnswer holds an answer to what every answer is: no failure of our own, and an error is a problem of a kind that is listed.
+// checkAnswer holds an answer to what every answer is: no failure of our own, and an error is a
+// problem of a kind that is listed.
 func checkAnswer(t testing.TB, what string, w *httptest.ResponseRecorder) {
 	t.Helper()
 	if w.Code < 400 || w.Header().Get("Content-Type") != "application/problem+json" {
@@ -141,7 +142,8 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// FuzzPath: whatever the path is, nothing stands in a line of a name that does not follow from it by the one rule there is.
+// FuzzPath: whatever the path is, nothing stands in a line of a name that does not follow from it
+// by the one rule there is.
 func FuzzPath(f *testing.F) {
 	for _, name := range oddNames {
 		f.Add("POST", "/v1/locks/"+name)
@@ -225,7 +227,7 @@ func FuzzHeaders(f *testing.F) {
 			if c[0] == "POST" && w.Code == 200 && origin != "" && origin != "http://"+host && origin != "https://"+host && other != "same-origin" && other != "none" {
 				t.Fatalf("a page of %q did it on %q with Sec-Fetch-Site %q", origin, host, other)
 			}
-			if !a.answersTo(host) && w.Code != http.StatusMisdirectedRequest {
+			if !a.guard.answersTo(host) && w.Code != http.StatusMisdirectedRequest {
 				t.Fatalf("host %q: %d", host, w.Code)
 			}
 		}

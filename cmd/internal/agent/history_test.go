@@ -9,7 +9,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// The history tells why each term of a client ended, in its own words, in an operator's, or in ours.
+// The history tells why each term of a client ended, in its own words, in an operator's, or in
+// ours.
 func TestTheHistoryTellsWhy(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{})

@@ -14,9 +14,11 @@ import (
 
 // holding is a term that this server holds for a client: an election led, or a lock held.
 //
-// The client acts in another process, so that ending its right takes more than ending ours: what it was told it may still rely on. Told is the
-// latest instant that it was given. From freeze on it is given no later one, and the term is resigned only when the client has
-// given it up (it said so, or closed its connection) or told has passed. Whoever resigns earlier lets the next one lead beside it.
+// The client acts in another process, so that ending its right takes more than ending ours: what it
+// was promised it may still rely on. Promised is the latest instant that it was given. From freeze
+// on it is given no later one, and the term is resigned only when the client has given it up (it
+// said so, or closed its connection) or promised has passed. Whoever resigns earlier lets the next
+// one lead beside it.
 type holding struct {
 	lock  bool
 	name  string
@@ -24,20 +26,21 @@ type holding struct {
 	term  *primacy.Term
 	renew time.Duration // the client has to be heard of again within this; 0: its connection is enough
 
-	mu     sync.Mutex
-	heard  time.Duration // when it was, on the boot clock
-	told   time.Duration
-	frozen bool
-	cause  shown.Ending
-	freed  chan struct{} // closed when the client gave it up
-	given  bool
+	mu        sync.Mutex
+	renewedAt time.Duration // by the client, on the boot clock
+	promised  time.Duration
+	frozen    bool
+	cause     shown.Ending
+	freed     chan struct{} // closed when the client gave it up
+	given     bool
 }
 
 func newHolding(lock bool, id string, term *primacy.Term, renew time.Duration) *holding {
-	return &holding{lock: lock, name: term.Name(), id: id, term: term, renew: renew, heard: boottime.Now(), freed: make(chan struct{})}
+	return &holding{lock: lock, name: term.Name(), id: id, term: term, renew: renew, renewedAt: boottime.Now(), freed: make(chan struct{})}
 }
 
-// lease returns until when the client may act, if it may at this instant: what it is told from now on it relies on.
+// lease returns until when the client may act, if it may at this instant: what it is told from now
+// on it relies on.
 func (h *holding) lease() (until time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,15 +50,16 @@ func (h *holding) lease() (until time.Duration, ok bool) {
 	}
 	if !h.frozen {
 		if h.renew > 0 {
-			deadline = min(deadline, h.heard+h.renew)
+			deadline = min(deadline, h.renewedAt+h.renew)
 		}
-		h.told = max(h.told, deadline)
+		h.promised = max(h.promised, deadline)
 	}
-	return h.told, boottime.Now() < h.told
+	return h.promised, boottime.Now() < h.promised
 }
 
-// hear notes that the client renewed it. It says why it cannot any more.
-func (h *holding) hear(asked time.Duration) error {
+// renewed notes that the client renewed it, with a request sent at asked. The error says why that
+// is not possible any more.
+func (h *holding) renewed(asked time.Duration) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -67,10 +71,10 @@ func (h *holding) hear(asked time.Duration) error {
 	if err := h.term.Check(); err != nil {
 		return err
 	}
-	if h.renew > 0 && asked >= h.heard+h.renew {
+	if h.renew > 0 && asked >= h.renewedAt+h.renew {
 		return errors.New("it was not renewed in time")
 	}
-	h.heard = max(h.heard, asked)
+	h.renewedAt = max(h.renewedAt, asked)
 	return nil
 }
 
@@ -100,7 +104,7 @@ func (h *holding) giveUp(why shown.Ending) {
 func (h *holding) why() (shown.Ending, time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.cause, h.told
+	return h.cause, h.promised
 }
 
 // silence returns when the client has to be heard of again, 0 if it has not.
@@ -110,7 +114,7 @@ func (h *holding) silence() time.Duration {
 	if h.renew == 0 {
 		return 0
 	}
-	return h.heard + h.renew
+	return h.renewedAt + h.renew
 }
 
 // resign gives the term up in the store. It is said when the client has stopped.

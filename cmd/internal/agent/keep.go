@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// keeper holds a term for a client until it is over, and tells the client of it where there is a stream.
+// keeper holds a term for a client until it is over, and tells the client of it where there is a
+// stream.
 type keeper struct {
 	a      *Agent
 	h      *holding
@@ -142,7 +143,8 @@ func (k *keeper) tell(l line) {
 	k.disconnected()
 }
 
-// disconnected hears that the connection has ended. Who closed it has stopped; from any other the right to act has to run out.
+// disconnected hears that the connection has ended. Who closed it has stopped; from any other the
+// right to act has to run out.
 func (k *keeper) disconnected() {
 	k.gone = nil
 	if k.s.err == nil {

@@ -28,8 +28,9 @@ func DefaultSocket() string {
 
 const maxPath = 103 // of a socket: Linux has 107, macOS 103
 
-// ListenUnix listens on a socket that only this user can reach, in a folder of mode 0700; with others, whoever can see the path may connect,
-// and the uid alone decides. The socket of a server that has died is replaced; that of one that lives, frozen or not, never is.
+// ListenUnix listens on a socket that only this user can reach, in a folder of mode 0700; with
+// others, whoever can see the path may connect, and the uid alone decides. The socket of a server
+// that has died is replaced; that of one that lives, frozen or not, never is.
 func ListenUnix(path string, others bool) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("socket: the path %s has %d bytes, more than the %d that a socket's may have; give another --socket", path, len(path), maxPath)
@@ -85,7 +86,8 @@ func privateDir(dir string, mode os.FileMode) error {
 	return nil
 }
 
-// lockSocket holds the lock of a socket's path. The kernel frees it with the process, so who cannot have it meets a living server.
+// lockSocket holds the lock of a socket's path. The kernel frees it with the process, so who cannot
+// have it meets a living server.
 func lockSocket(path string) (func(), error) {
 	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -125,7 +127,8 @@ func listenFresh(path string, mode os.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// Secured says how TCP is secured. Without TLS and a bearer token only this machine may be listened for.
+// Secured says how TCP is secured. Without TLS and a bearer token only this machine may be listened
+// for.
 type Secured struct {
 	TLS   *tls.Config
 	Token bool
@@ -133,7 +136,8 @@ type Secured struct {
 	within time.Duration // a request has to arrive, and an answer to be read; 0: exchangeTime. Streams have limits of their own
 }
 
-// exchangeTime is for a client that sends or reads slowly. Without a limit each that stops in between keeps a connection, and holds up the end of the server.
+// exchangeTime is for a client that sends or reads slowly. Without a limit each that stops in
+// between keeps a connection, and holds up the end of the server.
 const exchangeTime = 20 * time.Second
 
 // ListenTCP listens on HOST:PORT.
@@ -182,7 +186,8 @@ func (s Secured) Check(l net.Listener) error {
 	return nil
 }
 
-// Serve answers on l until ctx ends. HTTP/1.1 only: there a connection is one client's, so that its end means something.
+// Serve answers on l until ctx ends. HTTP/1.1 only: there a connection is one client's, so that its
+// end means something.
 func (s Secured) Serve(l net.Listener, h http.Handler, logger *log.Logger) (*http.Server, <-chan error) {
 	var own net.Listener = listener{l}
 	if _, ok := l.Addr().(*net.TCPAddr); ok && s.TLS != nil {

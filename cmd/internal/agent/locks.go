@@ -68,7 +68,7 @@ type lockJSON struct {
 // lock answers POST /v1/locks/{name}.
 func (a *Agent) lock(w http.ResponseWriter, r *http.Request, name string) {
 	var b lockBody
-	if !a.decode(w, r, &b) {
+	if !decode(w, r, &b) {
 		return
 	}
 	if err := b.check(name); err != nil {
@@ -161,7 +161,8 @@ func (a *Agent) onStop(f func()) func() {
 	return func() { close(done) }
 }
 
-// lockError says why a lock was not acquired: another holds it, we are stopping, or the store did not answer.
+// lockError says why a lock was not acquired: another holds it, we are stopping, or the store did
+// not answer.
 func lockError(ctx context.Context, a *Agent, err error) error {
 	select {
 	case <-a.stopped:
@@ -187,14 +188,14 @@ func (a *Agent) answerLock(w http.ResponseWriter, h *holding) {
 func (a *Agent) renew(lock bool) func(http.ResponseWriter, *http.Request, string) {
 	return func(w http.ResponseWriter, r *http.Request, name string) {
 		asked := boottime.Now()
-		if !a.decode(w, r, &struct{}{}) || !sound(w, name, "") {
+		if !decode(w, r, &struct{}{}) || !sound(w, name, "") {
 			return
 		}
 		h, ok := a.holder(w, r, lock, name)
 		if !ok {
 			return
 		}
-		if err := h.hear(asked); err != nil {
+		if err := h.renewed(asked); err != nil {
 			notHeld.Write(w, "%s under token %d: %v", name, h.term.Token(), err)
 			return
 		}

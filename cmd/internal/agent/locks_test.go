@@ -154,7 +154,8 @@ func TestFence(t *testing.T) {
 	one.want(400, "bad-json", one.ask("POST", "/v1/fence/disk", `{"token":9}`))
 }
 
-// Many ask at once: once a token has been let pass, no request that begins after that passes with a smaller one.
+// Many ask at once: once a token has been let pass, no request that begins after that passes with a
+// smaller one.
 func TestAFenceNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	st := memstore.New(memstore.Options{})

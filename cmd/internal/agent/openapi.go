@@ -5,7 +5,8 @@ import (
 	"net/http"
 )
 
-// document describes the API as OpenAPI 3.1. TestDocument holds it to the routes and to real answers.
+// document describes the API as OpenAPI 3.1. TestDocument holds it to the routes and to real
+// answers.
 //
 //go:embed openapi.json
 var document []byte

@@ -24,7 +24,8 @@ func hasty(t *testing.T, s *site, within time.Duration) string {
 	return l.Addr().String()
 }
 
-// A body that is announced and never comes keeps no connection: who has no token could take them all otherwise.
+// A body that is announced and never comes keeps no connection: who has no token could take them
+// all otherwise.
 func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Token: "0123456789abcdef"})

@@ -16,7 +16,8 @@ func socketUser(fd int) (uint32, error) {
 	return cred.Uid, nil
 }
 
-// limitSilence has the kernel end a connection on which what we sent is not acknowledged for so long.
+// limitSilence has the kernel end a connection on which what we sent is not acknowledged for so
+// long.
 func limitSilence(c *net.TCPConn, d time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Problems is every kind of problem that the API answers, beside health's own. Their types never change; TestProblems holds docs/serve.md to them.
+// Problems is every kind of problem that the API answers, beside health's own. Their types never
+// change; TestProblems holds docs/serve.md to them.
 var Problems = []health.Kind{health.NotFound, health.BadMethod, health.Invalid,
 	badJSON, unauthorized, peerRefused, crossSite, hostRefused, badMedia, tooLarge,
 	held, tooLate, noLeader, notStanding, notHeld, noJob, stale, idInUse, notOffered, refused, unreachable, stopping, tooMany, internal}

@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// A proxy that dies closes the connection for a client that works on: it has the time that it was told.
+// A proxy that dies closes the connection for a client that works on: it has the time that it was
+// told.
 func TestAProxyThatDiesDoesNotStopItsClients(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Session: primacy.Options{TTL: 4 * time.Second}})

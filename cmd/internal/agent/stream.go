@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -57,7 +58,8 @@ func wantsSSE(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
-// send writes one event. It says whether the client may have got it; after a failure nothing is sent any more.
+// send writes one event. It says whether the client may have got it; after a failure nothing is
+// sent any more.
 func (s *stream) send(event, id string, v any) bool {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -82,4 +84,48 @@ func (s *stream) write(text string) bool {
 		s.err = s.c.Flush()
 	}
 	return s.err == nil
+}
+
+// errGone says that the client has gone: nobody is there to be told.
+var errGone = errors.New("the client has gone")
+
+// follow sends what comes from news, and calls idle where nothing has come for so long: by that a
+// client that has gone is noticed. Send and idle say whether the client may have got it. It returns
+// nil when over is closed, errGone when the client has gone or must not get more, errTooLate when
+// late comes, and errStopping when the server stops.
+func follow[T any](r *http.Request, stopped, over <-chan struct{}, late <-chan time.Time, news <-chan T, every time.Duration,
+	send func(T) bool, idle func() bool,
+) error {
+	quiet := time.NewTimer(every)
+	defer quiet.Stop()
+	for {
+		got := true
+		select {
+		case <-over:
+			return nil
+		case <-r.Context().Done():
+			return errGone
+		case <-late:
+			return errTooLate
+		case <-stopped:
+			return errStopping
+		case v := <-news:
+			got = send(v)
+		case <-quiet.C:
+			got = idle()
+		}
+		if !got {
+			return errGone
+		}
+		quiet.Reset(every)
+	}
+}
+
+// replace puts v into news, which holds one, in place of what nobody took.
+func replace[T any](news chan T, v T) {
+	select {
+	case <-news:
+	default:
+	}
+	news <- v
 }

@@ -90,7 +90,8 @@ func (o *open) orElse(p *open) (first, second *open, won line) {
 	}
 }
 
-// Who is asked to resign is told, and has the time that it was told before; nobody else leads meanwhile, whatever the client does.
+// Who is asked to resign is told, and has the time that it was told before; nobody else leads
+// meanwhile, whatever the client does.
 func TestWhoIsAskedHasTheTimeThatItWasTold(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Session: primacy.Options{TTL: 4 * time.Second}})
@@ -125,7 +126,8 @@ func TestWhoIsAskedHasTheTimeThatItWasTold(t *testing.T) {
 	s.want(410, "not-held", s.ask("POST", "/v1/elections/n/resign", "", "Primacy-Token", stop.Token.String()))
 }
 
-// A connection that was lost, and not closed, says nothing of the client: it may act until what it was told is over.
+// A connection that was lost, and not closed, says nothing of the client: it may act until what it
+// was told is over.
 func TestALostConnectionIsNotAClosedOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

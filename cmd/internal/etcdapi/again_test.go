@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// TestACallThatWasGivenUpDoesNotHurtTheNext has a lease ask again for what it has just given up waiting for. On etcd itself the key of the first
-// call can be deleted under the second ("mutex: session is expired").
+// TestACallThatWasGivenUpDoesNotHurtTheNext has a lease ask again for what it has just given up
+// waiting for. On etcd itself the key of the first call can be deleted under the second ("mutex:
+// session is expired").
 func TestACallThatWasGivenUpDoesNotHurtTheNext(t *testing.T) {
 	t.Parallel()
 	c, _ := ours(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// A body that is announced and never comes keeps no connection, whether or not its sender has the token; who waits is not cut off.
+// A body that is announced and never comes keeps no connection, whether or not its sender has the
+// token; who waits is not cut off.
 func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	const token = "0123456789abcdef"

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// auth lets clients of etcd that know users and passwords log in: the password is the server's token, and the name says nothing.
+// auth lets clients of etcd that know users and passwords log in: the password is the server's
+// token, and the name says nothing.
 type auth struct {
 	s *Server
 	pb.UnimplementedAuthServer
@@ -29,7 +30,8 @@ func (a *auth) Authenticate(_ context.Context, r *pb.AuthenticateRequest) (*pb.A
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// admit returns an error for who has not shown the token. The JSON form's header comes here as metadata.
+// admit returns an error for who has not shown the token. The JSON form's header comes here as
+// metadata.
 func (s *Server) admit(ctx context.Context, method string) error {
 	if s.o.Token == "" || method == pb.Auth_Authenticate_FullMethodName {
 		return nil

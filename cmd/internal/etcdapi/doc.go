@@ -1,15 +1,20 @@
-// Package etcdapi answers etcd's election, lock and lease calls over any store, so that etcd clients in any language can stand in its lines:
-// v3electionpb.Election, v3lockpb.Lock, etcdserverpb.Lease, and the same as JSON (POST /v3/election/…, /v3/lock/…, /v3/lease/…). It answers
-// nothing else of etcd's: there are no keys to read, write or watch.
+// Package etcdapi answers etcd's election, lock and lease calls over any store, so that etcd
+// clients in any language can stand in its lines: v3electionpb.Election, v3lockpb.Lock,
+// etcdserverpb.Lease, and the same as JSON (POST /v3/election/…, /v3/lock/…, /v3/lease/…). It
+// answers nothing else of etcd's: there are no keys to read, write or watch.
 //
 // # What is kept of etcd's promise
 //
-// A lease that a client is granted is a session of its own in this process. It ends when the client revokes it, or when its keepalives have stopped for
-// its ttl and a tenth, counted from when the last answer left: whoever counts from the answer is done by then. A keepalive is answered only if the claims
-// of the lease stand in the store for at least its ttl from now, also when this process dies in this moment. If it does die, the claims
-// stand for one and a half ttl at most. A store that does not answer therefore leaves the keepalive unanswered, and the client's own clock ends its leadership.
+// A lease that a client is granted is a session of its own in this process. It ends when the client
+// revokes it, or when its keepalives have stopped for its ttl and a tenth, counted from when the
+// last answer left: whoever counts from the answer is done by then. A keepalive is answered only if
+// the claims of the lease stand in the store for at least its ttl from now, also when this process
+// dies in this moment. If it does die, the claims stand for one and a half ttl at most. A store
+// that does not answer therefore leaves the keepalive unanswered, and the client's own clock ends
+// its leadership.
 //
-// LeaderKey.rev is the fencing token, LeaderKey.key is the name and the lease as etcd has it; it is not a key that could be read.
+// LeaderKey.rev is the fencing token, LeaderKey.key is the name and the lease as etcd has it; it is
+// not a key that could be read.
 //
 // # What differs from etcd
 //

@@ -70,7 +70,8 @@ func (s *Server) campaign(ctx context.Context, lease int64, name string, value [
 	return l, t, fits(t, err)
 }
 
-// campaignAlone is campaign under a lease that nobody has yet: if it is not won, the lease goes, too.
+// campaignAlone is campaign under a lease that nobody has yet: if it is not won, the lease goes,
+// too.
 func (s *Server) campaignAlone(ctx context.Context, name string, value []byte) (*lease, *primacy.Term, error) {
 	l, err := s.grant(ctx, 0, defaultTTL)
 	if err != nil {
@@ -113,7 +114,8 @@ func (s *Server) held(ctx context.Context, name string, lease, rev int64) (*hold
 	return h, nil
 }
 
-// elsewhere returns an error if the claim stands, which another process holds for its client: only there can it be changed.
+// elsewhere returns an error if the claim stands, which another process holds for its client: only
+// there can it be changed.
 func (s *Server) elsewhere(ctx context.Context, name string, lease int64) error {
 	if primacy.CheckName(name) != nil {
 		return nil
@@ -183,7 +185,8 @@ func (e *elections) Leader(ctx context.Context, r *epb.LeaderRequest) (*epb.Lead
 	return e.s.told(st), nil
 }
 
-// Observe streams the leader and what it proclaims. While the store does not answer it is silent; it ends only with the client, or when the store refuses.
+// Observe streams the leader and what it proclaims. While the store does not answer it is silent;
+// it ends only with the client, or when the store refuses.
 func (e *elections) Observe(r *epb.LeaderRequest, stream epb.Election_ObserveServer) error {
 	ctx := stream.Context()
 	var last primacy.Entry
@@ -211,7 +214,8 @@ func (s *Server) told(st primacy.State) *epb.LeaderResponse {
 		CreateRevision: rev, ModRevision: max(rev, int64(st.Revision)), Version: 1, Lease: lease}}
 }
 
-// leaseOf returns the lease of who leads: that of a client of etcd's, here or in another process, or a number made of the store's own.
+// leaseOf returns the lease of who leads: that of a client of etcd's, here or in another process,
+// or a number made of the store's own.
 func leaseOf(who primacy.Entry) int64 {
 	if hex, _, ok := strings.Cut(strings.TrimPrefix(who.ID, "etcd-"), "@"); ok && strings.HasPrefix(who.ID, "etcd-") {
 		if id, err := strconv.ParseInt(hex, 16, 64); err == nil {

@@ -35,7 +35,8 @@ func (h *hold) held() *primacy.Term {
 	return h.term.Load()
 }
 
-// campaign waits until the lease holds the name, whose value is then the one given. The lease keeps it if it returns the term.
+// campaign waits until the lease holds the name, whose value is then the one given. The lease keeps
+// it if it returns the term.
 func (l *lease) campaign(ctx context.Context, name string, value []byte) (*primacy.Term, error) {
 	h, err := l.stand(name, value)
 	if err != nil {
@@ -54,7 +55,8 @@ func (l *lease) campaign(ctx context.Context, name string, value []byte) (*prima
 	return t, err
 }
 
-// answer returns the term once its claim stands for as long as the client has been promised its lease.
+// answer returns the term once its claim stands for as long as the client has been promised its
+// lease.
 func (h *hold) answer(ctx context.Context) (*primacy.Term, error) {
 	for {
 		t := h.held()
@@ -118,7 +120,8 @@ func (l *lease) stand(name string, value []byte) (*hold, error) {
 	return h, nil
 }
 
-// live is the claim's life: it stands, leads until ctx ends, and is given up. A term that ends before that ends the lease.
+// live is the claim's life: it stands, leads until ctx ends, and is given up. A term that ends
+// before that ends the lease.
 func (h *hold) live(ctx context.Context, value []byte) {
 	t, err := h.l.session.Election(h.name).Campaign(ctx, &primacy.CampaignOptions{Value: value})
 	h.term.Store(t)
@@ -140,7 +143,8 @@ func (h *hold) live(ctx context.Context, value []byte) {
 	_ = t.Resign(context.Background()) // until the store has confirmed it or the lease has run out
 }
 
-// leave says that a call does not wait any more. Where nobody does, and nobody was told that it is held, it is given up.
+// leave says that a call does not wait any more. Where nobody does, and nobody was told that it is
+// held, it is given up.
 func (l *lease) leave(h *hold, kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -119,7 +119,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestWebPagesAreRefused plays a page on another site, and one whose name was bound to this machine.
+// TestWebPagesAreRefused plays a page on another site, and one whose name was bound to this
+// machine.
 func TestWebPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	_, addr := serve(t, memstore.New(memstore.Options{}), Options{Hosts: []string{"sidecar.internal"}})
@@ -144,7 +145,8 @@ func TestWebPagesAreRefused(t *testing.T) {
 	}
 }
 
-// TestTheTokenIsAskedFor has etcd's own client log in, over TLS, and use its own session and lease keeper.
+// TestTheTokenIsAskedFor has etcd's own client log in, over TLS, and use its own session and lease
+// keeper.
 func TestTheTokenIsAskedFor(t *testing.T) {
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))

@@ -40,7 +40,8 @@ type lease struct {
 // slack is how long after its ttl a silent client's lease ends: so much slower may its clock run.
 func (l *lease) slack() time.Duration { return l.ttl / 10 }
 
-// newLease returns a lease whose session has one in the store. The client's ttl begins with the answer.
+// newLease returns a lease whose session has one in the store. The client's ttl begins with the
+// answer.
 func newLease(ctx context.Context, o *Server, id int64, ttl time.Duration) (*lease, error) {
 	session, err := primacy.NewSession(o.store, &primacy.Options{
 		ID:  owner(id, o.o.ID),
@@ -97,7 +98,8 @@ func (l *lease) holding() bool {
 	return false
 }
 
-// end has the client told, by its next keepalive, that the lease is over. What it holds is given up when it must have heard of it.
+// end has the client told, by its next keepalive, that the lease is over. What it holds is given up
+// when it must have heard of it.
 func (l *lease) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +133,8 @@ func (l *lease) close() error {
 	return l.failed
 }
 
-// keepAlive starts the ttl afresh and returns it, 0 if the lease is over. It waits until every claim that the client holds is sure to stand for so long.
+// keepAlive starts the ttl afresh and returns it, 0 if the lease is over. It waits until every
+// claim that the client holds is sure to stand for so long.
 func (l *lease) keepAlive(ctx context.Context) time.Duration {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -150,8 +153,8 @@ func (l *lease) keepAlive(ctx context.Context) time.Duration {
 	}
 }
 
-// promise starts the client's ttl afresh if that is safe. Otherwise it returns the term that does not last so long, with its deadline; nil if
-// the lease is over.
+// promise starts the client's ttl afresh if that is safe. Otherwise it returns the term that does
+// not last so long, with its deadline; nil if the lease is over.
 func (l *lease) promise() (short *primacy.Term, until time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,5 +217,6 @@ func (l *lease) enter(n int) {
 	l.open += n
 }
 
-// owner is the identity under which the sessions of clients are seen by others. It names the lease, so that who asks for the leader gets its key.
+// owner is the identity under which the sessions of clients are seen by others. It names the lease,
+// so that who asks for the leader gets its key.
 func owner(lease int64, id string) string { return fmt.Sprintf("etcd-%x@%s", lease, id) }

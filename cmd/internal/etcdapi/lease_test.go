@@ -18,7 +18,8 @@ func someLease(t *testing.T) *lease {
 	return l
 }
 
-// TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease wins while the store's lease has less left than the client was promised.
+// TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease wins while the store's lease has less left than the
+// client was promised.
 func TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease(t *testing.T) {
 	t.Parallel()
 	l := someLease(t)

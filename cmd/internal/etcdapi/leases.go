@@ -52,8 +52,9 @@ func (ls *leases) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*p
 	return &pb.LeaseRevokeResponse{Header: ls.s.header(0)}, nil
 }
 
-// LeaseKeepAlive answers each request when the claims of its lease are sure to stand for the ttl from then on. A lease that waits for the store
-// does not hold up the others of the stream; further requests for it are answered by the one answer.
+// LeaseKeepAlive answers each request when the claims of its lease are sure to stand for the ttl
+// from then on. A lease that waits for the store does not hold up the others of the stream; further
+// requests for it are answered by the one answer.
 func (ls *leases) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	var all sync.WaitGroup

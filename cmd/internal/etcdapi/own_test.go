@@ -28,8 +28,8 @@ func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) 
 	}
 }
 
-// TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL cuts a server off from its store: whoever counts its ttl from the last
-// answer is done before another leads.
+// TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL cuts a server off from its store:
+// whoever counts its ttl from the last answer is done before another leads.
 func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{})
@@ -78,7 +78,8 @@ func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 	}
 	mu.Unlock()
 	eventually(t, 5*time.Second, "ttl 0", func() bool { mu.Lock(); defer mu.Unlock(); return zero })
-	// It is known to be over, or the store would have to say whether another process holds it: within our own time limit.
+	// It is known to be over, or the store would have to say whether another process holds it:
+	// within our own time limit.
 	if _, err := a.Proclaim(context.Background(), &epb.ProclaimRequest{Leader: k}); status.Code(err) != codes.Unavailable && told(err) != "Unknown: election: not leader" {
 		t.Errorf("proclaim: %v", err)
 	}
@@ -153,7 +154,8 @@ func TestWhoIsAskedToResignIsTold(t *testing.T) {
 	}
 }
 
-// TestWhatAnotherProcessHoldsIsNotSaidToBeGone asks a server for what a client of another one holds.
+// TestWhatAnotherProcessHoldsIsNotSaidToBeGone asks a server for what a client of another one
+// holds.
 func TestWhatAnotherProcessHoldsIsNotSaidToBeGone(t *testing.T) {
 	t.Parallel()
 	a, store := ours(t)
@@ -212,7 +214,8 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	}
 }
 
-// TestManyClients has clients campaign, give up, resign, revoke and fall silent, on two servers. Never do two hold a name, and nothing is left in the line.
+// TestManyClients has clients campaign, give up, resign, revoke and fall silent, on two servers.
+// Never do two hold a name, and nothing is left in the line.
 func TestManyClients(t *testing.T) {
 	t.Parallel()
 	a, store := ours(t)

@@ -64,7 +64,8 @@ const (
 	defaultTTL = 60 * time.Second
 )
 
-// New returns a server over a store, which stays the caller's to close, after the server. It does no I/O.
+// New returns a server over a store, which stays the caller's to close, after the server. It does
+// no I/O.
 func New(store driver.Store, o Options) (*Server, error) {
 	if o.MaxLeases == 0 {
 		o.MaxLeases = 1000
@@ -111,7 +112,8 @@ func sum(text string) uint64 {
 	return h.Sum64()
 }
 
-// bounds returns the least and the largest ttl that a client can have: the store's lease has half as much again.
+// bounds returns the least and the largest ttl that a client can have: the store's lease has half
+// as much again.
 func bounds(c driver.Caps) (least, most time.Duration) {
 	most = primacy.MaxTTL
 	if c.MaxTTL > 0 {
@@ -125,8 +127,9 @@ func (s *Server) storeTTL(client time.Duration) time.Duration {
 	return max(client*3/2, s.store.Caps().MinTTL)
 }
 
-// Serve answers on a listener until [Server.Close], then returns nil. It refuses one that others than this machine can reach, unless there are
-// TLS and a token. The listener is closed when it returns.
+// Serve answers on a listener until [Server.Close], then returns nil. It refuses one that others
+// than this machine can reach, unless there are TLS and a token. The listener is closed when it
+// returns.
 func (s *Server) Serve(ln net.Listener) error {
 	if !local(ln.Addr()) && (s.o.TLS == nil || s.o.Token == "") {
 		_ = ln.Close()
@@ -151,8 +154,10 @@ func local(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// Close ends every lease with what it holds, then what is served. Clients that still work learn it from their next keepalive, so what they hold is
-// given up only when the ttl of each is over or it has given up itself; when ctx ends before that, it is left to run out in the store, and the error says so.
+// Close ends every lease with what it holds, then what is served. Clients that still work learn it
+// from their next keepalive, so what they hold is given up only when the ttl of each is over or it
+// has given up itself; when ctx ends before that, it is left to run out in the store, and the error
+// says so.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true

@@ -19,7 +19,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// maxBody is how long a request may be: a name, a value and a key, each at most some KiB, in base64.
+// maxBody is how long a request may be: a name, a value and a key, each at most some KiB, in
+// base64.
 const maxBody = 64 << 10
 
 // web returns what answers on a listener: gRPC, and its JSON form for what is not gRPC.
@@ -46,8 +47,8 @@ func (s *Server) web() (*http.Server, error) {
 	return srv, nil
 }
 
-// route tells gRPC from JSON. A web page can send the latter to a server on the reader's own machine, so it must come from no other site, under
-// a name that is known to be this server's.
+// route tells gRPC from JSON. A web page can send the latter to a server on the reader's own
+// machine, so it must come from no other site, under a name that is known to be this server's.
 func (s *Server) route(json http.Handler) http.Handler {
 	json = http.NewCrossOriginProtection().Handler(json)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +68,8 @@ func (s *Server) route(json http.Handler) http.Handler {
 	})
 }
 
-// known says whether a request for that host is meant for this server. An address always is: only a name can be bound to it by somebody else.
+// known says whether a request for that host is meant for this server. An address always is: only a
+// name can be bound to it by somebody else.
 func (s *Server) known(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

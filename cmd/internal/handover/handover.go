@@ -1,5 +1,5 @@
-// Package handover has leaders give up what they lead, for an operator: one term, or all that one candidate leads. Each request is for one
-// term: whoever leads next is not asked.
+// Package handover has leaders give up what they lead, for an operator: one term, or all that one
+// candidate leads. Each request is for one term: whoever leads next is not asked.
 package handover
 
 import (
@@ -42,7 +42,8 @@ const (
 	Failed Result = "failed" // it could not be asked
 )
 
-// Move is what became of one election: Now is its state as last read, Err says why it has not moved.
+// Move is what became of one election: Now is its state as last read, Err says why it has not
+// moved.
 type Move struct {
 	Name   string
 	Token  primacy.Token // of the term that was to end
@@ -51,10 +52,12 @@ type Move struct {
 	Err    error
 }
 
-// Together is how many are moved at once: work takes its time to stop, and the store should not be asked for a thousand at a time.
+// Together is how many are moved at once: work takes its time to stop, and the store should not be
+// asked for a thousand at a time.
 const Together = 16
 
-// Drain moves all that the candidate id leads in states to others, and tells of each as soon as it is known what became of it, one at a time.
+// Drain moves all that the candidate id leads in states to others, and tells of each as soon as it
+// is known what became of it, one at a time.
 func (m *Mover) Drain(ctx context.Context, id string, states []primacy.State, tell func(Move)) {
 	ctx, cancel := context.WithTimeout(ctx, m.Wait)
 	defer cancel()
@@ -103,7 +106,8 @@ func (m *Mover) leave(ctx context.Context, st primacy.State, id string) Move {
 	return done.ends(Moved, st, nil)
 }
 
-// One ends the term that leads in st, and no later one, in favour of the candidate to, or of whoever is next where to is empty.
+// One ends the term that leads in st, and no later one, in favour of the candidate to, or of
+// whoever is next where to is empty.
 func (m *Mover) One(ctx context.Context, st primacy.State, to string) Move {
 	ctx, cancel := context.WithTimeout(ctx, m.Wait)
 	defer cancel()
@@ -125,7 +129,8 @@ func (m *Mover) One(ctx context.Context, st primacy.State, to string) Move {
 // errLate is that the leader has been asked, and still leads.
 var errLate = errors.New("late")
 
-// end asks for the end of one term, and waits for it. The error is driver.ErrGone if it was over before.
+// end asks for the end of one term, and waits for it. The error is driver.ErrGone if it was over
+// before.
 func (m *Mover) end(ctx context.Context, e *primacy.Election, token primacy.Token, to string) (primacy.State, error) {
 	r := driver.Request{Token: uint64(token), By: m.Session.ID(), Reason: m.Reason, To: to}
 	if err := m.ask(ctx, e.Name(), r); err != nil {
@@ -154,7 +159,8 @@ func (m *Mover) ask(ctx context.Context, name string, r driver.Request) error {
 	}
 }
 
-// otherThan returns the oldest candidate of another ID. A claim of another program has none: then it is "", whoever is next.
+// otherThan returns the oldest candidate of another ID. A claim of another program has none: then
+// it is "", whoever is next.
 func otherThan(st primacy.State, id string) (to string, ok bool) {
 	for _, w := range st.Waiting {
 		if w.Slots != 0 || w.ID == id {

@@ -1,7 +1,8 @@
-// Package health answers load balancers and orchestrators: who leads here, does this process run, has the store answered.
+// Package health answers load balancers and orchestrators: who leads here, does this process run,
+// has the store answered.
 //
-// Each answer about leadership is made from [primacy.Term.Check] when it is asked for. There is no flag: the first answer of a process
-// that was frozen past its deadline is no.
+// Each answer about leadership is made from [primacy.Term.Check] when it is asked for. There is no
+// flag: the first answer of a process that was frozen past its deadline is no.
 package health
 
 import (
@@ -23,7 +24,8 @@ type Lead struct {
 	Until time.Duration // on the boot clock: nobody else leads before that
 }
 
-// Of returns the leadership of a term, and false if its right is over at this instant. A nil term leads nothing.
+// Of returns the leadership of a term, and false if its right is over at this instant. A nil term
+// leads nothing.
 func Of(id string, t *primacy.Term) (Lead, bool) {
 	if t == nil {
 		return Lead{}, false
@@ -34,12 +36,14 @@ func Of(id string, t *primacy.Term) (Lead, bool) {
 
 // Options of a Handler.
 type Options struct {
-	// Name is the election of /leader and its aliases where the request names none. Empty: then it must.
+	// Name is the election of /leader and its aliases where the request names none. Empty: then it
+	// must.
 	Name string
-	// Leads says whether this process leads name at this instant; with a token, under that one. It is called at each request and must not
-	// answer from memory. See [Of].
+	// Leads says whether this process leads name at this instant; with a token, under that one. It
+	// is called at each request and must not answer from memory. See [Of].
 	Leads func(name string, token primacy.Token) (Lead, bool)
-	// Ready says whether the store has answered and the process is not stopping. It must not depend on leadership.
+	// Ready says whether the store has answered and the process is not stopping. It must not depend
+	// on leadership.
 	Ready func() error
 	// Alive says why the process's own loop is wedged; nil if it is not. See [Pulse].
 	Alive func() error
@@ -113,9 +117,11 @@ type Answer struct {
 
 // Lease is for how long a right may be relied on.
 type Lease struct {
-	// LeaseMS counts from before the request was sent, a tenth less than this machine's clock has: the asker's may be slower.
+	// LeaseMS counts from before the request was sent, a tenth less than this machine's clock has:
+	// the asker's may be slower.
 	LeaseMS int64 `json:"lease_ms"`
-	// DeadlineBootNS is the same instant on the boot clock of the boot BootID, for who runs on the same machine.
+	// DeadlineBootNS is the same instant on the boot clock of the boot BootID, for who runs on the
+	// same machine.
 	DeadlineBootNS string `json:"deadline_boot_ns"`
 	BootID         string `json:"boot_id,omitempty"`
 }

@@ -20,7 +20,8 @@ func ask(h http.Handler, method, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// What each path answers in each situation, to GET, HEAD and OPTIONS. No answer but that of leadership depends on leadership.
+// What each path answers in each situation, to GET, HEAD and OPTIONS. No answer but that of
+// leadership depends on leadership.
 func TestWhatIsAnswered(t *testing.T) {
 	var leads, ready, alive bool
 	sick := func(well *bool) func() error {
@@ -64,7 +65,8 @@ func TestWhatIsAnswered(t *testing.T) {
 	}
 }
 
-// A right that is over by the clock is no right, whatever is said of it; what is left of one is told a tenth short.
+// A right that is over by the clock is no right, whatever is said of it; what is left of one is
+// told a tenth short.
 func TestTheClockDecides(t *testing.T) {
 	for left, want := range map[time.Duration]int{time.Minute: 200, -time.Nanosecond: 503, 0: 503, 10 * time.Second: 200} {
 		h := Options{Leads: func(string, primacy.Token) (Lead, bool) { return Lead{"me", 7, boottime.Now() + left}, true }}.Handler()

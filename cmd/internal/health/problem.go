@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Kind is one kind of problem as RFC 9457 has it: a type that never changes, a title and the status it comes with.
+// Kind is one kind of problem as RFC 9457 has it: a type that never changes, a title and the status
+// it comes with.
 type Kind struct {
 	Slug   string
 	Status int

@@ -15,8 +15,8 @@ type Pulse struct {
 	last  atomic.Int64 // on the boot clock
 }
 
-// NewPulse starts a loop that calls touch five times within limit until ctx ends. Touch takes the locks that everything else needs, so that
-// one which is never given back stops the pulse.
+// NewPulse starts a loop that calls touch five times within limit until ctx ends. Touch takes the
+// locks that everything else needs, so that one which is never given back stops the pulse.
 func NewPulse(ctx context.Context, limit time.Duration, touch func()) *Pulse {
 	p := &Pulse{limit: limit}
 	p.last.Store(int64(boottime.Now()))

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// Route is one method on one path. A path may have one {name}, which stands for one segment with its slashes escaped as %2F, or end in
-// {name...}, which stands for all that follows. Nothing is cleaned: "a//b" and ".." are names like any other, and a redirect to what
-// they might mean would lead to somebody else's election.
+// Route is one method on one path. A path may have one {name}, which stands for one segment with
+// its slashes escaped as %2F, or end in {name...}, which stands for all that follows. Nothing is
+// cleaned: "a//b" and ".." are names like any other, and a redirect to what they might mean would
+// lead to somebody else's election.
 type Route struct {
 	Method, Path string
 	Handle       func(w http.ResponseWriter, r *http.Request, name string)

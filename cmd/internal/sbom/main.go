@@ -1,4 +1,5 @@
-// Command sbom writes the CycloneDX bill of materials of a Go program: the modules that the toolchain recorded in it, and no others.
+// Command sbom writes the CycloneDX bill of materials of a Go program: the modules that the
+// toolchain recorded in it, and no others.
 //
 //	sbom PROGRAM VERSION >PROGRAM.cdx.json
 package main

@@ -1,4 +1,5 @@
-// Package sdnotify tells a service manager (systemd, or who speaks its protocol) how this process does, and takes sockets from it.
+// Package sdnotify tells a service manager (systemd, or who speaks its protocol) how this process
+// does, and takes sockets from it.
 package sdnotify
 
 import (
@@ -31,10 +32,12 @@ func ExtendTimeout(d time.Duration) string {
 // Notifier is the service manager's socket. A nil one tells nobody.
 type Notifier struct{ conn *net.UnixConn }
 
-// sendLimit bounds a message to a manager that does not read: what is told late is worth less than what waits for the telling.
+// sendLimit bounds a message to a manager that does not read: what is told late is worth less than
+// what waits for the telling.
 const sendLimit = 50 * time.Millisecond
 
-// New returns the notifier of the socket that NOTIFY_SOCKET names, nil where there is none. A name that begins with @ is an abstract socket.
+// New returns the notifier of the socket that NOTIFY_SOCKET names, nil where there is none. A name
+// that begins with @ is an abstract socket.
 func New() (*Notifier, error) {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
@@ -60,8 +63,8 @@ func (n *Notifier) Tell(assignments ...string) error {
 	return err
 }
 
-// WatchdogEvery returns within what time each Watchdog must be followed by the next, 0 where nobody waits for them: WATCHDOG_USEC, if
-// WATCHDOG_PID is this process or not given.
+// WatchdogEvery returns within what time each Watchdog must be followed by the next, 0 where nobody
+// waits for them: WATCHDOG_USEC, if WATCHDOG_PID is this process or not given.
 func WatchdogEvery() (time.Duration, error) {
 	text := os.Getenv("WATCHDOG_USEC")
 	if text == "" {
@@ -86,8 +89,9 @@ type Socket struct {
 	net.Listener
 }
 
-// Listeners returns the sockets that the service manager passed (LISTEN_FDS, LISTEN_PID, LISTEN_FDNAMES), none where it passed none. The
-// variables are removed: what this process starts has no such sockets. Call it once, before anything else opens files.
+// Listeners returns the sockets that the service manager passed (LISTEN_FDS, LISTEN_PID,
+// LISTEN_FDNAMES), none where it passed none. The variables are removed: what this process starts
+// has no such sockets. Call it once, before anything else opens files.
 func Listeners() ([]Socket, error) {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	if count == "" || pid != strconv.Itoa(os.Getpid()) {

@@ -1,4 +1,5 @@
-// Package shown is elections in JSON, the same from a verb's -o json and from the sidecar. 64-bit numbers are strings: many readers round them.
+// Package shown is elections in JSON, the same from a verb's -o json and from the sidecar. 64-bit
+// numbers are strings: many readers round them.
 package shown
 
 import (

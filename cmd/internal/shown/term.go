@@ -7,7 +7,8 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// Term is one term of an election's history, as 'primacy history', 'primacy status' and the sidecar write it.
+// Term is one term of an election's history, as 'primacy history', 'primacy status' and the sidecar
+// write it.
 type Term struct {
 	Name      string         `json:"name"`
 	Token     primacy.Token  `json:"token"`

@@ -1,4 +1,5 @@
-// Package telemetry is what the program's /metrics shows: its session, what its cron jobs did, and the process itself.
+// Package telemetry is what the program's /metrics shows: its session, what its cron jobs did, and
+// the process itself.
 package telemetry
 
 import (
@@ -26,8 +27,8 @@ type Options struct {
 	Jobs []string // of cron; not nil where the program runs some, though there may be none yet
 }
 
-// New returns what /metrics shows of a session, which begins to be counted now. More sessions, as of clients, are added with Session.Add: what they did stays
-// counted when they are closed.
+// New returns what /metrics shows of a session, which begins to be counted now. More sessions, as
+// of clients, are added with Session.Add: what they did stays counted when they are closed.
 func New(s *primacy.Session, o Options) (*Telemetry, error) {
 	session, err := metrics.New(s, o.Options)
 	if err != nil {
@@ -48,8 +49,8 @@ func New(s *primacy.Session, o Options) (*Telemetry, error) {
 	return t, nil
 }
 
-// Handler answers a scrape, in the format that the scraper asks for. It makes no call on the store. Names of elections and IDs are in it, and nothing
-// of values, addresses or passwords.
+// Handler answers a scrape, in the format that the scraper asks for. It makes no call on the store.
+// Names of elections and IDs are in it, and nothing of values, addresses or passwords.
 func (t *Telemetry) Handler() http.Handler {
 	return promhttp.HandlerFor(t.Registry, promhttp.HandlerOpts{Registry: t.Registry, EnableOpenMetrics: true, MaxRequestsInFlight: 4})
 }

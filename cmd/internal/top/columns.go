@@ -13,7 +13,8 @@ type columnSpec struct {
 	drop        int // the larger, the earlier it goes; 0: never
 }
 
-// columns places what fits. Name and leader share what is left; where they would be too short, another column goes.
+// columns places what fits. Name and leader share what is left; where they would be too short,
+// another column goes.
 func (u *ui) columns(w int) []column {
 	specs := []columnSpec{
 		{"dot", "", 1, 0}, {"health", "HEALTH", 12, 4}, {"name", "NAME", 0, 0}, {"leader", "LEADER", 0, 0}, {"since", "SINCE", 6, 3},
@@ -62,7 +63,8 @@ func (u *ui) tokenWidth() int {
 	return n
 }
 
-// nameWidth shares room between names and leaders: the larger part for names, but no more than they need, and what leaders do not need.
+// nameWidth shares room between names and leaders: the larger part for names, but no more than they
+// need, and what leaders do not need.
 func (u *ui) nameWidth(room int) int {
 	name, leader := 12, 8
 	for _, r := range u.rows {

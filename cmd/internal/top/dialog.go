@@ -72,7 +72,8 @@ func heirs(st primacy.State) (ids []string) {
 	return ids
 }
 
-// settle says what must be typed: the name, or what stands for it where it cannot be typed as it is shown.
+// settle says what must be typed: the name, or what stands for it where it cannot be typed as it is
+// shown.
 func (d *dialog) settle() {
 	d.asked, d.what = d.state.Name, "the name"
 	if d.verb == "drain" {

@@ -74,7 +74,8 @@ func (u *ui) drawStale(g *grid) {
 	g.paint(0, invert)
 }
 
-// drawList draws the rows that fit, the selected one among them, and tells the watcher which they are.
+// drawList draws the rows that fit, the selected one among them, and tells the watcher which they
+// are.
 func (u *ui) drawList(g *grid) {
 	height := u.listHeight()
 	cols := u.columns(g.w)
@@ -152,7 +153,8 @@ func (u *ui) value(r *row, what string) (string, style) {
 	return u.leaseText(r), plain
 }
 
-// since says how long it has been so, as of when that was read; ">" means that it was so before anybody looked.
+// since says how long it has been so, as of when that was read; ">" means that it was so before
+// anybody looked.
 func (u *ui) since(r *row) string {
 	now := u.now()
 	if u.stale() {

@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// readHistories reads the recorded terms of one election after the other: once for each leader, those on the screen first.
+// readHistories reads the recorded terms of one election after the other: once for each leader,
+// those on the screen first.
 func (w *watcher) readHistories(ctx context.Context) {
 	for ctx.Err() == nil {
 		rest := historyPace
@@ -53,7 +54,8 @@ func (w *watcher) readHistory(ctx context.Context, name string) {
 	}
 }
 
-// unread returns an election whose terms are not known yet. The record of a term comes a moment after its leader: it is looked for again.
+// unread returns an election whose terms are not known yet. The record of a term comes a moment
+// after its leader: it is looked for again.
 func (w *watcher) unread() (string, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +117,8 @@ func (w *watcher) view() *view {
 // recorded says whether anybody wrote it down: who leads at present is told without.
 func (t Term) recorded() bool { return !t.From.IsZero() || !t.To.IsZero() }
 
-// reckon finds since when the leader leads and how often it changed, as of now, from what was recorded and what was seen.
+// reckon finds since when the leader leads and how often it changed, as of now, from what was
+// recorded and what was seen.
 func (t *track) reckon(r *row, now time.Time) {
 	if r.before = t.led; t.exact {
 		r.since = t.led

@@ -33,8 +33,9 @@ var sequences = map[string]string{
 	"[H": keyHome, "OH": keyHome, "[1~": keyHome, "[7~": keyHome, "[F": keyEnd, "OF": keyEnd, "[4~": keyEnd, "[8~": keyEnd, "OM": keyEnter,
 }
 
-// split takes the first key from what was read, and returns what is left. Ok is false where the rest of the key has not come yet; more says whether it
-// may still. A sequence that is not known is swallowed whole: its letters are no orders.
+// split takes the first key from what was read, and returns what is left. Ok is false where the
+// rest of the key has not come yet; more says whether it may still. A sequence that is not known is
+// swallowed whole: its letters are no orders.
 func split(b []byte, more bool) (key string, rest []byte, ok bool) {
 	switch {
 	case len(b) == 0:

@@ -116,7 +116,8 @@ func (r *row) waiting() (n int) {
 	return n
 }
 
-// whoLeads names a candidate: its ID, or what else is known of a claim that another program entered.
+// whoLeads names a candidate: its ID, or what else is known of a claim that another program
+// entered.
 func whoLeads(s *primacy.Entry) string {
 	switch {
 	case s == nil:

@@ -1,4 +1,5 @@
-// Package top is a live picture of all elections in a store, for a terminal: the worst first, and keys that hand them over.
+// Package top is a live picture of all elections in a store, for a terminal: the worst first, and
+// keys that hand them over.
 package top
 
 import (
@@ -21,7 +22,8 @@ type Options struct {
 	In, Out *os.File      // a terminal
 	Colours bool
 	ASCII   bool
-	// Act does what an operator has confirmed, and returns what became of it in words; nil: the store carries no requests.
+	// Act does what an operator has confirmed, and returns what became of it in words; nil: the
+	// store carries no requests.
 	Act func(context.Context, Action) (string, error)
 }
 
@@ -49,7 +51,8 @@ type result struct {
 	err  error
 }
 
-// Run shows the page until the operator leaves it, the terminal is gone, or ctx ends. It leaves the terminal as it was.
+// Run shows the page until the operator leaves it, the terminal is gone, or ctx ends. It leaves the
+// terminal as it was.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,7 +89,8 @@ func Run(ctx context.Context, o Options) error {
 }
 
 const (
-	// The other screen, no cursor, no wrapping at the edge, and no reordering of letters that are written from the right.
+	// The other screen, no cursor, no wrapping at the edge, and no reordering of letters that are
+	// written from the right.
 	begins = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[8l"
 	ends   = "\x1b[8h\x1b[?7h\x1b[?25h\x1b[?1049l"
 )
@@ -110,7 +114,8 @@ func (s *session) resize() {
 	s.painter.forget()
 }
 
-// leave gives the terminal back as it was. What is still being written is waited for a moment: a line that is stuck must not keep us.
+// leave gives the terminal back as it was. What is still being written is waited for a moment: a
+// line that is stuck must not keep us.
 func (s *session) leave() {
 	if s.before == nil {
 		return
@@ -214,7 +219,8 @@ func (s *session) hear(sig os.Signal) bool {
 	return false
 }
 
-// stop suspends the job, and goes on when it is continued. SIGSTOP, since the runtime takes SIGTSTP from then on that it was asked for once.
+// stop suspends the job, and goes on when it is continued. SIGSTOP, since the runtime takes SIGTSTP
+// from then on that it was asked for once.
 func (s *session) stop() error {
 	if orphaned() {
 		s.ui.say(true, "there is no shell to go back to")

@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// style is how a cell looks. The colours are a choice of the terminal's first eight: what they look like is up to its owner.
+// style is how a cell looks. The colours are a choice of the terminal's first eight: what they look
+// like is up to its owner.
 type style uint8
 
 const (
@@ -108,7 +109,8 @@ type painter struct {
 	out     strings.Builder
 }
 
-// forget has the next picture drawn as a whole: the terminal was used by others meanwhile, or has another size.
+// forget has the next picture drawn as a whole: the terminal was used by others meanwhile, or has
+// another size.
 func (p *painter) forget() { p.shown = nil }
 
 // paint returns what makes the terminal show g: only cells that have changed, and little more.
@@ -151,7 +153,8 @@ func (p *painter) row(y int, old, now []cell) {
 	}
 }
 
-// move brings the cursor to a cell. A short way in the same row is written again: that is shorter than an order.
+// move brings the cursor to a cell. A short way in the same row is written again: that is shorter
+// than an order.
 func (p *painter) move(x, y int, now []cell) {
 	if p.x == x && p.y == y {
 		return
@@ -180,8 +183,9 @@ func (p *painter) move(x, y int, now []cell) {
 	p.x, p.y = x, y
 }
 
-// write writes one cell, or a wide letter's two. Behind a letter that is not ASCII nobody is sure where the terminal is, and whether the next cell was
-// overwritten: other terminals have another table of widths.
+// write writes one cell, or a wide letter's two. Behind a letter that is not ASCII nobody is sure
+// where the terminal is, and whether the next cell was overwritten: other terminals have another
+// table of widths.
 func (p *painter) write(c cell, wide bool) {
 	p.setStyle(c.style)
 	x := p.x
@@ -199,7 +203,8 @@ func (p *painter) write(c cell, wide bool) {
 	}
 }
 
-// sure says whether a letter takes one cell in every terminal that can show it: what we draw ourselves.
+// sure says whether a letter takes one cell in every terminal that can show it: what we draw
+// ourselves.
 func sure(s string) bool {
 	r, n := utf8.DecodeRuneInString(s)
 	return n == len(s) && strings.ContainsRune("█░─│●○▲◆▼…", r)

@@ -45,7 +45,8 @@ func TestTheTerminalShowsThePicture(t *testing.T) {
 	}
 }
 
-// A terminal may take any letter that is not ASCII to be of another width: what is beside it stays where it belongs.
+// A terminal may take any letter that is not ASCII to be of another width: what is beside it stays
+// where it belongs.
 func TestAnotherTableOfWidthsMovesNothing(t *testing.T) {
 	for _, width := range []int{1, 2} {
 		for seed := range uint64(200) {

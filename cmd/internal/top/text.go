@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// What others wrote reaches the screen only through glyphs: names, IDs, values and reasons may hold escapes, letters as wide as two cells or as none.
+// What others wrote reaches the screen only through glyphs: names, IDs, values and reasons may hold
+// escapes, letters as wide as two cells or as none.
 
 // glyph is what one cell shows, or two where it is wide.
 type glyph struct {
@@ -35,10 +36,12 @@ var wide = &unicode.RangeTable{
 	},
 }
 
-// marksKept is how many combining marks a letter keeps: somebody may pile up a thousand, which some terminals paint over the rows above.
+// marksKept is how many combining marks a letter keeps: somebody may pile up a thousand, which some
+// terminals paint over the rows above.
 const marksKept = 3
 
-// glyphs makes of others' text what can be shown. What is not printable, or stands for no cell of its own, becomes a dot; in ASCII all else does too.
+// glyphs makes of others' text what can be shown. What is not printable, or stands for no cell of
+// its own, becomes a dot; in ASCII all else does too.
 func glyphs(s string, ascii bool) []glyph {
 	const limit = 4096 // a value may have megabytes
 	if len(s) > limit {
@@ -73,7 +76,8 @@ func glyphs(s string, ascii bool) []glyph {
 	return out
 }
 
-// combines says whether a rune is put onto the letter before it. Variation selectors are too, and change its width in some terminals only.
+// combines says whether a rune is put onto the letter before it. Variation selectors are too, and
+// change its width in some terminals only.
 func combines(r rune) bool {
 	return unicode.In(r, unicode.Mn, unicode.Me) && !unicode.Is(unicode.Variation_Selector, r)
 }

@@ -49,7 +49,8 @@ func TestGlyphs(t *testing.T) {
 	}
 }
 
-// Whatever others write, the page keeps its shape, and the terminal gets no escape but ours: vt knows no other.
+// Whatever others write, the page keeps its shape, and the terminal gets no escape but ours: vt
+// knows no other.
 func FuzzThePage(f *testing.F) {
 	for _, s := range append(pieces, "\x1b]0;title\x07", "\x9b2J", "\ufeff\u200f\u2067", strings.Repeat("日", 300), "\x18\x1a") {
 		f.Add(s, s, uint8(80), uint8(24))

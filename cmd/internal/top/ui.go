@@ -64,7 +64,8 @@ func (u *ui) refresh() {
 	}
 }
 
-// age is how old the picture is. A clock may have been set, and the machine may have slept: the larger of both counts.
+// age is how old the picture is. A clock may have been set, and the machine may have slept: the
+// larger of both counts.
 func (u *ui) age() time.Duration {
 	now := u.now()
 	return max(now.Sub(u.view.asOf), now.Round(0).Sub(u.view.asOf.Round(0)))
@@ -75,7 +76,8 @@ func (u *ui) stale() bool {
 	return u.view.asOf.IsZero() || u.age() > u.view.every+2*time.Second
 }
 
-// current returns the selected row, or nil if there is none. Where it is gone, the one in its place is selected.
+// current returns the selected row, or nil if there is none. Where it is gone, the one in its place
+// is selected.
 func (u *ui) current() *row {
 	if len(u.rows) == 0 {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// vt is a terminal: as much of one as the page needs. What it does not know is an error of the page: no escape of anybody else's may get here.
+// vt is a terminal: as much of one as the page needs. What it does not know is an error of the
+// page: no escape of anybody else's may get here.
 type vt struct {
 	testing.TB
 	w, h    int

@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Source is where the page's figures come from. List is asked once for each refresh, however many elections there are.
+// Source is where the page's figures come from. List is asked once for each refresh, however many
+// elections there are.
 type Source struct {
 	Store string // its name, for people
 	List  func(context.Context) ([]primacy.State, error)
@@ -89,7 +90,8 @@ func newWatcher(src Source, every time.Duration) *watcher {
 	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{}, ready: func() {}, kick: make(chan struct{}, 1)}
 }
 
-// run refreshes until ctx ends. A list that takes long is asked for more seldom: at most a fifth of the time is spent on it.
+// run refreshes until ctx ends. A list that takes long is asked for more seldom: at most a fifth of
+// the time is spent on it.
 func (w *watcher) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -149,8 +151,8 @@ func (w *watcher) refresh(ctx context.Context) {
 	}
 }
 
-// take compares what was read with what was known. Close says that the last list was a moment ago: what has changed has changed just now. The
-// caller holds mu.
+// take compares what was read with what was known. Close says that the last list was a moment ago:
+// what has changed has changed just now. The caller holds mu.
 func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 	seen := make(map[string]bool, len(states))
 	for _, st := range states {
@@ -188,7 +190,8 @@ func sameTerm(a, b *primacy.Entry) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Token == b.Token
 }
 
-// leasesToAsk chooses whose leases to ask for: those on the screen, and of the others some, in turn. The caller holds mu.
+// leasesToAsk chooses whose leases to ask for: those on the screen, and of the others some, in
+// turn. The caller holds mu.
 func (w *watcher) leasesToAsk() (ids []string) {
 	add := func(t *track) {
 		if t != nil && t.state.Leader != nil && t.state.Leader.Lease != "" && len(ids) < leasesAtOnce && !slices.Contains(ids, t.state.Leader.Lease) {

@@ -125,7 +125,8 @@ func TestARecordThatComesLate(t *testing.T) {
 	}
 }
 
-// A thousand elections of as many processes: one list a refresh, a bounded number of leases, each history once.
+// A thousand elections of as many processes: one list a refresh, a bounded number of leases, each
+// history once.
 func TestAThousandElections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var states []primacy.State
@@ -173,7 +174,8 @@ func TestASlowStoreIsAskedLess(t *testing.T) {
 	})
 }
 
-// What a refresh of a full page costs on the line, when seconds tick, leases go up and down, and nothing else happens.
+// What a refresh of a full page costs on the line, when seconds tick, leases go up and down, and
+// nothing else happens.
 func TestBytesOfARefresh(t *testing.T) {
 	p := newPage(t, 80, 24)
 	for i := range 40 {

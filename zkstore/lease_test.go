@@ -1,0 +1,112 @@
+package zkstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/zkstore"
+)
+
+// Finding 10, second half, CURATOR-460 and CURATOR-696: a holder whose session ended is told, has no right from its ttl on, and a new session works.
+func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
+	t.Parallel()
+	p, far, near, _ := behind(t)
+	l := grantAt(t, far, "a", 2*time.Second)
+	mine := enterAt(t, l, t.Name(), "one")
+	if err := l.Renew(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	news := make(chan error, 1)
+	go func() {
+		_, err := l.News(within(t, 60*time.Second))
+		news <- err
+	}()
+	other := grantAt(t, near, "b", 8*time.Second)
+	keep(t, other)
+	q := enterAt(t, other, t.Name(), "two")
+	p.Hold()
+	var promised time.Time
+	go func() {
+		for range 100 {
+			called := time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			if l.Renew(ctx) == nil {
+				promised = called.Add(l.TTL())
+			}
+			cancel()
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	if _, err := drivertest.Await(within(t, 30*time.Second), other, q); err != nil {
+		t.Fatal(err)
+	}
+	if !promised.IsZero() {
+		t.Errorf("a renewal was answered while the link was cut")
+	}
+	p.Cut()
+	p.Heal()
+	if err := <-news; !errors.Is(err, driver.ErrGone) {
+		t.Errorf("News = %v, want ErrGone", err)
+	}
+	if err := l.Renew(within(t, 5*time.Second)); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew = %v, want ErrGone", err)
+	}
+	if err := l.Release(within(t, 5*time.Second), mine); err != nil {
+		t.Errorf("Release = %v", err)
+	}
+	again := grantAt(t, far, "a", 8*time.Second)
+	if got := enterAt(t, again, t.Name(), "three"); got.Held || got.Token <= q.Token {
+		t.Errorf("a claim of a new session = %+v, want it behind token %d", got, q.Token)
+	}
+}
+
+// Finding 10, first half: a foreign child makes go-zookeeper's Lock fail, and leave a node each time.
+func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
+	_, _, near, srv := behind(t)
+	c := plain(t, srv.Addr())
+	l := grantAt(t, near, "a", 8*time.Second)
+	name := rand.Text()
+	p := enterAt(t, l, name, "one")
+	if err := l.Release(within(t, 10*time.Second), p); err != nil {
+		t.Fatal(err)
+	}
+	for _, child := range []string{"readme", "_c_0123456789abcdef0123456789abcdef-lock-0000000001", "p1-x", "p1-0000000000000000-0-0-0-x"} {
+		if _, err := c.Create("/primacy/"+name+"/"+child, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := enterAt(t, l, name, "two"); !p.Held {
+		t.Errorf("claim = %+v, want it held", p)
+	}
+	ln, err := near.Line(within(t, 10*time.Second), name)
+	if err != nil || ln.Holder == nil || len(ln.Waiters) != 4 || ln.Waiters[0].Note == "" || ln.Waiters[0].Held {
+		t.Errorf("line = %+v, %v, want the others shown with a note", ln, err)
+	}
+}
+
+func TestOddPlacesLeaveNothing(t *testing.T) {
+	srv := shared(t)
+	s := stopAtEnd(t, openAt(t, srv.Addr()))
+	name := t.Name()
+	l := grantAt(t, s, "a", 20*time.Second)
+	// A seat is part of a path, and of what is read back from it.
+	for _, seat := range []string{"a/b", "a-b", "..", "ü", "\x00", "0123456789abcdefg"} {
+		if _, err := l.Claim(within(t, 5*time.Second), driver.Claim{Name: name, ID: "i" + seat, Seat: seat}); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("Claim with seat %q = %v, want it refused", seat, err)
+		}
+	}
+	ln, err := s.Line(within(t, 5*time.Second), name)
+	if err != nil || ln.Holder != nil {
+		t.Errorf("line = %+v, %v, want it empty", ln, err)
+	}
+	if n, err := zkstore.WatchedGone(l, "/primacy/gone/node"); n != 0 || err != nil {
+		t.Errorf("%d watches wait for nodes that never come again, %v", n, err)
+	}
+}

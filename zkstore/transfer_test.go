@@ -1,0 +1,95 @@
+package zkstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
+)
+
+// One request holds a megabyte.
+func TestATransferPassesMoreThanOneRequestHolds(t *testing.T) {
+	srv := shared(t)
+	s := stopAtEnd(t, openAt(t, srv.Addr()))
+	name := strings.Repeat("n", 9000)
+	holder, crowd, last := grantAt(t, s, "holder", 20*time.Second), grantAt(t, s, "crowd", 20*time.Second), grantAt(t, s, "successor", 20*time.Second)
+	for _, l := range []driver.Lease{holder, crowd, last} {
+		keep(t, l)
+	}
+	p := enterAt(t, holder, name, "first")
+	const many = 150
+	var claims []driver.Claim
+	for i := range many {
+		claims = append(claims, driver.Claim{Name: name, ID: fmt.Sprint("c", i), Seat: fmt.Sprint(i)})
+	}
+	if _, err := crowd.Claim(within(t, 60*time.Second), claims...); err != nil {
+		t.Fatal(err)
+	}
+	successor := enterAt(t, last, name, "successor")
+	if err := holder.(driver.Transferer).Transfer(within(t, 30*time.Second), p, successor.Token); err != nil {
+		t.Fatalf("Transfer: %v", err)
+	}
+	if _, err := drivertest.Await(within(t, 10*time.Second), last, successor); err != nil {
+		t.Errorf("Wait of the successor: %v", err)
+	}
+	told := map[string]bool{}
+	for len(told) < many {
+		news, err := crowd.News(within(t, 20*time.Second))
+		if err != nil {
+			t.Fatalf("News after %d of %d: %v", len(told), many, err)
+		}
+		for _, n := range news {
+			told[n.Place.ID] = n.Gone
+		}
+	}
+}
+
+// A transfer that fails keeps no record for whatever ends the place later.
+func TestATransferThatFailsLeavesNoRecord(t *testing.T) {
+	srv := shared(t)
+	s := stopAtEnd(t, openAt(t, srv.Addr()))
+	name := t.Name()
+	l := grantAt(t, s, "a", 20*time.Second)
+	p := enterAt(t, l, name, "one")
+	p.Journal, p.Record = name, &driver.Record{Key: "k", Value: []byte("handed over")}
+	if err := l.(driver.Transferer).Transfer(within(t, 10*time.Second), p, p.Token+1000); !errors.Is(err, driver.ErrNoSuccessor) {
+		t.Fatalf("Transfer = %v, want ErrNoSuccessor", err)
+	}
+	enterAt(t, l, name, "two") // displaces it
+	if all, err := s.(driver.Journal).Records(within(t, 10*time.Second), name, "", 10); err != nil || len(all) != 0 {
+		t.Errorf("records = %+v, %v, want none", all, err)
+	}
+}
+
+func TestATransferObeysItsContextWhileItMakesAJournal(t *testing.T) {
+	srv := shared(t)
+	p := newFaultProxy(t, srv.Addr())
+	s := stopAtEnd(t, openAt(t, p.addr()))
+	name := t.Name()
+	l, other := grantAt(t, s, "a", 20*time.Second), grantAt(t, s, "b", 20*time.Second)
+	mine, successor := enterAt(t, l, name, "one"), enterAt(t, other, name, "two")
+	mine.Journal, mine.Record = name, &driver.Record{Key: "k"}
+	p.decide(func(opcode int32, request string) fate {
+		if opcode != opMulti && strings.Contains(request, "/@journal/"+name) {
+			return swallow
+		}
+		return pass
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- l.(driver.Transferer).Transfer(ctx, mine, successor.Token) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("Transfer = nil")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Transfer goes on 5 s after its context ended after half a second")
+	}
+}
