@@ -130,20 +130,12 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 			reigns, err := s.Election(name).History(ctx, limit)
 			var terms []top.Term
 			for _, r := range reigns {
-				terms = append(terms, termOf(r))
+				terms = append(terms, top.Term{Token: r.Token, From: r.From, To: r.To})
 			}
 			return terms, err
 		}
 	}
 	return src
-}
-
-func termOf(r primacy.Reign) top.Term {
-	t := top.Term{Token: r.Token, ID: r.ID, From: r.From, To: r.To, Reason: string(r.Reason), By: r.By, Text: r.Text, Heir: r.Heir}
-	if r.Gap != nil {
-		t.Gap = *r.Gap
-	}
-	return t
 }
 
 // topAct does what was asked for on the page, and says what became of it.
@@ -216,7 +208,7 @@ func topOnce(ctx context.Context, a *app, src top.Source) error {
 			_, err = fmt.Fprintln(a.stdout, "nobody leads or waits. Start one: primacy run NAME -- COMMAND")
 			return err
 		}
-		if err := top.Print(a.stdout, all, asOf, !utf8Locale()); err != nil {
+		if err := table(a.stdout, topRows(all, asOf)...); err != nil {
 			return err
 		}
 		printAsOf(a, asOf, src.Store, all[0].State.Revision)
@@ -235,6 +227,22 @@ func topOnce(ctx context.Context, a *app, src top.Source) error {
 		}
 	}
 	return nil
+}
+
+func topRows(all []top.Entry, asOf time.Time) [][]string {
+	rows := [][]string{{"", "HEALTH", "NAME", "LEADER", "SINCE", "TOKEN", "WAIT", "CHG", "LEASE"}}
+	for _, e := range all {
+		mark, token := "", "-"
+		if e.Trouble {
+			mark = "!"
+		}
+		if e.State.Leader != nil {
+			token = e.State.Leader.Token.String()
+		}
+		leader, since, waits, changes, lease := e.Row(asOf)
+		rows = append(rows, []string{mark, e.Health, clean(e.State.Name), clean(leader), since, token, waits, changes, lease})
+	}
+	return rows
 }
 
 func entryToJSON(e top.Entry) topJSON {

@@ -9,8 +9,8 @@ import (
 // draw makes the picture of the page.
 func (u *ui) draw() *grid {
 	g := newGrid(u.w, u.h, u.ascii)
-	if u.mode == reading {
-		u.drawText(g)
+	if u.mode == helping {
+		u.drawHelp(g)
 		return g
 	}
 	u.drawTitle(g)
@@ -134,10 +134,7 @@ func (u *ui) value(r *row, what string) (string, style) {
 	case "name":
 		return r.name, plain
 	case "leader":
-		if n := r.holders(); n > 1 {
-			return fmt.Sprintf("%s +%d", r.leader(), n-1), plain
-		}
-		return r.leader(), plain
+		return r.leaders(), plain
 	case "since":
 		return u.since(r), plain
 	case "token":
@@ -222,7 +219,7 @@ func (u *ui) drawFoot(g *grid) {
 		g.put(0, y, g.w, u.message, st)
 	default:
 		x := 0
-		for _, k := range []string{"q quit", "? help", "/ filter", "s sort: " + u.sort.String(), "enter more", "t transfer", "r resign", "d drain", "j k move"} {
+		for _, k := range []string{"q quit", "? help", "/ filter", "t transfer", "r resign", "d drain", "j k move"} {
 			if x+len(k) > g.w {
 				break
 			}

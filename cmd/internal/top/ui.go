@@ -13,7 +13,7 @@ type mode int
 const (
 	browsing mode = iota
 	filtering
-	reading // all of one election, or the help
+	helping // the help is shown
 	asking  // a dialog
 )
 
@@ -30,11 +30,9 @@ type ui struct {
 	rows     []*row // as they are shown: filtered and sorted
 	selected string
 	first    int // row of the list on the screen
-	sort     order
 	filter   string
 	mode     mode
-	help     bool // while reading: the help
-	scrolled int  // lines, while reading
+	scrolled int // lines of the help
 	dialog   *dialog
 	message  string
 	bad      bool // the message says that something failed
@@ -58,7 +56,7 @@ type Action struct {
 func (u *ui) refresh() {
 	u.view = u.watch.view()
 	u.rows = slices.DeleteFunc(slices.Clone(u.view.rows), func(r *row) bool { return u.filter != "" && !r.matches(u.filter) })
-	arrange(u.rows, u.sort)
+	arrange(u.rows)
 	if u.dialog != nil {
 		u.dialog.look(u.view)
 	}
@@ -120,8 +118,8 @@ func (u *ui) press(key string) {
 		u.browse(key)
 	case filtering:
 		u.typeFilter(key)
-	case reading:
-		u.read(key)
+	case helping:
+		u.scroll(key)
 	case asking:
 		if u.dialog.press(key) {
 			u.endDialog()
@@ -148,23 +146,13 @@ func (u *ui) browse(key string) {
 		u.choose(0)
 	case keyEnd, "G":
 		u.choose(len(u.rows) - 1)
-	case keyEnter:
-		if u.current() != nil {
-			u.mode, u.help, u.scrolled = reading, false, 0
-			u.choose(at)
-		}
 	case "?", "h":
-		u.mode, u.help, u.scrolled = reading, true, 0
+		u.mode, u.scrolled = helping, 0
 	case "/":
 		u.mode = filtering
 	case keyEsc:
 		u.filter, u.message = "", ""
 		u.refresh()
-	case "s":
-		u.sort = (u.sort + 1) % orders
-		u.first = 0
-		u.refresh()
-		u.choose(0)
 	case "t", "r", "d":
 		u.ask(key)
 	case "q":
@@ -206,7 +194,7 @@ func edit(text, key string) string {
 // isLetter says whether a key is a letter, not one with a name.
 func isLetter(key string) bool { return len([]rune(key)) == 1 }
 
-func (u *ui) read(key string) {
+func (u *ui) scroll(key string) {
 	switch key {
 	case keyUp, "k":
 		u.scrolled--
@@ -218,11 +206,6 @@ func (u *ui) read(key string) {
 		u.scrolled += max(u.h-3, 1)
 	case keyHome, "g":
 		u.scrolled = 0
-	case "t", "r", "d":
-		if !u.help {
-			u.mode = browsing
-			u.ask(key)
-		}
 	case keyEsc, keyEnter, "q", "?":
 		u.mode = browsing
 	}

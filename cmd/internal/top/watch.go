@@ -50,7 +50,6 @@ type watcher struct {
 	listed   bool      // there was a list before
 	asked    time.Time // when recorded was read
 	err      error     // of the last list
-	failing  time.Time // since when lists fail; zero: they do not
 }
 
 // track is what is known of one name.
@@ -79,11 +78,10 @@ type change struct {
 
 // view is one picture of all, which does not change any more.
 type view struct {
-	rows    []*row
-	asOf    time.Time // when it was read; zero: not yet
-	err     error
-	failing time.Time
-	every   time.Duration
+	rows  []*row
+	asOf  time.Time // when it was read; zero: not yet
+	err   error
+	every time.Duration
 }
 
 func newWatcher(src Source, every time.Duration) *watcher {
@@ -130,14 +128,11 @@ func (w *watcher) refresh(ctx context.Context) {
 	now := w.now()
 	w.mu.Lock()
 	if w.err = err; err != nil {
-		if w.failing.IsZero() {
-			w.failing = now
-		}
 		w.mu.Unlock()
 		return
 	}
 	w.take(states, now, w.listed && now.Sub(w.asOf) < 3*w.every+2*time.Second)
-	w.failing, w.asOf, w.listed = time.Time{}, now, true
+	w.asOf, w.listed = now, true
 	leases, records := w.leasesToAsk(), w.src.Recorded != nil && now.Sub(w.asked) > recordEvery
 	w.mu.Unlock()
 	if w.src.Leases != nil && len(leases) > 0 {
