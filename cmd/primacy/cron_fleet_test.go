@@ -54,8 +54,9 @@ var cronPeriods = []int{2, 5, 10, 15, 3, 10, 6, 15, 12, 10}
 
 func newCronFleet(t *testing.T, jobs int, ttl string) *cronFleet {
 	w := newWorld(t).with("PRIMACY_TTL="+ttl, "PRIMACY_LOOK=2s")
-	f := &cronFleet{world: w, rand: rand.New(rand.NewPCG(uint64(os.Getpid()), 1)), file: filepath.Join(w.dir, "jobs.toml"),
-		log: filepath.Join(w.dir, "log"), acts: map[string]int{}}
+	f := &cronFleet{world: w, rand: rand.New(rand.NewPCG(uint64(os.Getpid()), 1)),
+		file: filepath.Join(w.dir, "jobs.toml"),
+		log:  filepath.Join(w.dir, "log"), acts: map[string]int{}}
 	var text strings.Builder
 	fmt.Fprintf(&text, "[defaults]\nkeep = 10000\nenv = { LOG = %q }\n", f.log)
 	for i := range jobs {
@@ -63,7 +64,8 @@ func newCronFleet(t *testing.T, jobs int, ttl string) *cronFleet {
 		if j.busy >= 1 {
 			n = max(n, 10)
 		}
-		fmt.Fprintf(&text, "[jobs.j%02d]\nschedule = %q\n%s\ncommand = %q\n", i, strings.ReplaceAll(j.spec, "{n}", fmt.Sprint(n)), j.options, cronScript(j.busy))
+		fmt.Fprintf(&text, "[jobs.j%02d]\nschedule = %q\n%s\ncommand = %q\n", i,
+			strings.ReplaceAll(j.spec, "{n}", fmt.Sprint(n)), j.options, cronScript(j.busy))
 	}
 	if err := os.WriteFile(f.file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -82,7 +84,8 @@ func cronScript(busy float64) string {
 	const line = `$PRIMACY_CRON_JOB $PRIMACY_CRON_INSTANT $PRIMACY_CRON_ATTEMPT $PRIMACY_TOKEN $(date +%s%N)" >>"$LOG"`
 	s := `echo "S ` + line + "; "
 	if n := int(busy * 2); n > 1 {
-		s += fmt.Sprintf(`trap '' TERM; i=0; while [ $i -lt %d ]; do sleep 0.5; i=$((i+1)); echo "T %s; done; `, n, line)
+		s += fmt.Sprintf(`trap '' TERM; i=0; while [ $i -lt %d ]; do sleep 0.5; i=$((i+1)); echo "T %s; done; `, n,
+			line)
 	} else if busy > 0 {
 		s += fmt.Sprintf("sleep %g; ", busy)
 	}

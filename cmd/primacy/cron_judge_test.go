@@ -164,7 +164,8 @@ func (c *cronJudge) report() {
 	}
 	c.Logf("%d jobs on 5 processes; faults %v", len(c.jobs), c.cronFleet.acts)
 	c.Logf("%v", c.count)
-	c.Logf("late after the instant, first attempts in time: median %v, 95 %% %v, 99 %% %v, worst %v of %d", at(0.5), at(0.95), at(0.99), at(1), len(c.late))
+	c.Logf("late after the instant, first attempts in time: median %v, 95 %% %v, 99 %% %v, worst %v of %d", at(0.5),
+		at(0.95), at(0.99), at(1), len(c.late))
 	for i, text := range append(c.errors, c.pending...) {
 		if i < 20 {
 			c.Error(text)
@@ -191,10 +192,14 @@ func (c *cronJudge) instants(j *cron.Job) {
 		switch {
 		case decided:
 			c.count["decided "+r.Verdict]++
-		case slices.ContainsFunc(c.gaps[j.Name], func(g cron.Record) bool { return !at.Before(g.Key.At) && !at.After(g.Upto) }):
+		case slices.ContainsFunc(c.gaps[j.Name], func(g cron.Record) bool {
+			return !at.Before(g.Key.At) &&
+				!at.After(g.Upto)
+		}):
 			c.count["decided missed"]++
 		default:
-			c.open(cronID{j.Name, at, 1}, "nobody has decided about it; it counts from %s, and around it are%s", from.Format("15:04:05"), c.around(j.Name, at))
+			c.open(cronID{j.Name, at, 1}, "nobody has decided about it; it counts from %s, and around it are%s",
+				from.Format("15:04:05"), c.around(j.Name, at))
 		}
 	}
 }
@@ -209,10 +214,12 @@ func (c *cronJudge) around(job string, at time.Time) (text string) {
 	}
 	slices.SortFunc(near, func(a, b cron.Record) int { return a.When.Compare(b.When) })
 	for _, r := range near {
-		text += fmt.Sprintf("\n\t%s %s by %s at %s, over up to %s", r.Key, r.Verdict, r.By, r.When.Format("15:04:05.0"), r.Done.Format("15:04:05"))
+		text += fmt.Sprintf("\n\t%s %s by %s at %s, over up to %s", r.Key, r.Verdict, r.By,
+			r.When.Format("15:04:05.0"), r.Done.Format("15:04:05"))
 	}
 	for _, g := range c.gaps[job] {
-		text += fmt.Sprintf("\n\t%s missed up to %s by %s at %s", g.Key, g.Upto.Format("15:04:05"), g.By, g.When.Format("15:04:05"))
+		text += fmt.Sprintf("\n\t%s missed up to %s by %s at %s", g.Key, g.Upto.Format("15:04:05"), g.By,
+			g.When.Format("15:04:05"))
 	}
 	return text
 }

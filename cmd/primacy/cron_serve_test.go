@@ -39,7 +39,8 @@ func TestCronStatusIsScraped(t *testing.T) {
 	}
 	runs := func(job, result string) float64 {
 		_, page := ask("/metrics")
-		m := regexp.MustCompile(`(?m)^primacy_cron_runs_total\{job="` + job + `",result="` + result + `"\} (\S+)$`).FindStringSubmatch(page)
+		m := regexp.MustCompile(`(?m)^primacy_cron_runs_total\{job="` + job + `",result="` + result +
+			`"\} (\S+)$`).FindStringSubmatch(page)
 		if m == nil {
 			return -1
 		}
@@ -47,7 +48,8 @@ func TestCronStatusIsScraped(t *testing.T) {
 		return n
 	}
 	w.eventually("runs are counted", func() bool { return runs("good", "ok") >= 2 && runs("bad", "failed") >= 2 })
-	for _, c := range [][2]string{{"good", "failed"}, {"good", "missed"}, {"bad", "ok"}, {"never", "ok"}, {"never", "failed"}, {"never", "missed"}} {
+	for _, c := range [][2]string{{"good", "failed"}, {"good", "missed"}, {"bad", "ok"}, {"never", "ok"},
+		{"never", "failed"}, {"never", "missed"}} {
 		if n := runs(c[0], c[1]); n != 0 {
 			t.Errorf("%s %s is %v; it is to be there, and 0", c[0], c[1], n)
 		}
@@ -61,6 +63,10 @@ func TestCronStatusIsScraped(t *testing.T) {
 	w.start("cron", "-f", file, "--status", "nonsense").ends(exitUsage).complains("give HOST:PORT, or unix:PATH")
 	w.eventually("a long run", func() bool { return len(w.cronStatus("deaf").Running) > 0 })
 	p.signal(syscall.SIGTERM)
-	w.eventually("it says that it is stopping", func() bool { code, _ := ask("/readyz"); return code == 503 || code == 0 })
+	w.eventually("it says that it is stopping", func() bool {
+		code,
+			_ := ask("/readyz")
+		return code == 503 || code == 0
+	})
 	p.ends(0)
 }

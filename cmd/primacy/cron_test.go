@@ -38,7 +38,8 @@ func TestACronThatCannotWorkIsOneLine(t *testing.T) {
 	w := cronWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1")
 	bad := w.cronFile("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\nretires = 3\n")
 	good := filepath.Join(w.dir, "good.toml")
-	if err := os.WriteFile(good, []byte("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(good, []byte("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -82,7 +83,10 @@ func TestACronFileIsReadAgain(t *testing.T) {
 	w.cronFile(one + "[jobs.two]\nschedule = \"@every 1s\"\ncommand = \"echo two\"\nextra = 1\n")
 	p.signal(syscall.SIGHUP).tells("not reloaded: " + file + ":7: [jobs.two] unknown key \"extra\"")
 	before := strings.Count(p.out.String(), "one\n")
-	w.eventually("the job that is still there runs", func() bool { return strings.Count(p.out.String(), "one\n") > before })
+	w.eventually("the job that is still there runs", func() bool {
+		return strings.Count(p.out.String(),
+			"one\n") > before
+	})
 	w.cronFile("[jobs.two]\nschedule = \"@every 1s\"\ncommand = [\"echo\", \"two\"]\n")
 	p.signal(syscall.SIGHUP).tells("reloaded, 1 job").prints("two\n")
 	gone := strings.Count(p.out.String(), "one\n")
@@ -102,7 +106,8 @@ func TestACronEndsWhatRuns(t *testing.T) {
 	if l := info.Last; l == nil || l.Result != cron.Stopped || l.Code == nil || *l.Code != 7 || len(info.Running) != 0 {
 		t.Errorf("the record says %+v", info.Last)
 	}
-	q := w.start("cron", "--drain", "drained", "@every 1s", "--", "sh", "-c", "echo began; sleep 2; echo done").prints("began")
+	q := w.start("cron", "--drain", "drained", "@every 1s", "--", "sh", "-c",
+		"echo began; sleep 2; echo done").prints("began")
 	q.signal(syscall.SIGTERM).tells("waiting for 1 command").ends(0).says("done")
 	if l := w.cronStatus("drained").Last; l == nil || l.Result != cron.OK {
 		t.Errorf("the record says %+v", l)
@@ -116,7 +121,8 @@ func TestACronEndsWhatRuns(t *testing.T) {
 
 func TestWhatACronCommandGets(t *testing.T) {
 	w := cronWorld(t).with("PRIMACY_PREFIX=true")
-	p := w.start("cron", "env", "@every 1s", "--run-timeout", "30s", "--", "sh", "-c", `env | grep ^PRIMACY_ | sort; cat; echo err >&2; exit 3`)
+	p := w.start("cron", "env", "@every 1s", "--run-timeout", "30s", "--", "sh", "-c",
+		`env | grep ^PRIMACY_ | sort; cat; echo err >&2; exit 3`)
 	p.tells(": failed").signal(syscall.SIGTERM).ends(0)
 	want := regexp.MustCompile(`(?m)^\[env \d\d:\d\d:\d\d\] PRIMACY_CRON_ATTEMPT=1\n.*PRIMACY_CRON_INSTANT=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\n.*PRIMACY_CRON_JOB=env\n.*PRIMACY_CRON_RUN=[0-9a-f]{12}\n.*PRIMACY_ID=.+\n.*PRIMACY_NAME=cron/env\n.*PRIMACY_STORE=etcd://.*\n.*PRIMACY_TOKEN=\d+\n.*PRIMACY_TTL=60s\n.*PRIMACY_TTL_MS=60000\n`)
 	if !want.MatchString(p.out.String()) {
@@ -158,7 +164,8 @@ func TestACronJobIsPausedAndAskedFor(t *testing.T) {
 	w.start("cron", "run", "none").ends(exitNo).complains("no such job").inOneLine()
 	w.start("cron", "history", "none").ends(exitNo).inOneLine()
 	w.start("cron", "status").ends(0).says("often", "rare", "@yearly")
-	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "often", "-o", "json", "--limit", "3").ends(0).out.String())
+	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "often", "-o", "json", "--limit",
+		"3").ends(0).out.String())
 	if len(runs) < 2 || len(runs) > 3 || !runs[0].Instant.After(runs[1].Instant) {
 		t.Errorf("history: %+v", runs)
 	}
@@ -168,7 +175,8 @@ func TestACronJobIsPausedAndAskedFor(t *testing.T) {
 func TestACronRunIsLostAndTriedAgain(t *testing.T) {
 	w := newWorld(t).with("PRIMACY_TTL=2s", "PRIMACY_LOOK=500ms")
 	file := w.cronFile("[jobs.x]\nschedule = \"@every 1h\"\nretries = 1\nretry_delay = \"0s\"\n" +
-		"command = 'echo $PRIMACY_CRON_ATTEMPT $$ >>log; test $PRIMACY_CRON_ATTEMPT = 2 || sleep 60'\ndir = \"" + w.dir + "\"\n")
+		"command = 'echo $PRIMACY_CRON_ATTEMPT $$ >>log; test $PRIMACY_CRON_ATTEMPT = 2 || sleep 60'\ndir = \"" +
+		w.dir + "\"\n")
 	log := func() string { b, _ := os.ReadFile(filepath.Join(w.dir, "log")); return string(b) }
 	p := w.start("cron", "-f", file).tells("counts from here")
 	w.start("cron", "run", "x").ends(0)
@@ -176,7 +184,11 @@ func TestACronRunIsLostAndTriedAgain(t *testing.T) {
 	q := w.start("cron", "-f", file)
 	p.signal(syscall.SIGKILL)
 	w.eventually("it is tried again", func() bool { return strings.Contains(log(), "\n2 ") })
-	w.eventually("its end is told", func() bool { l := w.cronStatus("x").Last; return l != nil && l.Attempt == 2 && l.Result == cron.OK })
+	w.eventually("its end is told", func() bool {
+		l := w.cronStatus("x").Last
+		return l != nil && l.Attempt == 2 &&
+			l.Result == cron.OK
+	})
 	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "x", "-o", "json").ends(0).out.String())
 	if len(runs) != 2 || runs[1].Result != cron.Lost || runs[1].LostBy == "" || runs[0].By == runs[1].By {
 		t.Errorf("history: %+v", runs)

@@ -32,9 +32,10 @@ func demoCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work: three candidates, one is killed, one is frozen",
-		Long: `Run three real candidate processes on an embedded store in a temporary folder. The leader is killed with SIGKILL, the next one frozen
-with SIGSTOP and thawed, the third asked to resign. What is shown at the end is counted from what the workers themselves wrote: a line every
-5 ms while they act. Exit 0 if there was never more than one.`,
+		Long: `Run three real candidate processes on an embedded store in a temporary folder. The leader is
+killed with SIGKILL, the next one frozen with SIGSTOP and thawed, the third asked to resign. What is shown at
+the end is counted from what the workers themselves wrote: a line every 5 ms while they act. Exit 0 if there was
+never more than one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd.Context(), a, keep) },
 	}
@@ -110,7 +111,8 @@ func (d *demo) failed(ctx context.Context, err error) error {
 
 // script is the story.
 func (d *demo) script(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit, fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
+	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit,
+		fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
 	defer cancel()
 	d.view.line("an embedded store is running; three candidates stand for %q, ttl %v", demoName, demoTTL)
 	for _, n := range d.nodes {
@@ -251,7 +253,8 @@ func (d *demo) verdict() error {
 		if i > 0 {
 			before = gap(reigns[i-1], r).String()
 		}
-		rows = append(rows, []string{fmt.Sprint(r.token), r.id, (r.last - r.first).Round(time.Millisecond).String(), fmt.Sprint(r.acts), before})
+		rows = append(rows, []string{fmt.Sprint(r.token), r.id, (r.last - r.first).Round(time.Millisecond).String(),
+			fmt.Sprint(r.acts), before})
 	}
 	fmt.Fprintln(d.stdout)
 	if err := table(d.stdout, rows...); err != nil {

@@ -43,7 +43,8 @@ func TestTheCommandsEnvironmentIsExact(t *testing.T) {
 	token := got["PRIMACY_TOKEN"]
 	around := `[{"name":"n","id":"elsewhere","claim":"1"},{"name":"outer","id":"me","claim":"2"},{"name":"n","id":"me","claim":"` + token + `"}]`
 	want := map[string]string{
-		"PRIMACY_NAME": "n", "PRIMACY_ID": "me", "PRIMACY_TOKEN": token, "PRIMACY_TTL_MS": "9000", "PRIMACY_TIMEOUT": "20s", "PRIMACY_ROLE": "leader",
+		"PRIMACY_NAME": "n", "PRIMACY_ID": "me", "PRIMACY_TOKEN": token, "PRIMACY_TTL_MS": "9000",
+		"PRIMACY_TIMEOUT": "20s", "PRIMACY_ROLE": "leader",
 		"PRIMACY_STORE": w.store, "PRIMACY_STATE_FILE": got["PRIMACY_STATE_FILE"], "PRIMACY_HELD": around,
 	}
 	for _, kv := range w.env {
@@ -93,7 +94,8 @@ func TestARunInARunSeesItsOwnTerm(t *testing.T) {
 		t.Fatalf("got %q", lines)
 	}
 	outer, inner := strings.Fields(lines[0]), strings.Fields(lines[2])
-	if outer[0] != "outer" || outer[1] != "o" || inner[0] != "inner" || inner[1] != "i" || outer[2] == inner[2] || outer[3] == inner[3] {
+	if outer[0] != "outer" || outer[1] != "o" || inner[0] != "inner" || inner[1] != "i" || outer[2] == inner[2] ||
+		outer[3] == inner[3] {
 		t.Errorf("outer %q, inner %q", outer, inner)
 	}
 }
@@ -120,7 +122,8 @@ func TestThePasswordIsNowhere(t *testing.T) {
 
 	// Where it is right: a run, seen from outside and from inside.
 	in := w.with("PRIMACY_STORE=" + url(written))
-	p := in.start("run", "-v", "n", "sh", "-c", "cat /proc/self/environ /proc/$PPID/environ /proc/$PPID/cmdline $PRIMACY_STATE_FILE; echo up; sleep 1000").prints("up")
+	p := in.start("run", "-v", "n", "sh", "-c",
+		"cat /proc/self/environ /proc/$PPID/environ /proc/$PPID/cmdline $PRIMACY_STATE_FILE; echo up; sleep 1000").prints("up")
 	for _, link := range w.processes() {
 		cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
 		mark(link, string(cmdline))
@@ -139,7 +142,8 @@ func TestThePasswordIsNowhere(t *testing.T) {
 		}
 		mark("the guardian's "+file, string(text))
 	}
-	for _, args := range [][]string{{"status"}, {"leader", "n"}, {"status", "-o", "json"}, {"resign", "--reason", "x", "n"}} {
+	for _, args := range [][]string{{"status"}, {"leader", "n"}, {"status", "-o", "json"},
+		{"resign", "--reason", "x", "n"}} {
 		q := in.start(append([]string{"-v"}, args...)...).ends(0)
 		mark(q.String(), q.out.String()+q.err.String())
 	}
@@ -154,7 +158,8 @@ func TestThePasswordIsNowhere(t *testing.T) {
 	mark("what is left of run -v", p.out.String()+p.err.String())
 
 	// Where it is wrong, or cannot be read.
-	for _, u := range []string{url("SWORDFISH"), url(canary), url(written + "x"), strings.Replace(url(written), "root:", "nobody:", 1)} {
+	for _, u := range []string{url("SWORDFISH"), url(canary), url(written + "x"),
+		strings.Replace(url(written), "root:", "nobody:", 1)} {
 		for _, args := range [][]string{{"run", "n", "true"}, {"status"}} {
 			q := w.start(append([]string{"-v", "--timeout", "5s", "--store", u}, args...)...)
 			if code := q.wait(); code != exitUnreachable && code != exitUsage {

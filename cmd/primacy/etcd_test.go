@@ -43,7 +43,8 @@ func (w *world) keys(prefix string) []kv {
 	}
 	end := []byte(prefix)
 	end[len(end)-1]++ // no prefix of ours ends in 0xff
-	w.post("/v3/kv/range", map[string]any{"key": []byte(prefix), "range_end": end, "sort_order": "ASCEND", "sort_target": "CREATE"}, &out)
+	w.post("/v3/kv/range", map[string]any{"key": []byte(prefix), "range_end": end, "sort_order": "ASCEND",
+		"sort_target": "CREATE"}, &out)
 	return out.Kvs
 }
 

@@ -18,7 +18,10 @@ func foreignKeys() map[string]func(w *world, name string) (key string, value []b
 	_, _ = rand.Read(binary)
 	copy(binary, "\x1b[2J\x00\r\n\t")
 	return map[string]func(*world, string) (string, []byte, string){
-		"without-lease": func(w *world, n string) (string, []byte, string) { return n + "/something", []byte("by hand"), "0" },
+		"without-lease": func(w *world, n string) (string, []byte, string) {
+			return n + "/something",
+				[]byte("by hand"), "0"
+		},
 		"no-lease-in-key": func(w *world, n string) (string, []byte, string) {
 			return n + "/not hex at all", []byte("x"), w.grant(60)
 		},
@@ -26,7 +29,10 @@ func foreignKeys() map[string]func(w *world, name string) (key string, value []b
 			l := w.grant(60)
 			return n + "/" + asHex(w.grant(60)), []byte("x"), l
 		},
-		"binary": func(w *world, n string) (string, []byte, string) { return n + "/" + string(binary[:40]), binary, "0" },
+		"binary": func(w *world, n string) (string, []byte, string) {
+			return n + "/" + string(binary[:40]), binary,
+				"0"
+		},
 		"megabyte": func(w *world, n string) (string, []byte, string) {
 			return n + "/big", bytes.Repeat([]byte("M"), 1<<20), "0"
 		},

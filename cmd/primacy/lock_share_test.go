@@ -34,7 +34,8 @@ func (w *world) rows(name string, want ...string) {
 func TestReadersShareALockAndAWriterDoesNot(t *testing.T) {
 	w := lockWorld(t)
 	start := func(id string, flags ...string) *prog {
-		return w.start(append(append([]string{"lock", "--id", id}, flags...), "n", "sh", "-c", "echo up; sleep 1000")...)
+		return w.start(append(append([]string{"lock", "--id", id}, flags...), "n", "sh", "-c",
+			"echo up; sleep 1000")...)
 	}
 	r1 := start("r1", "-s").prints("up")
 	r2 := start("r2", "-s").tells("r2 holds the lock n under token").tells(", shared)").prints("up")
@@ -53,7 +54,8 @@ func TestReadersShareALockAndAWriterDoesNot(t *testing.T) {
 	w.start("leader", "--is", "w", "n").ends(exitNo)
 	w.start("leader", "--is", "r3", "n").ends(exitNo)
 	st := decode[stateJSON](w, w.start("status", "-o", "json", "n").ends(0).out.String())
-	if !st.Leader.Held || st.Leader.Slots != "unlimited" || len(st.Waiting) != 3 || !st.Waiting[0].Held || st.Waiting[1].Held || st.Waiting[1].Slots != "" || st.Waiting[2].Held {
+	if !st.Leader.Held || st.Leader.Slots != "unlimited" || len(st.Waiting) != 3 || !st.Waiting[0].Held ||
+		st.Waiting[1].Held || st.Waiting[1].Slots != "" || st.Waiting[2].Held {
 		t.Errorf("status -o json: %+v, %+v", st.Leader, st)
 	}
 	numbersAreStrings(w, w.start("status", "-o", "json", "n").ends(0).out.String())
@@ -114,7 +116,8 @@ func TestASemaphoresLine(t *testing.T) {
 	b := hold("b").tells("b holds the lock n")
 	c := hold("c").tells("c waits for the lock n: a and 1 more hold it, 0 waiting")
 	w.rows("n", "holds, slot of 2 a", "holds, slot of 2 b", "waits 1, slot of 2 c")
-	w.start("lock", "--slots", "2", "-n", "n", "true").ends(exitNotAcquired).complains("a and 1 more hold it, 1 waiting")
+	w.start("lock", "--slots", "2", "-n", "n",
+		"true").ends(exitNotAcquired).complains("a and 1 more hold it, 1 waiting")
 	w.start("lock", "--slots", "3", "n", "true").ends(exitUnreachable).complains("2 slots", "3 slots")
 	a.signal(syscall.SIGTERM).ends(128 + 15)
 	c.tells("c holds the lock n")
@@ -133,7 +136,8 @@ func (w *world) overlaps(file string, want int) {
 	}
 	instants, backwards := twoLeaders(reigns)
 	if instants != 0 || backwards != 0 || len(reigns) != want {
-		w.Errorf("%d held, want %d: %d instants with two, %d tokens that did not grow: %+v", len(reigns), want, instants, backwards, reigns)
+		w.Errorf("%d held, want %d: %d instants with two, %d tokens that did not grow: %+v", len(reigns), want,
+			instants, backwards, reigns)
 	}
 }
 
@@ -144,7 +148,8 @@ func TestTheCommandOfAKilledOrFrozenHolderIsGoneBeforeTheNext(t *testing.T) {
 		acts := func() int { b, _ := os.ReadFile(filepath.Join(w.dir, file)); return len(b) }
 		first := w.start("lock", "--ttl", "5s", "--id", "first", "n", "primacy", "worker", file)
 		w.eventually("the first acts", func() bool { return acts() > 0 })
-		next := w.start("lock", "--ttl", "5s", "--id", "next", "n", "primacy", "worker", file).tells("waits for the lock n: first")
+		next := w.start("lock", "--ttl", "5s", "--id", "next", "n", "primacy", "worker",
+			file).tells("waits for the lock n: first")
 		w.awaitLine("n", 2)
 		at := time.Now()
 		first.signal(sig)
@@ -194,7 +199,8 @@ func TestWithoutACommandASignalGivesItBack(t *testing.T) {
 		}
 	}
 	got := decode[heldLine](w, p.out.String())
-	if got.Name != "n" || got.ID != "me" || got.Claim.String() != w.awaitLine("n", 1)[0].CreateRevision || got.Share != "slot of 5" {
+	if got.Name != "n" || got.ID != "me" || got.Claim.String() != w.awaitLine("n", 1)[0].CreateRevision ||
+		got.Share != "slot of 5" {
 		t.Errorf("got %+v", got)
 	}
 	p.signal(syscall.SIGTERM).ends(0)
@@ -213,9 +219,11 @@ func TestWithoutACommandALossIsToldAtOnce(t *testing.T) {
 		want string
 	}{
 		"lease revoked": {func(*prog) { w.revoke(w.awaitLine("n", 1)[0].Lease) }, exitLost, over},
-		"claim deleted": {func(*prog) { w.delete("n/" + hexLease(w.awaitLine("n", 1)[0])) }, exitLost, "removed by somebody else"},
-		"resigned":      {func(*prog) { w.start("resign", "--reason", "why", "n").ends(0) }, exitResigned, "(why)"},
-		"frozen":        {func(p *prog) { p.signal(syscall.SIGSTOP); w.awaitLine("n", 0); p.signal(syscall.SIGCONT) }, exitLost, over},
+		"claim deleted": {func(*prog) { w.delete("n/" + hexLease(w.awaitLine("n", 1)[0])) }, exitLost,
+			"removed by somebody else"},
+		"resigned": {func(*prog) { w.start("resign", "--reason", "why", "n").ends(0) }, exitResigned, "(why)"},
+		"frozen": {func(p *prog) { p.signal(syscall.SIGSTOP); w.awaitLine("n", 0); p.signal(syscall.SIGCONT) },
+			exitLost, over},
 	} {
 		p := hold()
 		c.do(p)
@@ -272,19 +280,22 @@ func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"name":"n"`) {
 		t.Fatalf("PRIMACY_HELD is %q, %v", b, err)
 	}
-	w.with("PRIMACY_HELD="+strings.TrimSpace(string(b))).start("lock", "--id", "me", "n", "echo", "free").ends(0).says("free\n")
+	w.with("PRIMACY_HELD="+strings.TrimSpace(string(b))).start("lock", "--id", "me", "n", "echo",
+		"free").ends(0).says("free\n")
 }
 
 // What was meant for the outer lock alone does not reach an inner one, and what was meant for an
 // inner run does.
 func TestALocksOwnVariablesStayWithIt(t *testing.T) {
-	w := lockWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=2.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v", "PRIMACY_QUIET=1")
+	w := lockWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=2.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v",
+		"PRIMACY_QUIET=1")
 	p := w.start("lock", "n", "sh", "-c", "env | grep ^PRIMACY_ | cut -d= -f1 | sort | tr '\\n' ' '").ends(0)
 	const want = "PRIMACY_HELD PRIMACY_ID PRIMACY_NAME PRIMACY_QUIET PRIMACY_ROLE PRIMACY_STATE_FILE PRIMACY_STORE PRIMACY_TOKEN PRIMACY_TTL PRIMACY_TTL_MS PRIMACY_VALUE "
 	if p.out.String() != want {
 		t.Errorf("got %q, want %q", p.out.String(), want)
 	}
-	p = w.with("PRIMACY_SLOTS=", "PRIMACY_WAIT=").start("lock", "n", "sh", "-c", "primacy leader n --valid && echo $PRIMACY_TOKEN").ends(0)
+	p = w.with("PRIMACY_SLOTS=", "PRIMACY_WAIT=").start("lock", "n", "sh", "-c",
+		"primacy leader n --valid && echo $PRIMACY_TOKEN").ends(0)
 	if n, err := strconv.ParseUint(strings.TrimSpace(p.out.String()), 10, 64); err != nil || n < 1<<16 {
 		t.Errorf("got %q, %v", p.out.String(), err)
 	}

@@ -108,7 +108,8 @@ func TestALockOnASilentStoreIs121(t *testing.T) {
 	w := lockWorld(t)
 	hole := newHole(w)
 	for _, flag := range []string{"-n", "-x"} {
-		p := w.start("lock", flag, "--timeout", "1500ms", "--store", "etcd://"+hole.Addr(), "n", "true").ends(exitUnreachable).inOneLine().complains("1.5s")
+		p := w.start("lock", flag, "--timeout", "1500ms", "--store", "etcd://"+hole.Addr(), "n",
+			"true").ends(exitUnreachable).inOneLine().complains("1.5s")
 		if p.took > 12*time.Second {
 			t.Errorf("%v took %v", p, p.took)
 		}
@@ -117,7 +118,8 @@ func TestALockOnASilentStoreIs121(t *testing.T) {
 
 func TestSecondsAreFlocksAndOurs(t *testing.T) {
 	for in, want := range map[string]time.Duration{
-		"0": 0, "5": 5 * time.Second, "2.5": 2500 * time.Millisecond, ".25": 250 * time.Millisecond, "1e3": 1000 * time.Second, "0x10": -1,
+		"0": 0, "5": 5 * time.Second, "2.5": 2500 * time.Millisecond, ".25": 250 * time.Millisecond,
+		"1e3": 1000 * time.Second, "0x10": -1,
 		"2m": 2 * time.Minute, "1m30s": 90 * time.Second, "100ms": 100 * time.Millisecond, "-0": 0,
 		"": -1, "-1": -1, "-1s": -1, "nan": -1, "inf": -1, "-inf": -1, "1e10": -1, "5 ": -1, "5x": -1, "1,5": -1,
 		"9223372030": 9223372030 * time.Second, "9223372037": -1,
@@ -133,10 +135,14 @@ func TestALockThatIsNotHadIs124OrWhatEIs(t *testing.T) {
 	w := lockWorld(t)
 	w.start("lock", "--id", "first", "n").prints("first holds the lock n under token ")
 	claim := w.awaitLine("n", 1)[0].CreateRevision
-	w.start("lock", "-n", "n", "echo", "never").ends(exitNotAcquired).inOneLine().complains("the lock n is not free: first holds it under claim " + claim + ", 0 waiting")
-	w.start("lock", "-w", "0", "n", "echo", "never").ends(exitNotAcquired).inOneLine().complains("the lock n is not free")
+	w.start("lock", "-n", "n", "echo",
+		"never").ends(exitNotAcquired).inOneLine().complains("the lock n is not free: first holds it under claim " +
+		claim + ", 0 waiting")
+	w.start("lock", "-w", "0", "n", "echo",
+		"never").ends(exitNotAcquired).inOneLine().complains("the lock n is not free")
 	w.start("lock", "-s", "-n", "-E", "9", "n", "echo", "never").ends(9).inOneLine().complains("first holds it")
-	w.start("lock", "--slots", "2", "-n", "-E", "255", "n", "echo", "never").ends(255).inOneLine().complains("first holds it")
+	w.start("lock", "--slots", "2", "-n", "-E", "255", "n", "echo",
+		"never").ends(255).inOneLine().complains("first holds it")
 	for _, wait := range []string{"0.7", "700ms"} {
 		p := w.start("lock", "-w", wait, "-E", "0", "n", "echo", "never").ends(0)
 		p.complains("waits for the lock n: first holds it under claim "+claim, "not holding the lock n after 700ms")
@@ -146,7 +152,8 @@ func TestALockThatIsNotHadIs124OrWhatEIs(t *testing.T) {
 	}
 	// With -q the exit code is the answer, as it is flock's.
 	for _, flag := range []string{"-n", "--wait=0.2"} {
-		if p := w.start("lock", "-q", flag, "n", "echo", "never").ends(exitNotAcquired); p.err.String()+p.out.String() != "" {
+		if p := w.start("lock", "-q", flag, "n", "echo",
+			"never").ends(exitNotAcquired); p.err.String()+p.out.String() != "" {
 			t.Errorf("%v: %q", p, p.err.String()+p.out.String())
 		}
 	}
@@ -183,7 +190,8 @@ func TestLockedRoundsOfFourProcessesExcludeEachOther(t *testing.T) {
 	if b, _ := os.ReadFile(filepath.Join(w.dir, "count")); strings.TrimSpace(string(b)) != strconv.Itoa(shells*rounds) {
 		t.Errorf("%q rounds were counted, want %d", b, shells*rounds)
 	}
-	if tokens := numbersIn(w, "tokens"); len(tokens) != shells*rounds || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != shells*rounds {
+	if tokens := numbersIn(w, "tokens"); len(tokens) != shells*rounds || !slices.IsSorted(tokens) ||
+		len(slices.Compact(tokens)) != shells*rounds {
 		t.Errorf("tokens %v", tokens)
 	}
 }
@@ -227,7 +235,8 @@ func TestAnIgnoredHangupDoesNotEndTheWait(t *testing.T) {
 	w := lockWorld(t)
 	for _, verb := range []string{"run", "lock"} {
 		holder := w.start(verb, "n", "sleep", "1000").tells("n under token")
-		p := w.start("lock", "-q", "shell", "sh", "-c", `trap '' HUP; primacy `+verb+` n sh -c 'echo got it' & echo $! >pid; wait $!`)
+		p := w.start("lock", "-q", "shell", "sh", "-c",
+			`trap '' HUP; primacy `+verb+` n sh -c 'echo got it' & echo $! >pid; wait $!`)
 		p.tells("waits for")
 		w.eventually("its pid is written", func() bool {
 			b, _ := os.ReadFile(filepath.Join(w.dir, "pid"))
@@ -257,7 +266,8 @@ func TestALockLostOrTakenAwayStopsTheCommand(t *testing.T) {
 		w.delete(strings.TrimPrefix(string(w.awaitLine("n", 1)[0].Key), w.prefix))
 		p.ends(exitLost).complains(`the lock on "n" under token`, "removed by somebody else")
 		// An operator's word is another thing; only who holds alone can be asked.
-		p = w.start(append(args, `trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`)...).prints("up")
+		p = w.start(append(args,
+			`trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`)...).prints("up")
 		next := w.start("lock", "--id", "second", "n", "sh", "-c", "echo up; sleep 1000").tells("waits for the lock n")
 		w.awaitLine("n", 2)
 		if flags[0] != "-x" {
@@ -276,7 +286,8 @@ func TestAStoreThatFallsSilentCostsTheLockBeforeItsDeadline(t *testing.T) {
 	w := lockWorld(t)
 	proxy := etcdtest.NewProxy(t, w.server.Addr())
 	store := "etcd://" + proxy.Addr() + "/" + w.prefix
-	p := w.start("lock", "--ttl", "6s", "--store", store, "n", "sh", "-c", `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	p := w.start("lock", "--ttl", "6s", "--store", store, "n", "sh", "-c",
+		`trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	bare := w.start("lock", "--ttl", "6s", "--stop-timeout", "100ms", "--store", store, "m").prints("holds the lock m")
 	proxy.Hold()
 	at := time.Now()
@@ -290,8 +301,10 @@ func TestAStoreThatFallsSilentCostsTheLockBeforeItsDeadline(t *testing.T) {
 func TestTheHelpOfLockShowsHow(t *testing.T) {
 	w := lockWorld(t)
 	help := w.start("lock", "--help").ends(0)
-	help.says("primacy lock -n -q nightly -- ./report", "primacy lock --slots 3 build -- make", "primacy lock deploy -c 'cd /srv && ./up'",
-		"-w, --wait", "-E, --conflict-exit-code", "-s, --shared", "-x, --exclusive", "-n, --nonblock", "--slots", "-c, --command")
+	help.says("primacy lock -n -q nightly -- ./report", "primacy lock --slots 3 build -- make",
+		"primacy lock deploy -c 'cd /srv && ./up'",
+		"-w, --wait", "-E, --conflict-exit-code", "-s, --shared", "-x, --exclusive", "-n, --nonblock", "--slots",
+		"-c, --command")
 	if !regexp.MustCompile(`(?m)^  lock +\S`).MatchString(w.start("--help").ends(0).out.String()) {
 		t.Error("the help of all does not name lock")
 	}

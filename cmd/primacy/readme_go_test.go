@@ -23,7 +23,8 @@ var snippets = map[string][]snippet{
 		{given: "ctx context.Context, work func(context.Context, primacy.Token) error"},
 	},
 	"docs/locks.md": {
-		{given: "ctx context.Context, session *primacy.Session, bill func(context.Context, primacy.Token) error", declares: "err, term, terms"},
+		{given: "ctx context.Context, session *primacy.Session, bill func(context.Context, primacy.Token) error",
+			declares: "err, term, terms"},
 	},
 	"docs/new-store.md": {{}, {}}, // whole files of one package
 	"docs/fencing.md": {
@@ -37,12 +38,19 @@ var snippets = map[string][]snippet{
 
 // importsOf are the packages that blocks name, by that name.
 var importsOf = map[string]string{
-	"bytes": "bytes", "fmt": "fmt", "io": "io", "url": "net/url", "os": "os", "strings": "strings", "testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
-	"drivertest": "github.com/primacy-go/primacy/driver/drivertest", "registerstore": "github.com/primacy-go/primacy/registerstore",
-	"context": "context", "sql": "database/sql", "http": "net/http", "time": "time", "primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
-	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence", "etcdfence": "github.com/primacy-go/primacy/fence/etcdfence",
-	"sqlfence": "github.com/primacy-go/primacy/fence/sqlfence", "redisfence": "github.com/primacy-go/primacy/fence/redisfence", "httpfence": "github.com/primacy-go/primacy/fence/httpfence",
-	"filefence": "github.com/primacy-go/primacy/fence/filefence", "clientv3": "go.etcd.io/etcd/client/v3", "pgx": "github.com/jackc/pgx/v5", "redis": "github.com/redis/go-redis/v9",
+	"bytes": "bytes", "fmt": "fmt", "io": "io", "url": "net/url", "os": "os", "strings": "strings",
+	"testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
+	"drivertest":    "github.com/primacy-go/primacy/driver/drivertest",
+	"registerstore": "github.com/primacy-go/primacy/registerstore",
+	"context":       "context", "sql": "database/sql", "http": "net/http", "time": "time",
+	"primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
+	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence",
+	"etcdfence":  "github.com/primacy-go/primacy/fence/etcdfence",
+	"sqlfence":   "github.com/primacy-go/primacy/fence/sqlfence",
+	"redisfence": "github.com/primacy-go/primacy/fence/redisfence",
+	"httpfence":  "github.com/primacy-go/primacy/fence/httpfence",
+	"filefence":  "github.com/primacy-go/primacy/fence/filefence", "clientv3": "go.etcd.io/etcd/client/v3",
+	"pgx": "github.com/jackc/pgx/v5", "redis": "github.com/redis/go-redis/v9",
 }
 
 // goBlocks returns the blocks of Go in a document.
@@ -122,7 +130,8 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 	fifteen := strings.Replace(goBlocks(t, "README.md")[0], "etcd://127.0.0.1:2379", w.store, 1)
 	put("fifteen", "main.go", snippets["README.md"][0].source("main", "lead", fifteen)+`
 func main() {
-	if err := lead(context.Background(), func(_ context.Context, token primacy.Token) error { println("works under", token); return nil }); err != nil {
+	if err := lead(context.Background(), func(_ context.Context,
+		token primacy.Token) error { println("works under", token); return nil }); err != nil {
 		panic(err)
 	}
 }

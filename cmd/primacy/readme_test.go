@@ -21,9 +21,10 @@ import (
 const here = "here"
 
 var readmeLines = map[string]string{
-	"go run ./cmd/primacy demo":                                             "TestDemoEndsWellAndLeavesNothing",
-	"go build -o bin/primacy ./cmd/primacy && PATH=$PWD/bin:$PATH":          "TestTheWholePathFromSource",
-	"export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379": here, // with the address of a server that is there
+	"go run ./cmd/primacy demo":                                    "TestDemoEndsWellAndLeavesNothing",
+	"go build -o bin/primacy ./cmd/primacy && PATH=$PWD/bin:$PATH": "TestTheWholePathFromSource",
+	// with the address of a server that is there
+	"export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379": here,
 	"primacy run billing -- ./invoicer --verbose":                           here,
 	"primacy leader billing":                                                here,
 	"primacy status":                                                        here,

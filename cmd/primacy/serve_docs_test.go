@@ -23,7 +23,8 @@ func TestTheServePageHolds(t *testing.T) {
 		blocks = append(blocks, m[1])
 	}
 	want := [][]string{ // of each block but the first two and the campaign, in what it prints
-		{`{"election":"billing","leads":true,"id":"web-1","token":"`, `"elections":[{"name":"billing"`, `"value":"{\"zone\":\"b\"}"`, `"reason":"leading"`, `{"event":"leader","state":{"name":"billing"`},
+		{`{"election":"billing","leads":true,"id":"web-1","token":"`, `"elections":[{"name":"billing"`,
+			`"value":"{\"zone\":\"b\"}"`, `"reason":"leading"`, `{"event":"leader","state":{"name":"billing"`},
 		{`{"token":"`, `{"token":"`},
 		{`"name":"nightly"`, `"lease_ms":`, `{"token":"`},
 		{`{"token":"1843"}`},
@@ -46,7 +47,10 @@ func TestTheServePageHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = lead.Process.Kill(); _ = lead.Wait() })
-	w.eventually("the page's candidate leads", func() bool { return strings.Contains(out.String(), `"event":"elected"`) })
+	w.eventually("the page's candidate leads", func() bool {
+		return strings.Contains(out.String(),
+			`"event":"elected"`)
+	})
 	s.campaignFor("billing", "web-2") // whom the page hands over to
 	s.awaitWaiting("billing")
 	for i, block := range blocks[3:] {
@@ -66,7 +70,10 @@ func TestTheServePageHolds(t *testing.T) {
 			t.Errorf("%s\nprinted a problem: %s", block, b)
 		}
 	}
-	w.eventually("the page's candidate is told", func() bool { return strings.Contains(out.String(), `"reason":"transferred"`) })
+	w.eventually("the page's candidate is told", func() bool {
+		return strings.Contains(out.String(),
+			`"reason":"transferred"`)
+	})
 	for _, m := range regexp.MustCompile(`(?m)^    (\{"event".*)$`).FindAllStringSubmatch(string(text), -1) {
 		for _, key := range regexp.MustCompile(`"([a-z_]+)":`).FindAllString(m[1], -1) {
 			if !strings.Contains(out.String(), key) {

@@ -54,7 +54,8 @@ func TestServeAnswersEtcdsClients(t *testing.T) {
 	p := w.start("run", "n", "--", "sh", "-c", "echo works; sleep 60")
 	w.start("status", "n").ends(0).says("etcd-", "n")
 	p.prints("works") // the client of etcd's fell silent
-	if code, a := etcdCall(t, addr, "election/leader", `{"name":"bg=="}`); code != 200 || a["kv"].(map[string]any)["lease"] == lease {
+	if code, a := etcdCall(t, addr, "election/leader", `{"name":"bg=="}`); code != 200 ||
+		a["kv"].(map[string]any)["lease"] == lease {
 		t.Errorf("leader: %d, %v", code, a)
 	}
 	p.signal(syscall.SIGTERM).ends(143)
@@ -63,8 +64,10 @@ func TestServeAnswersEtcdsClients(t *testing.T) {
 
 func TestServeGuardsItsEtcdAPI(t *testing.T) {
 	w := newWorld(t)
-	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api", "0.0.0.0:0").ends(exitUsage).inOneLine().complains("--etcd-api", "--token-file")
-	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api", "nonsense").ends(exitUsage).inOneLine().complains("--etcd-api")
+	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",
+		"0.0.0.0:0").ends(exitUsage).inOneLine().complains("--etcd-api", "--token-file")
+	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",
+		"nonsense").ends(exitUsage).inOneLine().complains("--etcd-api")
 }
 
 // TestTheEtcdPageHolds types the commands of docs/etcd-api.md.

@@ -41,7 +41,8 @@ func sideOn(p *prog, socket string) *side {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &side{prog: p, socket: socket, client: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+	return &side{prog: p, socket: socket, client: &http.Client{Transport: &http.Transport{DialContext: dial,
+		DisableKeepAlives: true}}}
 }
 
 func (s *side) ready() {
@@ -90,7 +91,8 @@ type curl struct {
 
 func (s *side) curl(args ...string) *curl {
 	s.Helper()
-	c := &curl{world: s.world, cmd: exec.Command("curl", append([]string{"-sSN", "--unix-socket", s.socket}, args...)...), lines: make(chan said, 1000)}
+	c := &curl{world: s.world, cmd: exec.Command("curl", append([]string{"-sSN", "--unix-socket", s.socket},
+		args...)...), lines: make(chan said, 1000)}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		s.Fatal(err)
@@ -154,7 +156,8 @@ func TestServeAKilledClientHasResigned(t *testing.T) {
 	a.awaitWaiting("a/n")
 	for id, s := range map[string]*side{"200": a, "503": b} {
 		for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
-			for _, path := range []string{"/leader/a/n", "/leader/a%2Fn", "/primary?election=a%2Fn", "/leader?election=a/n"} {
+			for _, path := range []string{"/leader/a/n", "/leader/a%2Fn", "/primary?election=a%2Fn",
+				"/leader?election=a/n"} {
 				if code, text := s.ask(method, path, ""); fmt.Sprint(code) != id {
 					t.Errorf("%s: %s %s: %d %s", s.args, method, path, code, text)
 				}

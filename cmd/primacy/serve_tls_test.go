@@ -28,8 +28,10 @@ func pemPair(t *testing.T) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &priv.PublicKey, priv)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +40,8 @@ func pemPair(t *testing.T) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})
 }
 
 // What is secret is in no output, page, figure, argument list or environment of anybody else.
@@ -50,9 +53,11 @@ func TestServeSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert, key := selfSigned(t, w.dir)
-	store := strings.Replace(w.store, "etcd://", "etcd://nobody:"+canary+"@", 1) // the server has no users: it takes any
+	// the server has no users: it takes any
+	store := strings.Replace(w.store, "etcd://", "etcd://nobody:"+canary+"@", 1)
 	addr := freeAddr(t)
-	a := w.with("PRIMACY_STORE="+store).serve("a", "-v", "--ttl", "2s", "--listen", addr, "--token-file", file, "--tls-cert", cert, "--tls-key", key)
+	a := w.with("PRIMACY_STORE="+store).serve("a", "-v", "--ttl", "2s", "--listen", addr, "--token-file", file,
+		"--tls-cert", cert, "--tls-key", key)
 	var texts []string
 	see := func(method, path, body string, headers ...string) int {
 		code, text := a.ask(method, path, body, headers...)
@@ -67,7 +72,8 @@ func TestServeSecrets(t *testing.T) {
 		}
 		texts = append(texts, out)
 	}
-	for _, path := range []string{"/metrics", "/v1/elections", "/livez", "/readyz", "/openapi.json", "/v1/elections/n", "/leader/n", "/nothing", "/v1/cron"} {
+	for _, path := range []string{"/metrics", "/v1/elections", "/livez", "/readyz", "/openapi.json",
+		"/v1/elections/n", "/leader/n", "/nothing", "/v1/cron"} {
 		see("GET", path, "")
 	}
 	see("POST", "/v1/locks/n", `{"id":5}`)
@@ -105,7 +111,8 @@ func freeAddr(t *testing.T) string {
 // curlTLS returns what asks a server with that certificate, and shows the head of the answer too.
 func (w *world) curlTLS(cert, base string) func(path string, args ...string) string {
 	return func(path string, args ...string) string {
-		out, err := exec.Command("curl", append([]string{"-sSi", "--cacert", cert, base + path}, args...)...).CombinedOutput()
+		out, err := exec.Command("curl", append([]string{"-sSi", "--cacert", cert, base + path},
+			args...)...).CombinedOutput()
 		if err != nil {
 			w.Errorf("curl %s: %v: %s", path, err, out)
 		}

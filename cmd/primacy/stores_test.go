@@ -35,7 +35,9 @@ var whole = map[string]func(t *testing.T) string{
 		return withLogin(redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).URL())
 	},
 	"zookeeper": func(t *testing.T) string {
-		return withLogin(strings.Replace(zktest.Start(t, zktest.Options{Config: []string{"maxSessionTimeout=120000"}}).URL(), "zk://", "zk://keeper:"+swordfish+"@", 1))
+		return withLogin(strings.Replace(zktest.Start(t,
+			zktest.Options{Config: []string{"maxSessionTimeout=120000"}}).URL(), "zk://",
+			"zk://keeper:"+swordfish+"@", 1))
 	},
 }
 
@@ -72,7 +74,8 @@ func (w *world) namesLeft() (names []string) {
 func (w *world) states() []stateJSON {
 	w.Helper()
 	var all []stateJSON
-	for _, line := range strings.Split(strings.TrimSpace(w.start("status", "-o", "ndjson").ends(0).out.String()), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(w.start("status", "-o", "ndjson").ends(0).out.String()),
+		"\n") {
 		if line != "" {
 			all = append(all, decode[stateJSON](w, line))
 		}
@@ -119,7 +122,8 @@ func (w *world) elections() {
 	w.start("leader", "n").ends(0).says("a\n")
 	w.start("leader", "n", "--is", "b").ends(exitNo)
 	st := decode[stateJSON](w, w.start("status", "n", "-o", "json").ends(0).out.String())
-	if st.Leader == nil || st.Leader.ID != "a" || len(st.Waiting) != 1 || st.Waiting[0].ID != "b" || st.Waiting[0].Token <= st.Leader.Token {
+	if st.Leader == nil || st.Leader.ID != "a" || len(st.Waiting) != 1 || st.Waiting[0].ID != "b" ||
+		st.Waiting[0].Token <= st.Leader.Token {
 		w.Fatalf("status: %+v, want a before b", st)
 	}
 	w.start("transfer", "n", "--to", "b").ends(0).says("b\n")
@@ -172,13 +176,15 @@ func (w *world) locks() {
 	w.start("lock", "-n", "l", "true").ends(exitNotAcquired)
 	holds.signal(syscall.SIGTERM)
 	<-holds.exited
-	r1, r2 := w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up"), w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up")
+	r1, r2 := w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up"),
+		w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up")
 	w.start("lock", "-n", "-x", "rw", "true").ends(exitNotAcquired)
 	for _, p := range []*prog{r1, r2} {
 		p.signal(syscall.SIGTERM)
 		<-p.exited
 	}
-	s1, s2 := w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up"), w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up")
+	s1, s2 := w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up"),
+		w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up")
 	w.start("lock", "-n", "--slots", "2", "sem", "true").ends(exitNotAcquired)
 	for _, p := range []*prog{s1, s2} {
 		p.signal(syscall.SIGTERM)
@@ -190,8 +196,10 @@ func (w *world) locks() {
 func (w *world) crons() {
 	w.Helper()
 	ran := filepath.Join(w.dir, "ran")
-	file := w.cronFile("[jobs.j]\nschedule = \"* * * * * *\"\ncommand = \"echo $PRIMACY_CRON_INSTANT >> " + ran + "\"\n")
-	a, b := w.start("cron", "--id", "ca", "--look", "500ms", "-f", file), w.start("cron", "--id", "cb", "--look", "500ms", "-f", file)
+	file := w.cronFile("[jobs.j]\nschedule = \"* * * * * *\"\ncommand = \"echo $PRIMACY_CRON_INSTANT >> " + ran +
+		"\"\n")
+	a, b := w.start("cron", "--id", "ca", "--look", "500ms", "-f", file),
+		w.start("cron", "--id", "cb", "--look", "500ms", "-f", file)
 	w.eventually("three instants ran", func() bool {
 		data, _ := os.ReadFile(ran)
 		return strings.Count(string(data), "\n") >= 3
@@ -220,7 +228,8 @@ func (w *world) sidecar() {
 	etcd := freeAddr(w.T)
 	socket := filepath.Join(w.dir, "s")
 	p := w.start("serve", "--socket", socket, "--etcd-api", etcd).tells("serving etcd's")
-	c := http.Client{Timeout: limit, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := http.Client{Timeout: limit, Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	w.eventually("it is ready", func() bool {
@@ -232,7 +241,8 @@ func (w *world) sidecar() {
 		return r.StatusCode == http.StatusOK
 	})
 	lease := etcdLease(w, etcd)
-	r, err := http.Post("http://"+etcd+"/v3/election/campaign", "application/json", strings.NewReader(`{"name":"ZWxlY3Rpb24=","value":"dmFsdWU=","lease":`+lease+`}`))
+	r, err := http.Post("http://"+etcd+"/v3/election/campaign", "application/json",
+		strings.NewReader(`{"name":"ZWxlY3Rpb24=","value":"dmFsdWU=","lease":`+lease+`}`))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -241,7 +251,8 @@ func (w *world) sidecar() {
 	if r.StatusCode != http.StatusOK || !strings.Contains(string(body), `"leader"`) {
 		w.Errorf("etcd's campaign: %d %s", r.StatusCode, body)
 	}
-	if r, err = http.Post("http://"+etcd+"/v3/lease/revoke", "application/json", strings.NewReader(`{"ID":`+lease+`}`)); err != nil || r.StatusCode != http.StatusOK {
+	if r, err = http.Post("http://"+etcd+"/v3/lease/revoke", "application/json",
+		strings.NewReader(`{"ID":`+lease+`}`)); err != nil || r.StatusCode != http.StatusOK {
 		w.Errorf("etcd's revoke: %v, %v", r, err)
 	} else {
 		r.Body.Close()
@@ -275,7 +286,8 @@ func (w *world) examined() {
 	}
 	p.keepsQuiet()
 	p = w.start("doctor", "--torture", "8s", "--ttl", "3s", "--candidates", "3").within(2 * limit)
-	if code := p.wait(); code != 0 && code != exitNotAcquired { // on a busy machine too little may happen in 8 s to say more
+	// on a busy machine too little may happen in 8 s to say more
+	if code := p.wait(); code != 0 && code != exitNotAcquired {
 		w.Errorf("%v: exit %d: %s", p, code, p.out.String())
 	}
 	p.says("two leaders at once  0\n").keepsQuiet()
@@ -289,7 +301,8 @@ func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
 	for range 3 {
 		addrs = append(addrs, redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).Addr())
 	}
-	w := onStore(t, "redis+quorum://:"+swordfish+"@"+strings.Join(addrs, ",")+"?guard=off").with("PRIMACY_QUIET=true") // its warnings would be more than one line
+	// its warnings would be more than one line
+	w := onStore(t, "redis+quorum://:"+swordfish+"@"+strings.Join(addrs, ",")+"?guard=off").with("PRIMACY_QUIET=true")
 	a := w.start("run", "--id", "a", "n", "sh", "-c", stops).prints("up")
 	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.start("leader", "n").ends(0).says("a\n")
@@ -328,7 +341,8 @@ func TestNobodyAnswers(t *testing.T) {
 	w := plainWorld(t)
 	for _, scheme := range open.Schemes {
 		url := fmt.Sprintf("%s://u:%s@%s", scheme, swordfish, freeAddr(t))
-		p := w.start("leader", "n", "--store", url, "--timeout", "2s").within(10 * time.Second).ends(exitUnreachable).inOneLine().complains("127.0.0.1:")
+		p := w.start("leader", "n", "--store", url, "--timeout",
+			"2s").within(10 * time.Second).ends(exitUnreachable).inOneLine().complains("127.0.0.1:")
 		if strings.Contains(p.err.String(), swordfish) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}
@@ -344,8 +358,10 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	server.Exec(sql)
 	server.Exec(`CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA house TO app; GRANT ALL ON ALL TABLES IN SCHEMA house TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA house TO app`)
 	at := strings.Split(server.URL(), "@")[1]
-	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo", "led").ends(0).says("led\n")
-	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n", "true").ends(exitUnreachable).inOneLine().complains("primacy schema")
+	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo",
+		"led").ends(0).says("led\n")
+	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n",
+		"true").ends(exitUnreachable).inOneLine().complains("primacy schema")
 	w.start("schema", "--store", "redis://h").ends(exitUsage).inOneLine().complains("has no schema")
 }
 

@@ -36,7 +36,8 @@ func TestNobodyReadsStderr(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := exec.Command(filepath.Join(shared.dir, "primacy"), "run", "-v", "n", "sh", "-c", "exec 2>&-; echo up >>log; exec sleep 1000")
+	c := exec.Command(filepath.Join(shared.dir, "primacy"), "run", "-v", "n", "sh", "-c",
+		"exec 2>&-; echo up >>log; exec sleep 1000")
 	c.Env, c.Dir, c.Stderr = w.env, w.dir, pw
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -61,7 +62,8 @@ func TestTheReaderOfStderrIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command(filepath.Join(shared.dir, "primacy"), "run", "--on-exit", "restart", "n", "sh", "-c", "exec 2>&-; echo $PRIMACY_TOKEN >>log; read x <fifo; exit 9")
+	c := exec.Command(filepath.Join(shared.dir, "primacy"), "run", "--on-exit", "restart", "n", "sh", "-c",
+		"exec 2>&-; echo $PRIMACY_TOKEN >>log; read x <fifo; exit 9")
 	c.Env, c.Dir, c.Stderr = w.env, w.dir, pw
 	fifo := filepath.Join(w.dir, "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -74,7 +76,8 @@ func TestTheReaderOfStderrIsGone(t *testing.T) {
 	pw.Close()
 	w.writes("log", "\n")
 	r.Close()
-	if err := os.WriteFile(fifo, []byte("end\n"), 0); err != nil { // the first command ends, and it is said that it is started again
+	// the first command ends, and it is said that it is started again
+	if err := os.WriteFile(fifo, []byte("end\n"), 0); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the second start", func() bool { return len(w.lines("log")) == 2 })
@@ -143,7 +146,8 @@ func TestLostWhileTheCommandEnds(t *testing.T) {
 func TestStopNowInThePause(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)
-	p := w.start("run", "--ttl", "10s", "--on-exit", "restart", "--on-unreachable", "stop-now", "--on-deposed", "echo $PRIMACY_REASON >>log",
+	p := w.start("run", "--ttl", "10s", "--on-exit", "restart", "--on-unreachable", "stop-now", "--on-deposed",
+		"echo $PRIMACY_REASON >>log",
 		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", "echo up; exit 1")
 	p.tells("again in 8s")
 	proxy.Hold()
@@ -188,21 +192,24 @@ func TestTheStatusSocketOfOneThatIsBusy(t *testing.T) {
 	if after, err := os.Stat(sock); err != nil || !os.SameFile(before, after) {
 		t.Errorf("the socket was taken away: %v", err)
 	}
-	w.start("run", "--status", "unix:", "m", "true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
+	w.start("run", "--status", "unix:", "m",
+		"true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
 }
 
 // What follows -- is a COMMAND where the file has the NAME: as a NAME it would be an election
 // beside the fleet's, with the fleet's command.
 func TestACommandForTheFilesName(t *testing.T) {
 	w := newWorld(t)
-	if err := os.WriteFile(filepath.Join(w.dir, "c.toml"), []byte("[run]\nname = \"n\"\ncommand = [\"echo\", \"file\"]\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "c.toml"),
+		[]byte("[run]\nname = \"n\"\ncommand = [\"echo\", \"file\"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.start("run", "--config", "c.toml", "--", "sh", "-c", "echo $PRIMACY_NAME").ends(0).says("n\n")
 	w.start("run", "--config", "c.toml", "--", "env").ends(0).says("PRIMACY_NAME=n\n")
 	w.start("run", "--config", "c.toml", "--").ends(0).says("file\n")
 	w.start("run", "--", "m", "sh", "-c", "echo $PRIMACY_NAME").ends(0).says("m\n")
-	if err := os.WriteFile(filepath.Join(w.dir, "c.toml"), []byte("[run]\nname = \"n\"\ncommand = \"echo file\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "c.toml"), []byte("[run]\nname = \"n\"\ncommand = \"echo file\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.start("run", "--config", "c.toml").ends(exitUsage).inOneLine().complains("c.toml:3: run.command must be a list")
@@ -213,8 +220,10 @@ func TestACommandForTheFilesName(t *testing.T) {
 func TestLostBeforeTheRestart(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)
-	p := w.start("run", "--ttl", "3s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed", "echo $PRIMACY_REASON >>log",
-		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", "echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; exit 9")
+	p := w.start("run", "--ttl", "3s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed",
+		"echo $PRIMACY_REASON >>log",
+		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
+		"echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; exit 9")
 	p.tells("again in 1s")
 	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("4s"), 0o600); err != nil {
 		t.Fatal(err)

@@ -62,8 +62,10 @@ func TestTransfersOnEtcdLeaveNoMomentWithoutAClaim(t *testing.T) {
 			t.Fatalf("transfer to %s: %v", to, err)
 		}
 		next := <-won
-		if st, err := looks.State(ctx); err != nil || st.Leader == nil || st.Leader.ID != to || st.Leader.Token != next.Token() || next.Check() != nil {
-			t.Fatalf("handed over to %s: the state is %+v, %v; token %v won, check %v", to, st.Leader, err, next.Token(), next.Check())
+		if st, err := looks.State(ctx); err != nil || st.Leader == nil || st.Leader.ID != to ||
+			st.Leader.Token != next.Token() || next.Check() != nil {
+			t.Fatalf("handed over to %s: the state is %+v, %v; token %v won, check %v", to, st.Leader, err,
+				next.Token(), next.Check())
 		}
 		term = next
 		want = append(want, int64(term.Token()))

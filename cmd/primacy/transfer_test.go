@@ -34,8 +34,10 @@ func (w *world) crowd(name string, ids ...string) map[string]*prog {
 func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 	w := newWorld(t)
 	line := w.crowd("n", "a", "b", "c", "d")
-	w.start("transfer", "n", "--to", "c", "--reason", "new kernel").ends(0).says("c\n").complains("c leads n under token ", ", after token ")
-	line["a"].ends(exitResigned).says("bye\n").complains(`leadership of "n" under token `, "handed over to another candidate, asked by ", "(new kernel)")
+	w.start("transfer", "n", "--to", "c", "--reason",
+		"new kernel").ends(0).says("c\n").complains("c leads n under token ", ", after token ")
+	line["a"].ends(exitResigned).says("bye\n").complains(`leadership of "n" under token `,
+		"handed over to another candidate, asked by ", "(new kernel)")
 	line["c"].prints("up")
 	w.eventually("b stands again", func() bool { return len(w.line("n")) == 3 })
 	for _, id := range []string{"b", "d"} {
@@ -47,7 +49,8 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 
 	// Who leads already is not asked, and who does not stand neither; the line is named.
 	w.start("transfer", "n", "--to", "c").ends(0).says("c\n").complains("c leads n already, under token ")
-	w.start("transfer", "n", "--to", "x").ends(exitNo).inOneLine().complains(`"x" does not stand in the line; waiting: `, `"b"`, `"d"`)
+	w.start("transfer", "n", "--to",
+		"x").ends(exitNo).inOneLine().complains(`"x" does not stand in the line; waiting: `, `"b"`, `"d"`)
 	w.start("transfer", "other", "--to", "x").ends(exitNo).inOneLine().complains("nobody leads other")
 	if line["c"].out.String() != "up\n" {
 		t.Errorf("c stopped: %q", line["c"].out.String())
@@ -60,15 +63,18 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 	line["c"].ends(exitResigned).complains("resigned", "again")
 	w.start("transfer", "n", "--to", "").ends(exitUsage).inOneLine().complains("--to is empty")
 	w.start("transfer", "n", "--to", "a\nb").ends(exitUsage).inOneLine().complains("ID to transfer to")
-	w.start("transfer", "n", "--reason", strings.Repeat("x", 300)).ends(exitUsage).inOneLine().complains("--reason has 300 bytes")
+	w.start("transfer", "n", "--reason",
+		strings.Repeat("x", 300)).ends(exitUsage).inOneLine().complains("--reason has 300 bytes")
 }
 
 func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
-	a := w.start("run", "--id", "a", "--ttl", "30s", "--stop-timeout", "5s", "n", "sh", "-c", `trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	a := w.start("run", "--id", "a", "--ttl", "30s", "--stop-timeout", "5s", "n", "sh", "-c",
+		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
-	w.start("transfer", "--wait", "500ms", "--to", "b", "n").ends(exitNotAcquired).inOneLine().complains("to hand over to b, but still leads under token")
+	w.start("transfer", "--wait", "500ms", "--to", "b",
+		"n").ends(exitNotAcquired).inOneLine().complains("to hand over to b, but still leads under token")
 	a.signal(syscall.SIGKILL)
 	<-a.exited
 }
@@ -76,7 +82,8 @@ func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 // An heir that goes while the work stops: whoever is next leads, and that is said.
 func TestTheHeirGoesWhileTheWorkStops(t *testing.T) {
 	w := newWorld(t)
-	a := w.start("run", "--id", "a", "--ttl", "20s", "--stop-timeout", "5s", "n", "sh", "-c", `trap 'echo stopping; sleep 2; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	a := w.start("run", "--id", "a", "--ttl", "20s", "--stop-timeout", "5s", "n", "sh", "-c",
+		`trap 'echo stopping; sleep 2; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
 	c := w.start("run", "--id", "c", "n", "sh", "-c", stops)
@@ -105,7 +112,8 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 	twin := run("old", "same") // another process of the same ID is no other
 	w.awaitLine("same", 2)
 	p := w.start("drain", "old", "--reason", "new kernel").ends(exitNo)
-	p.says("one: moved: new leads under token ", "two: moved: new leads under token ", "alone: left: nobody else stands", "same: left: nobody else stands")
+	p.says("one: moved: new leads under token ", "two: moved: new leads under token ",
+		"alone: left: nobody else stands", "same: left: nobody else stands")
 	p.complains("old still leads 2 of the 4 it led")
 	if strings.Contains(p.out.String(), "mine") || mine.out.String() != "up\n" {
 		t.Errorf("what another leads was touched: %q", p.out.String())
@@ -125,7 +133,8 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 
 	// As JSON, sorted, with the numbers as strings; ndjson in the order in which they are known.
 	moves := decode[[]moveJSON](w, w.start("drain", "old", "-o", "json").ends(exitNo).out.String())
-	if len(moves) != 2 || moves[0].Name != "alone" || moves[0].Result != "left" || moves[0].Leader.ID != "old" || moves[0].Leader.Token != moves[0].Token {
+	if len(moves) != 2 || moves[0].Name != "alone" || moves[0].Result != "left" || moves[0].Leader.ID != "old" ||
+		moves[0].Leader.Token != moves[0].Token {
 		t.Errorf("got %+v", moves)
 	}
 	old[2].signal(syscall.SIGTERM).ends(0)
@@ -211,7 +220,8 @@ func TestPriorityOfRun(t *testing.T) {
 	if mid.out.String() != "" {
 		t.Errorf("mid led: %q", mid.out.String())
 	}
-	w.start("run", "--priority", "-1", "n", "true").ends(exitUsage).inOneLine().complains("--priority and --steady must not be negative")
+	w.start("run", "--priority", "-1", "n",
+		"true").ends(exitUsage).inOneLine().complains("--priority and --steady must not be negative")
 }
 
 func TestTransferIsInTheHelp(t *testing.T) {
@@ -220,7 +230,8 @@ func TestTransferIsInTheHelp(t *testing.T) {
 	for _, verb := range []string{"transfer", "drain"} {
 		w.start(verb, "--help").ends(0).says("Usage:\n  primacy "+verb, "--reason", "--wait")
 	}
-	if out := w.start("run", "--help").ends(0).out.String(); !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool { return strings.Contains(l, "--priority") }) {
+	if out := w.start("run", "--help").ends(0).out.String(); !slices.ContainsFunc(strings.Split(out, "\n"),
+		func(l string) bool { return strings.Contains(l, "--priority") }) {
 		t.Errorf("run --help: %q", out)
 	}
 }

@@ -28,7 +28,8 @@ const upAndSleep = "echo up; exec sleep 1000"
 // candidate starts a run of the stubborn command, with a ttl in which a test cannot wait for a
 // lease to run out.
 func (w *world) candidate(id string, flags ...string) *prog {
-	return w.start(append(append([]string{"run", "--ttl", "60s", "--stop-timeout", "200ms", "--id", id}, flags...), "n", "sh", "-c", stubborn)...)
+	return w.start(append(append([]string{"run", "--ttl", "60s", "--stop-timeout", "200ms", "--id", id}, flags...),
+		"n", "sh", "-c", stubborn)...)
 }
 
 // guardian returns the process ID of a program's guardian.
@@ -187,7 +188,8 @@ func TestAGuardianWithoutAStoreEnds(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			proxy := etcdtest.NewProxy(w, w.server.Addr())
-			p := w.start("run", "--ttl", "3s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", upAndSleep).prints("up")
+			p := w.start("run", "--ttl", "3s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
+				upAndSleep).prints("up")
 			guardian := p.guardian()
 			if kind == "silent" {
 				proxy.Hold()
@@ -211,7 +213,8 @@ func TestAGuardianWithoutAStoreEnds(t *testing.T) {
 func TestAGuardianTriesAgain(t *testing.T) {
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(w, w.server.Addr())
-	p := w.start("run", "--ttl", "60s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", upAndSleep).prints("up")
+	p := w.start("run", "--ttl", "60s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
+		upAndSleep).prints("up")
 	proxy.Hold()
 	p.kill()
 	<-p.exited
@@ -254,7 +257,8 @@ func TestAKilledHostsLeadershipIsGivenUp(t *testing.T) {
 	w.wantOrder(2)
 	next.kill() // nobody hosts the store any more; the guardian must not
 	<-next.exited
-	if s, err := os.ReadFile(filepath.Join(w.dir, "state", "primacy", "primacy.lock")); err != nil || strings.TrimSpace(string(s)) != fmt.Sprint(next.cmd.Process.Pid) {
+	if s, err := os.ReadFile(filepath.Join(w.dir, "state", "primacy", "primacy.lock")); err != nil ||
+		strings.TrimSpace(string(s)) != fmt.Sprint(next.cmd.Process.Pid) {
 		t.Errorf("the store's host is %q (%v), want it to be the killed one", s, err)
 	}
 	for _, link := range w.processes() { // they would go on for a ttl

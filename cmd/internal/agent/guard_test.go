@@ -34,9 +34,11 @@ func TestHostsOfOtherNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t, Options{Hosts: []string{"side.internal"}}).Agent
 	for host, ok := range map[string]bool{
-		"localhost": true, "LOCALHOST:7007": true, "localhost.": true, "127.0.0.1": true, "127.0.0.1:80": true, "[::1]:80": true, "[::1]": true, "10.0.0.3:7": true,
+		"localhost": true, "LOCALHOST:7007": true, "localhost.": true, "127.0.0.1": true, "127.0.0.1:80": true,
+		"[::1]:80": true, "[::1]": true, "10.0.0.3:7": true,
 		"side.internal": true, "Side.Internal:443": true, "": true, // no browser
-		"evil.example": false, "evil.example:7007": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "notside.internal": false,
+		"evil.example": false, "evil.example:7007": false, "localhost.evil.example": false,
+		"127.0.0.1.evil.example": false, "notside.internal": false,
 		"0x7f.1": false, "localhost evil": false, "a@localhost": false, "[::1": false,
 	} {
 		for _, path := range []string{"/leader/n", "/v1/elections/n", "/metrics", "/nothing"} {
@@ -78,10 +80,14 @@ func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
 			t.Errorf("%s: %d", method, w.Code)
 		}
 	}
-	if w := respond(s.Agent, "OPTIONS", "/v1/locks/n", "", "Origin", "http://evil.example", "Access-Control-Request-Method", "DELETE"); w.Header().Get("Access-Control-Allow-Origin") != "" || w.Code == 200 {
+	if w := respond(s.Agent, "OPTIONS", "/v1/locks/n", "", "Origin", "http://evil.example",
+		"Access-Control-Request-Method", "DELETE"); w.Header().Get("Access-Control-Allow-Origin") != "" ||
+		w.Code == 200 {
 		t.Errorf("a preflight is answered with %d %v", w.Code, w.Header())
 	}
-	if w := respond(s.Agent, "GET", "/v1/elections", "", "Origin", "http://evil.example"); w.Header().Get("Access-Control-Allow-Origin") != "" || w.Header().Get("Cross-Origin-Resource-Policy") != "same-origin" {
+	if w := respond(s.Agent, "GET", "/v1/elections", "", "Origin",
+		"http://evil.example"); w.Header().Get("Access-Control-Allow-Origin") != "" ||
+		w.Header().Get("Cross-Origin-Resource-Policy") != "same-origin" {
 		t.Errorf("a page of another site can read: %v", w.Header())
 	}
 }
@@ -93,7 +99,8 @@ func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, path := range []string{"/v1/elections/n/events", "/v1/elections", "/leader/n"} {
-		for site, dest := range map[string]string{"cross-site": "empty", "same-site": "iframe"} { // fetch or EventSource; a frame
+		// fetch or EventSource; a frame
+		for site, dest := range map[string]string{"cross-site": "empty", "same-site": "iframe"} {
 			r := httptest.NewRequest("GET", path, nil).WithContext(gone)
 			r.Host, r.Header = "localhost", http.Header{"Sec-Fetch-Site": {site}, "Sec-Fetch-Dest": {dest}}
 			w := httptest.NewRecorder()
@@ -103,7 +110,8 @@ func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 		}
 	}
 	for _, link := range [][]string{{"cross-site", "document"}, {"none", "document"}, {"same-origin", "empty"}} {
-		if w := respond(s.Agent, "GET", "/v1/elections", "", "Sec-Fetch-Site", link[0], "Sec-Fetch-Dest", link[1]); w.Code != 200 {
+		if w := respond(s.Agent, "GET", "/v1/elections", "", "Sec-Fetch-Site", link[0], "Sec-Fetch-Dest",
+			link[1]); w.Code != 200 {
 			t.Errorf("%v: %d", link, w.Code)
 		}
 	}
@@ -112,7 +120,8 @@ func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 func TestTheBearerToken(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Token: "0123456789abcdef"})
-	for given, ok := range map[string]bool{"": false, "Bearer 0123456789abcdef": true, "Bearer 0123456789abcdeF": false, "Bearer ": false, "0123456789abcdef": false,
+	for given, ok := range map[string]bool{"": false, "Bearer 0123456789abcdef": true,
+		"Bearer 0123456789abcdeF": false, "Bearer ": false, "0123456789abcdef": false,
 		"Basic 0123456789abcdef": false, "Bearer 0123456789abcdef0": false, "Bearer 0123456789abcdef ": false} {
 		for _, path := range []string{"/v1/elections", "/leader/n", "/readyz", "/nothing"} {
 			w := respond(s.Agent, "GET", path, "", "Authorization", given)
@@ -131,7 +140,8 @@ func TestAnotherUserMayNotUseTheSocket(t *testing.T) {
 		r := httptest.NewRequest("GET", "/livez", nil)
 		r = r.WithContext(context.WithValue(r.Context(), connKey{}, &conn{unix: true, local: true, uid: uid}))
 		w := httptest.NewRecorder()
-		if a.ServeHTTP(w, r); (w.Code == 200) != ok || !ok && !strings.Contains(w.Body.String(), "urn:primacy:peer-refused") {
+		if a.ServeHTTP(w, r); (w.Code == 200) != ok || !ok &&
+			!strings.Contains(w.Body.String(), "urn:primacy:peer-refused") {
 			t.Errorf("user %d: %d %s", uid, w.Code, w.Body)
 		}
 	}
@@ -159,8 +169,10 @@ func TestOnlyLoopbackWithoutTLSAndToken(t *testing.T) {
 		addr string
 		ok   bool
 	}{
-		{Secured{}, "127.0.0.1:0", true}, {Secured{}, "localhost:0", true}, {Secured{}, "0.0.0.0:0", false}, {Secured{}, ":0", false}, {Secured{}, "[::]:0", false},
-		{Secured{Token: true}, "0.0.0.0:0", false}, {Secured{TLS: &tls.Config{}}, "0.0.0.0:0", false}, {Secured{TLS: &tls.Config{}, Token: true}, "0.0.0.0:0", true},
+		{Secured{}, "127.0.0.1:0", true}, {Secured{}, "localhost:0", true}, {Secured{}, "0.0.0.0:0", false},
+		{Secured{}, ":0", false}, {Secured{}, "[::]:0", false},
+		{Secured{Token: true}, "0.0.0.0:0", false}, {Secured{TLS: &tls.Config{}}, "0.0.0.0:0", false},
+		{Secured{TLS: &tls.Config{}, Token: true}, "0.0.0.0:0", true},
 		{Secured{}, "7007", false}, {Secured{}, "10.1.2.3:0", false}, {Secured{}, "no.such.host.invalid:0", false},
 	} {
 		l, err := c.s.ListenTCP(t.Context(), c.addr)

@@ -15,7 +15,9 @@ func TestFiguresOfClients(t *testing.T) {
 	for i := range 3 {
 		one := s.campaign("n", ``)
 		one.until("elected")
-		for _, text := range []string{`primacy_is_leader{election="n"} 1`, `leader_election_master_status{name="n"} 1`, "go_goroutines ", "process_open_fds ", "primacy_build_info{"} {
+		for _, text := range []string{`primacy_is_leader{election="n"} 1`,
+			`leader_election_master_status{name="n"} 1`, "go_goroutines ", "process_open_fds ",
+			"primacy_build_info{"} {
 			if p := page(); !strings.Contains(p, text) {
 				t.Fatalf("%s is not in %s", text, p)
 			}

@@ -53,7 +53,8 @@ func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{})
 	for i := range 40 {
-		term, err := s.own.Election(fmt.Sprint("big", i)).Campaign(t.Context(), &primacy.CampaignOptions{Value: []byte(strings.Repeat("x", 4096))})
+		term, err := s.own.Election(fmt.Sprint("big", i)).Campaign(t.Context(),
+			&primacy.CampaignOptions{Value: []byte(strings.Repeat("x", 4096))})
 		if err != nil {
 			t.Fatal(err)
 		}

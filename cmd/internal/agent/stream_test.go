@@ -20,13 +20,15 @@ func TestAClosedConnectionResignsAtOnce(t *testing.T) {
 	s := newAgent(t, Options{Session: primacy.Options{TTL: time.Minute}})
 	one := s.campaign("a%2Fb", `{"id":"one","meta":{"zone": "z"}}`)
 	won := one.until("elected")
-	if won.Name != "a/b" || won.ID != "one" || won.Token == 0 || won.TTLMS != 60000 || won.LeaseMS < 45000 || won.LeaseMS > 54000*9/10+1000 {
+	if won.Name != "a/b" || won.ID != "one" || won.Token == 0 || won.TTLMS != 60000 || won.LeaseMS < 45000 ||
+		won.LeaseMS > 54000*9/10+1000 {
 		t.Errorf("got %+v", won)
 	}
 	two := s.campaign("a%2Fb", `{"id":"two"}`)
 	for l := two.until("waiting"); l.Position != 1 || l.Leader != "one"; l = two.until("waiting") {
 	}
-	if st := into[shown.State](t, s.want(200, "", s.ask("GET", "/v1/elections/a%2Fb", ""))); st.Leader.ID != "one" || st.Leader.Value != `{"zone":"z"}` || st.Waiting[0].ID != "two" {
+	if st := into[shown.State](t, s.want(200, "", s.ask("GET", "/v1/elections/a%2Fb", ""))); st.Leader.ID != "one" ||
+		st.Leader.Value != `{"zone":"z"}` || st.Waiting[0].ID != "two" {
 		t.Errorf("got %+v", st)
 	}
 	began := time.Now()
@@ -38,8 +40,10 @@ func TestAClosedConnectionResignsAtOnce(t *testing.T) {
 	if next.Token <= won.Token {
 		t.Errorf("token %d after %d", next.Token, won.Token)
 	}
-	s.want(200, "", s.ask("POST", "/v1/elections/a%2Fb/renew", "", "Primacy-Token", next.Token.String())) // it need not, but may
-	if a := s.want(200, "", s.ask("GET", "/leader/a/b?token="+next.Token.String(), "")); !strings.Contains(a.text, `"id":"two"`) {
+	// it need not, but may
+	s.want(200, "", s.ask("POST", "/v1/elections/a%2Fb/renew", "", "Primacy-Token", next.Token.String()))
+	if a := s.want(200, "", s.ask("GET", "/leader/a/b?token="+next.Token.String(), "")); !strings.Contains(a.text,
+		`"id":"two"`) {
 		t.Errorf("got %s", a.text)
 	}
 	s.want(503, "", s.ask("GET", "/leader/a/b?token="+won.Token.String(), ""))
@@ -69,7 +73,8 @@ func TestTwoClientsOfOneServerAreTwoCandidates(t *testing.T) {
 		second.conn.Close()
 		eventually(t, "nobody leads", func() bool { return s.leader("n") == "" })
 	}
-	eventually(t, "no session is left", func() bool { s.clients.mu.Lock(); defer s.clients.mu.Unlock(); return len(s.clients.byID) == 0 })
+	eventually(t, "no session is left",
+		func() bool { s.clients.mu.Lock(); defer s.clients.mu.Unlock(); return len(s.clients.byID) == 0 })
 }
 
 // orElse returns which of two was elected, the other, and the line that says so.
@@ -182,7 +187,8 @@ func TestAClientThatDoesNotReadIsNotAClosedOne(t *testing.T) {
 	h := newHolding(false, "x", term, 0)
 	s.held.add(h)
 	w := &stuck{}
-	k := &keeper{a: s.Agent, h: h, gone: make(chan struct{}), conn: &conn{}, s: &stream{w: w, c: http.NewResponseController(w)}}
+	k := &keeper{a: s.Agent, h: h, gone: make(chan struct{}), conn: &conn{},
+		s: &stream{w: w, c: http.NewResponseController(w)}}
 	began := boottime.Now()
 	k.keep()
 	_, told := h.why()
@@ -232,7 +238,10 @@ func TestACampaignGivesUpInTime(t *testing.T) {
 	if end := two.until("ended"); end.Reason != "timeout" || end.Problem.Type != "urn:primacy:wait-timeout" {
 		t.Errorf("got %+v", end)
 	}
-	eventually(t, "it stands no more", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
+	eventually(t, "it stands no more", func() bool {
+		return len(into[shown.State](t,
+			s.ask("GET", "/v1/elections/n", "")).Waiting) == 0
+	})
 }
 
 // Stopping the server tells everybody, and everything is resigned.
@@ -258,7 +267,10 @@ func TestStoppingTellsEverybody(t *testing.T) {
 	if end := leads.until("ended"); end.Token != won.Token {
 		t.Errorf("got %+v", end)
 	}
-	eventually(t, "nobody leads and the lock is free", func() bool { return s.leader("n") == "" && s.leader("l") == "" })
+	eventually(t, "nobody leads and the lock is free", func() bool {
+		return s.leader("n") == "" &&
+			s.leader("l") == ""
+	})
 }
 
 func TestServerSentEvents(t *testing.T) {
@@ -286,7 +298,8 @@ func TestServerSentEvents(t *testing.T) {
 	}
 	media, next := read("")
 	first := next()
-	if media != "text/event-stream" || !strings.HasPrefix(first, "id: ") || !strings.Contains(first, "\nevent: leader\ndata: {") || !strings.HasSuffix(first, "\n\n") {
+	if media != "text/event-stream" || !strings.HasPrefix(first, "id: ") ||
+		!strings.Contains(first, "\nevent: leader\ndata: {") || !strings.HasSuffix(first, "\n\n") {
 		t.Errorf("got %s %q", media, first)
 	}
 	id, _, _ := strings.Cut(strings.TrimPrefix(first, "id: "), "\n")
@@ -320,7 +333,9 @@ func TestASlowReaderHoldsNobodyUp(t *testing.T) {
 	st := into[shown.State](t, s.ask("GET", "/v1/elections/n", ""))
 	began := time.Now()
 	for i := range 50 {
-		s.want(200, "", s.ask("POST", "/v1/elections/n/proclaim", fmt.Sprintf(`{"value":%q}`, strings.Repeat("x", 4000)+itoa(i)), "Primacy-Token", st.Leader.Token.String()))
+		s.want(200, "", s.ask("POST", "/v1/elections/n/proclaim",
+			fmt.Sprintf(`{"value":%q}`, strings.Repeat("x", 4000)+itoa(i)), "Primacy-Token",
+			st.Leader.Token.String()))
 	}
 	if took := time.Since(began); took > soon {
 		t.Errorf("50 proclamations took %v", took)

@@ -44,8 +44,10 @@ func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
 		_, _ = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: localhost\r\n"+headers+"\r\n"+body)
 		return c
 	}
-	const auth, announced, endless = "Authorization: " + token + "\r\n", "Content-Length: 100\r\n", "Transfer-Encoding: chunked\r\n"
-	never := []net.Conn{ask("/v3/lease/grant", announced, "{"), ask("/v3/lease/grant", auth+announced, "{"), ask("/v3/lease/keepalive", endless, ""),
+	const auth, announced, endless = "Authorization: " + token + "\r\n", "Content-Length: 100\r\n",
+		"Transfer-Encoding: chunked\r\n"
+	never := []net.Conn{ask("/v3/lease/grant", announced, "{"), ask("/v3/lease/grant", auth+announced, "{"),
+		ask("/v3/lease/keepalive", endless, ""),
 		ask("/v3/lease/keepalive", auth+announced, "{"), ask("/v3/auth/authenticate", endless, "")}
 	for _, lease := range []string{"1", "2"} {
 		c := ask("/v3/lease/grant", auth+"Content-Length: 21\r\n", `{"ID":"`+lease+`","TTL":"60"}`)
@@ -54,7 +56,8 @@ func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
 		}
 	}
 	const first, second = `{"name":"bg==","lease":"1"}`, `{"name":"bg==","lease":"2"}`
-	if text := answer(t, ask("/v3/election/campaign", auth+"Content-Length: 27\r\n", first)); !strings.Contains(text, `"leader"`) {
+	if text := answer(t, ask("/v3/election/campaign", auth+"Content-Length: 27\r\n", first)); !strings.Contains(text,
+		`"leader"`) {
 		t.Fatalf("campaign: %s", text)
 	}
 	waits := ask("/v3/election/campaign", auth+"Content-Length: 27\r\n", second)

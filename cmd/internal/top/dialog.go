@@ -159,7 +159,8 @@ func (d *dialog) choose(key string) {
 func (d *dialog) title() string {
 	switch d.verb {
 	case "transfer":
-		return fmt.Sprintf("transfer %s from %s (token %d)", d.state.Name, whoLeads(d.state.Leader), d.state.Leader.Token)
+		return fmt.Sprintf("transfer %s from %s (token %d)", d.state.Name, whoLeads(d.state.Leader),
+			d.state.Leader.Token)
 	case "resign":
 		return fmt.Sprintf("have %s resign %s (token %d)", whoLeads(d.state.Leader), d.state.Name, d.state.Leader.Token)
 	}

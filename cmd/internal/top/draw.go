@@ -65,7 +65,8 @@ func (u *ui) counts() string {
 func (u *ui) drawStale(g *grid) {
 	text := "STALE: " + u.store + " has not answered yet"
 	if !u.view.asOf.IsZero() {
-		text = fmt.Sprintf("STALE: as it was at %s, %s ago; %s does not answer", u.view.asOf.Format("15:04:05"), ago(u.age()), u.store)
+		text = fmt.Sprintf("STALE: as it was at %s, %s ago; %s does not answer", u.view.asOf.Format("15:04:05"),
+			ago(u.age()), u.store)
 	}
 	if u.view.err != nil {
 		text += ": " + u.view.err.Error()
@@ -182,7 +183,8 @@ func (u *ui) leaseText(r *row) string {
 	if u.ascii {
 		on, off = "#", "."
 	}
-	return strings.Repeat(on, full) + strings.Repeat(off, width-full) + fmt.Sprintf(" %.0fs", r.lease.Left.Truncate(time.Second).Seconds())
+	return strings.Repeat(on, full) + strings.Repeat(off, width-full) +
+		fmt.Sprintf(" %.0fs", r.lease.Left.Truncate(time.Second).Seconds())
 }
 
 // ago writes a duration for people, in its two largest units at most.
@@ -208,7 +210,8 @@ func (u *ui) drawFoot(g *grid) {
 	}
 	switch {
 	case u.mode == filtering:
-		g.puts(0, y, part{"filter: ", bold}, part{u.filter, plain}, part{" ", invert}, part{"  enter keeps it, esc shows all", dim})
+		g.puts(0, y, part{"filter: ", bold}, part{u.filter, plain}, part{" ", invert},
+			part{"  enter keeps it, esc shows all", dim})
 	case u.mode == asking:
 		g.put(0, y, g.w, "enter goes on, esc stops it", dim)
 	case u.message != "":

@@ -49,7 +49,8 @@ func newPage(t testing.TB, w, h int) *page {
 	watch := newWatcher(src, time.Second)
 	now := func() time.Time { return p.at }
 	watch.now = now
-	p.ui = &ui{store: src.Store, watch: watch, now: now, can: true, w: w, h: h, act: func(a Action) { p.actions = append(p.actions, a) }}
+	p.ui = &ui{store: src.Store, watch: watch, now: now, can: true, w: w, h: h,
+		act: func(a Action) { p.actions = append(p.actions, a) }}
 	p.view = watch.view()
 	return p
 }
@@ -107,7 +108,8 @@ func state(name string, leader string, token uint64, waiting ...string) primacy.
 		st.Leader = &primacy.Entry{ID: leader, Token: primacy.Token(token), Held: true, Lease: "1f" + leader}
 	}
 	for i, w := range waiting {
-		st.Waiting = append(st.Waiting, primacy.Entry{ID: w, Token: primacy.Token(token + uint64(i) + 1), Lease: "1f" + w})
+		st.Waiting = append(st.Waiting, primacy.Entry{ID: w, Token: primacy.Token(token + uint64(i) + 1),
+			Lease: "1f" + w})
 	}
 	return st
 }
@@ -173,7 +175,8 @@ q quit  ? help  / filter  t transfer  r resign  d drain  j k move
 	if strings.ContainsFunc(got, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		t.Errorf("not ASCII:\n%s", got)
 	}
-	for _, s := range []string{"o nobody leads deploy", "^ flapping     shard-1", "v lease ending shard-2", "#... 3s", "###. 12s", "-----"} {
+	for _, s := range []string{"o nobody leads deploy", "^ flapping     shard-1", "v lease ending shard-2", "#... 3s",
+		"###. 12s", "-----"} {
 		if !strings.Contains(got, s) {
 			t.Errorf("in ASCII it lacks %q:\n%s", s, got)
 		}
@@ -185,10 +188,13 @@ func TestSizes(t *testing.T) {
 	for _, h := range []int{1, 2, 3, 4, 5, 8, 13, 14, 24} {
 		for _, w := range []int{1, 2, 5, 9, 20, 33, 57, 80, 130} {
 			p := aFleet(t, w, h)
-			for _, keys := range [][]string{nil, {keyEnd}, {"?"}, {"?", keyEnter}, {keyEsc, "/", "w"}, {keyEsc, keyEnd, "t"}, {keyEnter, "x", keyEnter}} {
+			for _, keys := range [][]string{nil, {keyEnd}, {"?"}, {"?", keyEnter}, {keyEsc, "/", "w"},
+				{keyEsc, keyEnd, "t"}, {keyEnter, "x", keyEnter}} {
 				p.presses(keys...)
 				got := p.picture()
-				if w >= 30 && h >= 8 && p.mode == browsing && p.filter == "" && (!strings.Contains(got, "billing") || !strings.Contains(got, "read ") && w > 65) && len(keys) == 0 {
+				if w >= 30 && h >= 8 && p.mode == browsing && p.filter == "" &&
+					(!strings.Contains(got, "billing") || !strings.Contains(got, "read ") && w > 65) &&
+					len(keys) == 0 {
 					t.Fatalf("%d×%d:\n%s", w, h, got)
 				}
 			}
@@ -206,7 +212,9 @@ func TestTheSelectedOneStaysOnTheScreen(t *testing.T) {
 		p.states = append(p.states, state(fmt.Sprintf("n-%04d", i), "web-1", uint64(i+1)))
 	}
 	p.reads()
-	for _, c := range []struct{ key, want string }{{keyEnd, "n-0999"}, {keyUp, "n-0998"}, {keyPgUp, "n-0989"}, {keyHome, "n-0000"}, {keyPgDn, "n-0009"}, {"j", "n-0010"}, {"G", "n-0999"}, {"k", "n-0998"}, {"g", "n-0000"}} {
+	for _, c := range []struct{ key, want string }{{keyEnd, "n-0999"}, {keyUp, "n-0998"}, {keyPgUp, "n-0989"},
+		{keyHome, "n-0000"}, {keyPgDn, "n-0009"}, {"j", "n-0010"}, {"G", "n-0999"}, {"k", "n-0998"},
+		{"g", "n-0000"}} {
 		p.presses(c.key)
 		p.picture()
 		if got := p.current().name; got != c.want {
@@ -243,7 +251,8 @@ func TestStale(t *testing.T) {
 	p.reads()
 	p.presses(keyHome)
 	got := p.picture()
-	for _, s := range []string{"STALE: as it was at 12:00:00, 1m ago; etcd 3.7.3 does not answer: connection refused", "? was nobody leads", "? was lease ending", "? was ok", "not known at present"} {
+	for _, s := range []string{"STALE: as it was at 12:00:00, 1m ago; etcd 3.7.3 does not answer: connection refused",
+		"? was nobody leads", "? was lease ending", "? was ok", "not known at present"} {
 		if s == "not known at present" {
 			p.presses(keyEnd)
 			got = p.picture()

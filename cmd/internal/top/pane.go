@@ -174,7 +174,8 @@ func (u *ui) dialogLines(w int) [][]part {
 	}
 	lines = append(lines, input("reason (may be empty): ", d.reason, d.step == stepReason, w))
 	if d.step == stepConfirm {
-		lines = append(lines, []part{{"to do it, type " + d.what + ": ", dim}, {d.asked, bold}}, input("> ", d.typed, true, w))
+		lines = append(lines, []part{{"to do it, type " + d.what + ": ", dim}, {d.asked, bold}},
+			input("> ", d.typed, true, w))
 	}
 	if d.warning != "" || d.wrong != "" {
 		lines = append(lines, []part{{strings.TrimSpace(d.warning + " " + d.wrong), red | bold}})

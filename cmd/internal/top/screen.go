@@ -83,7 +83,8 @@ func (g *grid) paint(y int, st style) {
 	}
 }
 
-// painter turns a picture into what a terminal must be told, given what it shows. Rows that have changed are written again as a whole.
+// painter turns a picture into what a terminal must be told, given what it shows. Rows that have
+// changed are written again as a whole.
 type painter struct {
 	colours bool
 	shown   *grid  // nil: not known

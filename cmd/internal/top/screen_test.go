@@ -7,7 +7,8 @@ import (
 )
 
 // pieces are what random pictures are made of: wide, combining and odd letters among plain ones.
-var pieces = []string{"a", "bc", "日本", "é", "e\u0301", " ", "  ", "🙂", "x\u0301\u0302\u0303\u0304\u0305", "█░", "\x1b[2J", "\u202e", "ש", "한", "…", "#"}
+var pieces = []string{"a", "bc", "日本", "é", "e\u0301", " ", "  ", "🙂", "x\u0301\u0302\u0303\u0304\u0305", "█░",
+	"\x1b[2J", "\u202e", "ש", "한", "…", "#"}
 
 func randomGrid(r *rand.Rand, w, h int, ascii bool) *grid {
 	g := newGrid(w, h, ascii)

@@ -40,7 +40,8 @@ func Snapshot(ctx context.Context, src Source) ([]Entry, time.Time, error) {
 	arrange(v.rows)
 	var all []Entry
 	for _, r := range v.rows {
-		e := Entry{State: r.state, Health: r.health.word(r.shared()), Trouble: r.health < fine, Since: r.since, Changes: r.changes, Whole: r.whole}
+		e := Entry{State: r.state, Health: r.health.word(r.shared()), Trouble: r.health < fine, Since: r.since,
+			Changes: r.changes, Whole: r.whole}
 		if r.leased {
 			e.Lease = &r.lease
 		}

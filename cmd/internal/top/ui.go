@@ -55,7 +55,10 @@ type Action struct {
 // refresh takes the picture at present.
 func (u *ui) refresh() {
 	u.view = u.watch.view()
-	u.rows = slices.DeleteFunc(slices.Clone(u.view.rows), func(r *row) bool { return u.filter != "" && !r.matches(u.filter) })
+	u.rows = slices.DeleteFunc(slices.Clone(u.view.rows), func(r *row) bool {
+		return u.filter != "" &&
+			!r.matches(u.filter)
+	})
 	arrange(u.rows)
 	if u.dialog != nil {
 		u.dialog.look(u.view)

@@ -85,7 +85,8 @@ type view struct {
 }
 
 func newWatcher(src Source, every time.Duration) *watcher {
-	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{}, ready: func() {}, kick: make(chan struct{}, 1)}
+	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{},
+		ready: func() {}, kick: make(chan struct{}, 1)}
 }
 
 // run refreshes until ctx ends. A list that takes long is asked for more seldom: at most a fifth of
@@ -175,7 +176,8 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 			t.gone, t.leased = now, false
 			t.state.Leader, t.state.Waiting = nil, nil
 		}
-		if now.Sub(t.gone) > keptFor || now.Sub(t.gone) > window && !w.recorded[name] || len(w.tracks) > 2*len(states)+1000 {
+		if now.Sub(t.gone) > keptFor || now.Sub(t.gone) > window && !w.recorded[name] ||
+			len(w.tracks) > 2*len(states)+1000 {
 			delete(w.tracks, name)
 		}
 	}
@@ -189,7 +191,8 @@ func sameTerm(a, b *primacy.Entry) bool {
 // turn. The caller holds mu.
 func (w *watcher) leasesToAsk() (ids []string) {
 	add := func(t *track) {
-		if t != nil && t.state.Leader != nil && t.state.Leader.Lease != "" && len(ids) < leasesAtOnce && !slices.Contains(ids, t.state.Leader.Lease) {
+		if t != nil && t.state.Leader != nil && t.state.Leader.Lease != "" && len(ids) < leasesAtOnce &&
+			!slices.Contains(ids, t.state.Leader.Lease) {
 			ids = append(ids, t.state.Leader.Lease)
 		}
 	}

@@ -73,7 +73,8 @@ func TestSinceAndChanges(t *testing.T) {
 	see(time.Second, "b", 2, "1s", "1+")
 	see(time.Minute, "c", 3, ">0s", "2+") // a minute in which nobody looked
 	see(time.Second, "c", 3, ">1s", "2+")
-	p.terms["n"] = []Term{{Token: 4, From: p.at.Add(-20 * time.Second)}, {Token: 3, From: p.at.Add(-21 * time.Second), To: p.at}}
+	p.terms["n"] = []Term{{Token: 4, From: p.at.Add(-20 * time.Second)},
+		{Token: 3, From: p.at.Add(-21 * time.Second), To: p.at}}
 	see(time.Minute, "d", 4, "1m", "3") // recorded, though nobody looked
 	see(window-10*time.Second, "d", 4, "16m", "0")
 	// Records that cannot be read take nothing away from what was seen.
@@ -139,7 +140,8 @@ func TestAThousandElections(t *testing.T) {
 		defer cancel()
 		w.run(ctx)
 		if lists.Load() != 60 || leases.Load() > 60*leasesAtOnce || histories.Load() != 1000 || len(seen) != 1000 {
-			t.Errorf("in a minute: %d lists, %d leases of %d, %d histories", lists.Load(), leases.Load(), len(seen), histories.Load())
+			t.Errorf("in a minute: %d lists, %d leases of %d, %d histories", lists.Load(), leases.Load(), len(seen),
+				histories.Load())
 		}
 	})
 }
@@ -173,7 +175,8 @@ func TestBytesOfARefresh(t *testing.T) {
 	for i := range 60 {
 		p.at = noon.Add(time.Duration(i) * time.Second)
 		for j := range 5 {
-			p.left[fmt.Sprintf("1fweb-%d", j)] = driver.Remaining{Left: time.Duration(15-(i+j)%4) * time.Second, TTL: 15 * time.Second}
+			p.left[fmt.Sprintf("1fweb-%d", j)] = driver.Remaining{Left: time.Duration(15-(i+j)%4) * time.Second,
+				TTL: 15 * time.Second}
 		}
 		p.reads()
 		n := len(pt.paint(p.draw()))
@@ -194,7 +197,8 @@ func TestBytesOfARefresh(t *testing.T) {
 func BenchmarkAThousand(b *testing.B) {
 	p := newPage(b, 120, 40)
 	for i := range 1000 {
-		p.states = append(p.states, state(fmt.Sprintf("billing/shard-%04d", i), fmt.Sprintf("web-%d", i%9), uint64(i+1), "web-10", "web-11"))
+		p.states = append(p.states, state(fmt.Sprintf("billing/shard-%04d", i), fmt.Sprintf("web-%d", i%9),
+			uint64(i+1), "web-10", "web-11"))
 	}
 	p.reads()
 	pt := painter{}
