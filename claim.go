@@ -42,6 +42,7 @@ type claimRest struct {
 	why      error         // the cause of the owner's own context, where that ended the term
 	working  int           // how much work of a candidate or a lock's Do runs under the claim
 	last     error         // what the store said to the last call that failed
+	refusal  error         // what the store said when it refused to tell of the place
 	won      time.Time     // by the wall clock
 	stopping time.Duration // by uptime, since when the context has ended
 	over     bool          // the right is, and was told so
@@ -136,34 +137,30 @@ func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Con
 	c.mu.Unlock()
 	var got driver.Place
 	var err error
-	var began time.Time
 	err = context.Canceled // no answer of the store, unless it is asked
 	if next == nil && pause(opCtx, o.Tries) == nil {
-		began = time.Now()
 		got, err = do(opCtx, asked)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.interrupt = nil
-	err = c.take(o.Do, asked, got, err)
-	c.note(ctx, o.Do, err, began)
+	err = c.take(asked, got, err)
+	c.note(ctx, o.Do, err)
 	switch {
 	case c.next != nil:
 		next, c.next = c.next, nil
-		return *next, nil
+		return *next, c.refusal
 	case ctx.Err() != nil:
 		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, c.last)
 	case err != nil:
 		return c.stepLocked(failed(err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
-	case o.Do == core.Await:
-		return c.stepLocked(core.ClaimEvent{Kind: core.Woken}), nil
 	}
 	return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held}), nil
 }
 
 // take keeps the place that the store has answered with. It returns the store's error, or what is wrong with the place.
-func (c *claim) take(did core.Action, asked, got driver.Place, err error) error {
-	if err == nil && !c.fits(did, asked, got) {
+func (c *claim) take(asked, got driver.Place, err error) error {
+	if err == nil && !c.fits(asked, got) {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
 	}
 	if err == nil && c.place.ID == asked.ID {
@@ -172,19 +169,19 @@ func (c *claim) take(did core.Action, asked, got driver.Place, err error) error 
 	return err
 }
 
-// fits says whether a place is what was asked for. A store that answers a Wait too early would make two leaders.
-func (c *claim) fits(did core.Action, asked, got driver.Place) bool {
-	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots && (did != core.Await || got.Held) &&
+// fits says whether a place is what was asked for. A term made of another place would be a second leader's.
+func (c *claim) fits(asked, got driver.Place) bool {
+	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && !(c.lock && got.Token > maxLockClaim)
 }
 
-// note keeps what the store said last, for the error of a campaign that is given up. A wait that has lasted is a sign of health.
-func (c *claim) note(ctx context.Context, did core.Action, err error, began time.Time) {
+// note keeps what the store said last, for the error of a campaign that is given up.
+func (c *claim) note(ctx context.Context, did core.Action, err error) {
 	switch {
-	case err != nil && ctx.Err() == nil:
+	case did == core.Await:
+		c.last = c.l.newsError()
+	case err == nil || ctx.Err() == nil:
 		c.last = err
-	case err == nil || did == core.Await && !began.IsZero() && time.Since(began) > c.l.timing.Attempt:
-		c.last = nil
 	}
 }
 
@@ -202,8 +199,41 @@ func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error)
 	return driver.Place{}, err // with a nil error fits says what is wrong with it
 }
 
+// await follows the place until the call is interrupted: by woken, when the lease's news tell that the place is held, or by whatever else
+// happens to the claim.
 func (c *claim) await(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return c.l.dl.Wait(ctx, p)
+	c.l.dl.Follow(p)
+	<-ctx.Done()
+	return p, ctx.Err()
+}
+
+// woken hears from the lease's news that the place is held.
+func (c *claim) woken(p driver.Place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.values.Err() != nil: // whose campaign was given up leaves, and never leads
+	case !p.Held || !c.fits(c.place, p):
+		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again, after a pause
+	default:
+		c.place = p
+		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
+	}
+}
+
+// refused hears that the store will not tell what becomes of places, now or when asked again: who waits gives up.
+func (c *claim) refused(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core.Phase() != core.Waiting {
+		return
+	}
+	if c.many != nil {
+		c.many.refused(c, err)
+	} else {
+		c.refusal = fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
+	}
+	c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
 }
 
 func failed(err error) core.ClaimEvent {

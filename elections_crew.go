@@ -239,7 +239,7 @@ func (c *claim) entered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.job.calling = false
-	err = c.take(core.Enter, asked, got, err)
+	err = c.take(asked, got, err)
 	o := core.ClaimOrder{}
 	switch {
 	case c.next != nil:
@@ -269,21 +269,6 @@ func (es *Elections) followAll(l *lease, all jobs) {
 	if len(places) > 0 {
 		l.dl.Follow(places...)
 	}
-}
-
-// woken hears that a place which is followed is held.
-func (c *claim) woken(p driver.Place) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.many == nil || p.ID != c.place.ID || c.core.Phase() != core.Waiting {
-		return
-	}
-	if !c.fits(core.Await, c.place, p) {
-		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again
-		return
-	}
-	c.place = p
-	c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 }
 
 // releaseAll gives places up, as release does for one.

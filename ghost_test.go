@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,9 +15,9 @@ import (
 // hooked is a store whose lease calls can be replaced one by one; nil fields pass through.
 type hooked struct {
 	driver.Store
-	claim func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error)
-	wait  func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error)
-	news  func(l driver.Lease, ctx context.Context) ([]driver.News, error)
+	claim  func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error)
+	follow func(l driver.Lease, p ...driver.Place)
+	news   func(l driver.Lease, ctx context.Context) ([]driver.News, error)
 }
 
 type hookedLease struct {
@@ -39,11 +40,12 @@ func (l *hookedLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Pl
 	return l.Lease.Claim(ctx, c...)
 }
 
-func (l *hookedLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	if l.h.wait != nil {
-		return l.h.wait(l.Lease, ctx, p)
+func (l *hookedLease) Follow(p ...driver.Place) {
+	if l.h.follow != nil {
+		l.h.follow(l.Lease, p...)
+		return
 	}
-	return l.Lease.Wait(ctx, p)
+	l.Lease.Follow(p...)
 }
 
 func (l *hookedLease) News(ctx context.Context) ([]driver.News, error) {
@@ -74,8 +76,8 @@ func TestACampaignThatFindsItsLeaseGoneStandsUnderTheNext(t *testing.T) {
 
 func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		h := &hooked{Store: b.store, wait: func(driver.Lease, context.Context, driver.Place) (driver.Place, error) {
-			return driver.Place{}, driver.ErrRefused
+		h := &hooked{Store: b.store, news: func(driver.Lease, context.Context) ([]driver.News, error) {
+			return nil, driver.ErrRefused
 		}}
 		s1, s2, s3 := b.session("a", b.store, Options{}), b.session("b", h, Options{}), b.session("c", b.store, Options{})
 		t1 := b.lead(s1, "n")
@@ -117,10 +119,15 @@ func TestAClaimOfUnknownOutcomeThatIsThenRefusedLeavesNothingBehind(t *testing.T
 
 func TestAnAskThatOvertakesTheAnswerOfWaitIsHeard(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		h := &hooked{Store: b.store, wait: func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error) {
-			p, err := l.Wait(ctx, p)
-			time.Sleep(100 * time.Millisecond) // the answer's way
-			return p, err
+		h := &hooked{Store: b.store, news: func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
+			news, err := l.News(ctx)
+			for err == nil && !slices.ContainsFunc(news, func(n driver.News) bool { return n.Request != nil }) {
+				var asked []driver.News
+				asked, err = l.News(ctx) // the request, which overtakes the news of the hold
+				news = append(asked, news...)
+			}
+			slices.Reverse(news)
+			return news, err
 		}}
 		s1, s2 := b.session("a", b.store, Options{}), b.session("b", h, Options{})
 		t1 := b.lead(s1, "n")
@@ -196,15 +203,19 @@ func TestErrorsSayWhatTheStoreSaid(t *testing.T) {
 	})
 }
 
-// early is a driver that is wrong: Wait comes back before the place is held.
+// A driver that is wrong: it tells that a place is held which is not, and that another one is.
 func TestAWaitThatReturnsEarlyMakesNoLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		h := &hooked{Store: b.store, wait: func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error) {
+		followed := make(chan driver.Place, 10)
+		h := &hooked{Store: b.store, follow: func(_ driver.Lease, p ...driver.Place) { followed <- p[0] }, news: func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
 			select {
-			case <-time.After(time.Second):
-				return p, nil
+			case p := <-followed:
+				time.Sleep(time.Second)
+				other := p
+				other.Name, other.Held = "m", true
+				return []driver.News{{Place: p, Held: true}, {Place: other, Held: true}}, nil
 			case <-ctx.Done():
-				return p, ctx.Err()
+				return nil, ctx.Err()
 			}
 		}}
 		s1, s2 := b.session("a", b.store, Options{}), b.session("b", h, Options{})

@@ -2,7 +2,6 @@ package primacy
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -144,11 +143,17 @@ func TestAnInterruptedPauseIsNotAnAnswerOfTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var waits, claims atomic.Int32
 		h := &hooked{Store: b.store}
-		h.wait = func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error) {
+		followed := make(chan driver.Place, 10)
+		h.follow = func(l driver.Lease, p ...driver.Place) {
+			l.Follow(p...)
+			followed <- p[0]
+		}
+		h.news = func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
 			if waits.Add(1) == 1 {
-				return driver.Place{}, errors.New("connection reset")
+				p := <-followed
+				return []driver.News{{Place: p, Held: true}}, nil // it is not
 			}
-			return l.Wait(ctx, p)
+			return l.News(ctx)
 		}
 		h.claim = func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
 			if claims.Add(1) == 1 {
@@ -163,7 +168,7 @@ func TestAnInterruptedPauseIsNotAnAnswerOfTheStore(t *testing.T) {
 		defer cancel()
 		failed := make(chan error)
 		go func() { _, err := s2.Election("n").Campaign(ctx, nil); failed <- err }()
-		synctest.Wait() // it pauses before the second Wait
+		synctest.Wait() // it pauses before it follows again
 		line, _ := b.store.Line(context.Background(), "n")
 		b.store.Remove("n", line.Waiters[0].Token)
 		if err := <-failed; strings.Contains(err.Error(), "answered with the place") {

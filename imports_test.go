@@ -71,7 +71,8 @@ func rule(from, path string) string {
 		}
 	case isStore(from):
 		// boottime too: a store may time its own calls, and etcdstore how long ago it proved the lease below a heartbeat. Who leads it never decides by a clock.
-		if inside && path != self+"/driver" && path != self+"/internal/boottime" && path != storeutil && !strings.HasPrefix(path, from) {
+		if inside && path != self+"/driver" && path != self+"/internal/boottime" && path != storeutil &&
+			!(path == self+"/internal/etcdwire" && from == self+"/etcdstore") && !strings.HasPrefix(path, from) {
 			return "a store knows the port, what all stores share, and its own client, and never another store"
 		}
 	}
@@ -87,11 +88,18 @@ func rule(from, path string) string {
 	if strings.HasPrefix(from, self+"/internal/core") && (path == "os" || path == "net" || path == "sync" || path == "context" || inside) {
 		return "the core is pure: no I/O, no goroutine, nothing of ours"
 	}
-	if from == self+"/concurrency" && inside && path != self+"/etcdstore" && path != self+"/driver" && path != self+"/internal/core" && path != self+"/internal/boottime" && path != storeutil {
-		return "the drop-in is etcd's own package over etcdstore: it knows nothing of the root"
+	if from == self+"/concurrency" && inside && path != self+"/internal/etcdwire" && path != self+"/driver" &&
+		path != self+"/internal/core" && path != self+"/internal/boottime" && path != storeutil {
+		return "the drop-in is etcd's own package over internal/etcdwire: it knows nothing of the root, and no store"
 	}
-	if isStore(path) && from != self+"/open" && !(from == self+"/concurrency" && path == self+"/etcdstore") && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
+	if isStore(path) && from != self+"/open" && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
 		return "only open imports every store"
+	}
+	if path == self+"/internal/etcdwire" && from != self+"/etcdstore" && from != self+"/concurrency" {
+		return "only etcdstore and the drop-in speak with etcd"
+	}
+	if from == self+"/internal/etcdwire" && inside && path != self+"/driver" && path != storeutil {
+		return "how etcd is reached knows no claims"
 	}
 	if helper(path) && !helper(from) {
 		return "test helpers never reach a user's binary"
@@ -181,6 +189,9 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/memstore", self + "/test/sim"},
 		{self + "/concurrency", self},
 		{self + "/concurrency", self + "/memstore"},
+		{self + "/concurrency", self + "/etcdstore"},
+		{self + "/pgstore", self + "/internal/etcdwire"},
+		{self + "/internal/etcdwire", self + "/etcdstore"},
 		{self, self + "/metrics"},
 		{self + "/etcdstore", self + "/trace"},
 		{self + "/memstore", "github.com/prometheus/client_golang/prometheus"},

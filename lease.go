@@ -19,16 +19,18 @@ import (
 // the deadline and the only timer, and watch, which hears what happened to the claims. A term keeps the pointer to its lease, so that
 // it never sees the deadline of a later one.
 type lease struct {
-	s        *Session
-	dl       driver.Lease
-	timing   core.Timing
-	deadline atomic.Int64 // on the boot clock; 0 once the right is over before its time
-	trusted  atomic.Int64 // the last deadline that was not 0: the store keeps the lease at least so long
-	renewing atomic.Bool
-	events   chan core.LeaseEvent
-	ctx      context.Context // ends when the lease is over
-	stop     context.CancelFunc
-	core     *core.Lease // beat's alone
+	s         *Session
+	dl        driver.Lease
+	timing    core.Timing
+	deadline  atomic.Int64 // on the boot clock; 0 once the right is over before its time
+	trusted   atomic.Int64 // the last deadline that was not 0: the store keeps the lease at least so long
+	renewing  atomic.Bool
+	newsErr   atomic.Pointer[error] // what the store said to the last call of News; nil: it told news
+	newsBegan atomic.Int64          // by uptime, the call of News that is under way
+	events    chan core.LeaseEvent
+	ctx       context.Context // ends when the lease is over
+	stop      context.CancelFunc
+	core      *core.Lease // beat's alone
 
 	mu     sync.Mutex
 	ending core.Cause          // not None: takes no new claims
@@ -167,6 +169,7 @@ func (l *lease) post(e core.LeaseEvent) {
 // watch hears what happened to the claims that their owner did not do.
 func (l *lease) watch() {
 	for try := 1; ; {
+		l.newsBegan.Store(int64(time.Since(l.s.born)))
 		news, err := l.dl.News(l.ctx)
 		switch {
 		case l.ctx.Err() != nil:
@@ -175,17 +178,34 @@ func (l *lease) watch() {
 			l.post(core.LeaseEvent{Kind: core.Gone})
 			return
 		case err != nil:
+			l.newsErr.Store(&err)
+			if isFinal(err) {
+				for _, c := range l.standing() {
+					c.refused(err)
+				}
+			}
 			if pause(l.ctx, try) != nil {
 				return
 			}
 			try++
 			continue
 		}
+		l.newsErr.Store(nil)
 		try = 1
 		for _, n := range news {
 			l.deliver(n)
 		}
 	}
+}
+
+// newsError returns what the store said when it was asked for news last, nil if it has told some since. A call that has lasted
+// is a sign of health.
+func (l *lease) newsError() error {
+	err := l.newsErr.Load()
+	if err == nil || l.s.uptime()-time.Duration(l.newsBegan.Load()) > l.timing.Attempt {
+		return nil
+	}
+	return *err
 }
 
 func (l *lease) deliver(n driver.News) {

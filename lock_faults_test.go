@@ -64,7 +64,7 @@ func TestATryIsToldOfNobodyElsesEnd(t *testing.T) {
 // not forgotten, and leave nothing behind.
 func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, wait: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
 		writes := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		r := laterErr(a.RWMutex("x").RLock, ctx)
@@ -255,10 +255,12 @@ func (l notokenLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driv
 	return places, err
 }
 
-func (l notokenLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	p, err := l.Lease.Wait(ctx, p)
-	p.Token = 0
-	return p, err
+func (l notokenLease) News(ctx context.Context) ([]driver.News, error) {
+	news, err := l.Lease.News(ctx)
+	for i := range news {
+		news[i].Place.Token = 0
+	}
+	return news, err
 }
 
 // Where the store has no tokens a lock has none either: a number that goes back would be worse than none.

@@ -16,10 +16,10 @@ import (
 // What each rule of the locks is held by, one test for each. None waits for ever when its rule is broken: a mutation has to fail, not
 // to hang.
 
-// slow is a store whose answers to Claim and Wait come late, while something else happens.
+// slow is a store whose answers to Claim, and its news that a place is held, come late, while something else happens.
 type slow struct {
 	driver.Store
-	claim, wait func() // called between the store's answer and its arrival; nil: at once
+	claim, news func() // called between the store's answer and its arrival; nil: at once
 }
 
 type slowLease struct {
@@ -43,12 +43,12 @@ func (l *slowLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver
 	return places, err
 }
 
-func (l *slowLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	p, err := l.Lease.Wait(ctx, p)
-	if f := l.s.wait; f != nil {
+func (l *slowLease) News(ctx context.Context) ([]driver.News, error) {
+	news, err := l.Lease.News(ctx)
+	if f := l.s.news; f != nil && err == nil && news[0].Held {
 		f()
 	}
-	return p, err
+	return news, err
 }
 
 // later locks on a goroutine of its own, for at most a minute.
@@ -151,7 +151,7 @@ func TestALockIsGivenBackOnce(t *testing.T) {
 // would never end.
 func TestAnEndingClaimIsHandedToNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, wait: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
 		held := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 		next := later(t, a.Mutex("x", nil).Lock)
 		_ = held.Resign(t.Context())

@@ -12,16 +12,34 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// An operator removes a waiting claim. Wait says so at once, the campaign enters under a fresh ID and wins; the push that tells of the
-// removal comes only then. It is about the old claim: taken for the new one it would end a term that stands in the store.
+// An operator removes a waiting claim. The news of it come at once, the campaign enters under a fresh ID and wins, and then the same news
+// come again. They are about the old claim: taken for the new one they would end a term that stands in the store.
 func TestNewsOfARemovedClaimComesAfterTheNextHasWon(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		push := make(chan struct{})
+		var removed []driver.News
 		h := &hooked{Store: b.store, news: func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
-			n, err := l.News(ctx)
-			select {
-			case <-push:
-			case <-ctx.Done():
+			late := removed
+			again, cancel := context.WithCancel(ctx)
+			defer cancel()
+			told := push
+			go func() { // told once more, when push is closed
+				select {
+				case <-told:
+					cancel()
+				case <-again.Done():
+				}
+			}()
+			n, err := l.News(again)
+			for _, o := range n {
+				if o.Gone {
+					removed = append(removed, o)
+				}
+			}
+			if err != nil && ctx.Err() == nil && len(late) > 0 {
+				removed = nil
+				push = nil // nothing is told a third time
+				return late, nil
 			}
 			return n, err
 		}}
@@ -132,12 +150,10 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 			defer lost.CompareAndSwap(nil, &l)
 			return l.Claim(ctx, c...)
 		}
-		h.wait = func(l driver.Lease, ctx context.Context, p driver.Place) (driver.Place, error) {
-			if l == *lost.Load() {
-				<-ctx.Done()
-				return p, ctx.Err()
+		h.follow = func(l driver.Lease, p ...driver.Place) {
+			if l != *lost.Load() {
+				l.Follow(p...)
 			}
-			return l.Wait(ctx, p)
 		}
 		first := b.lead(b.session("a", b.store, Options{}), "n")
 		between, goOn := make(chan struct{}), make(chan struct{})

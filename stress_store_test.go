@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -151,23 +150,6 @@ func (l *frontLease) Claim(ctx context.Context, claims ...driver.Claim) ([]drive
 	})
 }
 
-func (l *frontLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return stream(ctx, l.f, func(ctx context.Context) (driver.Place, error) {
-		looks := &counted{Context: ctx}
-		got, err := l.Lease.Wait(looks, p)
-		// It looks when it begins, when its claim has moved, and where its context ended.
-		if n := looks.n.Load(); n > 3 {
-			l.f.judge.failf("the store woke %s %d times while it waited for %s", l.owner, n-1, p.Name)
-		}
-		l.f.mu.Lock()
-		defer l.f.mu.Unlock()
-		if err == nil && got.Held {
-			l.f.holds(l.owner, got)
-		}
-		return got, err
-	})
-}
-
 func (l *frontLease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return l.do(func() error { return l.Lease.Update(ctx, p, value) })
 }
@@ -213,17 +195,6 @@ func (l *frontLease) News(ctx context.Context) ([]driver.News, error) {
 
 func (l *frontLease) Close(ctx context.Context) error {
 	return l.do(func() error { return l.Lease.Close(ctx) })
-}
-
-// counted counts how often the store looks whether the caller still waits, which it does at each step.
-type counted struct {
-	context.Context
-	n atomic.Int32
-}
-
-func (c *counted) Err() error {
-	c.n.Add(1)
-	return c.Context.Err()
 }
 
 // enters notes a place that was entered.

@@ -129,10 +129,6 @@ func (l *wireLease) Claim(ctx context.Context, c ...driver.Claim) ([]driver.Plac
 	return over(ctx, l.p, func(ctx context.Context) ([]driver.Place, error) { return l.Lease.Claim(ctx, c...) })
 }
 
-func (l *wireLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return waitFor(ctx, l.p, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
-}
-
 func (l *wireLease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.Update(ctx, p, value) })
 }

@@ -6,22 +6,25 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // anchor is the lease that claims hang on.
 //
-// A lease is trusted only in the raft term it was granted in: an etcd leader that was paused and is deposed may revoke, as it wakes up, what it
-// knew while it led, from its own stale clock, and its successor carries that out (see etcdstore/move.go). So while the term is the one
-// that the session's own lease was granted in, claims hang on that; in any other, and with a lease that was brought along, on a guard: a
-// lease of ours granted in the present term. Create revisions do not change when a claim is moved. The session's own lease is kept
-// alive in any case.
+// A lease is trusted only in the raft term it was granted in: an etcd leader that was paused and
+// is deposed may revoke, as it wakes up, what it knew while it led, from its own stale clock, and
+// its successor carries that out (see etcdstore/move.go). So while the term is the one that the
+// session's own lease was granted in, claims hang on that; in any other, and with a lease that
+// was brought along, on a guard: a lease of ours granted in the present term. Create revisions do
+// not change when a claim is moved. The session's own lease is kept alive in any case.
 type anchor struct {
 	id   v3.LeaseID // 0: none is good; the next claim gets a guard
 	term uint64
 }
 
-// anchored registers a claim that is about to be put, and returns the lease to put it under. errGone: the claim was given up, or is not what
-// this session has under its key.
+// anchored registers a claim that is about to be put, and returns the lease to put it under.
+// errGone: the claim was given up, or is not what this session has under its key.
 func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	s.mu.Lock()
 	known := s.register(c)
@@ -36,7 +39,7 @@ func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	if at != 0 {
 		return at, nil
 	}
-	if err := acquire(ctx, s.granting); err != nil {
+	if err := etcdwire.Acquire(ctx, s.granting); err != nil {
 		return 0, err
 	}
 	defer func() { <-s.granting }()
@@ -50,8 +53,8 @@ func (s *Session) anchored(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	return g.id, err
 }
 
-// register puts a claim into the table, unless it was given up or the session's true claim is there: nobody would look after that any more.
-// The caller has s.mu.
+// register puts a claim into the table, unless it was given up or the session's true claim is
+// there: nobody would look after that any more. The caller has s.mu.
 func (s *Session) register(c *claim) bool {
 	was := s.claims[c.key]
 	switch {
@@ -71,7 +74,8 @@ func (s *Session) register(c *claim) bool {
 	return true
 }
 
-// guard grants a guard and makes it the anchor. The caller has granting. The former one is among the old from then on.
+// guard grants a guard and makes it the anchor. The caller has granting. The former one is among
+// the old from then on.
 func (s *Session) guard(ctx context.Context) (anchor, error) {
 	resp, err := grantIn(ctx, s.wire, s.seconds(), s.later)
 	if err != nil {
@@ -91,20 +95,21 @@ func (s *Session) guard(ctx context.Context) (anchor, error) {
 	return s.anchor, nil
 }
 
-// settle makes sure that every claim hangs on a lease that was granted in the raft term that was proven. Dead says that the anchor, a guard,
-// is not known any more.
+// settle makes sure that every claim hangs on a lease that was granted in the raft term that was
+// proven. Dead says that the anchor, a guard, is not known any more.
 func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool) error {
 	if was.term == term && !dead && len(s.astray(was.id)) == 0 && s.is(was) {
 		return nil
 	}
-	if err := acquire(ctx, s.granting); err != nil {
+	if err := etcdwire.Acquire(ctx, s.granting); err != nil {
 		return err
 	}
 	defer func() { <-s.granting }()
 	s.mu.Lock()
 	now := s.anchor
 	s.mu.Unlock()
-	// Where it is neither, nor what it was, it was granted after this renewal began: as good as renewed.
+	// Where it is neither, nor what it was, it was granted after this renewal began: as good as
+	// renewed.
 	if now.term != term || dead && now == was || now.id == 0 {
 		// The grant takes the keepalive's place: it is as young as this renewal.
 		next, err := s.guard(ctx)
@@ -126,15 +131,16 @@ func (s *Session) settle(ctx context.Context, was anchor, term uint64, dead bool
 	return nil
 }
 
-// astray returns the claims that are not known to hang on a lease. What one hangs on is known as surely as its create revision: only this session
-// moves it.
+// astray returns the claims that are not known to hang on a lease. What one hangs on is known as
+// surely as its create revision: only this session moves it.
 func (s *Session) astray(lease v3.LeaseID) []*claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.DeleteFunc(s.standing(), func(c *claim) bool { return c.lease == lease })
 }
 
-// revokeOld ends former anchors: from now on nothing that is still under way can hang a claim on them.
+// revokeOld ends former anchors: from now on nothing that is still under way can hang a claim on
+// them.
 func (s *Session) revokeOld() {
 	s.mu.Lock()
 	old := s.old
@@ -151,8 +157,8 @@ func (s *Session) ours(id int64) bool {
 	return lease != 0 && (lease == s.id || lease == s.anchor.id || slices.Contains(s.old, lease))
 }
 
-// foreign reports whether a key hangs on a lease that is none of this session's: then another session, of the same lease, has taken it up. The
-// caller has s.mu.
+// foreign reports whether a key hangs on a lease that is none of this session's: then another
+// session, of the same lease, has taken it up. The caller has s.mu.
 func (s *Session) foreign(kv *mvccpb.KeyValue) bool { return kv.Lease != 0 && !s.ours(kv.Lease) }
 
 func (s *Session) is(a anchor) bool {
@@ -161,27 +167,31 @@ func (s *Session) is(a anchor) bool {
 	return s.anchor == a
 }
 
-// seconds is the ttl of a guard: the whole ttl of the session's lease, so that a program that is started again and brings the lease along
-// finds its claims.
+// seconds is the ttl of a guard: the whole ttl of the session's lease, so that a program that is
+// started again and brings the lease along finds its claims.
 func (s *Session) seconds() int64 { return int64(s.granted.Seconds()) }
 
-// attach hangs claims on a lease. Each put compares the key's mod revision too: one that is carried out late would hang the claim on a lease
-// that nobody renews any more. errGone: a claim that should stand does not.
+// attach hangs claims on a lease. Each put compares the key's mod revision too: one that is
+// carried out late would hang the claim on a lease that nobody renews any more. errGone: a claim
+// that should stand does not.
 func (s *Session) attach(ctx context.Context, claims []*claim, id v3.LeaseID) error {
-	return inParts(s.wire, claims, func(part []*claim) (err error) {
-		for len(part) > 0 && err == nil {
+	_, err := s.wire.limit().InChunks(len(claims), func(from, to int) (goOn bool, err error) {
+		for part := claims[from:to]; len(part) > 0 && err == nil; {
 			part, err = s.attachSome(ctx, part, id)
 		}
-		return err
+		return true, err
 	})
+	return err
 }
 
-// attachSome moves claims in one Txn, and returns those whose mod revision was another than we knew. It is known then.
+// attachSome moves claims in one Txn, and returns those whose mod revision was another than we
+// knew. It is known then.
 func (s *Session) attachSome(ctx context.Context, claims []*claim, id v3.LeaseID) (again []*claim, err error) {
 	var t txn
 	s.mu.Lock()
 	for _, c := range claims {
-		when := []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=", c.mod)}
+		when := []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=",
+			c.mod)}
 		put := v3.OpPut(c.key, "", v3.WithIgnoreValue(), v3.WithLease(id))
 		t.then = append(t.then, v3.OpTxn(when, []v3.Op{put}, []v3.Op{v3.OpGet(c.key)}))
 	}

@@ -68,7 +68,8 @@ func declared(d ast.Decl, names map[string]bool) {
 	}
 }
 
-// TestTheWholeAPI compares what both packages export. Signatures are compared by etcd's own tests, which compile against ours.
+// TestTheWholeAPI compares what both packages export. Signatures are compared by etcd's own
+// tests, which compile against ours.
 func TestTheWholeAPI(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/client/v3/concurrency").Output()
 	ok(t, "go list", err)
@@ -88,7 +89,8 @@ func TestTheWholeAPI(t *testing.T) {
 	}
 }
 
-// TestRightsOnThePrefixOnly: a user who may use nothing but the prefix of his election, and whose token expires all the time.
+// TestRightsOnThePrefixOnly: a user who may use nothing but the prefix of his election, and whose
+// token expires all the time.
 func TestRightsOnThePrefixOnly(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--auth-token-ttl", "2", "--bcrypt-cost", "4"}})
@@ -98,13 +100,15 @@ func TestRightsOnThePrefixOnly(t *testing.T) {
 		ok(t, "set up", err)
 	}
 	step(c.RoleAdd(soon(t), "r"))
-	step(c.RoleGrantPermission(soon(t), "r", "mine/", v3.GetPrefixRangeEnd("mine/"), v3.PermissionType(v3.PermReadWrite)))
+	step(c.RoleGrantPermission(soon(t), "r", "mine/", v3.GetPrefixRangeEnd("mine/"),
+		v3.PermissionType(v3.PermReadWrite)))
 	step(c.UserAdd(soon(t), "runner", "secret"))
 	step(c.UserGrantRole(soon(t), "runner", "r"))
 	step(c.UserAdd(soon(t), "root", "secret"))
 	step(c.UserGrantRole(soon(t), "root", "root"))
 	step(c.AuthEnable(soon(t)))
-	user, err := v3.New(v3.Config{Endpoints: []string{srv.Endpoint()}, Username: "runner", Password: "secret", Logger: zap.NewNop()})
+	user, err := v3.New(v3.Config{Endpoints: []string{srv.Endpoint()}, Username: "runner", Password: "secret",
+		Logger: zap.NewNop()})
 	ok(t, "New", err)
 	defer user.Close()
 
@@ -125,13 +129,15 @@ func TestRightsOnThePrefixOnly(t *testing.T) {
 		t.Errorf("the next: %v, %v", err, came)
 	}
 	ok(t, "Lock", concurrency.NewMutex(idle, "mine/lock").Lock(soon(t)))
-	if err := concurrency.NewMutex(idle, "theirs").Lock(soon(t)); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if err := concurrency.NewMutex(idle, "theirs").Lock(soon(t)); err == nil || !strings.Contains(err.Error(),
+		"permission denied") {
 		t.Errorf("Lock without rights = %v", err)
 	}
 	ok(t, "Check", idle.Check())
 }
 
-// TestALateProclaimBringsNoOldValueBack holds one back on its way until a later one was carried out.
+// TestALateProclaimBringsNoOldValueBack holds one back on its way until a later one was carried
+// out.
 func TestALateProclaimBringsNoOldValueBack(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -142,7 +148,10 @@ func TestALateProclaimBringsNoOldValueBack(t *testing.T) {
 		e := k.election(k.open(t, dial(t, proxy.Addr(), srv.Addr())), pfx)
 		ok(t, "Campaign", e.Campaign(soon(t), "first"))
 		holdBack(t, proxy, func(ctx context.Context, mark string) { _ = e.Proclaim(ctx, mark) })
-		eventually(t, "a Proclaim elsewhere", 20*time.Second, func() bool { return e.Proclaim(within(t, 3*time.Second), "latest") == nil })
+		eventually(t, "a Proclaim elsewhere", 20*time.Second, func() bool {
+			return e.Proclaim(within(t,
+				3*time.Second), "latest") == nil
+		})
 		proxy.Heal()
 		time.Sleep(time.Second)
 		resp, err := c.Get(soon(t), e.Key())

@@ -8,14 +8,16 @@ import (
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// beat renews the session and ends it in time, whatever the client is doing: every call runs beside it. It looks at the clock once a
-// second at least: timers stand still in suspend, and would be late by as much after it.
+// beat renews the session and ends it in time, whatever the client is doing: every call runs
+// beside it. It looks at the clock once a second at least: timers stand still in suspend, and
+// would be late by as much after it.
 func (s *Session) beat() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -54,7 +56,8 @@ func reason(c core.Cause) string {
 	return "it was not renewed in time"
 }
 
-// renewal sends one renewal. A client that ignores its context keeps renewing set: then no other is sent, and the session ends.
+// renewal sends one renewal. A client that ignores its context keeps renewing set: then no other
+// is sent, and the session ends.
 func (s *Session) renewal(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	if s.renewing.CompareAndSwap(false, true) {
@@ -86,15 +89,18 @@ var (
 	errUnproven = errors.New("nothing that may be read and written was there to prove the renewal with")
 )
 
-// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations, unless it was told otherwise.
+// chunk is how many keys are read or moved in one Txn: etcd allows 128 operations, unless it was
+// told otherwise.
 const chunk = 100
 
-// renew makes one renewal, of which nil says: what the session holds lives for its ttl from the moment renew was called.
+// renew makes one renewal, of which nil says: what the session holds lives for its ttl from the
+// moment renew was called.
 //
-// It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by etcd's log, on a key of the user's own, that
-// no deposed leader answered. By that, all stands that hangs on this lease and that nobody has deleted. In the same Txn it looks whether claims
-// stand, under the right lease: those that it has not looked at for longest, where there are more than a Txn takes. That a claim is deleted
-// is told by its watch, too.
+// It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by
+// etcd's log, on a key of the user's own, that no deposed leader answered. By that, all stands
+// that hangs on this lease and that nobody has deleted. In the same Txn it looks whether claims
+// stand, under the right lease: those that it has not looked at for longest, where there are more
+// than a Txn takes. That a claim is deleted is told by its watch, too.
 func (s *Session) renew(ctx context.Context) error {
 	s.mu.Lock()
 	at, key, claims, doubts := s.anchor, s.prefix, s.standing(), slices.Collect(maps.Keys(s.doubts))
@@ -107,14 +113,15 @@ func (s *Session) renew(ctx context.Context) error {
 	if at.id != 0 && at.id != s.id {
 		leases = append(leases, at.id)
 	}
-	var p etcdstore.Proof
+	var p etcdwire.Proof
 	var err error
 	for {
-		claims = claims[:min(s.wire.ops(), len(claims))]
+		claims = claims[:min(s.wire.limit().Keys(), len(claims))]
 		p, err = s.renewer.renew(ctx, leases, key, keysOf(claims, at.id))
-		if !crowded(err) || !s.wire.fewer(len(claims)) {
+		if !etcdwire.TooMany(err) || len(claims) <= 1 {
 			break
 		}
+		s.wire.limit().Refused(len(claims))
 	}
 	if len(claims) == 0 && key != "" && denied(err) {
 		p, err = s.renewer.renew(ctx, leases, "", nil)
@@ -138,15 +145,15 @@ func (s *Session) renew(ctx context.Context) error {
 }
 
 // verify judges a proof: claims stand, and every one hangs on a lease that may be trusted.
-func (s *Session) verify(ctx context.Context, at anchor, p etcdstore.Proof, claims []*claim) error {
+func (s *Session) verify(ctx context.Context, at anchor, p etcdwire.Proof, claims []*claim) error {
 	if err := s.compare(claims, p.Keys, at.id); err != nil {
 		return err
 	}
 	return s.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
 }
 
-// known judges the answer to the keepalive of the session's own lease. One "unknown" is not enough: a leader that has just been elected may
-// not have carried out the grant yet.
+// known judges the answer to the keepalive of the session's own lease. One "unknown" is not
+// enough: a leader that has just been elected may not have carried out the grant yet.
 func (s *Session) known(ttl int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,13 +164,14 @@ func (s *Session) known(ttl int64) error {
 	if s.vague++; s.vague == 1 {
 		s.vagueSince = s.clock()
 	}
-	if s.vague > 2 && s.clock()-s.vagueSince >= again {
+	if s.vague > 2 && s.clock()-s.vagueSince >= etcdwire.Again {
 		return errGone
 	}
 	return errVague
 }
 
-// settleEmpty judges a renewal without claims. The lease that the next claim would hang on is trusted no further than it was proven.
+// settleEmpty judges a renewal without claims. The lease that the next claim would hang on is
+// trusted no further than it was proven.
 func (s *Session) settleEmpty(proven bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +189,7 @@ func (s *Session) settleEmpty(proven bool) error {
 }
 
 // compare holds claims against how their keys stood, and notes whether they hang on a lease.
-func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.LeaseID) error {
+func (s *Session) compare(claims []*claim, found []etcdwire.State, lease v3.LeaseID) error {
 	now := int64(s.clock())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +198,7 @@ func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.Lea
 		switch {
 		case s.claims[c.key] != c || c.leaving:
 			// given up meanwhile
-		case found[i].Tied:
+		case found[i].Attached:
 			c.lease, c.sure, c.tied = lease, true, true
 		case found[i].Stands:
 			c.sure = true
@@ -208,7 +216,8 @@ func (s *Session) compare(claims []*claim, found []etcdstore.State, lease v3.Lea
 
 // read compares claims without a proof.
 func (s *Session) read(ctx context.Context, claims []*claim, lease v3.LeaseID) error {
-	return inParts(s.wire, claims, func(part []*claim) error {
+	_, err := s.wire.limit().InChunks(len(claims), func(from, to int) (bool, error) {
+		part := claims[from:to]
 		keys := keysOf(part, lease)
 		t := txn{}
 		for _, k := range keys {
@@ -216,16 +225,17 @@ func (s *Session) read(ctx context.Context, claims []*claim, lease v3.LeaseID) e
 		}
 		resp, _, err := s.wire.txn(ctx, t)
 		if err != nil {
-			return err
+			return false, err
 		}
-		return s.compare(part, looked(keys, resp), lease)
+		return true, s.compare(part, etcdwire.States(keys, (*pb.TxnResponse)(resp)), lease)
 	})
+	return err
 }
 
-func keysOf(claims []*claim, lease v3.LeaseID) []etcdstore.Key {
-	keys := make([]etcdstore.Key, len(claims))
+func keysOf(claims []*claim, lease v3.LeaseID) []etcdwire.Key {
+	keys := make([]etcdwire.Key, len(claims))
 	for i, c := range claims {
-		keys[i] = etcdstore.Key{Key: c.key, Created: c.rev, Lease: int64(lease)}
+		keys[i] = etcdwire.Key{Key: c.key, Created: c.rev, Lease: int64(lease)}
 	}
 	return keys
 }

@@ -9,10 +9,12 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// claim is a key of this session's in a line. Its fields are guarded by Session.mu; key, prefix and, once it is known, rev do not change: a key
-// that is deleted and made anew is another claim.
+// claim is a key of this session's in a line. Its fields are guarded by Session.mu; key, prefix
+// and, once it is known, rev do not change: a key that is deleted and made anew is another claim.
 type claim struct {
 	key, prefix string
 	rev         int64      // the key's create revision; 0 while it is being put
@@ -54,12 +56,13 @@ func (s *Session) standing() []*claim {
 	return all
 }
 
-// enter puts the session's key under prefix, one put and nothing else, or takes the one that stands: a session has one place in a line. With try,
-// only if nobody else stands there; else the error is ErrLocked. On an error nothing is left behind that is not being cleaned up.
+// enter puts the session's key under prefix, one put and nothing else, or takes the one that
+// stands: a session has one place in a line. With try, only if nobody else stands there; else the
+// error is ErrLocked. On an error nothing is left behind that is not being cleaned up.
 func (s *Session) enter(ctx context.Context, prefix, value string, try bool) (entered, error) {
 	key := s.key(prefix)
 	turn := s.turn(key)
-	if err := acquire(ctx, turn); err != nil {
+	if err := etcdwire.Acquire(ctx, turn); err != nil {
 		return entered{}, err
 	}
 	defer func() { <-turn }()
@@ -76,7 +79,8 @@ func (s *Session) enter(ctx context.Context, prefix, value string, try bool) (en
 }
 
 // tryEnter is one round of enter. The caller has the key's turn.
-func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try bool) (e entered, again bool, err error) {
+func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try bool,
+) (e entered, again bool, err error) {
 	if s.gone() {
 		return e, false, ErrSessionExpired
 	}
@@ -118,8 +122,8 @@ func (s *Session) tryEnter(ctx context.Context, key, prefix, value string, try b
 	return e, again, err
 }
 
-// bereaved ends a session of which enter has found that a claim was deleted, and deletes what enter has put in its place: who holds the claim must
-// not take that for it.
+// bereaved ends a session of which enter has found that a claim was deleted, and deletes what
+// enter has put in its place: who holds the claim must not take that for it.
 func (s *Session) bereaved(c *claim, known int64, resp *v3.TxnResponse, doubt bool) {
 	s.end(lost, "a claim of it was deleted")
 	s.mu.Lock()
@@ -136,7 +140,8 @@ func (s *Session) bereaved(c *claim, known int64, resp *v3.TxnResponse, doubt bo
 	}
 }
 
-// unhook is for a lease that turned out to be gone, as nothing else showed while no claim hung on it. It reports whether another one will do.
+// unhook is for a lease that turned out to be gone, as nothing else showed while no claim hung on
+// it. It reports whether another one will do.
 func (s *Session) unhook(lease v3.LeaseID) bool {
 	if lease == s.id {
 		s.end(lost, "its lease is gone from etcd")
@@ -150,7 +155,8 @@ func (s *Session) unhook(lease v3.LeaseID) bool {
 	return true
 }
 
-// entry is the Txn of enter. It tells who stands before the key in the same step: in a Txn, reads see what stands before them in its list.
+// entry is the Txn of enter. It tells who stands before the key in the same step: in a Txn, reads
+// see what stands before them in its list.
 func entry(key, prefix, value string, lease v3.LeaseID, try bool) txn {
 	last := v3.OpGet(prefix, append(v3.WithLastCreate(), v3.WithKeysOnly())...)
 	t := txn{
@@ -164,9 +170,10 @@ func entry(key, prefix, value string, lease v3.LeaseID, try bool) txn {
 	return t
 }
 
-// entered takes the answer to enter's Txn over. Again says that a key which we have given up stood in the way, and is gone now; errGone, that the
-// claim was deleted by somebody.
-func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp *v3.TxnResponse) (e entered, again bool, err error) {
+// entered takes the answer to enter's Txn over. Again says that a key which we have given up
+// stood in the way, and is gone now; errGone, that the claim was deleted by somebody.
+func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp *v3.TxnResponse,
+) (e entered, again bool, err error) {
 	e = entered{c: c, header: resp.Header}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,13 +225,15 @@ func (s *Session) entered(ctx context.Context, c *claim, lease v3.LeaseID, resp 
 	return e, false, nil
 }
 
-// shows reports whether the answer to enter's Txn shows the session's key to stand with that create revision.
+// shows reports whether the answer to enter's Txn shows the session's key to stand with that
+// create revision.
 func shows(resp *v3.TxnResponse, rev int64) bool {
 	own := one(resp, 0)
 	return !resp.Succeeded && own != nil && own.CreateRevision == rev
 }
 
-// place puts a claim into the table, with the watch of the one whose place it takes. The caller has s.mu.
+// place puts a claim into the table, with the watch of the one whose place it takes. The caller
+// has s.mu.
 func (s *Session) place(c *claim) {
 	if was := s.claims[c.key]; was != nil && was != c {
 		c.unwatch, was.unwatch = was.unwatch, nil
@@ -232,8 +241,9 @@ func (s *Session) place(c *claim) {
 	s.claims[c.key] = c
 }
 
-// fasten hangs a claim on the anchor, which may have changed while it was put, or on which a claim that was found did not hang. Until then it
-// counts for nothing. Again says that it went before it counted.
+// fasten hangs a claim on the anchor, which may have changed while it was put, or on which a
+// claim that was found did not hang. Until then it counts for nothing. Again says that it went
+// before it counted.
 func (s *Session) fasten(ctx context.Context, c *claim) (again bool, err error) {
 	for {
 		s.mu.Lock()
@@ -270,8 +280,9 @@ func (s *Session) fasten(ctx context.Context, c *claim) (again bool, err error) 
 	}
 }
 
-// passed reports whether a claim that is gone was given up by another object of this session, or went before it counted, with a lease that
-// was given up as it was put, or by an earlier session's deletion. It is out of the table then.
+// passed reports whether a claim that is gone was given up by another object of this session, or
+// went before it counted, with a lease that was given up as it was put, or by an earlier
+// session's deletion. It is out of the table then.
 func (s *Session) passed(c *claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,10 +312,11 @@ func (s *Session) drop(c *claim) {
 	}
 }
 
-// await waits until nobody stands before c and returns the header of the read that showed it. It ends with ctx, with the session, with the
-// claim unless that may be gone, and on nothing else: a watch that fails or is compacted is a reason to read again.
+// await waits until nobody stands before c and returns the header of the read that showed it. It
+// ends with ctx, with the session, with the claim unless that may be gone, and on nothing else: a
+// watch that fails or is compacted is a reason to read again.
 func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*pb.ResponseHeader, error) {
-	changed, notify := signal()
+	changed, notify := etcdwire.Signal()
 	stop, _ := s.wire.watch(c.key, "", false, notify)
 	defer stop()
 	ahead, unwatch := "", func() {}
@@ -312,7 +324,7 @@ func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*
 	over := s.over.Done()
 	for {
 		resp, stands, err := s.inspect(ctx, c)
-		pause := poll()
+		pause := etcdwire.Poll()
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -321,7 +333,7 @@ func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*
 		case final(err):
 			return nil, err
 		case err != nil:
-			pause = again
+			pause = etcdwire.Again
 		case one(resp, 1) == nil:
 			if s.gone() {
 				return nil, ErrSessionExpired
@@ -351,7 +363,8 @@ func (s *Session) await(ctx context.Context, c *claim, mayBeGone func() bool) (*
 // inspect reads a claim's key and the youngest one before it, at one instant.
 func (s *Session) inspect(ctx context.Context, c *claim) (resp *v3.TxnResponse, stands bool, err error) {
 	before := append(v3.WithLastCreate(), v3.WithMaxCreateRev(c.rev-1), v3.WithKeysOnly())
-	resp, _, err = s.wire.txn(ctx, txn{then: []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly()), v3.OpGet(c.prefix, before...)}})
+	resp, _, err = s.wire.txn(ctx, txn{then: []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly()), v3.OpGet(c.prefix,
+		before...)}})
 	if err != nil {
 		return nil, false, err
 	}
@@ -361,8 +374,9 @@ func (s *Session) inspect(ctx context.Context, c *claim) (resp *v3.TxnResponse, 
 
 func never() bool { return false }
 
-// abandoned reports whether the session was orphaned with a lease that it had granted itself, so that nobody keeps it alive. The original's tests want
-// such a candidate to be told that it has won when all before it are gone, though its own lease may have run out first.
+// abandoned reports whether the session was orphaned with a lease that it had granted itself, so
+// that nobody keeps it alive. The original's tests want such a candidate to be told that it has
+// won when all before it are gone, though its own lease may have run out first.
 func (s *Session) abandoned() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,15 +16,17 @@ var (
 	ErrElectionNoLeader  = orig.ErrElectionNoLeader
 )
 
-// observer is embedded for its Observe, over a client of which every method is ours: what Observe returns is a channel of other things
-// in client 3.6 (responses) than in 3.7 (pointers), and so it is the one that the program was written for.
+// observer is embedded for its Observe, over a client of which every method is ours: what Observe
+// returns is a channel of other things in client 3.6 (responses) than in 3.7 (pointers), and so
+// it is the one that the program was written for.
 type observer = orig.Election
 
 // Election is a line of candidates for one prefix, of whom the first leads.
 //
-// Observe returns a channel of the leader's key as it is and at each change. It need not show every leader, but always shows the latest, and
-// of one leader each value proclaimed, as long as etcd has it. It is closed when the context ends or etcd refuses to show the line. While etcd cannot be
-// reached, or no one leads, the channel is silent.
+// Observe returns a channel of the leader's key as it is and at each change. It need not show
+// every leader, but always shows the latest, and of one leader each value proclaimed, as long as
+// etcd has it. It is closed when the context ends or etcd refuses to show the line. While etcd
+// cannot be reached, or no one leads, the channel is silent.
 type Election struct {
 	*observer
 	session *Session
@@ -40,13 +42,16 @@ func NewElection(s *Session, pfx string) *Election {
 	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
 }
 
-// ResumeElection returns an election with a leader that is known. As in the original, pfx is taken as it is, without a slash at its end. It takes
-// the caller's word for it, and asks nobody: until Campaign or Proclaim has returned nil nothing is held, and Token is 0.
+// ResumeElection returns an election with a leader that is known. As in the original, pfx is
+// taken as it is, without a slash at its end. It takes the caller's word for it, and asks nobody:
+// until Campaign or Proclaim has returned nil nothing is held, and Token is 0.
 //
-// If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now on; once it turns out to be gone, Key is "".
+// If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now
+// on; once it turns out to be gone, Key is "".
 func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
-	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx, resumed: true,
-		at: place{s: s, key: leaderKey, rev: leaderRev}}
+	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
+		resumed: true,
+		at:      place{s: s, key: leaderKey, rev: leaderRev}}
 	s.note(pfx)
 	if leaderKey != "" && leaderRev > 0 {
 		e.at.claim, e.at.kept = s.resume(leaderKey, pfx, leaderRev), true
@@ -54,7 +59,8 @@ func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *
 	return e
 }
 
-// resume returns a claim for a key that stood before this session did. Only the session's own is kept alive from the start.
+// resume returns a claim for a key that stood before this session did. Only the session's own is
+// kept alive from the start.
 func (s *Session) resume(key, prefix string, rev int64) *claim {
 	own := strings.HasSuffix(key, s.key("/"))
 	s.mu.Lock()
@@ -81,11 +87,13 @@ func (s *Session) fastenResumed(ctx context.Context, c *claim) error {
 	return err
 }
 
-// Campaign stands for the election and returns nil once this session leads and can be relied upon. A session that leads or stands already
-// proclaims val. When ctx ends it returns ctx.Err() at once, and the key is deleted, in the background if etcd does not answer. It returns
+// Campaign stands for the election and returns nil once this session leads and can be relied
+// upon. A session that leads or stands already proclaims val. When ctx ends it returns ctx.Err()
+// at once, and the key is deleted, in the background if etcd does not answer. It returns
 // ErrSessionExpired as soon as the session, or its key, is lost.
 //
-// An election that leads already leads on where Campaign fails, unless Token is 0 then; whether val was proclaimed is unknown.
+// An election that leads already leads on where Campaign fails, unless Token is 0 then; whether
+// val was proclaimed is unknown.
 func (e *Election) Campaign(ctx context.Context, val string) error {
 	s := e.session
 	in, err := s.enter(ctx, e.prefix, val, false)
@@ -105,8 +113,9 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 	return e.at.ended(in.c, in.header, err)
 }
 
-// Proclaim replaces the value announced. ErrElectionNotLeader if this election has no leader key, has begun to resign it, or the key or the session
-// is lost. After any other error the outcome is unknown; Proclaim may be called again.
+// Proclaim replaces the value announced. ErrElectionNotLeader if this election has no leader key,
+// has begun to resign it, or the key or the session is lost. After any other error the outcome is
+// unknown; Proclaim may be called again.
 func (e *Election) Proclaim(ctx context.Context, val string) error {
 	key, _, c := e.at.get()
 	if c == nil || key == "" || e.at.left() || e.session.gone() {
@@ -137,8 +146,8 @@ func (p *place) proclaimed(c *claim, h *pb.ResponseHeader, err error, resumed bo
 	}
 }
 
-// proclaim puts a value under a claim's key. It compares the mod revision: an earlier one whose outcome was unknown, carried out late, would
-// bring its old value back.
+// proclaim puts a value under a claim's key. It compares the mod revision: an earlier one whose
+// outcome was unknown, carried out late, would bring its old value back.
 func (s *Session) proclaim(ctx context.Context, c *claim, val string) (*pb.ResponseHeader, error) {
 	for {
 		s.mu.Lock()
@@ -152,7 +161,8 @@ func (s *Session) proclaim(ctx context.Context, c *claim, val string) (*pb.Respo
 			return nil, err
 		}
 		resp, _, err := s.wire.txn(ctx, txn{
-			when:      []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key), "=", mod)},
+			when: []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key),
+				"=", mod)},
 			then:      []v3.Op{v3.OpPut(c.key, val, v3.WithLease(at))},
 			otherwise: []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly())},
 		})
@@ -191,8 +201,9 @@ func (s *Session) refasten(ctx context.Context, c *claim) error {
 	}
 }
 
-// Resign gives the leadership up: deletes the key if it is still the one that was won. It may be called again after an error; meanwhile it is
-// tried on in the background. Without a leadership it does nothing. Another Election of this session with the same prefix loses the same key.
+// Resign gives the leadership up: deletes the key if it is still the one that was won. It may be
+// called again after an error; meanwhile it is tried on in the background. Without a leadership
+// it does nothing. Another Election of this session with the same prefix loses the same key.
 func (e *Election) Resign(ctx context.Context) error {
 	key, rev, c := e.at.leave()
 	if c == nil {
@@ -249,14 +260,17 @@ func (e *Election) Rev() int64 {
 	return rev
 }
 
-// Token returns the fencing token of this leadership, the create revision of its key: larger than that of every earlier one of the election.
-// It is 0 without one: while Campaign only waits, and as soon as a Resign has begun, also that of another Election of this session on the same prefix.
+// Token returns the fencing token of this leadership, the create revision of its key: larger than
+// that of every earlier one of the election. It is 0 without one: while Campaign only waits, and
+// as soon as a Resign has begun, also that of another Election of this session on the same
+// prefix.
 func (e *Election) Token() uint64 {
 	_, token := e.at.held()
 	return token
 }
 
-// Header is the response header of the last successful proposal: of entering the line, or of the last Proclaim or Resign.
+// Header is the response header of the last successful proposal: of entering the line, or of the
+// last Proclaim or Resign.
 func (e *Election) Header() *pb.ResponseHeader { return e.at.header() }
 
 // key returns the key of the session's claim under a prefix.

@@ -171,7 +171,8 @@ func TestALostReplyLeavesNoKey(t *testing.T) {
 	}
 }
 
-// TestALatePutIsRemoved holds a put back on its way, as a member that was frozen as it arrived would.
+// TestALatePutIsRemoved holds a put back on its way, as a member that was frozen as it arrived
+// would.
 func TestALatePutIsRemoved(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -190,8 +191,9 @@ func TestALatePutIsRemoved(t *testing.T) {
 	})
 }
 
-// holdBack makes calls, each with a mark of its own, until one that failed has its request in the proxy: with two endpoints it may go to either. It
-// returns the mark. Etcd does not hear that the call was given up.
+// holdBack makes calls, each with a mark of its own, until one that failed has its request in the
+// proxy: with two endpoints it may go to either. It returns the mark. Etcd does not hear that the
+// call was given up.
 func holdBack(t *testing.T, proxy *etcdtest.Proxy, call func(ctx context.Context, mark string)) string {
 	t.Helper()
 	proxy.Hold(etcdtest.Up)
@@ -199,7 +201,10 @@ func holdBack(t *testing.T, proxy *etcdtest.Proxy, call func(ctx context.Context
 		mark := fmt.Sprintf("mark-%d-%d", i, time.Now().UnixNano())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		done := async(func() error { call(ctx, mark); return nil })
-		held := before(800*time.Millisecond, func() bool { return proxy.Holds(etcdtest.Up, []byte(mark)) || len(done) > 0 }) && len(done) == 0
+		held := before(800*time.Millisecond, func() bool {
+			return proxy.Holds(etcdtest.Up, []byte(mark)) ||
+				len(done) > 0
+		}) && len(done) == 0
 		if held {
 			proxy.Seal()
 		}

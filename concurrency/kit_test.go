@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/concurrency"
 )
 
-// kit is one of the two packages: ours, and the original as the control that shows that a scenario bites.
+// kit is one of the two packages: ours, and the original as the control that shows that a
+// scenario bites.
 type kit struct {
 	name     string
 	session  func(*v3.Client, ...concurrency.SessionOption) (session, error)
@@ -59,8 +60,8 @@ var original = kit{"original",
 	func(s session, pfx string) mutex { return orig.NewMutex(s.(*orig.Session), pfx) },
 }
 
-// both plays a scenario with each package. It returns the fault that it saw, or "": ours must show none, and the original must, or
-// the scenario proves nothing.
+// both plays a scenario with each package. It returns the fault that it saw, or "": ours must
+// show none, and the original must, or the scenario proves nothing.
 func both(t *testing.T, scenario func(t *testing.T, k kit) (fault string)) {
 	t.Run("ours", func(t *testing.T) {
 		if fault := scenario(t, ours); fault != "" {

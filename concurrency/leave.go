@@ -8,13 +8,15 @@ import (
 	v3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // moment is how long a call that failed waits for its clean-up, which then goes on without it.
 const moment = 500 * time.Millisecond
 
-// release gives a key up: deletes it under its create revision. After an error it may be called again; meanwhile the deletion is tried on, in the
-// background, and the key is never taken up again.
+// release gives a key up: deletes it under its create revision. After an error it may be called
+// again; meanwhile the deletion is tried on, in the background, and the key is never taken up
+// again.
 func (s *Session) release(ctx context.Context, key string, rev int64) (*pb.ResponseHeader, error) {
 	mod := s.leave(key, rev)
 	h, err := s.remove(ctx, key, rev, &mod)
@@ -28,7 +30,8 @@ func (s *Session) release(ctx context.Context, key string, rev int64) (*pb.Respo
 	return h, nil
 }
 
-// quit gives up a claim that was not won, unless another object of this session waits for it or holds it.
+// quit gives up a claim that was not won, unless another object of this session waits for it or
+// holds it.
 func (s *Session) quit(c *claim) {
 	s.mu.Lock()
 	if c.users--; c.users > 0 || c.rev == 0 {
@@ -40,8 +43,8 @@ func (s *Session) quit(c *claim) {
 	s.promptly(func() { s.retire(c.key, c.rev, mod) })
 }
 
-// abandon is quit for a put that failed. Where its outcome is unknown, what stands is looked for: a key that is younger than all we had
-// seen before the put is of that put.
+// abandon is quit for a put that failed. Where its outcome is unknown, what stands is looked for:
+// a key that is younger than all we had seen before the put is of that put.
 func (s *Session) abandon(c *claim, known int64, doubt bool) {
 	s.drop(c)
 	if doubt && c.rev == 0 && known != 0 {
@@ -65,8 +68,8 @@ func (s *Session) promptly(do func()) {
 	}
 }
 
-// leave marks a key as given up: that it goes is no news, and a claim that is entered later waits until it has gone. It returns the
-// key's mod revision, or 0 where that is not known.
+// leave marks a key as given up: that it goes is no news, and a claim that is entered later waits
+// until it has gone. It returns the key's mod revision, or 0 where that is not known.
 func (s *Session) leave(key string, rev int64) (mod int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,12 +127,13 @@ func (s *Session) retire(key string, rev, mod int64) {
 	})
 }
 
-// insist repeats do until it has succeeded, gets an answer that will not change, or the lease is likely gone: a ttl after the end of the
-// session, which is kept alive by nobody then, and a minute at most.
+// insist repeats do until it has succeeded, gets an answer that will not change, or the lease is
+// likely gone: a ttl after the end of the session, which is kept alive by nobody then, and a
+// minute at most.
 func (s *Session) insist(do func(ctx context.Context) error) {
 	var end time.Time
 	for try := 1; s.client.Ctx().Err() == nil; try++ {
-		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*etcdwire.CallLimit)
 		err := do(ctx)
 		cancel()
 		if err == nil || final(err) {
@@ -142,17 +146,20 @@ func (s *Session) insist(do func(ctx context.Context) error) {
 		case now.After(end):
 			return
 		}
-		sleep(s.client.Ctx(), core.Pause(try))
+		etcdwire.Sleep(s.client.Ctx(), core.Pause(try))
 	}
 }
 
-// remove deletes a key if it still has that create revision, and the mod revision that it is known to have, or one that we have given it. What is gone
-// already is no error, nor what a later session of the same lease has taken up: it moves the key to a guard of its own, and a
-// deletion that arrives late must not end what it holds. A mod revision of 0 is not known; it is read, and known then.
+// remove deletes a key if it still has that create revision, and the mod revision that it is
+// known to have, or one that we have given it. What is gone already is no error, nor what a later
+// session of the same lease has taken up: it moves the key to a guard of its own, and a deletion
+// that arrives late must not end what it holds. A mod revision of 0 is not known; it is read, and
+// known then.
 func (s *Session) remove(ctx context.Context, key string, rev int64, mod *int64) (*pb.ResponseHeader, error) {
 	for {
 		resp, _, err := s.wire.txn(ctx, txn{
-			when:      []v3.Cmp{v3.Compare(v3.CreateRevision(key), "=", rev), v3.Compare(v3.ModRevision(key), "=", *mod)},
+			when: []v3.Cmp{v3.Compare(v3.CreateRevision(key), "=", rev), v3.Compare(v3.ModRevision(key), "=",
+				*mod)},
 			then:      []v3.Op{v3.OpDelete(key)},
 			otherwise: []v3.Op{v3.OpGet(key)},
 		})
@@ -179,8 +186,9 @@ func (s *Session) remove(ctx context.Context, key string, rev int64, mod *int64)
 // maxDoubts bounds what a session remembers of puts whose outcome was unknown.
 const maxDoubts = 1000
 
-// doubt notes that a put of c may still be under way, to a member that is frozen: carried out late it would bring a key back that nobody
-// stands behind. So the key is watched, and looked for at each renewal, until the session ends; with it ends the lease, and the key.
+// doubt notes that a put of c may still be under way, to a member that is frozen: carried out
+// late it would bring a key back that nobody stands behind. So the key is watched, and looked for
+// at each renewal, until the session ends; with it ends the lease, and the key.
 func (s *Session) doubt(c *claim, known int64) {
 	s.mu.Lock()
 	_, before := s.doubts[c.key]
@@ -209,14 +217,14 @@ func (s *Session) sweep(keys []string) {
 	}
 }
 
-// clean deletes a key that nobody stands behind, if it is younger than known and hangs on a lease of ours. Where nothing is known, any key might be
-// an earlier session's.
+// clean deletes a key that nobody stands behind, if it is younger than known and hangs on a lease
+// of ours. Where nothing is known, any key might be an earlier session's.
 func (s *Session) clean(ctx context.Context, key string, known int64) error {
 	if known == 0 {
 		return nil
 	}
 	turn := s.turn(key)
-	if err := acquire(ctx, turn); err != nil {
+	if err := etcdwire.Acquire(ctx, turn); err != nil {
 		return err
 	}
 	defer func() { <-turn }()

@@ -61,8 +61,8 @@ func order(t testing.TB, gone, told <-chan time.Time) time.Duration {
 	return d.Sub(g)
 }
 
-// TestDoneIsClosedBeforeTheKeyCanGo: replies are late, as they are to a process that was paused with one in its socket, and then none come. The
-// original counts from when it reads a reply.
+// TestDoneIsClosedBeforeTheKeyCanGo: replies are late, as they are to a process that was paused
+// with one in its socket, and then none come. The original counts from when it reads a reply.
 func TestDoneIsClosedBeforeTheKeyCanGo(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -147,7 +147,8 @@ func TestNewSessionIsBounded(t *testing.T) {
 	})
 }
 
-// TestAFrozenMemberEndsNoSession freezes each member of three in turn, for longer than the ttl. The quorum is healthy throughout.
+// TestAFrozenMemberEndsNoSession freezes each member of three in turn, for longer than the ttl.
+// The quorum is healthy throughout.
 func TestAFrozenMemberEndsNoSession(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, k kit) string {
@@ -175,8 +176,9 @@ func TestAFrozenMemberEndsNoSession(t *testing.T) {
 	})
 }
 
-// revoked reports whether etcd has the lease no more. One that was not renewed lives on for a while when its session has ended: so it was revoked,
-// which a leader that wakes up does now and then. No client can help that, for the session's own lease must keep its ID.
+// revoked reports whether etcd has the lease no more. One that was not renewed lives on for a
+// while when its session has ended: so it was revoked, which a leader that wakes up does now and
+// then. No client can help that, for the session's own lease must keep its ID.
 func revoked(t *testing.T, cluster *etcdtest.Cluster, id v3.LeaseID) bool {
 	t.Helper()
 	cluster.WaitLeader()
@@ -185,8 +187,9 @@ func revoked(t *testing.T, cluster *etcdtest.Cluster, id v3.LeaseID) bool {
 	return left.TTL < 0
 }
 
-// TestALeaseOfAnEarlierRaftTermIsNotReliedOn: a leader of etcd's that was paused may revoke, as it wakes up, every lease it knew. What it would do
-// is done here, after etcd's leader has changed.
+// TestALeaseOfAnEarlierRaftTermIsNotReliedOn: a leader of etcd's that was paused may revoke, as
+// it wakes up, every lease it knew. What it would do is done here, after etcd's leader has
+// changed.
 func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, k kit) string {
@@ -213,7 +216,8 @@ func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 	})
 }
 
-// TestObserveSurvivesCompaction: an observer that has not heard of anything for long reconnects after a compaction.
+// TestObserveSurvivesCompaction: an observer that has not heard of anything for long reconnects
+// after a compaction.
 func TestObserveSurvivesCompaction(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

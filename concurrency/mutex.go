@@ -14,8 +14,9 @@ import (
 var (
 	// ErrLocked answers TryLock where another session holds the lock or waits for it.
 	ErrLocked = orig.ErrLocked
-	// ErrSessionExpired says that the session, or the key of the lock, is lost. Where it was etcd that did not know the lease, [errors.Is] finds
-	// rpctypes.ErrLeaseNotFound in the same error, which is what the original returns.
+	// ErrSessionExpired says that the session, or the key of the lock, is lost. Where it was etcd
+	// that did not know the lease, [errors.Is] finds rpctypes.ErrLeaseNotFound in the same error,
+	// which is what the original returns.
 	ErrSessionExpired = orig.ErrSessionExpired
 	// ErrLockReleased answers Unlock where there is nothing to unlock.
 	ErrLockReleased = orig.ErrLockReleased
@@ -24,8 +25,9 @@ var (
 // released is a key that nothing stands under.
 const released = "\x00"
 
-// Mutex is a lock among sessions. Within one session it excludes nobody: two Mutexes on one prefix share the session's one key, both
-// lock at once, and one Unlock unlocks both. It is safe for concurrent use.
+// Mutex is a lock among sessions. Within one session it excludes nobody: two Mutexes on one
+// prefix share the session's one key, both lock at once, and one Unlock unlocks both. It is safe
+// for concurrent use.
 type Mutex struct {
 	s   *Session
 	pfx string
@@ -38,7 +40,8 @@ func NewMutex(s *Session, pfx string) *Mutex {
 	return &Mutex{s: s, pfx: pfx + "/", at: place{s: s, lock: true, rev: -1}}
 }
 
-// TryLock locks if no other session holds the lock or waits for it, else it returns ErrLocked and has left nothing behind.
+// TryLock locks if no other session holds the lock or waits for it, else it returns ErrLocked and
+// has left nothing behind.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	in, err := m.s.enter(ctx, m.pfx, "", true)
 	if err != nil {
@@ -52,10 +55,12 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 	return m.ended(in.c, in.header, nil)
 }
 
-// Lock waits for its turn and returns nil once this session holds the lock and can be relied upon. When ctx ends it returns ctx.Err() at once, and
-// the key is deleted, in the background if etcd does not answer. It returns ErrSessionExpired as soon as the session, or its key, is lost.
+// Lock waits for its turn and returns nil once this session holds the lock and can be relied
+// upon. When ctx ends it returns ctx.Err() at once, and the key is deleted, in the background if
+// etcd does not answer. It returns ErrSessionExpired as soon as the session, or its key, is lost.
 //
-// Locked already, it returns nil again, and one Unlock is enough. If it fails then, what was locked stays locked.
+// Locked already, it returns nil again, and one Unlock is enough. If it fails then, what was
+// locked stays locked.
 func (m *Mutex) Lock(ctx context.Context) error {
 	in, err := m.s.enter(ctx, m.pfx, "", false)
 	if err != nil {
@@ -77,8 +82,9 @@ func (m *Mutex) ended(c *claim, h *pb.ResponseHeader, err error) error {
 	return m.at.ended(c, h, err)
 }
 
-// Unlock deletes the key, if it is still the one that was locked with, so that a late one does not hurt a lock taken since. After an error it may be called
-// again; meanwhile it is tried on in the background. ErrLockReleased if this Mutex is not locked.
+// Unlock deletes the key, if it is still the one that was locked with, so that a late one does
+// not hurt a lock taken since. After an error it may be called again; meanwhile it is tried on in
+// the background. ErrLockReleased if this Mutex is not locked.
 func (m *Mutex) Unlock(ctx context.Context) error {
 	key, rev, c := m.at.leave()
 	if c == nil {
@@ -91,8 +97,8 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// IsOwner is a compare for a Txn of the user's own, which holds as long as the lock is held. It never holds where Lock has not returned nil, so
-// not while the Mutex only waits.
+// IsOwner is a compare for a Txn of the user's own, which holds as long as the lock is held. It
+// never holds where Lock has not returned nil, so not while the Mutex only waits.
 func (m *Mutex) IsOwner() v3.Cmp {
 	if key, token := m.at.held(); token != 0 {
 		return v3.Compare(v3.CreateRevision(key), "=", int64(token))
@@ -107,9 +113,10 @@ func (m *Mutex) Key() string {
 	return key
 }
 
-// Token returns the fencing token of this lock, the create revision of its key: larger than that of every earlier holder. It is 0 where
-// it is not locked, while Lock only waits, and as soon as an Unlock has begun, also that of another Mutex of this session on the same
-// prefix. Header().Revision is not one: after a wait it is larger than the token of the next holder.
+// Token returns the fencing token of this lock, the create revision of its key: larger than that
+// of every earlier holder. It is 0 where it is not locked, while Lock only waits, and as soon as
+// an Unlock has begun, also that of another Mutex of this session on the same prefix.
+// Header().Revision is not one: after a wait it is larger than the token of the next holder.
 func (m *Mutex) Token() uint64 {
 	_, token := m.at.held()
 	return token
@@ -118,7 +125,8 @@ func (m *Mutex) Token() uint64 {
 // Header is the response header of the call that showed the lock to be held.
 func (m *Mutex) Header() *pb.ResponseHeader { return m.at.header() }
 
-// expired makes an answer that knows no lease the end of the session that it is, and keeps what etcd said.
+// expired makes an answer that knows no lease the end of the session that it is, and keeps what
+// etcd said.
 func expired(err error) error {
 	if missing(err) {
 		return fmt.Errorf("%w: %w", ErrSessionExpired, err)
@@ -126,8 +134,9 @@ func expired(err error) error {
 	return err
 }
 
-// place is where an election or a mutex stands in a line. Two calls may wait with it at once, and one of them fail after the other has won: so
-// what is held is kept apart from the calls under way. It is locked before its session's mu.
+// place is where an election or a mutex stands in a line. Two calls may wait with it at once, and
+// one of them fail after the other has won: so what is held is kept apart from the calls under
+// way. It is locked before its session's mu.
 type place struct {
 	s    *Session
 	lock bool // a mutex's
@@ -154,8 +163,8 @@ func (p *place) take(c *claim) {
 	p.calls++
 }
 
-// ended ends a call that waited with c, and returns what that call returns. If it failed, only its own part in the claim is given up: what was won
-// before, or another call waits for, stands.
+// ended ends a call that waited with c, and returns what that call returns. If it failed, only
+// its own part in the claim is given up: what was won before, or another call waits for, stands.
 func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
 	p.mu.Lock()
 	same := p.claim == c // not given up meanwhile
@@ -177,7 +186,8 @@ func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
 	return err
 }
 
-// win takes over what a call has won. It may have been given up again, by another object too. The caller has p.mu.
+// win takes over what a call has won. It may have been given up again, by another object too. The
+// caller has p.mu.
 func (p *place) win(c *claim, same bool, h *pb.ResponseHeader) error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -262,7 +272,8 @@ func (p *place) answered(h *pb.ResponseHeader) {
 
 type locker struct{ *Mutex }
 
-// NewLocker returns a sync.Locker on a Mutex. As in the original, its methods wait as long as the client lives, and panic on an error.
+// NewLocker returns a sync.Locker on a Mutex. As in the original, its methods wait as long as the
+// client lives, and panic on an error.
 func NewLocker(s *Session, pfx string) sync.Locker { return &locker{NewMutex(s, pfx)} }
 
 func (l *locker) Lock() {

@@ -7,9 +7,12 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// reader is the KV below the original's Observe: a read that ends only with its context or an answer that will not change.
+// reader is the KV below the original's Observe: a read that ends only with its context or an
+// answer that will not change.
 type reader struct {
 	v3.KV // nothing else is called
 	w     wire
@@ -25,12 +28,13 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 		if err == nil || ctx.Err() != nil || final(err) {
 			return resp, blame(ctx, err)
 		}
-		sleep(ctx, again)
+		etcdwire.Sleep(ctx, etcdwire.Again)
 	}
 }
 
-// follower is the Watcher below the original's Observe. Events are made from linearizable reads, which a watch of ours only prompts: so neither a compaction
-// nor a member that was cut off or froze ends it or makes it stale.
+// follower is the Watcher below the original's Observe. Events are made from linearizable reads,
+// which a watch of ours only prompts: so neither a compaction nor a member that was cut off or
+// froze ends it or makes it stale.
 type follower struct {
 	v3.Watcher
 	w    wire
@@ -39,7 +43,8 @@ type follower struct {
 
 func (f *follower) Close() error { return nil }
 
-// Watch follows a key from a revision on until it is deleted; or waits for the first key of a prefix.
+// Watch follows a key from a revision on until it is deleted; or waits for the first key of a
+// prefix.
 func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v3.WatchChan {
 	out := make(chan v3.WatchResponse)
 	op := v3.OpGet(key, opts...)
@@ -48,7 +53,7 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 		defer close(out)
 		defer cancel()
 		defer context.AfterFunc(f.life, cancel)()
-		changed, notify := signal()
+		changed, notify := etcdwire.Signal()
 		end := string(op.RangeBytes())
 		stop, _ := f.w.watch(key, end, true, notify)
 		defer stop()
@@ -64,9 +69,9 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 			if done || final(err) {
 				return
 			}
-			pause := poll()
+			pause := etcdwire.Poll()
 			if err != nil {
-				pause = again
+				pause = etcdwire.Again
 			}
 			waitFor(ctx, changed, nil, pause)
 		}
@@ -84,14 +89,17 @@ func (f *follower) first(ctx context.Context, prefix string, out chan<- v3.Watch
 	return true, nil
 }
 
-// next sends what has happened to a key since a revision, and returns from which on it goes on. Done: the key was deleted.
-func (f *follower) next(ctx context.Context, key string, since int64, out chan<- v3.WatchResponse) (done bool, now int64, err error) {
+// next sends what has happened to a key since a revision, and returns from which on it goes on.
+// Done: the key was deleted.
+func (f *follower) next(ctx context.Context, key string, since int64, out chan<- v3.WatchResponse,
+) (done bool, now int64, err error) {
 	resp, err := f.w.get(ctx, key)
 	if err != nil {
 		return false, since, err
 	}
 	if len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision >= since {
-		send(ctx, out, resp.Header, v3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key), ModRevision: resp.Header.Revision})
+		send(ctx, out, resp.Header, v3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key),
+			ModRevision: resp.Header.Revision})
 		return true, since, nil
 	}
 	for _, kv := range f.history(ctx, resp.Kvs[0], since) {
@@ -103,7 +111,8 @@ func (f *follower) next(ctx context.Context, key string, since int64, out chan<-
 // maxHistory is how many values proclaimed in quick succession are shown; of more, the last ones.
 const maxHistory = 100
 
-// history returns the versions of a key since a revision, oldest first, up to kv. Those that etcd has compacted away are left out.
+// history returns the versions of a key since a revision, oldest first, up to kv. Those that etcd
+// has compacted away are left out.
 func (f *follower) history(ctx context.Context, kv *mvccpb.KeyValue, since int64) []*mvccpb.KeyValue {
 	var back []*mvccpb.KeyValue
 	for kv.ModRevision >= since && len(back) < maxHistory {
@@ -121,7 +130,9 @@ func (f *follower) history(ctx context.Context, kv *mvccpb.KeyValue, since int64
 	return back
 }
 
-func send(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
+func send(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType,
+	kv *mvccpb.KeyValue,
+) {
 	r := v3.WatchResponse{Events: []*v3.Event{{Type: what, Kv: kv}}}
 	head(&r.Header, h, kv.ModRevision)
 	select {

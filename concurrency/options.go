@@ -7,22 +7,26 @@ import (
 	orig "go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// SessionOption configures a Session. It is the original's own type: options of either package go to both.
+// SessionOption configures a Session. It is the original's own type: options of either package go
+// to both.
 type SessionOption = orig.SessionOption
 
-// WithTTL sets the session's TTL in seconds. At 0 or less it is 60 s. etcd may grant more. Above 300 s a renewal is trusted for 300 s only.
+// WithTTL sets the session's TTL in seconds. At 0 or less it is 60 s. etcd may grant more. Above
+// 300 s a renewal is trusted for 300 s only.
 func WithTTL(ttl int) SessionOption { return orig.WithTTL(ttl) }
 
-// WithLease takes a lease that exists already, so that a process that is started again goes on leading with the keys it had.
+// WithLease takes a lease that exists already, so that a process that is started again goes on
+// leading with the keys it had.
 func WithLease(leaseID v3.LeaseID) SessionOption { return orig.WithLease(leaseID) }
 
-// WithContext gives the session a context: when it ends, NewSession and Close return at once, and the session is orphaned: its lease is left to
-// expire.
+// WithContext gives the session a context: when it ends, NewSession and Close return at once, and
+// the session is orphaned: its lease is left to expire.
 func WithContext(ctx context.Context) SessionOption {
 	return orig.WithContext(context.WithValue(ctx, baseKey{}, ctx))
 }
 
-// What follows is software transactional memory, which has nothing to do with leases: it is the original's.
+// What follows is software transactional memory, which has nothing to do with leases: it is the
+// original's.
 
 // STM is the original's.
 type STM = orig.STM
@@ -38,7 +42,8 @@ const (
 	ReadCommitted        = orig.ReadCommitted
 )
 
-// STMOption configures NewSTM. It is a type of its own because client 3.6 does not export the original's.
+// STMOption configures NewSTM. It is a type of its own because client 3.6 does not export the
+// original's.
 type STMOption func(*stmOptions)
 
 type stmOptions struct {
@@ -58,7 +63,8 @@ func WithPrefetch(keys ...string) STMOption {
 	return func(o *stmOptions) { o.prefetch = append(o.prefetch, keys...) }
 }
 
-// NewSTM runs a function as a transaction, again and again until nothing it read was changed by others.
+// NewSTM runs a function as a transaction, again and again until nothing it read was changed by
+// others.
 func NewSTM(c *v3.Client, apply func(STM) error, so ...STMOption) (*v3.TxnResponse, error) {
 	o := stmOptions{abort: c.Ctx()}
 	for _, f := range so {
@@ -67,7 +73,8 @@ func NewSTM(c *v3.Client, apply func(STM) error, so ...STMOption) (*v3.TxnRespon
 	if len(o.prefetch) == 0 {
 		return orig.NewSTM(c, apply, orig.WithIsolation(o.isolation), orig.WithAbortContext(o.abort))
 	}
-	return orig.NewSTM(c, apply, orig.WithIsolation(o.isolation), orig.WithAbortContext(o.abort), orig.WithPrefetch(o.prefetch...))
+	return orig.NewSTM(c, apply, orig.WithIsolation(o.isolation), orig.WithAbortContext(o.abort),
+		orig.WithPrefetch(o.prefetch...))
 }
 
 // NewSTMRepeatable is NewSTM with RepeatableReads.

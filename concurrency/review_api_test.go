@@ -68,8 +68,8 @@ func marked(t testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithValue(soon(t), mark{}, true))
 }
 
-// TestCampaignAgainLeavesNoGhost: a leader calls Campaign with a new value, and the context ends between the entry and the proclamation. It
-// leads on, and can resign.
+// TestCampaignAgainLeavesNoGhost: a leader calls Campaign with a new value, and the context ends
+// between the entry and the proclamation. It leads on, and can resign.
 func TestCampaignAgainLeavesNoGhost(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -102,8 +102,8 @@ func TestCampaignAgainLeavesNoGhost(t *testing.T) {
 	ok(t, "another's Campaign", other.Campaign(within(t, 5*time.Second), "x"))
 }
 
-// TestOneOfTwoLocksOfAMutexFails: of two goroutines that lock one Mutex one wins and the other's context ends. It is locked, and can be unlocked. And
-// where both give up nothing is left.
+// TestOneOfTwoLocksOfAMutexFails: of two goroutines that lock one Mutex one wins and the other's
+// context ends. It is locked, and can be unlocked. And where both give up nothing is left.
 func TestOneOfTwoLocksOfAMutexFails(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -161,7 +161,8 @@ func owns(t testing.TB, c *v3.Client, m *concurrency.Mutex) bool {
 	return r.Succeeded
 }
 
-// TestCampaignOfAnEndedContext: the context of WithContext ends while its session waits, and its key expires. It does not win beside the true winner.
+// TestCampaignOfAnEndedContext: the context of WithContext ends while its session waits, and its
+// key expires. It does not win beside the true winner.
 func TestCampaignOfAnEndedContext(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
@@ -231,7 +232,8 @@ func TestNoTokenWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestResumedButGone: an election is resumed with a key that is long gone. It has no token, and soon no key.
+// TestResumedButGone: an election is resumed with a key that is long gone. It has no token, and
+// soon no key.
 func TestResumedButGone(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
@@ -276,9 +278,12 @@ func TestErrorsOfADeadLease(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
 	calls := map[string]func(s *concurrency.Session) error{
-		"Lock":     func(s *concurrency.Session) error { return concurrency.NewMutex(s, "dead").Lock(soon(t)) },
-		"TryLock":  func(s *concurrency.Session) error { return concurrency.NewMutex(s, "dead").TryLock(soon(t)) },
-		"Campaign": func(s *concurrency.Session) error { return concurrency.NewElection(s, "dead").Campaign(soon(t), "") },
+		"Lock":    func(s *concurrency.Session) error { return concurrency.NewMutex(s, "dead").Lock(soon(t)) },
+		"TryLock": func(s *concurrency.Session) error { return concurrency.NewMutex(s, "dead").TryLock(soon(t)) },
+		"Campaign": func(s *concurrency.Session) error {
+			return concurrency.NewElection(s, "dead").Campaign(soon(t),
+				"")
+		},
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -296,7 +301,8 @@ func TestErrorsOfADeadLease(t *testing.T) {
 	}
 }
 
-// TestWithLeaseAsksMoreThanOnce: an etcd that has just elected a leader says twice that there is no such lease.
+// TestWithLeaseAsksMoreThanOnce: an etcd that has just elected a leader says twice that there is
+// no such lease.
 func TestWithLeaseAsksMoreThanOnce(t *testing.T) {
 	t.Parallel()
 	c, k := tapped(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())

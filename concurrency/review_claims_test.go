@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// frail is the KV of a client put together from parts: its Txns may be refused before they are sent, or lose their answer.
+// frail is the KV of a client put together from parts: its Txns may be refused before they are
+// sent, or lose their answer.
 type frail struct {
 	v3.KV
 	cut  atomic.Bool  // no Txn goes out
@@ -71,8 +72,9 @@ func frailClient(t testing.TB, endpoint string) (*v3.Client, *frail) {
 	return c, k
 }
 
-// TestADeletedKeyThatIsEnteredAnewEndsTheSession: the holder's key is deleted, and before that is noticed its session locks once more. The
-// new key is not the old claim: the first Mutex holds nothing, and must not be told that it does.
+// TestADeletedKeyThatIsEnteredAnewEndsTheSession: the holder's key is deleted, and before that is
+// noticed its session locks once more. The new key is not the old claim: the first Mutex holds
+// nothing, and must not be told that it does.
 func TestADeletedKeyThatIsEnteredAnewEndsTheSession(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -99,8 +101,8 @@ func TestADeletedKeyThatIsEnteredAnewEndsTheSession(t *testing.T) {
 	ok(t, "Unlock", mb.Unlock(soon(t)))
 }
 
-// TestAStaleProclaimLeavesTheClaimAlone: an election that was resumed with a key of the past does not throw the present claim out of what the session
-// looks after.
+// TestAStaleProclaimLeavesTheClaimAlone: an election that was resumed with a key of the past does
+// not throw the present claim out of what the session looks after.
 func TestAStaleProclaimLeavesTheClaimAlone(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -126,8 +128,9 @@ func TestAStaleProclaimLeavesTheClaimAlone(t *testing.T) {
 	}
 }
 
-// TestALateResignOfAnEarlierSessionHurtsNoLaterOne: Resign fails, the session is orphaned, and another one with the same lease takes the key up. The
-// first one's deletion, tried on in the background, does not end what the second one leads with.
+// TestALateResignOfAnEarlierSessionHurtsNoLaterOne: Resign fails, the session is orphaned, and
+// another one with the same lease takes the key up. The first one's deletion, tried on in the
+// background, does not end what the second one leads with.
 func TestALateResignOfAnEarlierSessionHurtsNoLaterOne(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -158,8 +161,8 @@ func TestALateResignOfAnEarlierSessionHurtsNoLaterOne(t *testing.T) {
 	standing(t, c, "late", 0)
 }
 
-// TestALostReplyLeavesARestartedLeadersKey: the first put of a process that was started again has no answer, for its key stood. It is not taken for
-// what the put has made.
+// TestALostReplyLeavesARestartedLeadersKey: the first put of a process that was started again has
+// no answer, for its key stood. It is not taken for what the put has made.
 func TestALostReplyLeavesARestartedLeadersKey(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -204,8 +207,8 @@ func TestACancelledContextIsObeyedAfterALostReply(t *testing.T) {
 	ok(t, "Lock", m.Lock(soon(t)))
 }
 
-// TestALockThatFindsAKeyBeingUnlockedWaits: one Mutex enters and finds its session's key; before it hears of it, another Mutex of the session
-// unlocks, and is answered. What was found is gone.
+// TestALockThatFindsAKeyBeingUnlockedWaits: one Mutex enters and finds its session's key; before
+// it hears of it, another Mutex of the session unlocks, and is answered. What was found is gone.
 func TestALockThatFindsAKeyBeingUnlockedWaits(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -252,12 +255,14 @@ func lockMany(t *testing.T, s *concurrency.Session, pfx string, n int) {
 	wg.Wait()
 }
 
-// TestManyLocksWithAShortTTL: a renewal costs the same whatever the number of claims, and a claim that is deleted is noticed all the same.
+// TestManyLocksWithAShortTTL: a renewal costs the same whatever the number of claims, and a claim
+// that is deleted is noticed all the same.
 func TestManyLocksWithAShortTTL(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	c := dial(t, srv.Endpoint())
 	var txns atomic.Int64
-	count := func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+	count := func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+		o ...grpc.CallOption) error {
 		if strings.HasSuffix(method, "/Txn") {
 			txns.Add(1)
 		}
@@ -291,7 +296,8 @@ func TestManyLocksWithAShortTTL(t *testing.T) {
 	}
 }
 
-// TestManyLocksAreMovedWhenEtcdsLeaderChanges: all of them hang on a lease granted since, also those that the renewal did not look at.
+// TestManyLocksAreMovedWhenEtcdsLeaderChanges: all of them hang on a lease granted since, also
+// those that the renewal did not look at.
 func TestManyLocksAreMovedWhenEtcdsLeaderChanges(t *testing.T) {
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	c := dial(t, cluster.Endpoints()...)
@@ -317,8 +323,8 @@ func TestManyLocksAreMovedWhenEtcdsLeaderChanges(t *testing.T) {
 	ok(t, "Check", s.Check())
 }
 
-// TestASmallLimitOfOperationsEndsNoSession: etcd was started with fewer operations to a Txn than the session has locks. With a lease that was
-// brought along they are moved, too.
+// TestASmallLimitOfOperationsEndsNoSession: etcd was started with fewer operations to a Txn than
+// the session has locks. With a lease that was brought along they are moved, too.
 func TestASmallLimitOfOperationsEndsNoSession(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--max-txn-ops=32"}})
@@ -355,8 +361,9 @@ func TestASmallLimitOfOperationsEndsNoSession(t *testing.T) {
 	}
 }
 
-// TestTheNewerSessionOfALeaseWins: two living sessions of one lease are one candidate, and have one key. The one that took it up last leads with
-// it, and the other is told, whether it hangs on the lease itself or on a guard.
+// TestTheNewerSessionOfALeaseWins: two living sessions of one lease are one candidate, and have
+// one key. The one that took it up last leads with it, and the other is told, whether it hangs on
+// the lease itself or on a guard.
 func TestTheNewerSessionOfALeaseWins(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

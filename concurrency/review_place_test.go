@@ -31,8 +31,8 @@ func calledBy(name string) bool {
 	}
 }
 
-// TestTryLockLeavesNoGhost: TryLock finds that another Mutex of its session waits, and before it returns that one has given up. Whoever is last
-// deletes the key.
+// TestTryLockLeavesNoGhost: TryLock finds that another Mutex of its session waits, and before it
+// returns that one has given up. Whoever is last deletes the key.
 func TestTryLockLeavesNoGhost(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

@@ -13,9 +13,11 @@ import (
 
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Session is a lease that this process keeps alive, for any number of elections and locks. It is safe for concurrent use.
+// Session is a lease that this process keeps alive, for any number of elections and locks. It is
+// safe for concurrent use.
 type Session struct {
 	client *v3.Client
 	wire   wire
@@ -81,12 +83,14 @@ const (
 // baseKey is where the context made by WithContext carries the user's own.
 type baseKey struct{}
 
-// NewSession makes a session on a client: it grants a lease, or takes the one of WithLease, and keeps it alive until Close, Orphan, or the end of
-// the client or of WithContext's context. It tries for as long as the ttl, at least 10 s and at most 60 s, then it returns what etcd said last;
-// an answer that will not change is returned at once. A client that answers reads from a cache (client/v3/leasing) is refused.
+// NewSession makes a session on a client: it grants a lease, or takes the one of WithLease, and
+// keeps it alive until Close, Orphan, or the end of the client or of WithContext's context. It
+// tries for as long as the ttl, at least 10 s and at most 60 s, then it returns what etcd said
+// last; an answer that will not change is returned at once. A client that answers reads from a
+// cache (client/v3/leasing) is refused.
 //
-// WithLease with a lease that is gone is no error: Done is closed then. etcd is asked three times, as one that has just elected a leader may not
-// know yet what it has granted.
+// WithLease with a lease that is gone is no error: Done is closed then. etcd is asked three
+// times, as one that has just elected a leader may not know yet what it has granted.
 func NewSession(client *v3.Client, opts ...SessionOption) (*Session, error) {
 	return newSession(client, boottime.Now, opts)
 }
@@ -99,9 +103,12 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{client: client, wire: w, clock: clock, base: client.Ctx(), hold: make(chan *v3.LeaseKeepAliveResponse),
-		events: make(chan core.LeaseEvent, 4), renewer: w.renewer(), granting: make(chan struct{}, 1), asked: make(chan struct{}, 1),
-		claims: map[string]*claim{}, doubts: map[string]int64{}, going: map[string]map[int64]bool{}, look: map[string]bool{}}
+	s := &Session{client: client, wire: w, clock: clock, base: client.Ctx(),
+		hold:   make(chan *v3.LeaseKeepAliveResponse),
+		events: make(chan core.LeaseEvent, 4), renewer: w.renewer(), granting: make(chan struct{},
+			1), asked: make(chan struct{}, 1),
+		claims: map[string]*claim{}, doubts: map[string]int64{},
+		going: map[string]map[int64]bool{}, look: map[string]bool{}}
 	for i := range s.turns {
 		s.turns[i] = make(chan struct{}, 1)
 	}
@@ -109,7 +116,8 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 	defer close(s.made)
 	s.over, s.stop = context.WithCancel(client.Ctx())
 	s.under = v3.NewCtxClient(client.Ctx(), v3.WithZapLogger(client.GetLogger()))
-	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w, life: client.Ctx()}, &follower{w: w, life: client.Ctx()}
+	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w, life: client.Ctx()}, &follower{w: w,
+		life: client.Ctx()}
 	if s.shell, err = orig.NewSession(s.under, opts...); err != nil {
 		s.stop()
 		s.renewer.close()
@@ -122,7 +130,8 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 	return s, nil
 }
 
-// shell is the lease interface of the client below the original's session: it reads the options there, and its calls come here.
+// shell is the lease interface of the client below the original's session: it reads the options
+// there, and its calls come here.
 type shell struct {
 	v3.Lease
 	s     *Session
@@ -145,7 +154,8 @@ func (l *shell) Grant(ctx context.Context, ttl int64) (*v3.LeaseGrantResponse, e
 	return l.resp, err
 }
 
-// KeepAlive starts what keeps the lease alive. The channel says nothing and is closed when the session ends.
+// KeepAlive starts what keeps the lease alive. The channel says nothing and is closed when the
+// session ends.
 func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseKeepAliveResponse, error) {
 	s := l.s
 	s.id = id
@@ -159,8 +169,9 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 		if base, ok := ctx.Value(baseKey{}).(context.Context); ok {
 			s.base = base
 		}
-		// Nothing is known of a lease that is brought along: not when it was renewed last, nor in which raft term it was granted. No
-		// claim hangs on it (see anchor), and its ttl is what the first keepalive says.
+		// Nothing is known of a lease that is brought along: not when it was renewed last, nor in
+		// which raft term it was granted. No claim hangs on it (see anchor), and its ttl is what
+		// the first keepalive says.
 		unknown := 0
 		err := s.patiently(ctx, minPatience, func(ctx context.Context) error {
 			l.asked = s.clock()
@@ -174,7 +185,7 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 			if unknown++; unknown > 2 {
 				return nil
 			}
-			sleep(ctx, again/2)
+			etcdwire.Sleep(ctx, etcdwire.Again/2)
 			return errVague
 		})
 		if err != nil {
@@ -196,7 +207,8 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 	return s.hold, nil
 }
 
-// timing says how a lease is kept. A short one gets more time for each renewal than the part of the ttl that is usual: a busy machine needs it.
+// timing says how a lease is kept. A short one gets more time for each renewal than the part of
+// the ttl that is usual: a busy machine needs it.
 func timing(ttl time.Duration) core.Timing {
 	return core.Timing{Attempt: max(ttl/10, min(500*time.Millisecond, ttl/5))}.Fill(ttl)
 }
@@ -218,7 +230,7 @@ func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ct
 		if last == nil || pctx.Err() == nil {
 			last = err // an error of the context itself says less than the one before
 		}
-		sleep(pctx, core.Pause(try))
+		etcdwire.Sleep(pctx, core.Pause(try))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -233,21 +245,24 @@ func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ct
 // Client is the client that the session was made on.
 func (s *Session) Client() *v3.Client { return s.client }
 
-// Lease is the session's lease, for the user's own keys. The keys of elections and locks end in it, in hex; they may hang on another lease
-// of this session's while it lives.
+// Lease is the session's lease, for the user's own keys. The keys of elections and locks end in
+// it, in hex; they may hang on another lease of this session's while it lives.
 func (s *Session) Lease() v3.LeaseID { return s.id }
 
 // Ctx is a context that is cancelled when Done is closed. It has the values of WithContext's.
 func (s *Session) Ctx() context.Context { return s.shell.Ctx() }
 
-// Done returns a channel that is closed when the session is orphaned or closed, or can no longer be relied upon: a tenth of the ttl before the
-// lease can be gone, also when etcd does not answer and when a claim was deleted by somebody else.
+// Done returns a channel that is closed when the session is orphaned or closed, or can no longer
+// be relied upon: a tenth of the ttl before the lease can be gone, also when etcd does not answer
+// and when a claim was deleted by somebody else.
 //
-// A channel is told late to a process that was paused. Before each act that nobody else may do, ask Check.
+// A channel is told late to a process that was paused. Before each act that nobody else may do,
+// ask Check.
 func (s *Session) Done() <-chan struct{} { return s.shell.Done() }
 
-// Check returns nil if at this instant the session can be relied upon: no one else can hold what it holds. It compares the clock, which
-// counts suspended time, at each call, so it is right also in a process that was paused. Once it has returned an error it always does: one that
+// Check returns nil if at this instant the session can be relied upon: no one else can hold what
+// it holds. It compares the clock, which counts suspended time, at each call, so it is right also
+// in a process that was paused. Once it has returned an error it always does: one that
 // [errors.Is] finds ErrSessionExpired in.
 func (s *Session) Check() error {
 	if s.clock() < core.Time(s.soft.Load()) {
@@ -259,8 +274,9 @@ func (s *Session) Check() error {
 	return fmt.Errorf("%w: %s", ErrSessionExpired, s.why)
 }
 
-// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under it, unless somebody else keeps it alive. Done is
-// closed when it returns. Claims that hang on another lease are put back under the session's own: for 2 s at most.
+// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under
+// it, unless somebody else keeps it alive. Done is closed when it returns. Claims that hang on
+// another lease are put back under the session's own: for 2 s at most.
 func (s *Session) Orphan() {
 	guard, claims := s.guarded()
 	s.end(orphaned, "it was orphaned")
@@ -268,7 +284,7 @@ func (s *Session) Orphan() {
 	if guard == 0 || len(claims) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.client.Ctx(), attemptLimit)
+	ctx, cancel := context.WithTimeout(s.client.Ctx(), etcdwire.CallLimit)
 	defer cancel()
 	if s.attach(ctx, claims, s.id) == nil {
 		s.later(func(ctx context.Context) { _ = s.wire.revoke(ctx, guard) })
@@ -285,8 +301,9 @@ func (s *Session) guarded() (v3.LeaseID, []*claim) {
 	return s.anchor.id, s.standing()
 }
 
-// Close orphans the session and revokes its lease, so that others need not wait for its end. If WithContext's context has ended nothing is
-// revoked. It tries for as long as the ttl and at most 10 s; then it returns the error, and the lease expires by itself.
+// Close orphans the session and revokes its lease, so that others need not wait for its end. If
+// WithContext's context has ended nothing is revoked. It tries for as long as the ttl and at most
+// 10 s; then it returns the error, and the lease expires by itself.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	guard := s.anchor.id
@@ -324,7 +341,7 @@ func (s *Session) revoke(ctx context.Context, id v3.LeaseID) error {
 			return last
 		}
 		last = err
-		sleep(ctx, core.Pause(try))
+		etcdwire.Sleep(ctx, core.Pause(try))
 	}
 }
 
@@ -353,7 +370,8 @@ func (s *Session) end(st state, why string) {
 	go s.finish(st, guard)
 }
 
-// finish ends what belongs to the session. A guard lease outlives its session by the time that work has to stop in.
+// finish ends what belongs to the session. A guard lease outlives its session by the time that
+// work has to stop in.
 func (s *Session) finish(st state, guard v3.LeaseID) {
 	<-s.made
 	s.renewer.close()
@@ -368,8 +386,8 @@ func (s *Session) finish(st state, guard v3.LeaseID) {
 	if st != lost || guard == 0 || guard == s.id {
 		return
 	}
-	sleep(s.client.Ctx(), core.Time(s.deadline.Load())-s.clock())
-	ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+	etcdwire.Sleep(s.client.Ctx(), core.Time(s.deadline.Load())-s.clock())
+	ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*etcdwire.CallLimit)
 	defer cancel()
 	_ = s.revoke(ctx, guard) // if it fails, it expires
 }
@@ -385,7 +403,7 @@ func (s *Session) gone() bool {
 // later does a clean-up that nobody waits for, for a limited time.
 func (s *Session) later(do func(ctx context.Context)) {
 	go func() {
-		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*attemptLimit)
+		ctx, cancel := context.WithTimeout(s.client.Ctx(), 2*etcdwire.CallLimit)
 		defer cancel()
 		do(ctx)
 	}()

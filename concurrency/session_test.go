@@ -25,8 +25,9 @@ func begin(t testing.TB, c *v3.Client, o ...concurrency.SessionOption) *concurre
 	return s
 }
 
-// TestARestartedProcessGoesOnLeading: a process that led with a lease of its own choice is killed; it is started again, brings the lease along and
-// finds its key, which it keeps from then on. Nobody led in between.
+// TestARestartedProcessGoesOnLeading: a process that led with a lease of its own choice is
+// killed; it is started again, brings the lease along and finds its key, which it keeps from then
+// on. Nobody led in between.
 func TestARestartedProcessGoesOnLeading(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -67,8 +68,8 @@ func TestARestartedProcessGoesOnLeading(t *testing.T) {
 	}
 }
 
-// TestOrphanPutsTheClaimsBack: claims of a lease that was brought along hang on a guard while the session lives, and on the lease again when
-// it is orphaned.
+// TestOrphanPutsTheClaimsBack: claims of a lease that was brought along hang on a guard while the
+// session lives, and on the lease again when it is orphaned.
 func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
@@ -147,7 +148,8 @@ func TestAClientMadeOfParts(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
 	inside := dial(t, c.Endpoints()...)
-	inside.KV, inside.Lease, inside.Watcher = namespace.NewKV(inside.KV, "space/"), namespace.NewLease(inside.Lease, "space/"), namespace.NewWatcher(inside.Watcher, "space/")
+	inside.KV, inside.Lease, inside.Watcher = namespace.NewKV(inside.KV, "space/"), namespace.NewLease(inside.Lease,
+		"space/"), namespace.NewWatcher(inside.Watcher, "space/")
 	s, other := begin(t, inside, concurrency.WithTTL(5)), begin(t, inside, concurrency.WithTTL(5))
 	m, w := concurrency.NewMutex(s, "parts"), concurrency.NewMutex(other, "parts")
 	ok(t, "Lock", m.Lock(soon(t)))
@@ -174,7 +176,8 @@ func TestAClientMadeOfParts(t *testing.T) {
 	}
 
 	cached := dial(t, c.Endpoints()...)
-	lkv, stop, err := leasing.NewKV(cached, "leasing/", concurrency.WithTTL(10)) // takes the original's options: ours are
+	// takes the original's options: ours are
+	lkv, stop, err := leasing.NewKV(cached, "leasing/", concurrency.WithTTL(10))
 	ok(t, "leasing", err)
 	defer stop()
 	cached.KV = lkv
@@ -297,8 +300,10 @@ func TestInOneLineWithTheOriginal(t *testing.T) {
 
 // TestTheOriginalsErrorsAndTypes: a program may compare with either.
 func TestTheOriginalsErrorsAndTypes(t *testing.T) {
-	for _, pair := range [][2]error{{concurrency.ErrLocked, orig.ErrLocked}, {concurrency.ErrLockReleased, orig.ErrLockReleased},
-		{concurrency.ErrSessionExpired, orig.ErrSessionExpired}, {concurrency.ErrElectionNoLeader, orig.ErrElectionNoLeader},
+	for _, pair := range [][2]error{{concurrency.ErrLocked, orig.ErrLocked}, {concurrency.ErrLockReleased,
+		orig.ErrLockReleased},
+		{concurrency.ErrSessionExpired, orig.ErrSessionExpired}, {concurrency.ErrElectionNoLeader,
+			orig.ErrElectionNoLeader},
 		{concurrency.ErrElectionNotLeader, orig.ErrElectionNotLeader}} {
 		if pair[0] != pair[1] {
 			t.Errorf("%v is not the original's", pair[0])

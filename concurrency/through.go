@@ -4,93 +4,84 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// through is the wire of a client put together from parts, through its own methods. Its promises are the same as long as the parts do
-// not answer from memory; a frozen member may cost more time, for the client's balancer knows nothing of it.
+// through is the wire of a client put together from parts, through its own methods. Its promises
+// are the same as long as the parts do not answer from memory; a frozen member may cost more
+// time, for the client's balancer knows nothing of it.
 type through struct {
-	bound
 	client *v3.Client
 	seen   atomic.Uint64 // raft term
+	ops    etcdwire.OpsLimit
 }
 
 func newThrough(client *v3.Client) *through { return &through{client: client} }
 
-// attemptLimit bounds one request.
-const attemptLimit = 2 * time.Second
-
-func (t *through) saw(h *pb.ResponseHeader) {
-	for term := h.GetRaftTerm(); ; {
-		known := t.seen.Load()
-		if term <= known || t.seen.CompareAndSwap(known, term) {
-			return
-		}
-	}
-}
-
-// open asks for a lease that there is not: any answer bears the raft term, and nothing is needed to be allowed to ask.
+// open asks for a lease that there is not: any answer bears the raft term, and nothing is needed
+// to be allowed to ask.
 func (t *through) open(ctx context.Context) error {
 	if t.seen.Load() != 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	ctx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
 	resp, err := t.client.Lease.TimeToLive(ctx, 1)
 	if err == nil {
-		t.saw(resp.ResponseHeader)
+		etcdwire.Newest(&t.seen, resp.ResponseHeader)
 	}
 	return err
 }
 
-func (t *through) term() uint64 { return t.seen.Load() }
+func (t *through) term() uint64              { return t.seen.Load() }
+func (t *through) limit() *etcdwire.OpsLimit { return &t.ops }
 
 func (t *through) get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.GetResponse, error) {
-	actx, cancel := context.WithTimeout(ctx, attemptLimit)
+	actx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
 	resp, err := t.client.KV.Get(actx, key, opts...)
 	if err != nil {
 		return nil, blamed(ctx, err)
 	}
-	t.saw(resp.Header)
+	etcdwire.Newest(&t.seen, resp.Header)
 	return resp, nil
 }
 
 func (t *through) txn(ctx context.Context, x txn) (*v3.TxnResponse, bool, error) {
-	actx, cancel := context.WithTimeout(ctx, attemptLimit)
+	actx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
 	resp, err := t.client.KV.Txn(actx).If(x.when...).Then(x.then...).Else(x.otherwise...).Commit()
 	if err != nil {
-		return nil, !etcdstore.Definite(err), blamed(ctx, err)
+		return nil, !etcdwire.Definite(err), blamed(ctx, err)
 	}
-	t.saw(resp.Header)
+	etcdwire.Newest(&t.seen, resp.Header)
 	return resp, false, nil // the client never repeats a Txn
 }
 
 func (t *through) grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse, error) {
-	actx, cancel := context.WithTimeout(ctx, attemptLimit)
+	actx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
 	resp, err := t.client.Lease.Grant(actx, seconds)
 	if err != nil {
 		return nil, blamed(ctx, err)
 	}
-	t.saw(resp.ResponseHeader)
+	etcdwire.Newest(&t.seen, resp.ResponseHeader)
 	return resp, nil
 }
 
 func (t *through) revoke(ctx context.Context, id v3.LeaseID) error {
-	actx, cancel := context.WithTimeout(ctx, attemptLimit)
+	actx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
 	_, err := t.client.Lease.Revoke(actx, id)
 	return blamed(ctx, err)
 }
 
-// errSilent says that a request had its time. It is no context error: the caller's context has not ended.
+// errSilent says that a request had its time. It is no context error: the caller's context has
+// not ended.
 var errSilent = errors.New("etcd: no answer in time")
 
 // blamed returns err, or errSilent where it is the end of our own limit.
@@ -120,7 +111,7 @@ func (t *through) watch(key, end string, puts bool, notify func()) (func(), func
 				}
 			}
 			stop()
-			sleep(ctx, again)
+			etcdwire.Sleep(ctx, etcdwire.Again)
 		}
 	}()
 	return cancel, func() bool { return false }
@@ -133,7 +124,8 @@ type asker through
 
 func (a *asker) close() {}
 
-func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdstore.Key) (p etcdstore.Proof, err error) {
+func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key,
+) (p etcdwire.Proof, err error) {
 	t := (*through)(a)
 	for _, id := range leases {
 		ka, err := t.client.Lease.KeepAliveOnce(ctx, id)
@@ -144,7 +136,7 @@ func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys
 		if err != nil {
 			return p, err
 		}
-		t.saw(ka.ResponseHeader)
+		etcdwire.Newest(&t.seen, ka.ResponseHeader)
 		p.TTL = append(p.TTL, ka.TTL)
 	}
 	if key == "" {
@@ -153,8 +145,9 @@ func (a *asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys
 	return p, t.prove(ctx, key, keys, &p)
 }
 
-// prove is etcdstore's, through a balancer: requests go out until one member has answered two.
-func (t *through) prove(ctx context.Context, key string, keys []etcdstore.Key, p *etcdstore.Proof) error {
+// prove is etcdwire.Wire.Prove through a balancer: requests go out until one member has answered
+// two.
+func (t *through) prove(ctx context.Context, key string, keys []etcdwire.Key, p *etcdwire.Proof) error {
 	if _, err := t.get(ctx, key, v3.WithCountOnly()); err != nil {
 		return err
 	}
@@ -174,27 +167,16 @@ func (t *through) prove(ctx context.Context, key string, keys []etcdstore.Key, p
 			continue
 		}
 		p.Term = max(first.Header.RaftTerm, resp.Header.RaftTerm)
-		p.Keys = looked(keys, resp)
+		p.Keys = etcdwire.States(keys, (*pb.TxnResponse)(resp))
 		return nil
 	}
 	return errors.New("etcd: no member answered twice")
 }
 
-// look asks how a key stands, and looked tells. A read would carry its value, or, where it asks for keys only, not tell the lease (etcd 3.7).
-func look(k etcdstore.Key) v3.Op {
-	when := []v3.Cmp{v3.Compare(v3.CreateRevision(k.Key), "=", k.Created), v3.Compare(v3.LeaseValue(k.Key), "=", k.Lease)}
+// look asks how a key stands, as etcdwire.States reads it. A read would carry its value, or,
+// where it asks for keys only, not tell the lease (etcd 3.7).
+func look(k etcdwire.Key) v3.Op {
+	when := []v3.Cmp{v3.Compare(v3.CreateRevision(k.Key), "=", k.Created), v3.Compare(v3.LeaseValue(k.Key), "=",
+		k.Lease)}
 	return v3.OpTxn(when, nil, []v3.Op{v3.OpGet(k.Key, v3.WithKeysOnly())})
-}
-
-func looked(keys []etcdstore.Key, resp *v3.TxnResponse) []etcdstore.State {
-	all := make([]etcdstore.State, len(keys))
-	for i, k := range keys {
-		r := (*v3.TxnResponse)(resp.Responses[i].GetResponseTxn())
-		if r.Succeeded {
-			all[i] = etcdstore.State{Stands: true, Tied: true}
-		} else if kv := one(r, 0); kv != nil {
-			all[i].Stands = kv.CreateRevision == k.Created
-		}
-	}
-	return all
 }

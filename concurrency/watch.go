@@ -3,26 +3,17 @@ package concurrency
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// settling is how old a claim must be before its key is watched: a lock held for a millisecond need not pay for it.
-const settling = 100 * time.Millisecond
-
-// again is how long to wait after a read that failed.
-const again = 500 * time.Millisecond
-
-// poll is how long to wait beside a watch before looking anyway. The spread keeps thousands of waiters apart.
-func poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
-
-// watch ends the session as soon as a claim of it is seen to be gone, which every renewal finds too.
+// watch ends the session as soon as a claim of it is seen to be gone, which every renewal finds
+// too.
 func (s *Session) watch() {
 	for {
 		pause := s.watchClaims()
@@ -30,7 +21,7 @@ func (s *Session) watch() {
 			s.end(lost, "a claim of it was deleted, or its lease revoked")
 			return
 		} else if err != nil {
-			pause = again
+			pause = etcdwire.Again
 		}
 		var due <-chan time.Time
 		timer := time.NewTimer(max(pause, time.Millisecond))
@@ -64,7 +55,8 @@ func (s *Session) suspect(key string) {
 	s.poke()
 }
 
-// watchClaims begins to watch claims that are old enough, and returns in how long the next one will be; 0: none.
+// watchClaims begins to watch claims that are old enough, and returns in how long the next one
+// will be; 0: none.
 func (s *Session) watchClaims() (next time.Duration) {
 	now := time.Now()
 	s.mu.Lock()
@@ -72,10 +64,10 @@ func (s *Session) watchClaims() (next time.Duration) {
 	for _, c := range s.standing() {
 		switch age := now.Sub(c.fresh); {
 		case c.unwatch != nil:
-		case age >= settling:
+		case age >= etcdwire.Settling:
 			old = append(old, c)
-		case next == 0 || settling-age < next:
-			next = settling - age
+		case next == 0 || etcdwire.Settling-age < next:
+			next = etcdwire.Settling - age
 		}
 	}
 	s.mu.Unlock()
@@ -132,46 +124,19 @@ func (s *Session) lookAt(keys []string) error {
 	if len(claims) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(s.over, 2*attemptLimit)
+	ctx, cancel := context.WithTimeout(s.over, 2*etcdwire.CallLimit)
 	defer cancel()
 	return s.read(ctx, claims, at)
 }
 
-// acquire takes a channel's only place, unless ctx ends first.
-func acquire(ctx context.Context, turn chan struct{}) error {
-	select {
-	case turn <- struct{}{}:
-		return nil
-	default:
-	}
-	select {
-	case turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
 // final reports whether asking again would get the same answer.
 func final(err error) bool {
-	return err != nil && (etcdstore.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err, rpctypes.ErrEmptyKey))
+	return err != nil && (etcdwire.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err,
+		rpctypes.ErrEmptyKey))
 }
 
 // missing reports whether err says that there is no such lease.
-func missing(err error) bool { return errors.Is(etcdstore.Final(err), driver.ErrGone) }
+func missing(err error) bool { return errors.Is(etcdwire.Final(err), driver.ErrGone) }
 
 // denied reports whether err says that the user may not do it.
 func denied(err error) bool { return errors.Is(err, rpctypes.ErrPermissionDenied) }
@@ -182,17 +147,6 @@ func blame(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	return err
-}
-
-// signal returns a channel that holds one signal, and what gives it without blocking.
-func signal() (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
-	return c, func() {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // waitFor waits for a signal, for over, which may be nil, for d, or for the end of ctx.

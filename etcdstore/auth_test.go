@@ -13,8 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// guarded starts servers with authentication, whose tokens live for two seconds. User "runner" may use the prefix
-// "primacy/", user "stranger" another one.
+// guarded starts servers with authentication, whose tokens live for two seconds. User "runner"
+// may use the prefix "primacy/", user "stranger" another one.
 func guarded(t *testing.T, n int, args ...string) *etcdtest.Cluster {
 	t.Helper()
 	cluster := etcdtest.StartCluster(t, n, etcdtest.Options{Args: append([]string{"--auth-token-ttl", "2"}, args...)})
@@ -47,7 +47,8 @@ func TestAuthentication(t *testing.T) {
 	}
 	refused := func(what string, err error, text string) {
 		t.Helper()
-		if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(),
+			"\n") {
 			t.Errorf("%s = %v, want one line with ErrRefused and %q", what, err, text)
 		}
 	}
@@ -70,7 +71,8 @@ func TestAuthentication(t *testing.T) {
 	outlivesTokens(t, s)
 }
 
-// outlivesTokens waits in line, with all watches standing, for much longer than an auth token lives.
+// outlivesTokens waits in line, with all watches standing, for much longer than an auth token
+// lives.
 func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	t.Helper()
 	first, second := grant(t, s, "a", 10*time.Second), grant(t, s, "b", time.Minute)
@@ -146,12 +148,15 @@ func TestTLS(t *testing.T) {
 			c.Username, c.Password = user, user
 			begun := time.Now()
 			_, err := etcdstore.Open(soon(t), c)
-			for range 2 { // an attempt that was silent might have come through: the first read of the system's certificates takes seconds on a busy machine
+			// an attempt that was silent might have come through: the first read of the system's
+			// certificates takes seconds on a busy machine
+			for range 2 {
 				if err != nil && !errors.Is(err, driver.ErrRefused) {
 					_, err = etcdstore.Open(soon(t), c)
 				}
 			}
-			if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), what) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("Open (user %q) = %v, want one line with ErrRefused and %q", user, err, what)
 			} else if host := strings.TrimPrefix(c.Endpoints[0], "https://"); !strings.Contains(err.Error(), host) {
 				t.Errorf("Open = %v, want %s in it", err, host)

@@ -70,7 +70,8 @@ func received(b *testing.B, endpoint string) (messages, events float64) {
 		v, err := strconv.ParseFloat(strings.TrimSpace(line[i+1:]), 64)
 		switch {
 		case err != nil:
-		case strings.HasPrefix(line, "grpc_server_msg_received_total") && strings.Contains(line, `grpc_service="etcdserverpb.`):
+		case strings.HasPrefix(line, "grpc_server_msg_received_total") && strings.Contains(line,
+			`grpc_service="etcdserverpb.`):
 			messages += v
 		case strings.HasPrefix(line, "etcd_debugging_mvcc_events_total"):
 			events = v
@@ -79,7 +80,8 @@ func received(b *testing.B, endpoint string) (messages, events float64) {
 	return messages, events
 }
 
-// BenchmarkHandOver is one lock handed on among so many clients, each with a connection of its own: its requests and watch events a hand-over too.
+// BenchmarkHandOver is one lock handed on among so many clients, each with a connection of its
+// own: its requests and watch events a hand-over too.
 func BenchmarkHandOver(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	for _, side := range []struct {
@@ -128,7 +130,8 @@ func BenchmarkHandOver(b *testing.B) {
 	}
 }
 
-// BenchmarkResign is the time from a release to the return of the next one's wait, who has stood for a while.
+// BenchmarkResign is the time from a release to the return of the next one's wait, who has stood
+// for a while.
 func BenchmarkResign(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	for _, side := range []struct {

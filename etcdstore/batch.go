@@ -5,153 +5,168 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Claims and releases of one lease travel together.
+// Claims and releases of one lease go to etcd in batches.
 //
-// An operation goes at once, alone, and in its caller's own goroutine, while few others are under way, all of them alone: who is alone never
-// waits for company. Otherwise it waits until one of those returns; then all that wait go in one Txn, each as a Txn within it, with its own
-// compares: so one whose compare fails leaves the others alone. Of what etcd answers with an error it has done all or nothing, though one of
-// them may be to blame; then they go again in halves, down to the one that is. Each is safe to repeat, and where it may have been done (see
-// definite) it is in doubt: a claim that then finds its key knows it for its own.
+// An operation goes at once, alone, and in its caller's own goroutine, while few others are under
+// way, all of them alone: who is alone never waits for company. Otherwise it waits until one of
+// those returns; then all that wait go in one Txn, each as a Txn within it, with its own
+// compares: so one whose compare fails leaves the others alone. Of what etcd answers with an
+// error it has done all or nothing, though one of them may be to blame; then they go again in
+// halves, down to the one that is. Each is safe to repeat, and where it may have been done (see
+// etcdwire.Definite) it is in doubt: a claim that then finds its key knows it for its own.
 //
-// etcd decides all compares before it writes anything, and gives all keys of a Txn one revision. So no two operations on one name go
-// together: two claims would stand in the line under one token.
+// etcd decides all compares before it writes anything, and gives all keys of a Txn one revision.
+// So no two operations on one name go together: two claims would stand in the line under one
+// token.
 
-// How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and unlock on names of their own cost 277 µs of
-// both processors' time by themselves, 127 µs where 64 goroutines shared two Txns that were always under way, and 100 µs in one: so short
-// queues get one. With 1,024 goroutines the cost is the same for one and eight, about 80 µs, and locks per second grew from one to four
-// (1.7, 2.2 and 2.5 times those of etcd's own Mutex for one, two and four): so full ones get more.
+// How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and
+// unlock on names of their own cost 277 µs of both processors' time by themselves, 127 µs where
+// 64 goroutines shared two Txns that were always under way, and 100 µs in one: so short queues
+// get one. With 1,024 goroutines the cost is the same for one and eight, about 80 µs, and locks
+// per second grew from one to four (1.7, 2.2 and 2.5 times those of etcd's own Mutex for one, two
+// and four): so full ones get more.
 const (
-	// alone is how many operations may be under way by themselves.
-	alone = 4
-	// lanes is how many Txns of several may be; more than one only while enough wait to fill another.
-	lanes = 4
-	// opsAllowed is etcd's --max-txn-ops, as it is by default: for the operations of the outer Txn and of any one within it. More at once has
-	// brought nothing.
-	opsAllowed = 128
-	// bytesTogether bounds what goes together. etcd takes requests of 1.5 MiB by default; one operation that is larger than this goes alone.
+	// maxAlone is how many operations may be under way by themselves.
+	maxAlone = 4
+	// maxBatches is how many Txns of several may be; more than one only while enough wait to fill
+	// another.
+	maxBatches = 4
+	// bytesTogether bounds what goes together. etcd takes requests of 1.5 MiB by default; one
+	// operation that is larger than this goes alone.
 	bytesTogether = 256 << 10
 )
 
-// pool is where operations of a lease wait for each other. As long as any waits, some lane is in use or some operation under way alone, and
-// whoever returns takes those along that wait.
-type pool struct {
-	mu     sync.Mutex
-	single int // operations under way alone
-	used   int // lanes in use
-	queue  []*parcel
-	bytes  int       // of what waits
-	moved  time.Time // when something was sent or returned last
-	most   int       // operations that the server is known not to refuse, where that are fewer than usual; 0: not known
+// batcher is where operations of a lease wait for each other. As long as any waits, some batch or
+// some single operation is under way, and whoever returns takes those along that wait.
+type batcher struct {
+	w *etcdwire.Wire
+	j *journal
+
+	mu      sync.Mutex // guards what follows; nothing is called while it is held
+	alone   int        // operations under way by themselves
+	batches int        // batches under way
+	queue   []*op
+	bytes   int       // of what waits
+	moved   time.Time // when something was sent or returned last
 }
 
-// parcel is one operation that waits, or travels with others.
-type parcel struct {
-	name string
-	req  *pb.TxnRequest  // with the record that it leaves
-	bare *pb.TxnRequest  // without
-	note *note           // nil: it leaves none
-	ctx  context.Context // its caller's
-	trip *trip           // what it travels with; nil: it waits
-	left bool            // its caller has given up
-	size int             // about how many bytes it has
-	done chan struct{}   // closed when what follows is known
+// op is one operation that waits, or goes with others.
+type op struct {
+	name   string
+	req    *pb.TxnRequest  // with the record that it leaves
+	bare   *pb.TxnRequest  // without
+	record *releaseRecord  // nil: it leaves none
+	ctx    context.Context // its caller's
+	batch  *batch          // what it goes with; nil: it waits
+	left   bool            // its caller has given up
+	size   int             // about how many bytes it has
+	done   chan struct{}   // closed when what follows is known
 
 	resp  *pb.TxnResponse
 	doubt bool
-	out   outcome
+	out   etcdwire.Outcome
 }
 
-// trip is one or more Txns, one after another, for parcels that left together.
-type trip struct {
+// batch is one or more Txns, one after another, for ops that began together.
+type batch struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	parcels []*parcel
+	ops     []*op
 	waiting int // callers that have not given up
 }
 
-// together is Store.txn for an operation on one name, which may go in one Txn with those on other names. The revision of its answer is
-// that of the whole Txn. Where ctx ends while the operation waits, it is not sent, and there is no doubt. N is the record that it leaves, if any.
-func (l *lease) together(ctx context.Context, what, name string, req *pb.TxnRequest, n *note) (*pb.TxnResponse, bool, error) {
-	p := &l.pool
+// send runs an operation on one name, which may go in one Txn with those on other names. The
+// revision of its answer is that of the whole Txn. Where ctx ends while the operation waits, it
+// is not sent, and there is no doubt. Record is what it leaves in a journal, if anything.
+func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *releaseRecord,
+) (*pb.TxnResponse, bool, error) {
 	p.mu.Lock()
-	if p.used == 0 && p.single < alone && len(p.queue) == 0 {
-		p.single, p.moved = p.single+1, time.Now()
+	if p.batches == 0 && p.alone < maxAlone && len(p.queue) == 0 {
+		p.alone, p.moved = p.alone+1, time.Now()
 		p.mu.Unlock()
-		defer l.landed()
-		resp, out := l.s.shipNoted(ctx, req, n)
-		if out.err != nil {
-			return nil, out.doubt, l.s.told(ctx, verb(what, name), out)
+		defer p.done()
+		resp, out := p.j.sendWithRecord(ctx, req, record)
+		if out.Err != nil {
+			return nil, out.Doubt, p.w.Explain(ctx, verb(what, name), out)
 		}
-		return resp, out.doubt, nil
+		return resp, out.Doubt, nil
 	}
-	o := &parcel{name: name, req: n.with(req), bare: req, note: n, ctx: ctx, done: make(chan struct{})}
+	o := &op{name: name, req: record.with(req), bare: req, record: record, ctx: ctx, done: make(chan struct{})}
 	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
-	// What is under way may lie with a member that is silent, and the next request go to another one.
-	stuck := time.Since(p.moved) > patience
-	if p.bytes += o.size; p.used < lanes && (stuck || p.full()) {
-		l.useLane()
+	// What is under way may lie with a member that is silent, and the next request go to another
+	// one.
+	stuck := time.Since(p.moved) > etcdwire.Patience
+	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
+		p.startLocked()
 	}
 	p.mu.Unlock()
-	closed := l.s.ctx.Done()
+	closed := p.w.Context().Done()
 	for {
 		select {
 		case <-o.done:
-			return o.answer(l.s, what)
+			return o.answer(p.w, what)
 		case <-ctx.Done():
-			return nil, p.leave(o), fmt.Errorf("etcd: %s: %w", verb(what, name), ctx.Err())
+			return nil, p.giveUp(o), fmt.Errorf("etcd: %s: %w", verb(what, name), ctx.Err())
 		case <-closed:
 			if closed = nil; p.withdraw(o) {
-				return nil, false, fmt.Errorf("etcd: %s: %w", verb(what, name), errClosed)
+				return nil, false, fmt.Errorf("etcd: %s: %w", verb(what, name), etcdwire.ErrClosed)
 			}
 		}
 	}
 }
 
-// answer is what became of the parcel, for its caller.
-func (o *parcel) answer(s *Store, what string) (*pb.TxnResponse, bool, error) {
-	if o.out.err == nil {
+// answer is what became of the operation, for its caller.
+func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error) {
+	if o.out.Err == nil {
 		return o.resp, o.doubt, nil
 	}
-	if errors.Is(o.trip.ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(o.batch.ctx.Err(), context.DeadlineExceeded) {
 		<-o.ctx.Done() // it ends no later, and the error must say so
 	}
-	return nil, o.doubt, s.told(o.ctx, verb(what, o.name), o.out)
+	return nil, o.doubt, w.Explain(o.ctx, verb(what, o.name), o.out)
 }
 
-// leave has the parcel go without its caller. It reports whether it has been sent.
-func (p *pool) leave(o *parcel) (sent bool) {
+// giveUp notes that the operation's caller waits no more. It reports whether the operation has
+// been sent.
+func (p *batcher) giveUp(o *op) (sent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.take(o) {
+	if p.dequeueLocked(o) {
 		return false
 	}
 	o.left = true
-	if o.trip.waiting--; o.trip.waiting == 0 {
-		// One whose time is over ends by itself, and is told so: cancelled, it would leave a silent member unblamed.
-		if end, ok := o.trip.ctx.Deadline(); !ok || time.Now().Before(end) {
-			o.trip.cancel()
+	if o.batch.waiting--; o.batch.waiting == 0 {
+		// One whose time is over ends by itself, and is told so: cancelled, it would leave a
+		// silent member unblamed.
+		if end, ok := o.batch.ctx.Deadline(); !ok || time.Now().Before(end) {
+			o.batch.cancel()
 		}
 	}
 	return true
 }
 
-// withdraw takes a parcel that waits out of the queue. It reports false for one that was sent.
-func (p *pool) withdraw(o *parcel) bool {
+// withdraw takes an operation that waits out of the queue. It reports false for one that was sent.
+func (p *batcher) withdraw(o *op) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.take(o)
+	return p.dequeueLocked(o)
 }
 
-// take is withdraw under the lock.
-func (p *pool) take(o *parcel) bool {
-	if o.trip != nil {
+func (p *batcher) dequeueLocked(o *op) bool {
+	if o.batch != nil {
 		return false
 	}
 	for i, q := range p.queue {
@@ -163,67 +178,68 @@ func (p *pool) take(o *parcel) bool {
 	return true
 }
 
-// landed ends an operation that was under way alone. Those who have waited meanwhile go on.
-func (l *lease) landed() {
-	p := &l.pool
+// done ends an operation that was under way alone. Those who have waited meanwhile go on.
+func (p *batcher) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moved = time.Now()
-	if p.single--; len(p.queue) > 0 && p.used == 0 {
-		l.useLane()
+	if p.alone--; len(p.queue) > 0 && p.batches == 0 {
+		p.startLocked()
 	}
 }
 
-// useLane begins to carry those who wait. The caller holds the pool's lock.
-func (l *lease) useLane() {
-	l.pool.used++
+// startLocked begins to send those who wait, batch after batch.
+func (p *batcher) startLocked() {
+	p.batches++
 	go func() {
-		for t := l.board(true); t != nil; t = l.board(false) {
-			l.carry(t, t.parcels, len(t.parcels))
+		for t := p.fill(true); t != nil; t = p.fill(false) {
+			p.sendOps(t, t.ops, len(t.ops))
 			t.cancel()
-			l.pool.gather()
+			p.gather()
 		}
 	}()
 }
 
-// full reports whether enough wait for a whole Txn. The caller holds the lock.
-func (p *pool) full() bool { return len(p.queue) >= p.allowed()-2 || p.bytes >= bytesTogether }
+// fullLocked reports whether enough wait for a whole Txn.
+func (p *batcher) fullLocked() bool {
+	return len(p.queue) >= p.w.Limit.Ops()-2 || p.bytes >= bytesTogether
+}
 
-// gather lets those go on who have just had their answers: many come back at once, and whoever is first would go alone, at the price of a
-// whole request.
-func (p *pool) gather() {
+// gather lets those go on who have just had their answers: many come back at once, and whoever is
+// first would go alone, at the price of a whole request.
+func (p *batcher) gather() {
 	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
 		runtime.Gosched()
 		p.mu.Lock()
-		now, full = len(p.queue), p.full()
+		now, full = len(p.queue), p.fullLocked()
 		p.mu.Unlock()
 	}
 }
 
-// board takes as many of those who wait as may go together. It gives the lane back where there are none or, unless the lane is new, where they
-// are so few that they better go with those of another.
-func (l *lease) board(anew bool) *trip {
-	p := &l.pool
+// fill takes as many of those who wait as may go together. It returns nil, and ends the batches
+// of its goroutine, where none wait or, unless the goroutine is new, so few that they better go
+// with those of another.
+func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moved = time.Now()
-	if len(p.queue) == 0 || !anew && p.used > 1 && !p.full() {
-		p.used--
+	if len(p.queue) == 0 || !anew && p.batches > 1 && !p.fullLocked() {
+		p.batches--
 		return nil
 	}
-	t := &trip{}
+	t := &batch{}
 	names, records := make(map[string]struct{}, len(p.queue)), map[string]struct{}{}
-	var rest []*parcel
-	wide, bytes := 0, 0
+	var rest []*op
+	widest, bytes := 0, 0
 	for i, o := range p.queue {
 		_, twice := names[o.name]
-		if o.note != nil {
-			_, same := records[o.note.key] // etcd takes no Txn that puts a key twice
+		if o.record != nil {
+			_, same := records[o.record.key] // etcd takes no Txn that puts a key twice
 			twice = twice || same
 		}
-		w, b := max(wide, width(o.req)), bytes+o.size
-		if len(t.parcels) > 0 && (len(t.parcels)+1+w > p.allowed() || b > bytesTogether) {
+		w, b := max(widest, width(o.req)), bytes+o.size
+		if len(t.ops) > 0 && (len(t.ops)+1+w > p.w.Limit.Ops() || b > bytesTogether) {
 			rest = append(rest, p.queue[i:]...)
 			break
 		}
@@ -231,24 +247,24 @@ func (l *lease) board(anew bool) *trip {
 			rest = append(rest, o)
 			continue
 		}
-		names[o.name], wide, bytes = struct{}{}, w, b
-		if o.note != nil {
-			records[o.note.key] = struct{}{}
+		names[o.name], widest, bytes = struct{}{}, w, b
+		if o.record != nil {
+			records[o.record.key] = struct{}{}
 		}
-		o.trip = t
-		t.parcels = append(t.parcels, o)
+		o.batch = t
+		t.ops = append(t.ops, o)
 	}
 	p.queue, p.bytes = rest, p.bytes-bytes
-	t.waiting = len(t.parcels)
-	t.ctx, t.cancel = t.limit(l.s.ctx)
+	t.waiting = len(t.ops)
+	t.ctx, t.cancel = t.limit(p.w.Context())
 	return t
 }
 
-// limit returns the trip's context, which ends when the last of the callers' does. A deadline is told as such: a member that has said
-// nothing until then is left.
-func (t *trip) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+// limit returns the batch's context, which ends when the last of the callers' does. A deadline is
+// told as such: a member that has said nothing until then is left.
+func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	var last time.Time
-	for _, o := range t.parcels {
+	for _, o := range t.ops {
 		d, ok := o.ctx.Deadline()
 		if !ok {
 			return context.WithCancel(ctx)
@@ -260,12 +276,139 @@ func (t *trip) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithDeadline(ctx, last)
 }
 
-// allowed returns how many operations a Txn may have, with those of the widest within it.
-func (p *pool) allowed() int {
-	if p.most > 0 {
-		return p.most
+// sendOps sends operations of a batch, at most so many at once, and has their callers know the
+// answers.
+func (p *batcher) sendOps(t *batch, all []*op, most int) {
+	for len(all) > 0 {
+		n := p.fit(all, most)
+		some := p.present(all[:n])
+		all = all[n:]
+		if len(some) == 0 {
+			continue
+		}
+		resp, out := p.sendTogether(t.ctx, some)
+		if out.Err == nil {
+			if out.Err = unpack(resp, some); out.Err != nil {
+				out.Doubt = true
+			}
+		}
+		for _, o := range some {
+			o.doubt = o.doubt || out.Doubt
+		}
+		if out.Err != nil && len(some) > 1 && (ofOne(out.Err) || blamesRecord(out.Err) && anyRecord(some)) {
+			if etcdwire.NoSpace(out.Err) && dropRecords(some) {
+				p.j.turnOff()
+				p.sendOps(t, some, len(some)) // what leaves no record only deletes
+				continue
+			}
+			if etcdwire.TooMany(out.Err) {
+				p.w.Limit.Refused(len(some))
+			}
+			p.sendOps(t, some, (len(some)+1)/2)
+			continue
+		}
+		for _, o := range some {
+			o.out = out
+			close(o.done)
+		}
 	}
-	return opsAllowed
+}
+
+// sendTogether sends operations in one Txn.
+func (p *batcher) sendTogether(ctx context.Context, some []*op) (*pb.TxnResponse, etcdwire.Outcome) {
+	if len(some) == 1 {
+		return p.j.sendWithRecord(ctx, some[0].bare, some[0].record)
+	}
+	if p.j.isOff() {
+		dropRecords(some)
+	}
+	return p.w.Send(ctx, pack(some))
+}
+
+// anyRecord reports whether any of the operations leaves a record.
+func anyRecord(some []*op) bool {
+	return slices.ContainsFunc(some, func(o *op) bool { return o.record != nil })
+}
+
+// fit returns how many of the first ops the server takes at once.
+func (p *batcher) fit(all []*op, most int) int {
+	widest := 0
+	for n, o := range all {
+		widest = max(widest, width(o.req))
+		if n > 0 && (n == most || n+1+widest > p.w.Limit.Ops()) {
+			return n
+		}
+	}
+	return len(all)
+}
+
+// present returns those operations whose callers have not given up.
+func (p *batcher) present(all []*op) []*op {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var some []*op
+	for _, o := range all {
+		if !o.left {
+			some = append(some, o)
+		}
+	}
+	return some
+}
+
+// pack returns one request for all operations.
+func pack(some []*op) *pb.TxnRequest {
+	if len(some) == 1 {
+		return some[0].req
+	}
+	req := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
+	for i, o := range some {
+		req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: o.req}}
+	}
+	return req
+}
+
+// unpack gives each operation its answer. Those within a Txn's have no revision of their own in
+// their header.
+func unpack(resp *pb.TxnResponse, some []*op) error {
+	if len(some) == 1 {
+		some[0].resp = resp
+		return nil
+	}
+	if len(resp.Responses) != len(some) {
+		return fmt.Errorf("%d answers to %d operations", len(resp.Responses), len(some))
+	}
+	for i, o := range some {
+		if o.resp = resp.Responses[i].GetResponseTxn(); o.resp == nil {
+			return fmt.Errorf("no answer to operation %d of %d", i, len(some))
+		}
+		o.resp.Header = resp.Header
+	}
+	return nil
+}
+
+// dropRecords takes the records off operations. It reports false where there were none.
+func dropRecords(some []*op) (had bool) {
+	for _, o := range some {
+		if o.record != nil {
+			o.record, o.req, had = nil, o.bare, true
+		}
+	}
+	return had
+}
+
+// ofOne reports whether one of several operations may be to blame for an error that all of them
+// have had: its key may be forbidden, its value too large, its lease gone; and where etcd is full
+// it takes no put, but it does take what only deletes.
+func ofOne(err error) bool {
+	known := rpctypes.Error(err)
+	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound,
+		rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps} {
+		if errors.Is(known, e) {
+			return true
+		}
+	}
+	c := status.Code(err)
+	return c == codes.PermissionDenied || c == codes.ResourceExhausted && etcdwire.Final(err) != nil
 }
 
 // width returns how many operations etcd counts for a Txn.

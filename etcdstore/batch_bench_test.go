@@ -63,7 +63,8 @@ func etcdSession(b *testing.B, c *clientv3.Client) *concurrency.Session {
 
 var workers = []int{1, 64, 1024}
 
-// BenchmarkLockUnlock is a lock taken and given back by so many goroutines, each with a name of its own.
+// BenchmarkLockUnlock is a lock taken and given back by so many goroutines, each with a name of
+// its own.
 func BenchmarkLockUnlock(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	for _, side := range []struct {
@@ -83,7 +84,8 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// crowd runs n goroutines that lock and unlock as long as more says so, and returns how often they did.
+// crowd runs n goroutines that lock and unlock as long as more says so, and returns how often
+// they did.
 func crowd(b *testing.B, n int, more func(i int) bool, do locker) int64 {
 	b.Helper()
 	var all sync.WaitGroup
@@ -103,8 +105,8 @@ func crowd(b *testing.B, n int, more func(i int) bool, do locker) int64 {
 	return done.Load()
 }
 
-// BenchmarkAgainstMutex runs ours and etcd's own Mutex in slices that alternate, and tells the ratio: -benchtime=7x is seven pairs. The time
-// of an operation has no meaning here.
+// BenchmarkAgainstMutex runs ours and etcd's own Mutex in slices that alternate, and tells the
+// ratio: -benchtime=7x is seven pairs. The time of an operation has no meaning here.
 func BenchmarkAgainstMutex(b *testing.B) {
 	const slice = 700 * time.Millisecond
 	for _, members := range []int{1, 3} {
@@ -138,8 +140,9 @@ func median(all []float64) float64 {
 	return all[len(all)/2]
 }
 
-// BenchmarkWin is one process that comes to hold 10,000 names nobody else wants, with so many goroutines; 0: in one call. It alternates with
-// etcd's own Election, and tells the ratio of the times.
+// BenchmarkWin is one process that comes to hold 10,000 names nobody else wants, with so many
+// goroutines; 0: in one call. It alternates with etcd's own Election, and tells the ratio of the
+// times.
 func BenchmarkWin(b *testing.B) {
 	const names = 10_000
 	endpoints := etcdtest.StartCluster(b, 1, etcdtest.Options{}).Endpoints()

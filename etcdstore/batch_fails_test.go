@@ -15,11 +15,14 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedBatchWithABadOne: etcd refuses what goes together because of one. Only that one may fail.
+// TestSimulatedBatchWithABadOne: etcd refuses what goes together because of one. Only that one
+// may fail.
 func TestSimulatedBatchWithABadOne(t *testing.T) {
-	for _, bad := range []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCRequestTooLarge, rpctypes.ErrGRPCNoSpace} {
+	for _, bad := range []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCRequestTooLarge,
+		rpctypes.ErrGRPCNoSpace} {
 		t.Run(bad.Error(), func(t *testing.T) {
 			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 				s, g := gatedAt(t, c, 0, 0)
@@ -35,7 +38,8 @@ func TestSimulatedBatchWithABadOne(t *testing.T) {
 				open()
 				mustStand(t, all)
 				f := <-guilty
-				if f.err == nil || errors.Is(f.err, driver.ErrRefused) != (bad != rpctypes.ErrGRPCNoSpace) || !strings.Contains(f.err.Error(), `"bad"`) {
+				if f.err == nil || errors.Is(f.err, driver.ErrRefused) != (bad != rpctypes.ErrGRPCNoSpace) ||
+					!strings.Contains(f.err.Error(), `"bad"`) {
 					t.Errorf("seed 1: Claim = %v, want the error of %v by its name", f.err, bad)
 				}
 			})
@@ -43,8 +47,9 @@ func TestSimulatedBatchWithABadOne(t *testing.T) {
 	}
 }
 
-// TestSimulatedBatchUnderADeadLease: the session has ended when claims and releases arrive together. The claims are told so, and the releases go
-// through. Again where etcd knows the session's record and not its lease: it refuses all that goes together.
+// TestSimulatedBatchUnderADeadLease: the session has ended when claims and releases arrive
+// together. The claims are told so, and the releases go through. Again where etcd knows the
+// session's record and not its lease: it refuses all that goes together.
 func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 	for _, record := range []bool{false, true} {
 		t.Run(fmt.Sprint(record), func(t *testing.T) {
@@ -65,7 +70,7 @@ func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 				}
 				synctest.Wait()
 				if !record {
-					if err := c.Revoke(ending(t, 5*time.Second), l.anchored().id); err != nil {
+					if err := c.Revoke(ending(t, 5*time.Second), l.ref().id); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -89,7 +94,8 @@ func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 	}
 }
 
-// TestSimulatedBatchUnderASmallLimit: a server that takes few operations in one Txn. Nothing is lost, and the limit is learnt.
+// TestSimulatedBatchUnderASmallLimit: a server that takes few operations in one Txn. Nothing is
+// lost, and the limit is learnt.
 func TestSimulatedBatchUnderASmallLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := etcdsim.Start(etcdsim.Options{Seed: 1, TxnOps: 16})
@@ -128,15 +134,15 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 			}
 		})
 		var jammed []<-chan told
-		for i := range alone {
+		for i := range maxAlone {
 			jammed = append(jammed, claiming(context.Background(), l, fmt.Sprintf("jam%d", i)))
 		}
 		x := claiming(context.Background(), l, "x")
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if f := <-x; !errors.Is(f.err, errClosed) {
-			t.Errorf("seed 1: Claim = %v, want %v", f.err, errClosed)
+		if f := <-x; !errors.Is(f.err, etcdwire.ErrClosed) {
+			t.Errorf("seed 1: Claim = %v, want %v", f.err, etcdwire.ErrClosed)
 		}
 		close(gate)
 		for _, f := range jammed {
@@ -147,7 +153,8 @@ func TestSimulatedBatchAfterClose(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchBehindSilence: all that is under way is not answered. Who comes a while later does not wait for it, and takes those along who do.
+// TestSimulatedBatchBehindSilence: all that is under way is not answered. Who comes a while later
+// does not wait for it, and takes those along who do.
 func TestSimulatedBatchBehindSilence(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -155,18 +162,19 @@ func TestSimulatedBatchBehindSilence(t *testing.T) {
 		open := jam(t, l, g, nil)
 		defer open()
 		x := claiming(ending(t, 20*time.Second), l, "x")
-		time.Sleep(2 * patience)
+		time.Sleep(2 * etcdwire.Patience)
 		begun := time.Now()
 		y := claiming(ending(t, 20*time.Second), l, "y")
 		mustStand(t, []<-chan told{x, y})
-		if took := time.Since(begun); took > patience {
+		if took := time.Since(begun); took > etcdwire.Patience {
 			t.Errorf("seed 1: they took %v behind requests that nobody answers", took)
 		}
 	})
 }
 
-// TestSimulatedBatchLeavesASilentMember: claims that travel in a batch have deadlines shorter than the limit of one attempt. The member that is silent
-// until then is left, as it is where a claim goes alone.
+// TestSimulatedBatchLeavesASilentMember: claims that travel in a batch have deadlines shorter
+// than the limit of one attempt. The member that is silent until then is left, as it is where a
+// claim goes alone.
 func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -176,9 +184,9 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 			at := another(c)
 			s, _ := gatedAt(t, c, 0, at)
 			l := granted(t, s, "a", time.Minute)
-			l.pool.mu.Lock()
-			l.pool.single = alone // all go by lanes
-			l.pool.mu.Unlock()
+			l.batch.mu.Lock()
+			l.batch.alone = maxAlone // all go by lanes
+			l.batch.mu.Unlock()
 			c.Freeze(at)
 			failed := 0
 			for ; failed < 5; failed++ {
@@ -186,7 +194,7 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 				if got.err == nil {
 					break
 				}
-				time.Sleep(2 * patience) // of those alone none lands here, and no lane is used before
+				time.Sleep(2 * etcdwire.Patience) // of those alone none lands here, and no lane is used before
 			}
 			if failed != 1 {
 				t.Errorf("seed %d: %d claims failed at the silent member, want one", seed, failed)
@@ -195,19 +203,22 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 	}
 }
 
-// TestSimulatedBatchWithAnAnswerOfAnotherKind: a server, or what stands before it, answers a batch with something else. It may have been done, so
-// each claim of it is in doubt, and its release takes it away.
+// TestSimulatedBatchWithAnAnswerOfAnotherKind: a server, or what stands before it, answers a
+// batch with something else. It may have been done, so each claim of it is in doubt, and its
+// release takes it away.
 func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		g := &gate{}
-		garble := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		garble := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
+			opts ...grpc.CallOption) error {
 			err := do(ctx, method, req, reply, cc, opts...)
 			if r, ok := reply.(*pb.TxnResponse); ok && nested(req) > 1 {
 				r.Responses = r.Responses[:1]
 			}
 			return err
 		}
-		s, err := New(ending(t, 20*time.Second), simClient(t, c, 0, c.Endpoints(), grpc.WithChainUnaryInterceptor(g.intercept, garble)), Options{})
+		s, err := New(ending(t, 20*time.Second), simClient(t, c, 0, c.Endpoints(),
+			grpc.WithChainUnaryInterceptor(g.intercept, garble)), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,15 +229,15 @@ func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
 		open()
 		for i, f := range all {
 			if got := <-f; got.err == nil || final(got.err) {
-				t.Errorf("seed 1: Claim = %v, want an unknown outcome", got.err)
+				t.Errorf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", got.err)
 			}
 			name := fmt.Sprint("x", i)
 			if len(c.Keys("primacy/"+name+"/")) != 1 {
 				t.Fatal("seed 1: the claim did not enter")
 			}
-			l.mu.Lock()
-			id, doubt := l.slots[spot{name, ""}].id, l.slots[spot{name, ""}].doubt
-			l.mu.Unlock()
+			l.seats.mu.Lock()
+			id, doubt := l.seats.by[seatID{name, ""}].id, l.seats.by[seatID{name, ""}].doubt
+			l.seats.mu.Unlock()
 			if !doubt {
 				t.Error("seed 1: no doubt")
 			}

@@ -12,8 +12,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// TestBatchesFitTheServer: real etcd with small limits. Hundreds of claims of one call enter all the same, each under its own key's revision, and one that
-// is too large is refused without harm to those that travelled with it.
+// TestBatchesFitTheServer: real etcd with small limits. Hundreds of claims of one call enter all
+// the same, each under its own key's revision, and one that is too large is refused without harm
+// to those that travelled with it.
 func TestBatchesFitTheServer(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--max-txn-ops=16", "--max-request-bytes=4096"}})
@@ -28,7 +29,8 @@ func TestBatchesFitTheServer(t *testing.T) {
 		t.Fatalf("Claim = %d places, %v", len(places), err)
 	}
 	for i, p := range places {
-		if ln := line(t, s, p.Name); !p.Held || p.Name != claims[i].Name || ln.Holder == nil || ln.Holder.Token != p.Token || len(ln.Holder.Value) != 600 {
+		if ln := line(t, s, p.Name); !p.Held || p.Name != claims[i].Name || ln.Holder == nil ||
+			ln.Holder.Token != p.Token || len(ln.Holder.Value) != 600 {
 			t.Fatalf("place %d = %+v, the line is %+v", i, p, ln)
 		}
 	}
@@ -43,7 +45,8 @@ func TestBatchesFitTheServer(t *testing.T) {
 	for _, c := range claims {
 		go func() {
 			p, err := l.Claim(soon(t), c)
-			if large := len(c.Value) > 4096; large != errors.Is(err, driver.ErrRefused) || !large && (err != nil || !p[0].Held) {
+			if large := len(c.Value) > 4096; large != errors.Is(err, driver.ErrRefused) || !large && (err != nil ||
+				!p[0].Held) {
 				err = fmt.Errorf("Claim of %q = %+v, %v", c.Name, p, err)
 			} else {
 				err = nil

@@ -16,11 +16,13 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// jam has as many claims under way as go by themselves, which the gate holds back: so all that follows waits, and then goes together. What
-// follows is left to instead, if that is not nil.
-func jam(t *testing.T, l *lease, g *gate, instead func(ctx context.Context, req any, do func(context.Context) error) error) (open func()) {
+// jam has as many claims under way as go by themselves, which the gate holds back: so all that
+// follows waits, and then goes together. What follows is left to instead, if that is not nil.
+func jam(t *testing.T, l *lease, g *gate, instead func(ctx context.Context, req any,
+	do func(context.Context) error) error,
+) (open func()) {
 	t.Helper()
-	gate, names := make(chan struct{}), make([]string, alone)
+	gate, names := make(chan struct{}), make([]string, maxAlone)
 	for i := range names {
 		names[i] = fmt.Sprintf("jam%d", jams.Add(1))
 	}
@@ -102,8 +104,9 @@ func nested(req any) (n int) {
 	return n
 }
 
-// TestSimulatedBatch: what waits while others are under way goes together, in as few requests as the server's limit allows; a lone claim goes
-// by itself. Each claim has the key's create revision as its token, and a release takes it away.
+// TestSimulatedBatch: what waits while others are under way goes together, in as few requests as
+// the server's limit allows; a lone claim goes by itself. Each claim has the key's create
+// revision as its token, and a release takes it away.
 func TestSimulatedBatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -138,7 +141,9 @@ func TestSimulatedBatch(t *testing.T) {
 			if err := l.Release(ending(t, 10*time.Second), places...); err != nil {
 				t.Error(err)
 			}
-		}); n > alone+lanes+3 { // how many lanes are opened before the first has taken its load is the scheduler's choice
+			// how many lanes are opened before the first has taken its load is the scheduler's
+			// choice
+		}); n > maxAlone+maxBatches+3 {
 			t.Errorf("seed 1: 300 releases went in %d requests", n)
 		}
 		if keys := c.Keys("primacy/x"); len(keys) > 0 {
@@ -147,7 +152,8 @@ func TestSimulatedBatch(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchOfOneName: claims of two seats of one name never go in one Txn. They would have one create revision, and neither would be first.
+// TestSimulatedBatchOfOneName: claims of two seats of one name never go in one Txn. They would
+// have one create revision, and neither would be first.
 func TestSimulatedBatchOfOneName(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -157,7 +163,8 @@ func TestSimulatedBatchOfOneName(t *testing.T) {
 		done := make(chan told, 3)
 		for i := range 3 {
 			go func() {
-				p, err := l.Claim(ending(t, 20*time.Second), driver.Claim{Name: "x", Seat: fmt.Sprint(i), ID: fmt.Sprint(i)})
+				p, err := l.Claim(ending(t, 20*time.Second), driver.Claim{Name: "x", Seat: fmt.Sprint(i),
+					ID: fmt.Sprint(i)})
 				if err != nil {
 					t.Error(err)
 					p = make([]driver.Place, 1)
@@ -182,7 +189,8 @@ func TestSimulatedBatchOfOneName(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchWithoutACaller: a claim is given up while it waits for others. It is not sent, and nothing is in doubt: its release asks nothing of etcd.
+// TestSimulatedBatchWithoutACaller: a claim is given up while it waits for others. It is not
+// sent, and nothing is in doubt: its release asks nothing of etcd.
 func TestSimulatedBatchWithoutACaller(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -202,7 +210,8 @@ func TestSimulatedBatchWithoutACaller(t *testing.T) {
 			t.Errorf("seed 1: Claim = %v, want its context's error", f.err)
 		}
 		before := g.calls.Load()
-		if err := l.Release(ending(t, time.Second), driver.Place{Name: "x", ID: "x-1"}); err != nil || g.calls.Load() != before {
+		if err := l.Release(ending(t, time.Second), driver.Place{Name: "x", ID: "x-1"}); err != nil ||
+			g.calls.Load() != before {
 			t.Errorf("seed 1: Release = %v in %d requests, want none: nothing was sent", err, g.calls.Load()-before)
 		}
 		open()
@@ -216,7 +225,8 @@ func TestSimulatedBatchWithoutACaller(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchOutlivesACaller: one of several that are under way together is given up and released. It must not enter when they arrive; the others must.
+// TestSimulatedBatchOutlivesACaller: one of several that are under way together is given up and
+// released. It must not enter when they arrive; the others must.
 func TestSimulatedBatchOutlivesACaller(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -230,7 +240,8 @@ func TestSimulatedBatchOutlivesACaller(t *testing.T) {
 			return do(ctx)
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		x, y, z := claiming(ctx, l, "x"), claiming(ending(t, 20*time.Second), l, "y"), claiming(ending(t, 20*time.Second), l, "z")
+		x, y, z := claiming(ctx, l, "x"), claiming(ending(t, 20*time.Second), l, "y"), claiming(ending(t,
+			20*time.Second), l, "z")
 		open()
 		<-away
 		cancel()
@@ -248,8 +259,9 @@ func TestSimulatedBatchOutlivesACaller(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchAnsweredByNobody: claims go together and are carried out, and the answer is lost, or the request lies in a member that is
-// frozen. Each finds its place through another member. Once released none may come back, when the request arrives again.
+// TestSimulatedBatchAnsweredByNobody: claims go together and are carried out, and the answer is
+// lost, or the request lies in a member that is frozen. Each finds its place through another
+// member. Once released none may come back, when the request arrives again.
 func TestSimulatedBatchAnsweredByNobody(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		t.Run(fmt.Sprint(frozen), func(t *testing.T) {

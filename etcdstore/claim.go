@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-func isGone(err error) bool { return errors.Is(err, driver.ErrGone) }
-
-// verb names what is done to which name, for errors.
-func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }
-
-// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in order. Where any is a Try they enter one
-// after another: where one is taken, those with Try that entered before it in the same call are taken out again.
+// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in
+// order. Where any is a Try they enter one after another: where one is taken, those with Try that
+// entered before it in the same call are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if len(claims) > 1 && !slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try }) {
 		return l.claimMany(ctx, claims)
@@ -44,13 +43,76 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, nil
 }
 
+// several is how many claims or releases of one call are under way at once: enough to fill all
+// batches.
+const several = maxBatches * 128
+
+// inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
+func inParallel(n int, do func(i int) (stop bool)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(n, several) {
+		all.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n || do(i) {
+					next.Store(int64(n))
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// claimMany enters claims of which none is a Try. Where one fails those that have not begun are
+// left out. Its error is the first whose etcdwire.Outcome is unknown, so that no final answer
+// hides a claim that may stand.
+func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
+	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))
+	names := byName(claims)
+	inParallel(len(names), func(i int) (stop bool) {
+		for _, at := range names[i] {
+			if places[at], errs[at] = l.claim(ctx, claims[at]); errs[at] != nil {
+				return true
+			}
+		}
+		return false
+	})
+	var first error
+	for _, err := range errs {
+		if err != nil && (first == nil || final(first) && !final(err)) {
+			first = err
+		}
+	}
+	if first != nil {
+		return nil, first
+	}
+	return places, nil
+}
+
+// byName returns the indices of claims on the same name together, in order.
+func byName(claims []driver.Claim) (names [][]int) {
+	at := make(map[string]int, len(claims))
+	for i, c := range claims {
+		n, ok := at[c.Name]
+		if !ok {
+			n = len(names)
+			at[c.Name] = n
+			names = append(names, nil)
+		}
+		names[n] = append(names[n], i)
+	}
+	return names
+}
+
 // claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
 	if why := wrong(c); why != "" {
 		return driver.Place{}, refused(verb("claim", c.Name), why)
 	}
-	sl := l.open(spot{c.Name, c.Seat})
-	defer l.drop(sl)
+	sl := l.seats.open(seatID{c.Name, c.Seat})
+	defer l.seats.drop(sl)
 	if err := sl.lock(ctx); err != nil {
 		return driver.Place{}, fmt.Errorf("etcd: %s: %w", verb("claim", c.Name), err)
 	}
@@ -58,35 +120,39 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	return l.claimIn(ctx, sl, c, l.stand)
 }
 
-// claimIn is claim for who has the slot's turn. How it enters is left to enter.
-func (l *lease) claimIn(ctx context.Context, sl *slot, c driver.Claim, enter func(context.Context, *slot, driver.Claim) (driver.Place, error)) (driver.Place, error) {
+// enterFunc enters a claim, which the seat was made ready for. The caller has the seat's turn.
+type enterFunc func(context.Context, *claimState, driver.Claim) (driver.Place, error)
+
+// claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
+func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter enterFunc) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
-	if l.wasSpent(c.ID) {
+	if l.seats.wasSpent(c.ID) {
 		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
 	}
-	// A place that another ID has, or had and may still get, is never taken up: it may be about to be released.
-	// Nor is one that we failed to take out.
-	l.mu.Lock()
+	// A place that another ID has, or had and may still get, is never taken up: it may be about
+	// to be released. Nor is one that we failed to take out.
+	l.seats.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
 	other := sl.slots
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
-	l.mu.Unlock()
+	l.seats.mu.Unlock()
 	if differs {
-		return driver.Place{}, refused(verb("claim", c.Name), fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
+		return driver.Place{}, refused(verb("claim", c.Name),
+			fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
 	}
 	if stale {
 		if err := l.retract(ctx, sl, nil); err != nil {
 			return driver.Place{}, err
 		}
 	}
-	cctx, ok := l.begin(ctx, sl, c)
+	cctx, ok := l.seats.begin(ctx, sl, c, l.s.claimKey(sl.seatID, c.Slots, l.stem))
 	if !ok {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
 	p, err := enter(cctx, sl, c)
-	l.finish(sl)
+	l.seats.finish(sl)
 	if err == nil || !final(err) {
 		return p, err
 	}
@@ -95,50 +161,18 @@ func (l *lease) claimIn(ctx context.Context, sl *slot, c driver.Claim, enter fun
 		return p, rerr
 	}
 	if isGone(err) {
-		l.mu.Lock()
-		l.spent.add(c.ID) // what is gone never exists again
-		l.mu.Unlock()
+		l.seats.mu.Lock()
+		l.seats.spent.add(c.ID) // what is gone never exists again
+		l.seats.mu.Unlock()
 	}
 	return p, err
 }
 
-// wasSpent reports whether the claim ID was given up.
-func (l *lease) wasSpent(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.spent.ids[id]
-}
-
-// final reports whether err is one of the answers that a caller takes for the last word.
-func final(err error) bool {
-	return isGone(err) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused)
-}
-
-// begin notes that c is about to enter, so that a Release from now on finds it. It reports false if one came already.
-func (l *lease) begin(ctx context.Context, sl *slot, c driver.Claim) (context.Context, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.spent.ids[c.ID] {
-		return nil, false
-	}
-	sl.id, sl.slots, sl.key = c.ID, c.Slots, l.s.claimKey(sl.spot, c.Slots, l.stem)
-	ctx, sl.stop = context.WithCancel(ctx)
-	return ctx, true
-}
-
-// finish ends what begin began.
-func (l *lease) finish(sl *slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	sl.stop()
-	sl.stop = nil
-}
-
 // stand enters c, unless it stands already.
-func (l *lease) stand(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
-	l.mu.Lock()
+func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
+	l.seats.mu.Lock()
 	p := sl.place()
-	l.mu.Unlock()
+	l.seats.mu.Unlock()
 	if p.Token == 0 {
 		return l.enter(ctx, sl, c)
 	}
@@ -159,12 +193,10 @@ func (l *lease) stand(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 	return p, nil
 }
 
-func taken(what string) error { return fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken) }
-
 // enter puts the claim's key. The caller has the turn and has called begin.
-func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Place, error) {
+func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
 	for lean := c.Slots == 0 && !c.Try; ; {
-		at := l.anchored()
+		at := l.ref()
 		req, err := l.entry(ctx, sl, c, at)
 		if err != nil {
 			return driver.Place{}, err
@@ -172,9 +204,9 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 		if lean {
 			req.Failure = nil // it is not expected to fail, and every byte goes through etcd's log
 		}
-		resp, doubt, err := l.send(ctx, c, req)
+		resp, doubt, err := l.sendEntry(ctx, c, req)
 		if doubt {
-			l.doubt(sl)
+			l.seats.doubt(sl)
 		}
 		if err != nil {
 			if isGone(err) {
@@ -184,7 +216,7 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 		}
 		if resp.Succeeded {
 			if c.Slots == 0 && !c.Try {
-				l.found(sl, resp, 0)
+				l.seats.found(sl, resp, 0)
 			}
 			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
@@ -198,8 +230,19 @@ func (l *lease) enter(ctx context.Context, sl *slot, c driver.Claim) (driver.Pla
 	}
 }
 
-// failed deals with an entry whose compares failed, by what it has read. Done says that the claim needs no further try.
-func (l *lease) failed(ctx context.Context, sl *slot, c driver.Claim, at anchor, resp *pb.TxnResponse) (p driver.Place, err error, done bool) {
+// sendEntry sends the Txn of an entry. Shared claims go alone: their Txns are wide, and each
+// changes the line that the next one compares.
+func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+	if c.Slots != 0 {
+		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
+	}
+	return l.batch.send(ctx, "claim", c.Name, req, nil)
+}
+
+// failed deals with an entry whose compares failed, by what it has read. Done says that the claim
+// needs no further try.
+func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef, resp *pb.TxnResponse,
+) (p driver.Place, err error, done bool) {
 	own, rec := one(resp, 0), one(resp, 1)
 	switch {
 	case rec == nil || rec.CreateRevision != l.born:
@@ -207,28 +250,21 @@ func (l *lease) failed(ctx context.Context, sl *slot, c driver.Claim, at anchor,
 	case own != nil:
 		return l.adopt(ctx, sl, c, own)
 	case rec.ModRevision != at.mark:
-		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from before can no longer enter.
+		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from
+		// before can no longer enter.
 		l.learn(rec.ModRevision, rec.Lease)
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
 	case c.Try && c.Slots <= 0:
-		l.s.passingAll(found(resp, len(resp.Responses)-1))
+		l.s.liveness.watchBriefly(found(resp, len(resp.Responses)-1))
 		return p, taken(verb("claim", c.Name)), true // of a semaphore the line has only changed since it was read
 	}
 	return p, nil, false
 }
 
-// send sends what entry returned. Shared claims go alone: their Txns are wide, and each changes the line that the next one compares.
-func (l *lease) send(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
-	if c.Slots != 0 {
-		return l.s.txn(ctx, verb("claim", c.Name), req)
-	}
-	return l.together(ctx, "claim", c.Name, req, nil)
-}
-
-// entry is the Txn that puts a claim: only if the session's record is as we know it and the key is not there, with Try
-// only if it then holds. It learns in the same step what stands before it.
-func (l *lease) entry(ctx context.Context, sl *slot, c driver.Claim, at anchor) (*pb.TxnRequest, error) {
+// entry is the Txn that puts a claim: only if the session's record is as we know it and the key
+// is not there, with Try only if it then holds. It learns in the same step what stands before it.
+func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	if c.Slots != 0 {
 		return l.sharedEntry(ctx, sl, c, at)
 	}
@@ -248,12 +284,14 @@ func (l *lease) entry(ctx context.Context, sl *slot, c driver.Claim, at anchor) 
 	return req, nil
 }
 
-// adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it was in doubt; otherwise
-// somebody else wrote it, and it is removed. Done says that the claim needs no further try.
-func (l *lease) adopt(ctx context.Context, sl *slot, c driver.Claim, own *mvccpb.KeyValue) (driver.Place, error, bool) {
-	l.mu.Lock()
+// adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it
+// was in doubt; otherwise somebody else wrote it, and it is removed. Done says that the claim
+// needs no further try.
+func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue,
+) (driver.Place, error, bool) {
+	l.seats.mu.Lock()
 	ours := sl.doubt && own.Lease != 0
-	l.mu.Unlock()
+	l.seats.mu.Unlock()
 	if !ours {
 		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision, nil)
 		return driver.Place{}, err, err != nil
@@ -263,30 +301,126 @@ func (l *lease) adopt(ctx context.Context, sl *slot, c driver.Claim, own *mvccpb
 	return p, err, true
 }
 
-// doubt notes that a put of the slot's claim may still be under way.
-func (l *lease) doubt(sl *slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	sl.doubt = true
-}
-
-// found keeps what the Txn that entered the slot's claim has read, as its i-th operation, of those before it: nothing, where there may be more.
-func (l *lease) found(sl *slot, resp *pb.TxnResponse, i int) {
-	ahead, all := byAge(found(resp, i))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if sl.ahead, sl.at = nil, 0; all {
-		sl.ahead, sl.at = ahead, resp.Header.Revision
-	}
-}
-
-// entered notes that the claim stands, and returns its place. Who enters behind a claim that holds from the start sees that it does.
-func (l *lease) entered(sl *slot, create, mod int64, held bool) driver.Place {
-	l.mu.Lock()
+// entered notes that the claim stands, and returns its place. Who enters behind a claim that
+// holds from the start sees that it does.
+func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
+	l.seats.mu.Lock()
 	sl.token, sl.mod, sl.shown = uint64(create), mod, held
 	p := sl.place()
-	l.mu.Unlock()
+	l.seats.mu.Unlock()
 	p.Held = held
-	l.news.bear(sl.spot, p.Token)
+	l.newsbox.watchSoon(sl.seatID, p.Token)
 	return p
+}
+
+// sharedEntry is entry for a claim with slots. That no shared claim with another number stands is
+// compared too: of two that enter at once the later finds the earlier.
+func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
+	dir := l.s.lineDir(c.Name)
+	same := slotsDir(dir, c.Slots)
+	below, above := [2]string{dir + etcdwire.SharedMark, same}, [2]string{etcdwire.PrefixEnd(same), dir +
+		etcdwire.SharedEnd}
+	other := func(in [2]string) *pb.RequestOp {
+		return doRange(&pb.RangeRequest{Key: []byte(in[0]), RangeEnd: []byte(in[1]), Limit: 1, KeysOnly: true})
+	}
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]),
+			ifEmpty(above[0], above[1])},
+		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key), other(below), other(above)},
+	}
+	put := doPut(sl.key, c.Value, at.id)
+	switch {
+	case !c.Try:
+		req.Success = append(before(dir, c.Slots, 0), put)
+		return req, nil
+	case c.Slots == driver.Unlimited:
+		req.Compare = append(req.Compare, ifEmpty(dir, dir+etcdwire.SharedMark))
+		req.Failure = append(req.Failure, doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dir +
+			etcdwire.SharedMark), KeysOnly: true, Limit: nearby}))
+	default:
+		rev, err := l.room(ctx, sl, c)
+		if err != nil {
+			return nil, err
+		}
+		req.Compare = append(req.Compare, ifNoneAfter(dir, rev)) // then there is still room, if not more
+	}
+	req.Success = []*pb.RequestOp{put}
+	return req, nil
+}
+
+// room returns a revision at which one more claim on the semaphore would have held. Without room
+// it is [driver.ErrTaken]: nothing needs to enter, stand in others' way for a moment, and be
+// taken out again.
+func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
+	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
+	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
+		doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}),
+		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Limit: int64(c.Slots),
+			KeysOnly: true}),
+	}})
+	if err != nil {
+		return 0, err
+	}
+	if one(resp, 0) != nil {
+		return resp.Header.Revision, nil // of an earlier put in doubt: the entering Txn finds it too
+	}
+	line := found(resp, 1)
+	full := len(line) == c.Slots
+	for _, kv := range line {
+		n, _ := parseClaim(dir, string(kv.Key))
+		if n != 0 && n != c.Slots {
+			return 0, l.mixed(what, c, kv)
+		}
+		full = full || n == 0
+	}
+	if full {
+		l.s.liveness.watchBriefly(line)
+		return 0, taken(what)
+	}
+	return resp.Header.Revision, nil
+}
+
+// mixed is the error for a claim whose slots are not those of other, which stands in the line.
+func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
+	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
+	return refused(what,
+		fmt.Sprintf("the claims in the line have %s, this one %s: all who share a name must give the same number",
+			countSlots(n), countSlots(c.Slots)))
+}
+
+// free says whether the claim that this Txn entered holds, from what it read of those before.
+func free(slots int, entered *pb.TxnResponse) bool {
+	held, _ := verdict("", slots, found(entered, 0), found(entered, 1))
+	return held
+}
+
+// wrong says what is wrong with c, "" if nothing.
+func wrong(c driver.Claim) string {
+	for i := 0; i < len(c.Seat); i++ {
+		if b := c.Seat[i] | 0x20; (b < 'a' || b > 'z') && (c.Seat[i] < '0' || c.Seat[i] > '9') {
+			return fmt.Sprintf("a seat has letters and digits only, not %q", c.Seat)
+		}
+	}
+	if len(c.Seat) > seatMax {
+		return fmt.Sprintf("a seat has %d letters and digits at most, %q has %d", seatMax, c.Seat, len(c.Seat))
+	}
+	if c.Slots < driver.Unlimited {
+		return fmt.Sprintf("a claim cannot have %d slots", c.Slots)
+	}
+	return ""
+}
+
+const seatMax = 16
+
+// countSlots says a number of slots in words.
+func countSlots(n int) string {
+	switch n {
+	case 0:
+		return "no slots"
+	case 1:
+		return "1 slot"
+	case driver.Unlimited:
+		return "any number of slots"
+	}
+	return fmt.Sprintf("%d slots", n)
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// openAt opens a store at endpoints, closed by whoever asked. It asks a server that is silent again: Open gives it up after two attempts of two seconds, and
-// on a busy machine a server that stalls for longer would fail a test of something else.
+// openAt opens a store at endpoints, closed by whoever asked. It asks a server that is silent
+// again: Open gives it up after two attempts of two seconds, and on a busy machine a server that
+// stalls for longer would fail a test of something else.
 func openAt(t testing.TB, c etcdstore.Config) *etcdstore.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

@@ -9,18 +9,16 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
-
-var _ driver.Examiner = (*Store)(nil)
 
 // seen is what one endpoint said.
 type seen struct {
@@ -30,27 +28,29 @@ type seen struct {
 	err      error
 }
 
-// Examine implements [driver.Examiner].
+// Examine implements [driver.Store].
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	all := s.askAll(ctx)
 	var out []driver.Finding
 	answers := 0
 	for _, m := range all {
-		out = append(out, s.member(m))
+		out = append(out, memberFinding(m, s.wire.Cluster()))
 		if m.err == nil {
 			answers++
 		}
 	}
 	if answers == 0 { // to ask on would take a minute
-		return append(out, driver.Finding{Topic: "cluster", Level: driver.Failed, Found: "no member answers", Advice: "start etcd, or look at the network"})
+		return append(out, driver.Finding{Topic: "cluster", Level: driver.Failed, Found: "no member answers",
+			Advice: "start etcd, or look at the network"})
 	}
 	out = append(out, s.clusterOf(ctx, all), s.alarms(ctx))
 	return append(out, s.permissions(ctx, name)...)
 }
 
-// askAll asks every endpoint at the same time, each on a connection of its own: the store's calls go to one only.
+// askAll asks every endpoint at the same time, each on a connection of its own: the store's calls
+// go to one only.
 func (s *Store) askAll(ctx context.Context) []seen {
-	eps := s.ring.client.Endpoints()
+	eps := s.wire.Client().Endpoints()
 	all := make([]seen, len(eps))
 	var wg sync.WaitGroup
 	for i, ep := range eps {
@@ -62,10 +62,10 @@ func (s *Store) askAll(ctx context.Context) []seen {
 
 // ask asks one endpoint twice: the first answer pays for the connection.
 func (s *Store) ask(ctx context.Context, endpoint string) seen {
-	m := seen{endpoint: (&member{endpoint: endpoint}).name()}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	m := seen{endpoint: etcdwire.HostOf(endpoint)}
+	ctx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
-	conn, err := s.ring.client.Dial(endpoint)
+	conn, err := s.wire.Client().Dial(endpoint)
 	if err != nil {
 		m.err = err
 		return m
@@ -81,15 +81,17 @@ func (s *Store) ask(ctx context.Context, endpoint string) seen {
 	return m
 }
 
-// member says how one server is.
-func (s *Store) member(m seen) driver.Finding {
+// memberFinding says how one server of a cluster is.
+func memberFinding(m seen, cluster uint64) driver.Finding {
 	f := driver.Finding{Topic: "member " + m.endpoint, Level: driver.Fine}
 	if m.err != nil {
-		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err), "start it, or take it out of the store URL"
+		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err),
+			"start it, or take it out of the store URL"
 		return f
 	}
 	r := m.resp
-	f.Found = fmt.Sprintf("etcd %s, %s, answers in %v, %s", r.Version, role(r), m.took.Round(10*time.Microsecond), space(r))
+	f.Found = fmt.Sprintf("etcd %s, %s, answers in %v, %s", r.Version, role(r), m.took.Round(10*time.Microsecond),
+		space(r))
 	worse := func(l driver.Level, found, advice string) {
 		if f.Level != driver.Failed {
 			f.Level = l
@@ -97,12 +99,14 @@ func (s *Store) member(m seen) driver.Finding {
 		f.Found += "; " + found
 		f.Advice = strings.TrimPrefix(f.Advice+"; "+advice, "; ")
 	}
-	if stale(r.Version) {
-		worse(driver.Failed, "too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
+	if etcdwire.Stale(r.Version) {
+		worse(driver.Failed,
+			"too old: after a pause of its process it may show old state (etcd issue 20418), and then two may lead",
 			"use 3.4.42, 3.5.28, 3.6.9, 3.7.0 or newer")
 	}
-	if r.Header.GetClusterId() != s.cluster {
-		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), s.cluster), "mend the store URL: each cluster could have a leader")
+	if r.Header.GetClusterId() != cluster {
+		worse(driver.Failed, fmt.Sprintf("belongs to cluster %x, not %x", r.Header.GetClusterId(), cluster),
+			"mend the store URL: each cluster could have a leader")
 	}
 	if r.Leader == 0 {
 		worse(driver.Failed, "knows no leader", "it is cut off from the others, or too few of them run")
@@ -147,13 +151,13 @@ func bytesOf(n int64) string {
 
 // plainly says an error without gRPC's frame.
 func plainly(err error) string {
-	if reason := tlsReason(err); reason != "" {
+	if reason := etcdwire.TLSReason(err); reason != "" {
 		return "TLS: " + reason
 	}
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
-		return "silent for " + callLimit.String()
+		return "silent for " + etcdwire.CallLimit.String()
 	}
-	return text(err)
+	return etcdwire.Text(err)
 }
 
 // clusterOf says what the servers are together.
@@ -161,12 +165,14 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 	f := driver.Finding{Topic: "cluster", Level: driver.Fine}
 	term, leader, terms := s.leaderOf(all)
 	var resp *pb.MemberListResponse
-	_, err := s.call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := s.wire.Call(ctx, "member list", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{}, opts...)
 		return err
 	})
 	if err != nil {
-		f.Level, f.Found, f.Advice = driver.Warning, "its members are not told: "+err.Error(), "ask etcd's operator how many there are"
+		f.Level, f.Found, f.Advice = driver.Warning, "its members are not told: "+err.Error(),
+			"ask etcd's operator how many there are"
 		return f
 	}
 	voters, name := 0, "none known"
@@ -196,7 +202,8 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 		odd = append(odd, fmt.Sprintf("%d bear the loss of no more than %d do", voters, voters-1))
 	}
 	if len(odd) > 0 {
-		f.Level, f.Found, f.Advice = driver.Warning, f.Found+"; "+strings.Join(odd, "; "), "3 or 5 voting members, all started, are what etcd is made for"
+		f.Level, f.Found, f.Advice = driver.Warning, f.Found+"; "+strings.Join(odd,
+			"; "), "3 or 5 voting members, all started, are what etcd is made for"
 	}
 	return f
 }
@@ -204,7 +211,7 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 // leaderOf returns the newest raft term told, its leader, and all terms that were told.
 func (s *Store) leaderOf(all []seen) (term, leader uint64, terms []uint64) {
 	for _, m := range all {
-		if m.err != nil || m.resp.Header.GetClusterId() != s.cluster {
+		if m.err != nil || m.resp.Header.GetClusterId() != s.wire.Cluster() {
 			continue
 		}
 		if !slices.Contains(terms, m.resp.RaftTerm) {
@@ -228,7 +235,8 @@ func countOf(n int, what string) string {
 func (s *Store) alarms(ctx context.Context) driver.Finding {
 	f := driver.Finding{Topic: "alarms", Level: driver.Fine, Found: "none"}
 	var resp *pb.AlarmResponse
-	_, err := s.call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := s.wire.Call(ctx, "alarms", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET}, opts...)
 		return err
 	})
@@ -250,16 +258,17 @@ func (s *Store) alarms(ctx context.Context) driver.Finding {
 	return f
 }
 
-// permissions says whether a session standing for name may do what it must. The Txns never hold, so they write nothing: etcd asks for
-// the permissions of both branches before it looks.
+// permissions says whether a session standing for name may do what it must. The Txns never hold,
+// so they write nothing: etcd asks for the permissions of both branches before it looks.
 func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 	f := driver.Finding{Topic: "permissions", Level: driver.Fine}
 	var denied []string
 	for _, key := range []string{s.lineDir(name), s.prefix + sessions, s.journalsDir()} {
 		probe := key + "primacy-doctor"
-		_, _, err := s.txn(ctx, "permissions", &pb.TxnRequest{
+		_, _, err := s.wire.Txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
-			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(prefixEnd(key)), Limit: 1}),
+			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key),
+				RangeEnd: []byte(etcdwire.PrefixEnd(key)), Limit: 1}),
 				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
 		})
 		switch {
@@ -284,7 +293,7 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 
 // guard tells whether etcd asks who is there.
 func (s *Store) guard(ctx context.Context) string {
-	switch on, err := s.guarded(ctx); {
+	switch on, err := asksForUsers(ctx, s.wire); {
 	case err != nil:
 		return "whether etcd asks for a user was not told"
 	case on:
@@ -293,20 +302,22 @@ func (s *Store) guard(ctx context.Context) string {
 	return "etcd asks for no user"
 }
 
-// guarded reports whether etcd asks who is there.
-func (s *Store) guarded(ctx context.Context) (bool, error) {
+// asksForUsers reports whether etcd asks who is there.
+func asksForUsers(ctx context.Context, w *etcdwire.Wire) (bool, error) {
 	var resp *pb.AuthStatusResponse
-	_, err := s.call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+	_, err := w.Call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
 		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
 		return err
 	})
 	switch {
 	case err == nil:
 		return resp.Enabled, nil
-	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied): // only the administrator is told
+	// only the administrator is told
+	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied):
 		return true, nil
 	case status.Code(err) == codes.Unimplemented: // etcd 3.4
-		return s.ring.client.Username != "", nil
+		return w.Client().Username != "", nil
 	}
 	return false, err
 }

@@ -53,7 +53,8 @@ func TestExamine(t *testing.T) {
 			finds(t, all, "cluster", driver.Fine, "1 voting member", "leader m0", "while it is down nobody leads")
 			finds(t, all, "alarms", driver.Fine, "none")
 			finds(t, all, "permissions", driver.Fine, `below "primacy/"`, "asks for no user")
-			if resp, err := plainClient(t, srv.Endpoint()).Get(soon(t), "", clientv3.WithPrefix()); err != nil || len(resp.Kvs) > 0 || resp.Header.Revision != 1 {
+			if resp, err := plainClient(t, srv.Endpoint()).Get(soon(t), "", clientv3.WithPrefix()); err != nil ||
+				len(resp.Kvs) > 0 || resp.Header.Revision != 1 {
 				t.Errorf("it has written: %v, %v", resp, err)
 			}
 			leftCounts(t, s)
@@ -139,7 +140,8 @@ func TestExamineAStranger(t *testing.T) {
 		user  string
 		level driver.Level
 		text  string
-	}{{"runner", driver.Fine, "etcd asks for a user"}, {"stranger", driver.Failed, "--prefix=true readwrite primacy/"}} {
+	}{{"runner", driver.Fine, "etcd asks for a user"}, {"stranger", driver.Failed,
+		"--prefix=true readwrite primacy/"}} {
 		s := openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: c.user, Password: "secret"})
 		all := s.Examine(soon(t), "n")
 		finds(t, all, "permissions", c.level, c.text)

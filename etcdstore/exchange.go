@@ -11,38 +11,41 @@ import (
 
 var _ driver.Exchanger = (*lease)(nil)
 
-// Exchange implements [driver.Exchanger]. Where the place stands and no put of it is in doubt, and there is nothing on the new seat, it is one
-// Txn; otherwise a release and after it a claim.
+// Exchange implements [driver.Exchanger]. Where the place stands and no put of it is in doubt,
+// and there is nothing on the new seat, it is one Txn; otherwise a release and after it a claim.
 //
-// A Txn that arrives late compares the old key, the new one and the session's mark: it does nothing once either half was repeated.
+// A Txn that arrives late compares the old key, the new one and the session's mark: it does
+// nothing once either half was repeated.
 func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	if why := l.unfit(p, c); why != "" {
 		return driver.Place{}, refused(verb("exchange", p.Name), why)
 	}
-	from, to := l.open(spotOf(p)), l.open(spot{c.Name, c.Seat})
-	defer l.drop(from)
-	defer l.drop(to)
+	from, to := l.seats.open(seatOf(p)), l.seats.open(seatID{c.Name, c.Seat})
+	defer l.seats.drop(from)
+	defer l.seats.drop(to)
 	first, second := from, to
 	if from.seat > to.seat {
 		first, second = to, from // two that go opposite ways would each wait for the other's turn
 	}
-	for _, sl := range []*slot{first, second} {
+	for _, sl := range []*claimState{first, second} {
 		if err := sl.lock(ctx); err != nil {
 			return driver.Place{}, fmt.Errorf("etcd: %s: %w", verb("exchange", p.Name), err)
 		}
 		defer sl.unlock()
 	}
-	l.renounce(from, p)
-	token, whole := l.exchangeable(from, to, p)
+	l.seats.renounce(from, p)
+	token, whole := l.seats.exchangeable(from, to, p)
 	if !whole || p.Record != nil { // which a release leaves
 		return l.oneByOne(ctx, from, to, p, c)
 	}
 	// Inside, so that a Release of the new claim finds it from the beginning.
-	entered, err := l.claimIn(ctx, to, c, func(ctx context.Context, to *slot, c driver.Claim) (driver.Place, error) {
+	entered, err := l.claimIn(ctx, to, c, func(ctx context.Context, to *claimState, c driver.Claim) (driver.Place,
+		error) {
 		return l.exchange(ctx, from, to, p, c, token)
 	})
-	if isGone(err) && !l.over() && l.has(from, p) {
-		// The new claim was given up before it began. Who hears that it is gone takes the old one for given up.
+	if isGone(err) && !l.over() && l.seats.has(from, p) {
+		// The new claim was given up before it began. Who hears that it is gone takes the old one
+		// for given up.
 		if err := l.releaseIn(ctx, from, p); err != nil {
 			return driver.Place{}, err
 		}
@@ -52,11 +55,11 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 
 // unfit says why the place cannot be exchanged for the claim, "" if it can.
 func (l *lease) unfit(p driver.Place, c driver.Claim) string {
-	l.mu.Lock()
-	if sl := l.slots[spotOf(p)]; sl != nil && sl.id == p.ID {
+	l.seats.mu.Lock()
+	if sl := l.seats.by[seatOf(p)]; sl != nil && sl.id == p.ID {
 		p.Slots = sl.slots
 	}
-	l.mu.Unlock()
+	l.seats.mu.Unlock()
 	switch {
 	case p.Name != c.Name:
 		return fmt.Sprintf("the new claim is on another name, %q", c.Name)
@@ -70,31 +73,25 @@ func (l *lease) unfit(p driver.Place, c driver.Claim) string {
 	return wrong(c)
 }
 
-// exchangeable returns the token of the place that is given up, and whether one Txn will do.
-func (l *lease) exchangeable(from, to *slot, p driver.Place) (token int64, ok bool) {
-	ours := l.has(from, p)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
-}
-
 // oneByOne is Release and after it Claim, for who has both turns.
-func (l *lease) oneByOne(ctx context.Context, from, to *slot, p driver.Place, c driver.Claim) (driver.Place, error) {
+func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim,
+) (driver.Place, error) {
 	if err := l.releaseIn(ctx, from, p); err != nil {
 		return driver.Place{}, err
 	}
 	return l.claimIn(ctx, to, c, l.stand)
 }
 
-// exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it does where etcd refuses it: the place is
-// given up whatever becomes of the claim.
-func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c driver.Claim, token int64) (driver.Place, error) {
+// exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it
+// does where etcd refuses it: the place is given up whatever becomes of the claim.
+func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim, token int64,
+) (driver.Place, error) {
 	for {
-		at := l.anchored()
+		at := l.ref()
 		req := l.swap(from.key, token, to.key, c, at)
-		resp, doubt, err := l.together(ctx, "exchange", c.Name, req, nil)
+		resp, doubt, err := l.batch.send(ctx, "exchange", c.Name, req, nil)
 		if doubt {
-			l.doubt(to)
+			l.seats.doubt(to)
 		}
 		switch {
 		case isGone(err):
@@ -104,7 +101,7 @@ func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c 
 			return driver.Place{}, err
 		case err == nil && resp.Succeeded:
 			l.clear(from)
-			l.found(to, resp, 1)
+			l.seats.found(to, resp, 1)
 			return l.entered(to, resp.Header.Revision, resp.Header.Revision, len(found(resp, 1)) == 0), nil
 		case err == nil && l.remarked(resp, at):
 			continue
@@ -116,8 +113,9 @@ func (l *lease) exchange(ctx context.Context, from, to *slot, p driver.Place, c 
 	}
 }
 
-// swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it before the new one.
-func (l *lease) swap(from string, token int64, to string, c driver.Claim, at anchor) *pb.TxnRequest {
+// swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it
+// before the new one.
+func (l *lease) swap(from string, token int64, to string, c driver.Claim, at leaseRef) *pb.TxnRequest {
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(to, 0), ifCreate(from, token)},
 		Success: []*pb.RequestOp{doDelete(from), neighbours(l.s.lineDir(c.Name)), doPut(to, c.Value, at.id)},
@@ -125,8 +123,9 @@ func (l *lease) swap(from string, token int64, to string, c driver.Claim, at anc
 	}
 }
 
-// remarked reports whether nothing but the session's mark was another one than known. It is known from now on.
-func (l *lease) remarked(resp *pb.TxnResponse, at anchor) bool {
+// remarked reports whether nothing but the session's mark was another one than known. It is known
+// from now on.
+func (l *lease) remarked(resp *pb.TxnResponse, at leaseRef) bool {
 	own, rec := one(resp, 0), one(resp, 1)
 	if own != nil || rec == nil || rec.CreateRevision != l.born || rec.ModRevision == at.mark {
 		return false

@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst: the new claim is released, the request arrives late, then the old one is released.
+// TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst: the new claim is released, the request
+// arrives late, then the old one is released.
 func TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -33,7 +34,8 @@ func TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeThatArrivesAfterAMove: the request bears the lease of before. Without the mark it enters under a lease that nobody renews.
+// TestSimulatedExchangeThatArrivesAfterAMove: the request bears the lease of before. Without the
+// mark it enters under a lease that nobody renews.
 func TestSimulatedExchangeThatArrivesAfterAMove(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -50,24 +52,25 @@ func TestSimulatedExchangeThatArrivesAfterAMove(t *testing.T) {
 		g.set(func() { g.before = nil })
 		c.Hold(0, 0, true, false)
 		c.Reset(0, 0)
-		was := l.anchored().id
+		was := l.ref().id
 		changeLeader(c)
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		if l.anchored().id == was {
+		if l.ref().id == was {
 			t.Fatal("not moved")
 		}
 		sent.arrive(t, c)
 		for _, kv := range c.Keys("primacy/x/") {
-			if kv.Lease != l.anchored().id {
-				t.Errorf("seed 1: %s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.anchored().id)
+			if kv.Lease != l.ref().id {
+				t.Errorf("seed 1: %s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.ref().id)
 			}
 		}
 	})
 }
 
-// TestSimulatedExchangeForAClaimThatWasGivenUp: it cannot enter any more, and the old place goes all the same: who is told "gone" does not release it.
+// TestSimulatedExchangeForAClaimThatWasGivenUp: it cannot enter any more, and the old place goes
+// all the same: who is told "gone" does not release it.
 func TestSimulatedExchangeForAClaimThatWasGivenUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)

@@ -25,7 +25,8 @@ func tokensOf(c *etcdsim.Cluster) (all []uint64) {
 	return all
 }
 
-// TestSimulatedExchange: release and re-entry are one request, and nothing of the old claim is left.
+// TestSimulatedExchange: release and re-entry are one request, and nothing of the old claim is
+// left.
 func TestSimulatedExchange(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -48,8 +49,9 @@ func TestSimulatedExchange(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeOfUnknownOutcome: the answer to an exchange is lost, carried out or not, and the caller repeats it as a release and a claim, or
-// gives both up. When the request arrives once more nothing may change.
+// TestSimulatedExchangeOfUnknownOutcome: the answer to an exchange is lost, carried out or not,
+// and the caller repeats it as a release and a claim, or gives both up. When the request arrives
+// once more nothing may change.
 func TestSimulatedExchangeOfUnknownOutcome(t *testing.T) {
 	for _, executed := range []bool{true, false} {
 		for _, goOn := range []bool{true, false} {
@@ -60,7 +62,8 @@ func TestSimulatedExchangeOfUnknownOutcome(t *testing.T) {
 					p := entered(t, l, "x", "", 0)
 					sent := g.capture(s.lineDir("x") + l.ID() + ".2")
 					c.Hold(0, 0, !executed, true)
-					if _, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2")); err == nil || final(err) {
+					if _, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2")); err == nil ||
+						final(err) {
 						t.Fatalf("seed 1: Exchange = %v without an answer", err)
 					}
 					g.set(func() { g.before = nil })
@@ -75,11 +78,13 @@ func TestSimulatedExchangeOfUnknownOutcome(t *testing.T) {
 					if goOn {
 						q, err := l.Claim(ending(t, 10*time.Second), reentry("2", "x2"))
 						if err != nil || !q[0].Held || executed && q[0].Token != old[0] {
-							t.Fatalf("seed 1: Claim = %+v, %v, want it held, with token %v if it had entered", q, err, old)
+							t.Fatalf("seed 1: Claim = %+v, %v, want it held, with token %v if it had entered", q, err,
+								old)
 						}
 						r := entered(t, l, "x", "3", 0)
 						want = []uint64{q[0].Token, r.Token}
-					} else if err := l.Release(ending(t, 10*time.Second), driver.Place{Name: "x", Seat: "2", ID: "x2"}); err != nil {
+					} else if err := l.Release(ending(t, 10*time.Second), driver.Place{Name: "x", Seat: "2",
+						ID: "x2"}); err != nil {
 						t.Fatal(err)
 					}
 					sent.arrive(t, c)
@@ -92,8 +97,10 @@ func TestSimulatedExchangeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestSimulatedExchangeAtAFrozenMember: an exchange is sent to a member that is frozen, and is carried out by another one. Both claims are exchanged and
-// released in turn; whenever the first member wakes up and does what it was sent, nothing may come back, and nothing that stands may go.
+// TestSimulatedExchangeAtAFrozenMember: an exchange is sent to a member that is frozen, and is
+// carried out by another one. Both claims are exchanged and released in turn; whenever the first
+// member wakes up and does what it was sent, nothing may come back, and nothing that stands may
+// go.
 func TestSimulatedExchangeAtAFrozenMember(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)
@@ -106,7 +113,8 @@ func TestSimulatedExchangeAtAFrozenMember(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := l.Exchange(ending(t, 10*time.Second), q, reentry("", "x3")) // the first seat again: the key that the straggler deletes
+		// the first seat again: the key that the straggler deletes
+		r, err := l.Exchange(ending(t, 10*time.Second), q, reentry("", "x3"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,16 +133,16 @@ func TestSimulatedExchangeAtAFrozenMember(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeAfterAChange: the session's mark is another one than known. The exchange is one step still: whoever waits never finds the line
-// empty, nor two claims of ours in it.
+// TestSimulatedExchangeAfterAChange: the session's mark is another one than known. The exchange
+// is one step still: whoever waits never finds the line empty, nor two claims of ours in it.
 func TestSimulatedExchangeAfterAChange(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
 		p := entered(t, l, "x", "", 0)
-		l.mu.Lock()
+		l.seats.mu.Lock()
 		l.at.mark-- // as if another claim had just been retracted
-		l.mu.Unlock()
+		l.seats.mu.Unlock()
 		q, err := l.Exchange(ending(t, 5*time.Second), p, reentry("2", "x2"))
 		if err != nil || !q.Held {
 			t.Fatalf("seed 1: Exchange = %+v, %v, want it held", q, err)
@@ -145,7 +153,8 @@ func TestSimulatedExchangeAfterAChange(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeRefused: etcd refuses the new claim, as one that is too large. It is told, and the place is given up all the same.
+// TestSimulatedExchangeRefused: etcd refuses the new claim, as one that is too large. It is told,
+// and the place is given up all the same.
 func TestSimulatedExchangeRefused(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -168,7 +177,8 @@ func TestSimulatedExchangeRefused(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangesThatCross: two go from one seat of a name to the other, in opposite ways, and both seats have been busy. They end.
+// TestSimulatedExchangesThatCross: two go from one seat of a name to the other, in opposite ways,
+// and both seats have been busy. They end.
 func TestSimulatedExchangesThatCross(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -190,7 +200,8 @@ func TestSimulatedExchangesThatCross(t *testing.T) {
 		synctest.Wait()
 		for _, seats := range [][2]string{{"", "2"}, {"2", ""}} {
 			go func() {
-				_, err := l.Exchange(ending(t, 5*time.Second), driver.Place{Name: "x", Seat: seats[0], ID: "gone" + seats[0], Token: 1}, reentry(seats[1], "to"+seats[1]))
+				_, err := l.Exchange(ending(t, 5*time.Second), driver.Place{Name: "x", Seat: seats[0], ID: "gone" +
+					seats[0], Token: 1}, reentry(seats[1], "to"+seats[1]))
 				done <- err
 			}()
 		}
@@ -204,7 +215,8 @@ func TestSimulatedExchangesThatCross(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeGivenUpMeanwhile: the new claim is released while the exchange is under way. It must not enter afterwards.
+// TestSimulatedExchangeGivenUpMeanwhile: the new claim is released while the exchange is under
+// way. It must not enter afterwards.
 func TestSimulatedExchangeGivenUpMeanwhile(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -243,8 +255,9 @@ func TestSimulatedExchangeGivenUpMeanwhile(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeInHalves: after an unknown outcome the first half has been repeated, and somebody of the same lease stands on the old seat anew when
-// the request arrives. It must not take that claim away.
+// TestSimulatedExchangeInHalves: after an unknown outcome the first half has been repeated, and
+// somebody of the same lease stands on the old seat anew when the request arrives. It must not
+// take that claim away.
 func TestSimulatedExchangeInHalves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -269,7 +282,8 @@ func TestSimulatedExchangeInHalves(t *testing.T) {
 	})
 }
 
-// TestSimulatedExchangeOfADoubtfulPlace: a first attempt at the claim that is given up lies in a frozen member. When that wakes up it must not enter.
+// TestSimulatedExchangeOfADoubtfulPlace: a first attempt at the claim that is given up lies in a
+// frozen member. When that wakes up it must not enter.
 func TestSimulatedExchangeOfADoubtfulPlace(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)

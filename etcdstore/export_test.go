@@ -1,6 +1,7 @@
 package etcdstore
 
-// Unverified makes s take etcd's keepalive at its word, as other libraries do: the positive control of the verified renewal.
+// Unverified makes s take etcd's keepalive at its word, as other libraries do: the positive
+// control of the verified renewal.
 func Unverified(s *Store) { s.unverified = true }
 
 // Escape is how a name is written in keys.

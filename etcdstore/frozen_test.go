@@ -68,16 +68,17 @@ func (r *renewer) halt() {
 	<-r.done
 }
 
-// TestAFrozenMemberEndsNoLease freezes each member in turn, the leader among them, while a lease of the default ttl is renewed
-// as a session does it. (With 5 s it is kept too unless etcd needs more than three for its election: a split vote.)
+// TestAFrozenMemberEndsNoLease freezes each member in turn, the leader among them, while a lease
+// of the default ttl is renewed as a session does it. (With 5 s it is kept too unless etcd needs
+// more than three for its election: a split vote.)
 func TestAFrozenMemberEndsNoLease(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	freezeEach(t, c, etcdstore.Config{Endpoints: c.Endpoints()})
 }
 
-// TestAFrozenMemberKeepsNoTokenBack is the same with authentication, where opening a stream asks for a token, which
-// the client does through a balancer that knows nothing of the frozen member.
+// TestAFrozenMemberKeepsNoTokenBack is the same with authentication, where opening a stream asks
+// for a token, which the client does through a balancer that knows nothing of the frozen member.
 func TestAFrozenMemberKeepsNoTokenBack(t *testing.T) {
 	t.Parallel()
 	c := guarded(t, 3)
@@ -114,7 +115,8 @@ func freezeEach(t *testing.T, c *etcdtest.Cluster, config etcdstore.Config) {
 	}
 }
 
-// TestAWaiterIsNotFrozenWithItsMember: the member that serves the watch freezes, and the turn comes all the same.
+// TestAWaiterIsNotFrozenWithItsMember: the member that serves the watch freezes, and the turn
+// comes all the same.
 func TestAWaiterIsNotFrozenWithItsMember(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -160,7 +162,8 @@ func TestAWaiterIsNotFrozenWithItsMember(t *testing.T) {
 	}
 }
 
-// TestAChangeOfEtcdsLeaderIsNoEvent: while the leader moves about, waiters and holders notice nothing but delay.
+// TestAChangeOfEtcdsLeaderIsNoEvent: while the leader moves about, waiters and holders notice
+// nothing but delay.
 func TestAChangeOfEtcdsLeaderIsNoEvent(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -178,7 +181,8 @@ func TestAChangeOfEtcdsLeaderIsNoEvent(t *testing.T) {
 	killed.Kill()
 	c.WaitLeader()
 	before := r.renewed.Load()
-	eventually(t, "a renewal after the leader was killed", 10*time.Second, func() bool { return r.renewed.Load() > before })
+	eventually(t, "a renewal after the leader was killed", 10*time.Second,
+		func() bool { return r.renewed.Load() > before })
 	killed.Restart()
 	r.halt()
 	t.Logf("%d renewals, longest failure %v, last error: %v", r.renewed.Load(), r.worst, r.last)

@@ -19,8 +19,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// gate stands between a store and the network: it counts calls, and can hold, follow or replace single ones. So an
-// interleaving that takes a slow member and bad luck happens every time.
+// gate stands between a store and the network: it counts calls, and can hold, follow or replace
+// single ones. So an interleaving that takes a slow member and bad luck happens every time.
 type gate struct {
 	calls atomic.Int64
 
@@ -35,7 +35,9 @@ func (g *gate) set(change func()) {
 	change()
 }
 
-func (g *gate) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (g *gate) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	do grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	g.calls.Add(1)
 	g.mu.Lock()
 	before, after, instead := g.before, g.after, g.instead
@@ -56,7 +58,8 @@ func (g *gate) intercept(ctx context.Context, method string, req, reply any, cc 
 	return err
 }
 
-// gated returns a store behind a gate, and a client of etcd's own that talks to the server directly.
+// gated returns a store behind a gate, and a client of etcd's own that talks to the server
+// directly.
 func gated(t *testing.T, addr, direct string) (*Store, *gate, *clientv3.Client) {
 	t.Helper()
 	g := &gate{}
@@ -107,7 +110,8 @@ func puts(req any, key string) bool {
 		return false
 	}
 	for _, op := range txn.Success {
-		if p := op.GetRequestPut(); p != nil && string(p.Key) == key || op.GetRequestTxn() != nil && puts(op.GetRequestTxn(), key) {
+		if p := op.GetRequestPut(); p != nil && string(p.Key) == key || op.GetRequestTxn() != nil &&
+			puts(op.GetRequestTxn(), key) {
 			return true
 		}
 	}
@@ -124,8 +128,9 @@ func renewedOnce(t *testing.T, l *lease) error {
 	return errors.New("not renewed within 20 s")
 }
 
-// Release of a claim in doubt, while a move's answer is on its way, once paired the new mark with the old lease. The next
-// claim then entered under a lease that nobody renewed any more, while Renew went on saying yes.
+// Release of a claim in doubt, while a move's answer is on its way, once paired the new mark with
+// the old lease. The next claim then entered under a lease that nobody renewed any more, while
+// Renew went on saying yes.
 func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -183,12 +188,13 @@ func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testi
 	if err != nil || len(kv.Kvs) != 1 {
 		t.Fatalf("the claim: %d keys, %v", len(kv.Kvs), err)
 	}
-	if at := l.anchored(); kv.Kvs[0].Lease != at.id {
+	if at := l.ref(); kv.Kvs[0].Lease != at.id {
 		t.Errorf("the claim hangs on lease %x, renewed is %x", kv.Kvs[0].Lease, at.id)
 	}
 }
 
-// News once tried again without a pause while the store was down: thousands of calls a second, a connection each.
+// News once tried again without a pause while the store was down: thousands of calls a second, a
+// connection each.
 func TestNewsPausesWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -202,7 +208,8 @@ func TestNewsPausesWhileTheStoreIsDown(t *testing.T) {
 	}
 }
 
-// A waiter that joins a watch which stands already once missed what had happened since its last look.
+// A waiter that joins a watch which stands already once missed what had happened since its last
+// look.
 func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -217,29 +224,31 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	}()
 	go second.News(ending(t, 30*time.Second))
 	watched := func(l *lease) bool {
-		s.hub.mu.Lock()
-		answered := len(s.hub.opened) == 0 // etcd's answer tells too: it must not come late
-		s.hub.mu.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		s.wire.Hub.Lock()
+		answered := s.wire.Hub.Answered() // etcd's answer tells too: it must not come late
+		s.wire.Hub.Unlock()
+		l.seats.mu.Lock()
+		defer l.seats.mu.Unlock()
 		if !answered {
 			return false
 		}
-		return l.slots[spot{name: "n"}].sub != nil && s.hub.stands(l.slots[spot{name: "n"}].sub)
+		return l.seats.by[seatID{name: "n"}].sub != nil && l.seats.by[seatID{name: "n"}].sub.Stands()
 	}
-	for end := time.Now().Add(20 * time.Second); !watched(first) || !watched(second); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !watched(first) ||
+		!watched(second); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the claims are not watched")
 		}
 	}
-	second.mu.Lock()
-	second.slots[spot{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
-	second.mu.Unlock()
+	second.seats.mu.Lock()
+	second.seats.by[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
+	second.seats.mu.Unlock()
 	var once atomic.Bool
 	g.set(func() {
 		g.after = func(req any) {
 			txn, ok := req.(*pb.TxnRequest)
-			if ok && len(txn.Success) == 2 && string(txn.Success[0].GetRequestRange().GetKey()) == s.lineDir("n")+second.ID() &&
+			if ok && len(txn.Success) == 2 &&
+				string(txn.Success[0].GetRequestRange().GetKey()) == s.lineDir("n")+second.ID() &&
 				once.CompareAndSwap(false, true) { // between the look and the watch
 				_, _ = plain.Delete(context.Background(), s.lineDir("n")+first.ID())
 				<-told
@@ -255,7 +264,8 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	}
 }
 
-// A TLS fault after an attempt of unknown outcome was once told as a refusal, and the put forgotten that came later.
+// A TLS fault after an attempt of unknown outcome was once told as a refusal, and the put
+// forgotten that came later.
 func TestAFaultAfterAnUnknownOutcomeLeavesNoGhost(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -270,7 +280,8 @@ func TestAFaultAfterAnUnknownOutcomeLeavesNoGhost(t *testing.T) {
 				return do(ctx)
 			}
 			if tries++; tries > 1 {
-				return status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: internal error"`)
+				return status.Error(codes.Unavailable,
+					`connection error: desc = "transport: authentication handshake failed: tls: internal error"`)
 			}
 			ctx, cancel := context.WithTimeout(ctx, 400*time.Millisecond)
 			defer cancel()
@@ -285,7 +296,7 @@ func TestAFaultAfterAnUnknownOutcomeLeavesNoGhost(t *testing.T) {
 	})
 	_, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x1", Value: []byte("straggler")})
 	if err == nil || errors.Is(err, driver.ErrRefused) {
-		t.Errorf("Claim = %v, want an unknown outcome", err)
+		t.Errorf("Claim = %v, want an unknown etcdwire.Outcome", err)
 	}
 	slow.Heal() // now it arrives
 	g.set(func() { g.instead = nil })

@@ -10,28 +10,36 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // A heartbeat keeps a ttl shorter than etcd keeps leases.
 //
-// The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands the heartbeat, a key that each renewal rewrites under
-// compare of its create revision. Whoever waits right behind the session watches the key and, when it has not changed for the ttl, deletes it under compare
-// of the revision seen last (see vigil), and in the same Txn the session's record. From then on every heartbeat fails, and so does every Txn that
-// would let a claim of the session enter or move, for each compares the record: the session is dead for good. Only then its lease is revoked.
+// The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands
+// the heartbeat, a key that each renewal rewrites under compare of its create revision. Whoever
+// waits right behind the session watches the key and, when it has not changed for the ttl,
+// deletes it under compare of the revision seen last (see vigil), and in the same Txn the
+// session's record. From then on every heartbeat fails, and so does every Txn that would let a
+// claim of the session enter or move, for each compares the record: the session is dead for good.
+// Only then its lease is revoked.
 //
-// So a renewal is good for the ttl if its heartbeat was written, and if the base outlives it: the last proof of the base must be young enough.
-// The base is renewed as ever, beside the heartbeats, which do not wait for it.
+// So a renewal is good for the ttl if its heartbeat was written, and if the base outlives it: the
+// last proof of the base must be young enough. The base is renewed as ever, beside the
+// heartbeats, which do not wait for it.
 
 const (
 	// baseLeast is the shortest base: it outlives an election of etcd's, and a move after it.
 	baseLeast = 10 * time.Second
-	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is left to prove it anew.
+	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is
+	// left to prove it anew.
 	baseOver = 4
-	// muteTimes is how many heartbeats in turn the member that was asked first leaves to another one, or to nobody, before it is left.
+	// muteTimes is how many heartbeats in turn the member that was asked first leaves to another
+	// one, or to nobody, before it is left.
 	muteTimes = 3
 )
 
-// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether there is a heartbeat.
+// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether
+// there is a heartbeat.
 func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
 	if asked >= minLease && !s.hearts {
 		ttl = roundUp(asked, time.Second)
@@ -43,14 +51,16 @@ func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool
 
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
 
-// instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one that is faked in tests.
+// instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one
+// that is faked in tests.
 type instant struct {
 	boot time.Duration
 	mono time.Time
 }
 
-// now reads the clocks. This store alone reads one to decide something: how long ago the base was proven. Its leases end by themselves in etcd
-// after that, and nothing but a clock tells a heartbeat that they may have.
+// now reads the clocks. This store alone reads one to decide something: how long ago the base was
+// proven. Its leases end by themselves in etcd after that, and nothing but a clock tells a
+// heartbeat that they may have.
 func now() instant { return instant{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
@@ -68,7 +78,7 @@ type heart struct {
 	pause  time.Duration
 	busy   bool // a renewal of the base is under way
 
-	mute  link // the member that was asked first and has not answered of late
+	mute  etcdwire.Link // the member that was asked first and has not answered of late
 	since time.Time
 	times int
 }
@@ -79,56 +89,58 @@ func newHeart(key string, ttl, base time.Duration, asked instant) *heart {
 }
 
 // pulse is Renew of a session with a heartbeat.
-func (l *lease) pulse(ctx context.Context) error {
-	l.tend()
-	actx, cancel := context.WithTimeout(ctx, min(l.ttl/2, callLimit))
+func (r *renewal) renewHeartbeat(ctx context.Context) error {
+	r.renewBaseSoon()
+	actx, cancel := context.WithTimeout(ctx, min(r.ttl/2, etcdwire.CallLimit))
 	defer cancel()
-	defer context.AfterFunc(l.s.ctx, cancel)()
-	resp, at, err := l.beatOnce(actx)
+	defer context.AfterFunc(r.s.wire.Context(), cancel)()
+	resp, at, err := r.beatOnce(actx)
 	switch {
-	case err != nil && l.over():
-		return l.goneErr("renew")
-	case err != nil && at.member == nil:
+	case err != nil && r.over():
+		return r.goneErr("renew")
+	case err != nil && at == (etcdwire.Link{}):
 		return fmt.Errorf("etcd: renew: %w", err)
 	case err != nil:
-		return wrap(ctx, at.name(), "renew", err)
+		return etcdwire.Wrap(ctx, at.Host(), "renew", err)
 	case !resp.Succeeded:
-		return l.lost("renew")
+		return r.lost("renew")
 	}
-	l.heart.mu.Lock()
-	proven := l.heart.proven
-	l.heart.mu.Unlock()
-	if age := proven.ago(); age > l.heart.limit {
-		return fmt.Errorf("etcd: renew: the heartbeat was written, but the lease below it was last proven %v ago, and %v is the limit",
-			age.Round(time.Millisecond), l.heart.limit)
+	r.heart.mu.Lock()
+	proven := r.heart.proven
+	r.heart.mu.Unlock()
+	if age := proven.ago(); age > r.heart.limit {
+		return fmt.Errorf("etcd: renew: the heartbeat was written, "+
+			"but the lease below it was last proven %v ago, and %v is the limit",
+			age.Round(time.Millisecond), r.heart.limit)
 	}
 	return nil
 }
 
-// pulsed is an answer to a heartbeat.
-type pulsed struct {
+// beatAnswer is an answer to a heartbeat.
+type beatAnswer struct {
 	resp *pb.TxnResponse
-	at   link
+	at   etcdwire.Link
 	err  error
 }
 
-// beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a ttl this short there is no time to find out: another one is
-// asked too. To write it twice does no harm.
-func (l *lease) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at link, err error) {
-	first, err := l.s.ring.use()
+// beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a
+// ttl this short there is no time to find out: another one is asked too. To write it twice does
+// no harm.
+func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwire.Link, err error) {
+	first, err := r.s.wire.Members.Use()
 	if err != nil {
 		return nil, first, err
 	}
-	answers := make(chan pulsed, 2)
-	send := func(at link) { go func() { answers <- l.beatAt(ctx, at) }() }
+	answers := make(chan beatAnswer, 2)
+	send := func(at etcdwire.Link) { go func() { answers <- r.beatAt(ctx, at) }() }
 	begun, answered := time.Now(), false
-	var other link
-	defer func() { l.heard(ctx, begun, first, other, answered, err) }()
+	var other etcdwire.Link
+	defer func() { r.heard(ctx, begun, first, other, answered, err) }()
 	send(first)
-	more := time.NewTimer(l.heart.hedge)
+	more := time.NewTimer(r.heart.hedge)
 	defer more.Stop()
 	second := func() bool {
-		at, ok := l.s.ring.beside(first)
+		at, ok := r.s.wire.Members.Beside(first)
 		if ok {
 			other = at
 			send(at)
@@ -158,55 +170,50 @@ func (l *lease) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at link, er
 	}
 }
 
-// heard takes note of who has answered a heartbeat that began at that time and ended with err. A single one is too short to blame a member, and the session
-// may be over before a longer call has found out: the one that is asked beside the first is another one next time, and the first is left when it has
-// been silent through some.
-func (l *lease) heard(ctx context.Context, begun time.Time, first, other link, answered bool, err error) {
-	if ctx.Err() == context.Canceled || l.s.ctx.Err() != nil {
+// heard takes note of who has answered a heartbeat that began at that time and ended with err. A
+// single one is too short to blame a member, and the session may be over before a longer call has
+// found out: the one that is asked beside the first is another one next time, and the first is
+// left when it has been silent through some.
+func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.Link, answered bool, err error) {
+	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {
 		return
 	}
-	if err != nil && other.member != nil {
-		l.s.ring.passOver(other)
+	if err != nil && other != (etcdwire.Link{}) {
+		r.s.wire.Members.PassOver(other)
 	}
-	h := l.heart
+	h := r.heart
 	h.mu.Lock()
 	if answered || h.mute != first {
-		h.mute, h.since, h.times = link{}, begun, 0
+		h.mute, h.since, h.times = etcdwire.Link{}, begun, 0
 	}
 	if !answered {
 		h.mute = first
 		h.times++
 	}
-	silent := h.times >= muteTimes && time.Since(h.since) >= patience
+	silent := h.times >= muteTimes && time.Since(h.since) >= etcdwire.Patience
 	h.mu.Unlock()
 	if silent {
-		l.s.ring.leave(first)
+		r.s.wire.Members.Leave(first)
 	}
-}
-
-// passOver has others be asked before this one, where one is asked beside the current member.
-func (r *ring) passOver(l link) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l.failed = time.Now()
 }
 
 // beatAt writes the heartbeat at one member.
-func (l *lease) beatAt(ctx context.Context, at link) pulsed {
-	put := &pb.PutRequest{Key: []byte(l.heart.key), IgnoreLease: true}
-	resp, err := pb.NewKVClient(at.conn).Txn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(l.heart.key, l.born), ifCreate(l.key, l.born)},
+func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
+	put := &pb.PutRequest{Key: []byte(r.heart.key), IgnoreLease: true}
+	resp, err := pb.NewKVClient(at.Conn).Txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(r.heart.key, r.born), ifCreate(r.key, r.born)},
 		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
 	}, grpc.WaitForReady(false))
 	if err == nil {
-		err = l.s.same(resp.Header)
+		err = r.s.wire.Same(resp.Header)
 	}
-	return pulsed{resp, at, err}
+	return beatAnswer{resp, at, err}
 }
 
-// tend has the base renewed where that is due. Only Renew calls it: a session that its owner has given up must not live on.
-func (l *lease) tend() {
-	h := l.heart
+// tend has the base renewed where that is due. Only Renew calls it: a session that its owner has
+// given up must not live on.
+func (r *renewal) renewBaseSoon() {
+	h := r.heart
 	h.mu.Lock()
 	due := !h.busy && h.tried.ago() >= h.pause
 	if due {
@@ -217,10 +224,10 @@ func (l *lease) tend() {
 	if !due {
 		return
 	}
-	l.s.spawn(func() {
-		ctx, cancel := context.WithTimeout(l.s.ctx, h.limit/4)
+	r.s.wire.Spawn(func() {
+		ctx, cancel := context.WithTimeout(r.s.wire.Context(), h.limit/4)
 		defer cancel()
-		err := l.renewBase(ctx)
+		err := r.renewBase(ctx)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.busy, h.pause = false, h.limit/16

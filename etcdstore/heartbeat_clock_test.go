@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedVigilIsWokenForNothing: a vigil that is woken for nothing (its stream was opened anew) more than half a ttl after the last heartbeat must not end the session early.
+// TestSimulatedVigilIsWokenForNothing: a vigil that is woken for nothing (its stream was opened
+// anew) more than half a ttl after the last heartbeat must not end the session early.
 func TestSimulatedVigilIsWokenForNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const ttl = time.Second
@@ -34,7 +35,8 @@ func TestSimulatedVigilIsWokenForNothing(t *testing.T) {
 			}
 			time.Sleep(time.Until(asked.Add(ttl * 85 / 100)))
 			if len(at) > 0 {
-				t.Fatalf("seed 1: the waiter holds %v after the last heartbeat was sent, of a ttl of %v", time.Since(asked), ttl)
+				t.Fatalf("seed 1: the waiter holds %v after the last heartbeat was sent, of a ttl of %v",
+					time.Since(asked), ttl)
 			}
 		}
 		for range 30 {
@@ -44,7 +46,8 @@ func TestSimulatedVigilIsWokenForNothing(t *testing.T) {
 	})
 }
 
-// TestInstantIsAsOldAsEitherClockSays: a machine was suspended, and only the boot clock knows; or, in a test, only Go's clock goes on.
+// TestInstantIsAsOldAsEitherClockSays: a machine was suspended, and only the boot clock knows;
+// or, in a test, only Go's clock goes on.
 func TestInstantIsAsOldAsEitherClockSays(t *testing.T) {
 	const old = time.Minute
 	for _, i := range []instant{{boottime.Now() - old, time.Now()}, {boottime.Now(), time.Now().Add(-old)}} {
@@ -54,7 +57,8 @@ func TestInstantIsAsOldAsEitherClockSays(t *testing.T) {
 	}
 }
 
-// TestSimulatedProofCountsFromTheCall: the calls that prove the lease below take long. It may have been renewed as they began.
+// TestSimulatedProofCountsFromTheCall: the calls that prove the lease below take long. It may
+// have been renewed as they began.
 func TestSimulatedProofCountsFromTheCall(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -106,7 +110,8 @@ func TestSimulatedProofCountsFromTheCall(t *testing.T) {
 	})
 }
 
-// TestSimulatedHeartbeatNeedsTheRecord: the record alone is gone. The heartbeat must not count without it, for nothing else keeps claims out.
+// TestSimulatedHeartbeatNeedsTheRecord: the record alone is gone. The heartbeat must not count
+// without it, for nothing else keeps claims out.
 func TestSimulatedHeartbeatNeedsTheRecord(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -120,7 +125,8 @@ func TestSimulatedHeartbeatNeedsTheRecord(t *testing.T) {
 	})
 }
 
-// TestSimulatedMoveLeavesADeadHeartbeatDead: the heartbeat is gone, and the session is just being moved: the move must fail, and not write it anew.
+// TestSimulatedMoveLeavesADeadHeartbeatDead: the heartbeat is gone, and the session is just being
+// moved: the move must fail, and not write it anew.
 func TestSimulatedMoveLeavesADeadHeartbeatDead(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)

@@ -42,7 +42,8 @@ func TestHolderProcess(t *testing.T) {
 // sessionAt returns a session on a store of its own. It is not closed.
 func sessionAt(t *testing.T, endpoints []string, ttl time.Duration, heartbeat bool) *primacy.Session {
 	t.Helper()
-	st, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: endpoints, Options: etcdstore.Options{Heartbeat: heartbeat}})
+	st, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: endpoints,
+		Options: etcdstore.Options{Heartbeat: heartbeat}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,9 +55,11 @@ func sessionAt(t *testing.T, endpoints []string, ttl time.Duration, heartbeat bo
 	return s
 }
 
-// TestCrashIsTakenOver kills a process that leads with a ttl of 300 ms, again and again, and tells how long it took until the next one led.
+// TestCrashIsTakenOver kills a process that leads with a ttl of 300 ms, again and again, and
+// tells how long it took until the next one led.
 //
-// HEARTBEAT_ROUNDS is how often (default 2), HEARTBEAT_TTL the ttl, HEARTBEAT_MEMBERS the size of the cluster (default 1).
+// HEARTBEAT_ROUNDS is how often (default 2), HEARTBEAT_TTL the ttl, HEARTBEAT_MEMBERS the size of
+// the cluster (default 1).
 func TestCrashIsTakenOver(t *testing.T) {
 	rounds, members := envInt(t, "HEARTBEAT_ROUNDS", 2), envInt(t, "HEARTBEAT_MEMBERS", 1)
 	ttl := cmp.Or(os.Getenv("HEARTBEAT_TTL"), "300ms")
@@ -89,7 +92,8 @@ func TestCrashIsTakenOver(t *testing.T) {
 		}
 	}
 	slices.Sort(took)
-	t.Logf("%d members, ttl %s, %d crashes: min %v, median %v, max %v", members, ttl, rounds, took[0].Round(time.Millisecond),
+	t.Logf("%d members, ttl %s, %d crashes: min %v, median %v, max %v", members, ttl, rounds,
+		took[0].Round(time.Millisecond),
 		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
 }
 

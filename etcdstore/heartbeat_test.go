@@ -16,7 +16,8 @@ import (
 
 const short = 300 * time.Millisecond
 
-// kept renews a lease as a session does, until it is stopped. It tells when the last renewal that was accepted was sent.
+// kept renews a lease as a session does, until it is stopped. It tells when the last renewal that
+// was accepted was sent.
 type kept struct {
 	stop func() time.Time
 	gap  *atomic.Int64 // the longest time between two that were accepted
@@ -52,8 +53,10 @@ func keep(t *testing.T, l *lease) kept {
 	return kept{func() time.Time { stop(); return <-done }, &gap}
 }
 
-// pairOf returns a lease with a heartbeat that holds x and is kept, and a place right behind it, in another process.
-func pairOf(t *testing.T, c *etcdsim.Cluster, ttl time.Duration) (holder *lease, k kept, waiter *lease, p driver.Place) {
+// pairOf returns a lease with a heartbeat that holds x and is kept, and a place right behind it,
+// in another process.
+func pairOf(t *testing.T, c *etcdsim.Cluster, ttl time.Duration,
+) (holder *lease, k kept, waiter *lease, p driver.Place) {
 	a, _ := gatedAt(t, c, 0, 0)
 	b, _ := gatedAt(t, c, 1, 1)
 	holder = granted(t, a, "a", ttl)
@@ -63,7 +66,8 @@ func pairOf(t *testing.T, c *etcdsim.Cluster, ttl time.Duration) (holder *lease,
 	return holder, k, waiter, claimed(t, waiter, "x")
 }
 
-// TestSimulatedCrash: a holder with a heartbeat falls silent, and the next in line leads about the ttl later; not before it is over, by the waiter's clock.
+// TestSimulatedCrash: a holder with a heartbeat falls silent, and the next in line leads about
+// the ttl later; not before it is over, by the waiter's clock.
 func TestSimulatedCrash(t *testing.T) {
 	for _, ttl := range []time.Duration{short, 500 * time.Millisecond, time.Second, 1900 * time.Millisecond} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -92,7 +96,8 @@ func TestSimulatedCrash(t *testing.T) {
 	}
 }
 
-// TestSimulatedThawedHolder: the holder is paused past its ttl and wakes up. It must learn that it is over, and bring nothing back.
+// TestSimulatedThawedHolder: the holder is paused past its ttl and wakes up. It must learn that
+// it is over, and bring nothing back.
 func TestSimulatedThawedHolder(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		holder, k, waiter, p := pairOf(t, c, short)
@@ -113,7 +118,8 @@ func TestSimulatedThawedHolder(t *testing.T) {
 	})
 }
 
-// TestSimulatedBaseIsProven: heartbeats are written, but the lease below cannot be proven. Renewals may be accepted for as long as it surely lives, and no longer.
+// TestSimulatedBaseIsProven: heartbeats are written, but the lease below cannot be proven.
+// Renewals may be accepted for as long as it surely lives, and no longer.
 func TestSimulatedBaseIsProven(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -133,8 +139,8 @@ func TestSimulatedBaseIsProven(t *testing.T) {
 	})
 }
 
-// TestSimulatedBaseOutlivesChangesOfEtcdsLeader: etcd's leader changes, the lease moves, and the heartbeat with it: what hung on the old lease has long
-// ended, and the session lives.
+// TestSimulatedBaseOutlivesChangesOfEtcdsLeader: etcd's leader changes, the lease moves, and the
+// heartbeat with it: what hung on the old lease has long ended, and the session lives.
 func TestSimulatedBaseOutlivesChangesOfEtcdsLeader(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		holder, k, waiter, p := pairOf(t, c, 1900*time.Millisecond)
@@ -149,7 +155,8 @@ func TestSimulatedBaseOutlivesChangesOfEtcdsLeader(t *testing.T) {
 			if holder.over() || len(at) > 0 {
 				t.Fatal("seed 1: the session did not outlive a change of etcd's leader")
 			}
-			if beat := only(t, c, "primacy/@beat/").Lease; beat == before || beat != only(t, c, "primacy/@session/"+holder.ID()).Lease {
+			if beat := only(t, c, "primacy/@beat/").Lease; beat == before || beat != only(t, c,
+				"primacy/@session/"+holder.ID()).Lease {
 				t.Fatal("seed 1: the heartbeat does not hang on the lease that the record was moved to")
 			}
 		}
@@ -160,7 +167,8 @@ func TestSimulatedBaseOutlivesChangesOfEtcdsLeader(t *testing.T) {
 	})
 }
 
-// TestSimulatedForsakenSessionEnds: nobody renews any more, and nobody waits behind it: its lease must not be kept alive.
+// TestSimulatedForsakenSessionEnds: nobody renews any more, and nobody waits behind it: its lease
+// must not be kept alive.
 func TestSimulatedForsakenSessionEnds(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -176,7 +184,8 @@ func TestSimulatedForsakenSessionEnds(t *testing.T) {
 	})
 }
 
-// TestSimulatedFrozenMemberCostsNoHeartbeat: the member that a session speaks to is frozen, with a ttl far shorter than it takes to find that out.
+// TestSimulatedFrozenMemberCostsNoHeartbeat: the member that a session speaks to is frozen, with
+// a ttl far shorter than it takes to find that out.
 func TestSimulatedFrozenMemberCostsNoHeartbeat(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a := another(c)
@@ -231,14 +240,14 @@ func TestSimulatedHeartbeatWakesNobody(t *testing.T) {
 }
 
 func TestStemsOfKeys(t *testing.T) {
-	s := &Store{prefix: "p/"}
+	s := &Store{layout: layout{"p/"}}
 	for _, c := range []struct {
 		key, session string
 		beat         time.Duration
 	}{
-		{s.claimKey(spot{name: "a"}, 0, stemOf(0x12ab, 0)), "12ab", 0},
-		{s.claimKey(spot{name: "a"}, 0, stemOf(0x12ab, short)), "12ab", short},
-		{s.claimKey(spot{name: "a", seat: "7"}, 3, stemOf(0x12ab, 2*time.Second)), "12ab", 2 * time.Second},
+		{s.claimKey(seatID{name: "a"}, 0, stemOf(0x12ab, 0)), "12ab", 0},
+		{s.claimKey(seatID{name: "a"}, 0, stemOf(0x12ab, short)), "12ab", short},
+		{s.claimKey(seatID{name: "a", seat: "7"}, 3, stemOf(0x12ab, 2*time.Second)), "12ab", 2 * time.Second},
 		{"p/a/12ab+300.x+5", "12ab", short},
 		{"p/a/12ab+", "12ab", 0},
 		{"p/a/host+300", "host", 0},
@@ -256,11 +265,12 @@ func TestStemsOfKeys(t *testing.T) {
 	}
 }
 
-// TestKeysThatAreClaims: what a store takes for a claim of its own, and not for another store's whose prefix begins where one of its lines does.
+// TestKeysThatAreClaims: what a store takes for a claim of its own, and not for another store's
+// whose prefix begins where one of its lines does.
 func TestKeysThatAreClaims(t *testing.T) {
-	outer, inner := &Store{prefix: "p/"}, &Store{prefix: "p/billing/"}
+	outer, inner := &Store{layout: layout{"p/"}}, &Store{layout: layout{"p/billing/"}}
 	stem := stemOf(0x12ab, short)
-	for _, at := range []spot{{name: "a"}, {name: "billing"}, {name: "a", seat: "7"}, {name: "a/~b@"}, {name: ""}} {
+	for _, at := range []seatID{{name: "a"}, {name: "billing"}, {name: "a", seat: "7"}, {name: "a/~b@"}, {name: ""}} {
 		for _, slots := range []int{0, 3, driver.Unlimited} {
 			for _, s := range []*Store{outer, inner} {
 				key := s.claimKey(at, slots, stem)
@@ -275,7 +285,8 @@ func TestKeysThatAreClaims(t *testing.T) {
 			}
 		}
 	}
-	for _, key := range []string{"p/", "p/12ab", "q/a/12ab", "p/@session/12ab", "p/@beat/12ab", "p/@session/12ab/ask/a", "p/a/b/12ab", "p/a/~x/12ab", "p/a/~1/b/12ab"} {
+	for _, key := range []string{"p/", "p/12ab", "q/a/12ab", "p/@session/12ab", "p/@beat/12ab",
+		"p/@session/12ab/ask/a", "p/a/b/12ab", "p/a/~x/12ab", "p/a/~1/b/12ab"} {
 		if outer.isClaim(key) {
 			t.Errorf("%s: taken for a claim", key)
 		}

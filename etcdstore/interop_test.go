@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// TestEtcdsOwnClientsStandInTheSameLine: ours, etcd's Election, ours, `etcdctl elect`, ours: each gets its turn.
+// TestEtcdsOwnClientsStandInTheSameLine: ours, etcd's Election, ours, `etcdctl elect`, ours: each
+// gets its turn.
 func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -96,7 +97,8 @@ type ctl struct {
 func elect(t *testing.T, srv *etcdtest.Server, name, value string) *ctl {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &ctl{cmd: exec.CommandContext(ctx, etcdtest.Etcdctl(t), "--endpoints", srv.Addr(), "elect", "primacy/"+name, value),
+	c := &ctl{cmd: exec.CommandContext(ctx, etcdtest.Etcdctl(t), "--endpoints", srv.Addr(), "elect", "primacy/"+name,
+		value),
 		lines: make(chan string, 10)}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
@@ -147,7 +149,8 @@ func TestStrangeKeysAreShown(t *testing.T) {
 	if p.Held {
 		t.Error("the claim is held, but others stand before it")
 	}
-	if _, err := c.Put(soon(t), "primacy/@session/"+l.ID(), "{garbled", clientv3.WithLease(clientv3.LeaseID(lease.ID))); err != nil {
+	if _, err := c.Put(soon(t), "primacy/@session/"+l.ID(), "{garbled",
+		clientv3.WithLease(clientv3.LeaseID(lease.ID))); err != nil {
 		t.Fatal(err)
 	}
 	ln := line(t, s, "odd")
@@ -168,7 +171,8 @@ func TestStrangeKeysAreShown(t *testing.T) {
 	}
 }
 
-// TestOddNamesAndValues: any bytes make a name, and a value that is too large is refused without a trace.
+// TestOddNamesAndValues: any bytes make a name, and a value that is too large is refused without
+// a trace.
 func TestOddNamesAndValues(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -193,7 +197,8 @@ func TestOddNamesAndValues(t *testing.T) {
 	if _, err := s.Grant(soon(t), "x", 301*time.Second); !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Grant of 301 s = %v, want ErrRefused", err)
 	}
-	for ttl, want := range map[time.Duration]time.Duration{time.Millisecond: 300 * time.Millisecond, 1234567 * time.Microsecond: 1235 * time.Millisecond, 2 * time.Second: 2 * time.Second, 2500 * time.Millisecond: 3 * time.Second} {
+	for ttl, want := range map[time.Duration]time.Duration{time.Millisecond: 300 * time.Millisecond,
+		1234567 * time.Microsecond: 1235 * time.Millisecond, 2 * time.Second: 2 * time.Second, 2500 * time.Millisecond: 3 * time.Second} {
 		if got := grant(t, s, "x", ttl).TTL(); got != want {
 			t.Errorf("Grant of %v has %v, want %v", ttl, got, want)
 		}

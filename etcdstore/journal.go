@@ -6,30 +6,47 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 var _ driver.Journal = (*Store)(nil)
+
+// journal is what a store's journals are kept by, and the records that releases leave.
+type journal struct {
+	layout
+	wire   *etcdwire.Wire
+	leases *recordLeases
+
+	mu    sync.Mutex      // guards what follows; nothing is called while it is held
+	trims map[string]bool // journals that somebody in this process trims just now
+	off   time.Time       // until then releases leave no records
+}
+
+func newJournal(k layout, w *etcdwire.Wire) *journal {
+	return &journal{layout: k, wire: w, trims: map[string]bool{},
+		leases: &recordLeases{layout: k, wire: w, now: time.Now, known: map[recordLeaseID]leaseState{}}}
+}
 
 const (
 	recordKeyMax = 64
 	page         = 500 // keys read or removed at once
 )
 
-// journalsDir returns what the keys of all records begin with.
-func (s *Store) journalsDir() string { return s.prefix + journals }
-
-// journalDir returns what the keys of one journal's records begin with.
-func (s *Store) journalDir(name string) string { return s.journalsDir() + escape(name) + "/" }
-
-// Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the record, and what is there is the same, nobody
-// can tell whose it is: then the outcome is unknown.
-func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+// Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the
+// record, and what is there is the same, nobody can tell whose it is: then the etcdwire.Outcome
+// is unknown.
+func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
+) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
 	if why := wrongRecord(name, r); why != "" {
 		return there, false, refused(what, why)
@@ -37,49 +54,54 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 	if keep < 1 {
 		return there, false, refused(what, fmt.Sprintf("keep at least 1 record, not %d", keep))
 	}
-	resp, doubt, err := s.append(ctx, what, name, r)
+	resp, doubt, err := j.append(ctx, what, name, r)
 	if err != nil {
-		return there, false, s.rights(err)
+		return there, false, j.rights(err)
 	}
 	if resp.Succeeded {
 		if n := resp.Responses[1].GetResponseRange().GetCount(); n > int64(keep+slack(keep)) {
-			s.trimLater(name, keep)
+			j.trimLater(name, keep)
 		}
 		return r, true, nil
 	}
 	kv := one(resp, 0)
 	if kv == nil {
-		return there, false, fmt.Errorf("etcd: %s: the record %q was removed meanwhile", what, r.Key) // by its end, or beyond those that are kept
+		// by its end, or beyond those that are kept
+		return there, false, fmt.Errorf("etcd: %s: the record %q was removed meanwhile", what, r.Key)
 	}
 	if there = (driver.Record{Key: r.Key, Value: kv.Value}); doubt && string(kv.Value) == string(r.Value) {
-		return driver.Record{}, false, fmt.Errorf("etcd: %s: the answer was lost, and the record %q is there: this call may have kept it", what, r.Key)
+		return driver.Record{}, false,
+			fmt.Errorf("etcd: %s: the answer was lost, and the record %q is there: this call may have kept it", what,
+				r.Key)
 	}
 	return there, false, nil
 }
 
 // append is the Txn of Append. A lease for records that cannot be used is done without.
-func (s *Store) append(ctx context.Context, what, name string, r driver.Record) (resp *pb.TxnResponse, doubt bool, err error) {
-	dir := s.journalDir(name)
-	at := s.shelfOf(name)
+func (j *journal) append(ctx context.Context, what, name string, r driver.Record,
+) (resp *pb.TxnResponse, doubt bool, err error) {
+	dir := j.journalDir(name)
+	at := j.leases.leaseFor(name)
 	for bare, tries := false, 0; ; tries++ {
 		lease := int64(0)
 		if !bare {
-			lease = s.shelfLease(ctx, at)
+			lease = j.leases.recordLease(ctx, at)
 		}
 		var unsure bool
-		resp, unsure, err = s.txn(ctx, what, &pb.TxnRequest{
+		resp, unsure, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
 			Success: []*pb.RequestOp{doPut(dir+r.Key, r.Value, lease),
-				doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), CountOnly: true})},
+				doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+					CountOnly: true})},
 			Failure: []*pb.RequestOp{doGet(dir + r.Key)},
 		})
 		doubt = doubt || unsure
 		switch {
 		case bare && err == nil:
-			s.shelves.without(at)
+			j.leases.without(at)
 			return resp, doubt, nil
 		case isGone(err) && tries < 2:
-			s.shelves.forget(at)
+			j.leases.forget(at)
 		case errors.Is(err, driver.ErrRefused) && lease != 0:
 			bare = true // a user may attach nothing to a lease with a key that he may not write
 		default:
@@ -97,27 +119,29 @@ func notGone(err error) error {
 }
 
 // rights says what a user lacks who is not permitted to use journals.
-func (s *Store) rights(err error) error {
+func (j *journal) rights(err error) error {
 	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error()) {
 		return err
 	}
-	return fmt.Errorf("%w (records are kept below %q: the user needs the right to read and write there)", err, s.journalsDir())
+	return fmt.Errorf("%w (records are kept below %q: the user needs the right to read and write there)", err,
+		j.journalsDir())
 }
 
 // Records implements [driver.Journal].
-func (s *Store) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+func (j *journal) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
 	if limit < 1 || name == "" {
 		return nil, nil
 	}
-	dir := s.journalDir(name)
-	end := prefixEnd(dir)
+	dir := j.journalDir(name)
+	end := etcdwire.PrefixEnd(dir)
 	if before != "" {
 		end = dir + before
 	}
-	resp, err := s.get(ctx, verb("read journal", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(end), Limit: int64(limit),
+	resp, err := j.wire.Get(ctx, verb("read journal", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(end),
+		Limit:     int64(limit),
 		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_KEY})
 	if err != nil {
-		return nil, s.rights(err)
+		return nil, j.rights(err)
 	}
 	var all []driver.Record
 	for _, kv := range resp.Kvs {
@@ -126,14 +150,16 @@ func (s *Store) Records(ctx context.Context, name, before string, limit int) ([]
 	return all, nil
 }
 
-// Journals implements [driver.Journal]. It leaps over the rest of a journal whose records fill a page.
-func (s *Store) Journals(ctx context.Context, prefix string) (names []string, err error) {
-	base := s.journalsDir()
-	from, end := base+escape(prefix), prefixEnd(base+escape(prefix))
+// Journals implements [driver.Journal]. It leaps over the rest of a journal whose records fill a
+// page.
+func (j *journal) Journals(ctx context.Context, prefix string) (names []string, err error) {
+	base := j.journalsDir()
+	from, end := base+escape(prefix), etcdwire.PrefixEnd(base+escape(prefix))
 	for {
-		resp, err := s.get(ctx, verb("list journals", prefix), &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: page, KeysOnly: true})
+		resp, err := j.wire.Get(ctx, verb("list journals", prefix), &pb.RangeRequest{Key: []byte(from),
+			RangeEnd: []byte(end), Limit: page, KeysOnly: true})
 		if err != nil {
-			return nil, s.rights(err)
+			return nil, j.rights(err)
 		}
 		for _, kv := range resp.Kvs {
 			dir, _, _ := strings.Cut(string(kv.Key[len(base):]), "/")
@@ -154,7 +180,7 @@ func (s *Store) Journals(ctx context.Context, prefix string) (names []string, er
 func pastJournal(base string, last *mvccpb.KeyValue) string {
 	key := string(last.Key)
 	if i := strings.IndexByte(key[len(base):], '/'); i >= 0 {
-		return prefixEnd(key[:len(base)+i+1])
+		return etcdwire.PrefixEnd(key[:len(base)+i+1])
 	}
 	return key + "\x00" // no record of ours
 }
@@ -163,23 +189,24 @@ func pastJournal(base string, last *mvccpb.KeyValue) string {
 func slack(keep int) int { return 8 + keep/8 }
 
 // trimLater removes records beyond keep, unless somebody in this process is at it.
-func (s *Store) trimLater(name string, keep int) {
-	if !s.shelves.begin(name) {
+func (j *journal) trimLater(name string, keep int) {
+	if !j.begin(name) {
 		return
 	}
-	s.later(func(ctx context.Context) {
-		defer s.shelves.done(name)
+	j.wire.Later(func(ctx context.Context) {
+		defer j.done(name)
 		for more := true; more; {
-			more = s.trim(ctx, name, keep)
+			more = j.trim(ctx, name, keep)
 		}
 	})
 }
 
-// trim removes records of a journal that are beyond keep, at most page of them. More says that there may be others. What fails is left to the next
-// Append: the journal is then only longer.
-func (s *Store) trim(ctx context.Context, name string, keep int) (more bool) {
-	what, dir := verb("trim journal", name), s.journalDir(name)
-	resp, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), KeysOnly: true, Limit: page + 1})
+// trim removes records of a journal that are beyond keep, at most page of them. More says that
+// there may be others. What fails is left to the next Append: the journal is then only longer.
+func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
+	what, dir := verb("trim journal", name), j.journalDir(name)
+	resp, err := j.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		KeysOnly: true, Limit: page + 1})
 	if err != nil {
 		return false
 	}
@@ -189,9 +216,9 @@ func (s *Store) trim(ctx context.Context, name string, keep int) (more bool) {
 	}
 	// All below the first that stays. Whatever enters there meanwhile is beyond keep too.
 	stays := string(resp.Kvs[beyond].Key)
-	_, _, err = s.txn(ctx, what, &pb.TxnRequest{
+	_, _, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(stays, resp.Kvs[beyond].CreateRevision)},
-		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(dir), RangeEnd: []byte(stays)}}}},
+		Success: []*pb.RequestOp{doDeleteRange(dir, stays)},
 	})
 	return err == nil && beyond == page
 }
@@ -199,7 +226,8 @@ func (s *Store) trim(ctx context.Context, name string, keep int) (more bool) {
 // wrongRecord says why a record cannot be kept, "" if it can.
 func wrongRecord(journal string, r driver.Record) string {
 	odd := strings.IndexFunc(r.Key, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_", c))
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_",
+			c))
 	})
 	switch {
 	case journal == "":
@@ -210,4 +238,129 @@ func wrongRecord(journal string, r driver.Record) string {
 		return fmt.Sprintf("the record %q has %d bytes, at most %d can be kept", r.Key, len(r.Value), driver.MaxRecord)
 	}
 	return ""
+}
+
+// The record that a place leaves is a put beside the deletion, in the same Txn under the same
+// compares: it is there if this request removed the claim, and not otherwise, however often that
+// is repeated. But it gives etcd more reasons to refuse the Txn: there is no space for a put, the
+// user may not write there, its lease has ended, it is too large. The claim must go all the same,
+// so then the same Txn goes again without the record. That is safe whatever became of the first:
+// either may remove the claim, the other then finds nothing to do.
+
+// releaseRecord is a record that goes with the request that gives a place up. Nil: there is none.
+type releaseRecord struct {
+	at  recordLeaseID
+	key string
+	put *pb.RequestOp
+}
+
+const (
+	// recordWait is how long a release waits for a lease for its record, which as a rule is
+	// known. After that the record has none, nor do others wait then for a while.
+	recordWait = time.Second
+	// recordsOff is for how long no release leaves a record, where etcd takes none.
+	recordsOff = 10 * time.Second
+)
+
+// recordOf returns the record that p leaves, nil if it has none, or one that cannot be kept.
+func (j *journal) recordOf(ctx context.Context, p driver.Place) *releaseRecord {
+	if p.Record == nil || wrongRecord(p.Journal, *p.Record) != "" || j.isOff() {
+		return nil
+	}
+	limit := j.leases.patience()
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end)/2)
+	}
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	n := &releaseRecord{at: j.leases.leaseFor(p.Journal), key: j.journalDir(p.Journal) + p.Record.Key}
+	n.put = doPut(n.key, slices.Clone(p.Record.Value), j.leases.recordLease(wait, n.at))
+	if limit >= etcdwire.Patience && wait.Err() != nil && ctx.Err() == nil {
+		j.leases.hurry()
+	}
+	return n
+}
+
+// with returns req with the record, which comes last: the answers to all else stay where they are.
+func (n *releaseRecord) with(req *pb.TxnRequest) *pb.TxnRequest {
+	if n == nil {
+		return req
+	}
+	return &pb.TxnRequest{Compare: req.Compare, Success: append(slices.Clone(req.Success), n.put), Failure: req.Failure}
+}
+
+// sendWithRecord sends a request that leaves a record where its compares hold. Where the record
+// may be why etcd refuses it, it goes again without. N is nil for a request without a record.
+func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, n *releaseRecord,
+) (*pb.TxnResponse, etcdwire.Outcome) {
+	if n == nil || j.isOff() {
+		return j.wire.Send(ctx, req)
+	}
+	resp, first := j.wire.Send(ctx, n.with(req))
+	if !blamesRecord(first.Err) {
+		return resp, first
+	}
+	resp, out := j.wire.Send(ctx, req)
+	if out.Doubt = out.Doubt || first.Doubt; out.Err == nil {
+		j.blame(n, first.Err)
+	}
+	return resp, out
+}
+
+// blamesRecord reports whether a record may be why etcd refused what it went with: where etcd has
+// answered, and not that it is busy, or that who asks must log in anew. Of silence no record is
+// to blame, and the request may still be carried out.
+func blamesRecord(err error) bool {
+	st, answered := status.FromError(err)
+	if err == nil || !answered {
+		return false
+	}
+	switch known := rpctypes.Error(err); {
+	case errors.Is(known, rpctypes.ErrInvalidAuthToken), errors.Is(known,
+		rpctypes.ErrAuthOldRevision), errors.Is(known, rpctypes.ErrTooManyRequests):
+		return false
+	}
+	return st.Code() != codes.Unavailable && st.Code() != codes.DeadlineExceeded && st.Code() != codes.Canceled
+}
+
+// blame notes why a record was not taken, and that it was the record's fault: without it the
+// request went through.
+func (j *journal) blame(n *releaseRecord, err error) {
+	switch known := rpctypes.Error(err); {
+	case isGone(etcdwire.Final(err)):
+		j.leases.forget(n.at)
+	case errors.Is(known, rpctypes.ErrPermissionDenied), etcdwire.NoSpace(err):
+		j.turnOff()
+	}
+}
+
+// turnOff has releases leave no records for a while: each would cost a second request, and those
+// of a batch would go one by one.
+func (j *journal) turnOff() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.off = time.Now().Add(recordsOff)
+}
+
+func (j *journal) isOff() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return time.Now().Before(j.off)
+}
+
+// begin reports whether nobody trims that journal; the caller does now.
+func (j *journal) begin(journal string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.trims[journal] {
+		return false
+	}
+	j.trims[journal] = true
+	return true
+}
+
+func (j *journal) done(journal string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.trims, journal)
 }

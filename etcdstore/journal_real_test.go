@@ -47,8 +47,9 @@ func allFree(t *testing.T, s *etcdstore.Store, places []driver.Place, journal st
 	}
 }
 
-// TestJournalsWithoutRights: a user who may not write records is told so, and its places are given up all the same; one who may write some
-// of them does so beside another's that he may not write.
+// TestJournalsWithoutRights: a user who may not write records is told so, and its places are
+// given up all the same; one who may write some of them does so beside another's that he may not
+// write.
 func TestJournalsWithoutRights(t *testing.T) {
 	t.Parallel()
 	srv := guarded(t, 1, "--auth-token-ttl=300", "--bcrypt-cost=4").Members[0] // four users log in here
@@ -71,7 +72,8 @@ func TestJournalsWithoutRights(t *testing.T) {
 		step(root.UserAdd(soon(t), user, "secret"))
 		step(root.UserGrantRole(soon(t), user, user))
 	}
-	step(root.RoleGrantPermission(soon(t), "half", "primacy/@journal/terms%2Fmine/", "primacy/@journal/terms%2Fmine0", full))
+	step(root.RoleGrantPermission(soon(t), "half", "primacy/@journal/terms%2Fmine/", "primacy/@journal/terms%2Fmine0",
+		full))
 	as := func(user string) *etcdstore.Store {
 		s := openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: "secret"})
 		t.Cleanup(func() { s.Close() })
@@ -98,7 +100,8 @@ func TestJournalsWithoutRights(t *testing.T) {
 	narrow := as("narrow")
 	_, added, err := narrow.Append(soon(t), "terms/mine", driver.Record{Key: "2"}, 9)
 	for _, text := range []string{"permission denied", `"primacy/@journal/"`, `"terms/mine"`} {
-		if !errors.Is(err, driver.ErrRefused) || added || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, driver.ErrRefused) || added || !strings.Contains(err.Error(), text) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("Append without rights = %v, %v, want one line with ErrRefused and %q", added, err, text)
 		}
 	}
@@ -130,7 +133,8 @@ func TestJournalsWithoutRights(t *testing.T) {
 	allFree(t, all, []driver.Place{{Name: "y"}}, "terms/mine", 3)
 }
 
-// TestJournalsWhileEtcdIsFull: real etcd takes no puts. Places that would leave records are given up, one by one and together.
+// TestJournalsWhileEtcdIsFull: real etcd takes no puts. Places that would leave records are given
+// up, one by one and together.
 func TestJournalsWhileEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=1048576"}})

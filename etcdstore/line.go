@@ -4,19 +4,23 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"strconv"
+	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the cluster.
+// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the
+// cluster.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	what := verb("line", name)
 	resp, err := s.readLine(ctx, what, name)
@@ -29,7 +33,7 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 // readLine reads all claims on name, oldest first.
 func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeResponse, error) {
 	dir := s.lineDir(name)
-	return s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)),
+	return s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
 		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
 }
 
@@ -58,7 +62,8 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	return line
 }
 
-// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it holds.
+// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it
+// holds.
 func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	exclusive := false // one stands before
 	for i, kv := range kvs {
@@ -94,18 +99,19 @@ func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	return st
 }
 
-// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time to time without one.
+// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time
+// to time without one.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	what := verb("next", name)
 	changed := make(chan struct{}, 1)
 	dir := s.lineDir(name)
-	sub := s.hub.watch(span{key: dir, end: prefixEnd(dir), puts: true}, func() {
+	sub := s.wire.Hub.Watch(etcdwire.Span{Key: dir, End: etcdwire.PrefixEnd(dir), Puts: true}, func() {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
 	})
-	defer sub.stop()
+	defer sub.Stop()
 	base := &baseline{rev: int64(after), count: -1}
 	for {
 		resp, err := s.readLine(ctx, what, name)
@@ -119,29 +125,14 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if errors.Is(err, driver.ErrRefused) {
 			return driver.Line{}, err
 		}
-		pause := poll()
+		pause := etcdwire.Poll()
 		if err != nil {
-			pause = again
+			pause = etcdwire.Again
 		}
-		if err := s.pause(ctx, changed, pause); err != nil {
+		if _, err := s.wire.Pause(ctx, changed, pause); err != nil {
 			return driver.Line{}, fmt.Errorf("etcd: %s: %w", what, err)
 		}
 	}
-}
-
-// pause waits for a signal, at most for d. It returns an error if ctx or the store ends first.
-func (s *Store) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-changed:
-	case <-t.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.ctx.Done():
-		return errClosed
-	}
-	return nil
 }
 
 // baseline is a revision at which the line is known to be as the caller of Next saw it.
@@ -150,9 +141,9 @@ type baseline struct {
 	count int64 // how many claims stood; -1: not known yet
 }
 
-// differs reports whether the line as read differs from the one at the baseline, which otherwise moves up to it. Claims
-// that came or changed show it by their mod revision. With none of those, all that stand stood before, and the line has
-// changed only if there are fewer.
+// differs reports whether the line as read differs from the one at the baseline, which otherwise
+// moves up to it. Claims that came or changed show it by their mod revision. With none of those,
+// all that stand stood before, and the line has changed only if there are fewer.
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
@@ -171,7 +162,8 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 		return true, nil
 	}
 	if base.count < 0 {
-		old, err := s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), Revision: base.rev, CountOnly: true})
+		old, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir),
+			RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Revision: base.rev, CountOnly: true})
 		if err != nil {
 			if errors.Is(err, rpctypes.ErrCompacted) {
 				return true, nil // nobody can tell any more; to show the line once too often is harmless
@@ -187,7 +179,7 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 	return false, nil
 }
 
-// Lines implements [driver.Lister].
+// Lines implements [driver.Store].
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	what := verb("lines", prefix)
 	kvs, rev, err := s.readLines(ctx, what, s.prefix+escape(prefix))
@@ -217,22 +209,211 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	return lines, nil
 }
 
-// readLines reads all keys that begin with from, those of one line oldest first, but not what is no line: journals may be long.
+// readLines reads all keys that begin with from, those of one line oldest first, but not what is
+// no line: journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
 	oldest := func(from, end string) *pb.RangeRequest {
-		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE}
+		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND,
+			SortTarget: pb.RangeRequest_CREATE}
 	}
 	if from != s.prefix {
-		resp, err := s.get(ctx, what, oldest(from, prefixEnd(from)))
+		resp, err := s.wire.Get(ctx, what, oldest(from, etcdwire.PrefixEnd(from)))
 		if err != nil {
 			return nil, 0, err
 		}
 		return resp.Kvs, resp.Header.Revision, nil
 	}
-	resp, _, err := s.txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(oldest(from, from+noLine)), doRange(oldest(from+pastNoLine, prefixEnd(from)))}})
+	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
+		doRange(oldest(from, from+noLine)), doRange(oldest(from+pastNoLine, etcdwire.PrefixEnd(from)))}})
 	if err != nil {
 		return nil, 0, err
 	}
 	return append(found(resp, 0), found(resp, 1)...), resp.Header.Revision, nil
+}
+
+// owner is who made a lease, as its session's record says.
+type owner struct {
+	name  string
+	note  string // what is odd about the record
+	known bool   // there is one
+}
+
+// owners remembers sessions' records. They are written before the first claim and never change,
+// so they are read once.
+type owners struct {
+	mu   sync.Mutex
+	seen map[string]owner // by the lease's ID as keys have it
+}
+
+// ownersKept bounds the memory for leases that are long gone.
+const ownersKept = 10000
+
+// sessionOf returns the session's ID that a claim's key bears, where the claim is a session's.
+func sessionOf(kv *mvccpb.KeyValue) string {
+	_, session := parseClaim("", string(kv.Key))
+	return session
+}
+
+// ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
+// of rev, when the claims stood: read any later, a lease that has expired meanwhile would look
+// like a stranger's.
+func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
+) (map[string]owner, error) {
+	out := map[string]owner{}
+	var miss []string
+	s.owners.mu.Lock()
+	for _, kv := range kvs {
+		id := sessionOf(kv)
+		if _, dup := out[id]; dup || id == "" {
+			continue
+		}
+		o, ok := s.owners.seen[id]
+		out[id] = o
+		if !ok {
+			miss = append(miss, id)
+		}
+	}
+	s.owners.mu.Unlock()
+	for len(miss) > 0 {
+		n := min(chunk, len(miss))
+		if err := s.readOwners(ctx, what, miss[:n], rev, out); err != nil {
+			return nil, err
+		}
+		miss = miss[n:]
+	}
+	return out, nil
+}
+
+// readOwners reads records in one Txn and remembers them.
+func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev int64, out map[string]owner) error {
+	req := &pb.TxnRequest{}
+	for _, id := range ids {
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id),
+			Revision: rev}))
+	}
+	resp, _, err := s.wire.Txn(ctx, what, req)
+	if errors.Is(err, rpctypes.ErrCompacted) && rev != 0 {
+		return s.readOwners(ctx, what, ids, 0, out)
+	}
+	if err != nil {
+		return err
+	}
+	s.owners.mu.Lock()
+	defer s.owners.mu.Unlock()
+	if s.owners.seen == nil || len(s.owners.seen) > ownersKept {
+		s.owners.seen = map[string]owner{}
+	}
+	for i, id := range ids {
+		o := ownerOf(one(resp, i))
+		out[id], s.owners.seen[id] = o, o
+	}
+	return nil
+}
+
+// ownerOf reads one record.
+func ownerOf(kv *mvccpb.KeyValue) owner {
+	if kv == nil {
+		return owner{note: "entered by another program: its lease has no session record"}
+	}
+	var r record
+	if json.Unmarshal(kv.Value, &r) != nil {
+		return owner{known: true, note: "its session record cannot be read"}
+	}
+	return owner{known: true, name: r.Owner}
+}
+
+// Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes
+// with it.
+func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
+	what := verb("ask", name)
+	holder, slots, err := s.holding(ctx, what, name, r.Token, false)
+	switch {
+	case err != nil:
+		return err
+	case holder == nil:
+		return placeGone("ask", name)
+	case slots != 0:
+		return refused(what, "that claim is shared, and only who holds a name alone can be asked")
+	}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return s.deliver(ctx, what, name, holder, value)
+}
+
+// deliver puts a request, if the claim it is meant for still stands.
+func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.KeyValue, value []byte) error {
+	key, rec := string(holder.Key), s.prefix+sessions+sessionOf(holder)
+	there := ifCreate(rec, 0)
+	there.Result = pb.Compare_GREATER
+	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(key, holder.CreateRevision), there},
+		Success: []*pb.RequestOp{doPut(askKey(rec, name), value, holder.Lease)},
+		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
+	})
+	if err != nil || resp.Succeeded {
+		return err
+	}
+	if kv := one(resp, 0); kv == nil || kv.CreateRevision != holder.CreateRevision {
+		return placeGone("ask", name)
+	}
+	return refused(what, "the holder is another program, which cannot be asked")
+}
+
+// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID
+// in hex. Tokens of two origins cannot be compared. A cluster that was restored from a snapshot,
+// or started on an empty disk, counts from an earlier revision again; but etcd computes the ID
+// from --initial-cluster-token and the members' peer URLs, so only with a new token is it
+// another. With the same flags the ID stays, and tokens of before and after look alike. Restore
+// with a new --initial-cluster-token, or with --bump-revision and --mark-compacted, after which
+// revisions grow on.
+func (s *Store) Origin() string { return "etcd/" + strconv.FormatUint(s.wire.Cluster(), 16) }
+
+// ClaimKey returns the key of the claim that holds name under token, for a compare on its create
+// revision in a Txn of one's own. As long as the key stands with that create revision the claim
+// holds the name, also when it is moved to another lease. It is one linearizable read, and a
+// second one where shared claims hold the name. [driver.ErrGone] if that claim does not hold the
+// name.
+func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string, error) {
+	kv, _, err := s.holding(ctx, verb("read", name), name, token, true)
+	if err != nil {
+		return "", err
+	}
+	if kv == nil {
+		return "", fmt.Errorf("etcd: %q under token %d: the claim: %w", name, token, driver.ErrGone)
+	}
+	return string(kv.Key), nil
+}
+
+// holding returns the claim that holds name under token, and its slots. Nil: none does. KeysOnly
+// leaves its value and lease out.
+func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool,
+) (*mvccpb.KeyValue, int, error) {
+	dir := s.lineDir(name)
+	resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		Limit: 1, KeysOnly: keysOnly,
+		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, 0, err
+	}
+	// A claim that waits stands as well, and would pass for one that holds.
+	first := resp.Kvs[0]
+	slots, _ := parseClaim(dir, string(first.Key))
+	if uint64(first.CreateRevision) == token {
+		return first, slots, nil
+	}
+	if slots == 0 {
+		return nil, 0, nil
+	}
+	if resp, err = s.readLine(ctx, what, name); err != nil {
+		return nil, 0, err
+	}
+	all, held := ranks(dir, resp.Kvs)
+	for i, kv := range resp.Kvs {
+		if held[i] && uint64(kv.CreateRevision) == token {
+			return kv, all[i], nil
+		}
+	}
+	return nil, 0, nil
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// Whoever deletes a session's record by hand ends the session, but not at once for others: its holder has yet to hear of it and to stop.
+// Whoever deletes a session's record by hand ends the session, but not at once for others: its
+// holder has yet to hear of it and to stop.
 func TestADeletedRecordLetsNobodyLeadBeforeTheLeaseRunsOut(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

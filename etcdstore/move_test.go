@@ -14,8 +14,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// TestAChangeOfLeaderMovesTheSession: a leader that was paused may revoke, as it wakes up, every lease it knew. After a
-// change of leader the next renewal has moved all claims to a lease that it never knew; tokens and order stay.
+// TestAChangeOfLeaderMovesTheSession: a leader that was paused may revoke, as it wakes up, every
+// lease it knew. After a change of leader the next renewal has moved all claims to a lease that
+// it never knew; tokens and order stay.
 func TestAChangeOfLeaderMovesTheSession(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -49,7 +50,8 @@ func TestAChangeOfLeaderMovesTheSession(t *testing.T) {
 		t.Fatalf("revoke the first lease: %v", err)
 	}
 	after := line(t, s, "moved")
-	if after.Holder == nil || after.Holder.Token != p.Token || after.Holder.Lease != l.ID() || after.Holder.Owner != "mover" ||
+	if after.Holder == nil || after.Holder.Token != p.Token || after.Holder.Lease != l.ID() ||
+		after.Holder.Owner != "mover" ||
 		string(after.Holder.Value) != "v" || after.Holder.Note != "" {
 		t.Errorf("holder = %+v, want it as before: %+v", after.Holder, before.Holder)
 	}
@@ -87,9 +89,10 @@ func TestAChangeOfLeaderMovesTheSession(t *testing.T) {
 	}
 }
 
-// TestALeaderThatWakesUpEndsNoTerm pauses etcd's leader for longer than the ttl, with its peers in reach, while a lease
-// is renewed through the others. It must not be gone before the end of what its last renewal promised. The plain
-// keepalive beside it shows, in about one pause of five, what happens otherwise.
+// TestALeaderThatWakesUpEndsNoTerm pauses etcd's leader for longer than the ttl, with its peers
+// in reach, while a lease is renewed through the others. It must not be gone before the end of
+// what its last renewal promised. The plain keepalive beside it shows, in about one pause of
+// five, what happens otherwise.
 func TestALeaderThatWakesUpEndsNoTerm(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -116,7 +119,8 @@ func TestALeaderThatWakesUpEndsNoTerm(t *testing.T) {
 		wake.Stop()
 		lead.Cont()
 		for name, s := range map[string]*subject{"woken": verified, "woken plain": plain} {
-			if resp, err := healthy.Get(soon(t), "primacy/"+etcdstore.Escape(name)+"/"+s.lease.ID()); err == nil && len(resp.Kvs) == 0 {
+			if resp, err := healthy.Get(soon(t), "primacy/"+etcdstore.Escape(name)+"/"+s.lease.ID()); err == nil &&
+				len(resp.Kvs) == 0 {
 				s.gone = boottime.Now()
 			}
 		}

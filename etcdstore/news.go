@@ -12,370 +12,276 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// news is what News still has to look at. Its lock is a leaf: the hub calls in under its own.
-type news struct {
-	wake chan struct{}
+// newsbox is what News still has to look at, and the claims that are followed. The hub calls in
+// under its own lock.
+type newsbox struct {
+	*session
+	seats *seats
+	wake  chan struct{}
 
-	mu     sync.Mutex
-	record bool          // the session's record or a request changed
-	spots  map[spot]bool // so did the keys of the claims in these
-	sub    *sub          // watches the record and the requests
-	closed bool
+	mu            sync.Mutex      // guards what follows; nothing is called while it is held
+	recordChanged bool            // the session's record or a request changed
+	changed       map[seatID]bool // so did the keys of the claims in these
+	sub           *etcdwire.Sub   // watches the record and the requests
+	closed        bool
 
-	young   []newborn       // claims that nobody hears of yet, in the order in which that began
-	covered map[spot]int    // claims that a Wait or a Follow hears of already
-	follows map[spot]*await // the places that are followed
-	turned  []*await        // those of them that are to be looked at
-	round   []*await        // those that have not had their turn in this round of looks without a signal
-	told    []spot          // those of which events alone have said that they are held, as the last call of News told
+	young   []unwatched        // claims that nobody hears of yet, in the order in which that began
+	covered map[seatID]int     // claims that a Wait or a Follow hears of already
+	follows map[seatID]*waiter // the places that are followed
+	queued  []*waiter          // those of them that are to be looked at
+	round   []*waiter          // those that have not had their turn in this round of looks without a signal
+	// those of which events alone have said that they are held, as the last call of News told
+	held []seatID
 }
 
-// newborn is a claim that came to stand, or that a Wait has ceased to hear of.
-type newborn struct {
-	at    spot
+func newNewsbox(se *session, table *seats) *newsbox {
+	return &newsbox{session: se, seats: table, wake: make(chan struct{}, 1), changed: map[seatID]bool{},
+		covered: map[seatID]int{},
+		follows: map[seatID]*waiter{}}
+}
+
+// unwatched is a claim that came to stand, or that a Wait has ceased to hear of.
+type unwatched struct {
+	at    seatID
 	token uint64
 	since time.Time
 }
 
-const (
-	// settling is how old a claim must be before its key is watched: a lock held for a millisecond need not pay for it.
-	settling = 100 * time.Millisecond
-	// chunk is how many keys are read in one Txn (etcd allows 128).
-	chunk = 100
-)
-
-func (n *news) init() {
-	n.wake, n.spots, n.covered, n.follows = make(chan struct{}, 1), map[spot]bool{}, map[spot]int{}, map[spot]*await{}
-}
-
-// poke wakes News.
-func (n *news) poke() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
-// cover notes that one more Wait or Follow, or one less, hears of the claim in a spot. While one does News need not watch its key.
-func (n *news) cover(at spot, more int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.covered[at] += more; n.covered[at] == 0 {
-		delete(n.covered, at)
-	}
-}
-
-// bear notes a claim that News is to watch if it stands for long enough. News is woken for the first of them only: it comes back by itself as long as there
-// are some.
-func (n *news) bear(at spot, token uint64) {
-	n.mu.Lock()
-	first := len(n.young) == 0
-	n.young = append(n.young, newborn{at, token, time.Now()})
-	n.mu.Unlock()
-	if first {
-		n.poke()
-	}
-}
-
-// grown takes out those that are old enough, and reports whether some are not.
-func (n *news) grown() (old []newborn, young bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	i := 0
-	for i < len(n.young) && time.Since(n.young[i].since) >= settling {
-		i++
-	}
-	if old, n.young = n.young[:i:i], n.young[i:]; len(n.young) == 0 {
-		n.young = nil // the array goes too
-	}
-	return old, n.young != nil
-}
-
-// isCovered reports whether a Wait or a Follow hears of the claim in a spot.
-func (n *news) isCovered(at spot) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.covered[at] > 0
-}
-
-// add notes that the key of the claim in a spot changed.
-func (n *news) add(at spot) {
-	n.keep(at)
-	n.poke()
-}
-
-// addRecord notes that the session's record changed.
-func (n *news) addRecord() {
-	n.keepRecord()
-	n.poke()
-}
-
-// keep is add without waking News: what could not be read waits for the pause to be over.
-func (n *news) keep(at spot) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.spots[at] = true
-}
-
-// keepRecord is addRecord without waking News.
-func (n *news) keepRecord() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.record = true
-}
-
-// tellsHeld notes that News is about to tell that the place in a spot is held, without having read it.
-func (n *news) tellsHeld(at spot) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.told = append(n.told, at)
-}
-
-// review has News read the places of which it has told so, unless they are followed again by now: the events may have come late, and a claim that was
-// removed by hand since would be taken for held until its key has come to be watched.
-func (n *news) review() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, at := range n.told {
-		if n.covered[at] == 0 {
-			n.spots[at] = true
-		}
-	}
-	n.told = nil
-}
-
-// close ends the watch on the record.
-func (n *news) close() {
-	n.mu.Lock()
-	su, follows := n.sub, n.follows
-	n.sub, n.closed, n.follows, n.turned, n.round, n.told = nil, true, map[spot]*await{}, nil, nil, nil
-	n.mu.Unlock()
-	su.stop()
-	for _, a := range follows {
-		a.drop()
-	}
-}
+// chunk is how many sessions' records are read in one Txn, and claims removed (etcd allows 128
+// operations).
+const chunk = 100
 
 // News implements [driver.Lease].
-func (l *lease) News(ctx context.Context) ([]driver.News, error) {
-	l.watchRecord()
-	l.news.review()
+func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
+	n.watchRecord()
+	n.review()
 	suspected := time.Now()
 	for rounds := 0; ; {
-		if l.over() {
-			return nil, l.goneErr("news")
+		if n.over() {
+			return nil, n.goneErr("news")
 		}
-		fresh := l.watchPlaces()
-		out, err := l.turns(ctx)
+		fresh := n.watchPlaces()
+		out, err := n.queuedNews(ctx)
 		if err == nil {
 			var more []driver.News
-			more, err = l.collect(ctx)
+			more, err = n.collect(ctx)
 			out = append(out, more...)
 		}
 		if len(out) > 0 {
 			return out, nil // also when err is not nil: what was read already is not told again
 		}
-		pause := l.news.spread(pollAfter(rounds))
+		pause := n.spread(etcdwire.PollAfter(rounds))
 		switch {
 		case final(err):
 			return nil, err
 		case err != nil:
-			pause = again
+			pause = etcdwire.Again
 		case fresh:
-			pause = settling
+			pause = etcdwire.Settling
 		}
-		quiet, perr := l.pause(ctx, l.news.wake, pause)
+		quiet, perr := n.pause(ctx, n.wake, pause)
 		switch {
 		case perr != nil:
 			return nil, fmt.Errorf("etcd: news: %w", perr)
 		case !quiet || err != nil || fresh:
 			continue
 		}
-		l.news.next()
+		n.next()
 		if time.Since(suspected) > 4*time.Second {
 			suspected = time.Now()
 			rounds++
-			l.suspect()
+			n.recheckSome()
 		}
 	}
 }
 
 // watchRecord begins to watch the session's record and the requests below it, once.
-func (l *lease) watchRecord() {
-	l.news.mu.Lock()
-	begun := l.news.sub != nil || l.news.closed
-	l.news.mu.Unlock()
+func (n *newsbox) watchRecord() {
+	n.mu.Lock()
+	begun := n.sub != nil || n.closed
+	n.mu.Unlock()
 	if begun {
 		return
 	}
-	su := l.s.hub.watch(span{key: l.key, end: sessionEnd(l.key), puts: true}, l.news.addRecord)
-	l.news.mu.Lock()
-	l.news.sub, l.news.record = su, true
-	closed := l.news.closed
-	l.news.mu.Unlock()
+	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: n.key, End: sessionEnd(n.key), Puts: true}, n.addRecord)
+	n.mu.Lock()
+	n.sub, n.recordChanged = su, true
+	closed := n.closed
+	n.mu.Unlock()
 	if closed {
-		su.stop()
+		su.Stop()
 	}
 }
 
-// watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether some are too young.
-func (l *lease) watchPlaces() (young bool) {
-	old, young := l.news.grown()
+// watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether
+// some are too young.
+func (n *newsbox) watchPlaces() (young bool) {
+	old, young := n.due()
 	for _, b := range old {
-		l.mu.Lock()
-		sl := l.slots[b.at]
+		n.seats.mu.Lock()
+		sl := n.seats.by[b.at]
 		due := sl != nil && sl.token == b.token && sl.sub == nil && !sl.leaving
-		l.mu.Unlock()
-		if due && !l.news.isCovered(b.at) {
-			l.watchPlace(sl)
+		n.seats.mu.Unlock()
+		if due && !n.isCovered(b.at) {
+			n.watchPlace(sl)
 		}
 	}
 	return young
 }
 
-// watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held while the hub is called.
-func (l *lease) watchPlace(sl *slot) {
-	at := sl.spot
-	l.mu.Lock()
+// watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held
+// while the hub is called.
+func (n *newsbox) watchPlace(sl *claimState) {
+	at := sl.seatID
+	n.seats.mu.Lock()
 	key := sl.key
-	l.mu.Unlock()
-	su := l.s.hub.watch(span{key: key}, func() { l.news.add(at) })
-	l.mu.Lock()
-	keep := l.slots[at] == sl && sl.key == key && sl.token != 0 && sl.sub == nil && !l.over()
+	n.seats.mu.Unlock()
+	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: key}, func() { n.add(at) })
+	n.seats.mu.Lock()
+	keep := n.seats.by[at] == sl && sl.key == key && sl.token != 0 && sl.sub == nil && !n.over()
 	if keep {
 		sl.sub = su
 	}
-	l.mu.Unlock()
+	n.seats.mu.Unlock()
 	if !keep {
-		su.stop()
+		su.Stop()
 		return
 	}
-	if l.s.hub.stands(su) {
-		l.news.add(at) // it tells nothing at first: the key is read once in any case
+	if su.Stands() {
+		n.add(at) // it tells nothing at first: the key is read once in any case
 	}
 }
 
-// suspect has the record and some of the places read though nothing was told: no push is relied upon alone.
-func (l *lease) suspect() {
-	l.mu.Lock()
-	var spots []spot
-	for at := range l.slots { // in random order, so each has its turn
-		if spots = append(spots, at); len(spots) == chunk {
+// recheckSome has the record and some of the places read though nothing was told: no push is
+// relied upon alone.
+func (n *newsbox) recheckSome() {
+	n.seats.mu.Lock()
+	var some []seatID
+	for at := range n.seats.by { // in random order, so each has its turn
+		if some = append(some, at); len(some) == chunk {
 			break
 		}
 	}
-	l.mu.Unlock()
-	l.news.addRecord()
-	for _, at := range spots {
-		l.news.add(at)
+	n.seats.mu.Unlock()
+	n.addRecord()
+	for _, at := range some {
+		n.add(at)
 	}
 }
 
-// collect reads what changed and returns what is news about it. What could not be read is kept for the next time.
-func (l *lease) collect(ctx context.Context) ([]driver.News, error) {
-	l.news.mu.Lock()
-	rec, spots := l.news.record, l.news.spots
-	l.news.record, l.news.spots = false, map[spot]bool{}
-	l.news.mu.Unlock()
+// collect reads what changed and returns what is news about it. What could not be read is kept
+// for the next time.
+func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
+	n.mu.Lock()
+	rec, changed := n.recordChanged, n.changed
+	n.recordChanged, n.changed = false, map[seatID]bool{}
+	n.mu.Unlock()
 	var out []driver.News
 	var err error
 	if rec {
-		if out, err = l.readRequests(ctx); err != nil {
-			l.news.keepRecord()
+		if out, err = n.readRequests(ctx); err != nil {
+			n.keepRecord()
 		}
 	}
-	var batch []*slot
-	l.mu.Lock()
-	for at := range spots {
-		if sl := l.slots[at]; sl != nil && sl.token != 0 && !sl.leaving {
+	var batch []*claimState
+	n.seats.mu.Lock()
+	for at := range changed {
+		if sl := n.seats.by[at]; sl != nil && sl.token != 0 && !sl.leaving {
 			batch = append(batch, sl)
 		}
 	}
-	l.mu.Unlock()
+	n.seats.mu.Unlock()
 	done := 0
 	if err == nil {
-		done, err = l.inChunks(len(batch), l.reads(chunk), func(from, to int) (bool, error) {
-			gone, err := l.readPlaces(ctx, batch[from:to])
+		done, err = n.s.wire.Limit.InChunks(len(batch), func(from, to int) (bool, error) {
+			gone, err := n.readPlaces(ctx, batch[from:to])
 			out = append(out, gone...)
 			return true, err
 		})
 	}
 	for _, sl := range batch[done:] {
-		l.news.keep(sl.spot)
+		n.keep(sl.seatID)
 	}
 	return out, err
 }
 
 // readPlaces reads the keys of slots and returns news of those that are gone.
-func (l *lease) readPlaces(ctx context.Context, slots []*slot) ([]driver.News, error) {
+func (n *newsbox) readPlaces(ctx context.Context, slots []*claimState) ([]driver.News, error) {
 	req := &pb.TxnRequest{}
-	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for in an older state.
-	l.mu.Lock()
+	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for
+	// in an older state.
+	n.seats.mu.Lock()
 	held := make([]driver.Place, len(slots))
 	for i, sl := range slots {
 		held[i] = sl.place()
 		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}))
 	}
-	l.mu.Unlock()
-	resp, _, err := l.s.txn(ctx, "news", req)
+	n.seats.mu.Unlock()
+	resp, _, err := n.s.wire.Txn(ctx, "news", req)
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	n.seats.mu.Lock()
+	defer n.seats.mu.Unlock()
 	var out []driver.News
 	for i, sl := range slots {
 		kv := one(resp, i)
-		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving || sl.token != held[i].Token {
+		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving ||
+			sl.token != held[i].Token {
 			continue
 		}
 		out = append(out, driver.News{Place: held[i], Gone: true})
 		// Told; there is nothing more to say about it, and its ID must not enter again.
 		sl.leaving = true
-		l.spent.add(sl.id)
+		n.seats.spent.add(sl.id)
 	}
 	return out, nil
 }
 
-// readRequests reads the session's record and the requests, and returns those meant for a place that stands.
-func (l *lease) readRequests(ctx context.Context) ([]driver.News, error) {
-	done, err := l.s.turnToAsk(ctx) // a stream that is opened anew has all sessions of the process ask
+// readRequests reads the session's record and the requests, and returns those meant for a place
+// that stands.
+func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
+	done, err := n.s.turnToAsk(ctx) // a stream that is opened anew has all sessions of the process ask
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	resp, err := l.s.get(ctx, "news", &pb.RangeRequest{Key: []byte(l.key), RangeEnd: []byte(sessionEnd(l.key))})
+	resp, err := n.s.wire.Get(ctx, "news", &pb.RangeRequest{Key: []byte(n.key), RangeEnd: []byte(sessionEnd(n.key))})
 	if err != nil {
 		return nil, err
 	}
 	kvs := resp.Kvs
-	if len(kvs) == 0 || string(kvs[0].Key) != l.key || kvs[0].CreateRevision != l.born {
-		return nil, l.lost("news")
+	if len(kvs) == 0 || string(kvs[0].Key) != n.key || kvs[0].CreateRevision != n.born {
+		return nil, n.lost("news")
 	}
 	var out []driver.News
 	for _, kv := range kvs[1:] {
-		if n, ok := l.request(kv); ok {
-			out = append(out, n)
-			// Told once; with it gone, the next term starts clean. If this fails, asked still knows it.
-			_, _, _ = l.s.txn(ctx, "news", &pb.TxnRequest{
-				Compare: []*pb.Compare{ifMod(string(kv.Key), kv.ModRevision)}, Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
+		if told, ok := n.request(kv); ok {
+			out = append(out, told)
+			// Told once; with it gone, the next term starts clean. If this fails, asked still
+			// knows it.
+			_, _, _ = n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
+				Compare: []*pb.Compare{ifMod(string(kv.Key),
+					kv.ModRevision)}, Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
 		}
 	}
 	return out, nil
 }
 
-// request reads one request. It reports false for one that is not for a place of ours as it stands, or was told.
-func (l *lease) request(kv *mvccpb.KeyValue) (driver.News, bool) {
-	name, ok := unescape(strings.TrimPrefix(string(kv.Key), l.key+"/ask/"))
+// request reads one request. It reports false for one that is not for a place of ours as it
+// stands, or was told.
+func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
+	name, ok := unescape(strings.TrimPrefix(string(kv.Key), n.key+"/ask/"))
 	var r driver.Request
 	if !ok || json.Unmarshal(kv.Value, &r) != nil {
 		return driver.News{}, false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, sl := range l.slots { // it does not say which seat, but no two claims have one token
+	n.seats.mu.Lock()
+	defer n.seats.mu.Unlock()
+	for _, sl := range n.seats.by { // it does not say which seat, but no two claims have one token
 		if sl.name != name || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
 			continue
 		}
@@ -385,4 +291,93 @@ func (l *lease) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 		return driver.News{Place: p, Request: &r}, true
 	}
 	return driver.News{}, false
+}
+
+// poke wakes News.
+func (n *newsbox) poke() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// cover notes that one more Wait or Follow, or one less, hears of the claim on a seat. While one
+// does News need not watch its key.
+func (n *newsbox) cover(at seatID, more int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.covered[at] += more; n.covered[at] == 0 {
+		delete(n.covered, at)
+	}
+}
+
+// watchSoon notes a claim that News is to watch if it stands for long enough. News is woken for
+// the first of them only: it comes back by itself as long as there are some.
+func (n *newsbox) watchSoon(at seatID, token uint64) {
+	n.mu.Lock()
+	first := len(n.young) == 0
+	n.young = append(n.young, unwatched{at, token, time.Now()})
+	n.mu.Unlock()
+	if first {
+		n.poke()
+	}
+}
+
+// due takes out those that are old enough, and reports whether some are not.
+func (n *newsbox) due() (old []unwatched, young bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := 0
+	for i < len(n.young) && time.Since(n.young[i].since) >= etcdwire.Settling {
+		i++
+	}
+	if old, n.young = n.young[:i:i], n.young[i:]; len(n.young) == 0 {
+		n.young = nil // the array goes too
+	}
+	return old, n.young != nil
+}
+
+// isCovered reports whether a Wait or a Follow hears of the claim on a seat.
+func (n *newsbox) isCovered(at seatID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.covered[at] > 0
+}
+
+// add notes that the key of the claim on a seat changed.
+func (n *newsbox) add(at seatID) {
+	n.keep(at)
+	n.poke()
+}
+
+// addRecord notes that the session's record changed.
+func (n *newsbox) addRecord() {
+	n.keepRecord()
+	n.poke()
+}
+
+// keep is add without waking News: what could not be read waits for the pause to be over.
+func (n *newsbox) keep(at seatID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changed[at] = true
+}
+
+// keepRecord is addRecord without waking News.
+func (n *newsbox) keepRecord() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.recordChanged = true
+}
+
+// close ends the watch on the record.
+func (n *newsbox) close() {
+	n.mu.Lock()
+	su, follows := n.sub, n.follows
+	n.sub, n.closed, n.follows, n.queued, n.round, n.held = nil, true, map[seatID]*waiter{}, nil, nil, nil
+	n.mu.Unlock()
+	su.Stop()
+	for _, a := range follows {
+		a.drop()
+	}
 }

@@ -1,15 +1,14 @@
 package etcdstore
 
 import (
-	"context"
-
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its own, which knows
-// nothing of frozen members.
+// Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its
+// own, which knows nothing of frozen members.
 
 func ifCreate(key string, rev int64) *pb.Compare {
 	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),
@@ -22,7 +21,7 @@ func ifMod(key string, rev int64) *pb.Compare {
 }
 
 // ifNone holds if no key begins with prefix.
-func ifNone(prefix string) *pb.Compare { return ifEmpty(prefix, prefixEnd(prefix)) }
+func ifNone(prefix string) *pb.Compare { return ifEmpty(prefix, etcdwire.PrefixEnd(prefix)) }
 
 // ifEmpty holds if there is no key in [from, end).
 func ifEmpty(from, end string) *pb.Compare {
@@ -34,7 +33,7 @@ func ifEmpty(from, end string) *pb.Compare {
 // ifNoneAfter holds if no key that begins with prefix was made after rev.
 func ifNoneAfter(prefix string, rev int64) *pb.Compare {
 	c := ifCreate(prefix, rev+1)
-	c.Result, c.RangeEnd = pb.Compare_LESS, []byte(prefixEnd(prefix))
+	c.Result, c.RangeEnd = pb.Compare_LESS, []byte(etcdwire.PrefixEnd(prefix))
 	return c
 }
 
@@ -45,19 +44,29 @@ func doRange(r *pb.RangeRequest) *pb.RequestOp {
 }
 
 func doPut(key string, value []byte, lease int64) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease}}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value,
+		Lease: lease}}}
 }
 
 // doReplace puts a key that stands and leaves it under its lease, whichever that is now.
 func doReplace(key string, value []byte) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true}}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value,
+		IgnoreLease: true}}}
 }
 
-func doDelete(key string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+func doDelete(key string) *pb.RequestOp { return doDeleteRange(key, "") }
+
+// doDeleteRange deletes all keys in [key, end), or where end is empty that one.
+func doDeleteRange(key, end string) *pb.RequestOp {
+	r := &pb.DeleteRangeRequest{Key: []byte(key)}
+	if end != "" {
+		r.RangeEnd = []byte(end)
+	}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
 }
 
-// youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest first. Rev 0: the youngest of all.
+// youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest
+// first. Rev 0: the youngest of all.
 func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
 	r := &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: int64(n), KeysOnly: true,
 		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}
@@ -81,32 +90,4 @@ func one(r *pb.TxnResponse, i int) *mvccpb.KeyValue {
 		return kvs[0]
 	}
 	return nil
-}
-
-// txn runs one Txn. It must be safe to repeat; see call for doubt.
-func (s *Store) txn(ctx context.Context, verb string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
-	resp, o := s.ship(ctx, req)
-	return resp, o.doubt, s.told(ctx, verb, o)
-}
-
-// ship is txn without words for people.
-func (s *Store) ship(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, o outcome) {
-	o = s.rounds(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...); err != nil {
-			return err
-		}
-		return s.same(resp.Header)
-	})
-	return resp, o
-}
-
-// get runs one linearizable read.
-func (s *Store) get(ctx context.Context, verb string, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
-	_, err = s.call(ctx, verb, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...); err != nil {
-			return err
-		}
-		return s.same(resp.Header)
-	})
-	return resp, err
 }

@@ -6,40 +6,43 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/quick"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+
+	"testing/quick"
 )
 
 func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	check := func(name string, seat uint32, slots int16, lease int64) bool {
-		at := spot{name, ""}
+		at := seatID{name, ""}
 		if seat%3 > 0 {
 			at.seat = fmt.Sprintf("s%x", seat)
 		}
 		n := max(int(slots), driver.Unlimited)
 		dir, key := s.lineDir(name), s.claimKey(at, n, hex(lease&(1<<63-1)))
 		got, session := parseClaim(dir, key)
-		exclusive := key >= dir && key < dir+sharedMark
-		shared := key >= dir+sharedMark && key < dir+sharedEnd
+		exclusive := key >= dir && key < dir+etcdwire.SharedMark
+		shared := key >= dir+etcdwire.SharedMark && key < dir+etcdwire.SharedEnd
 		return got == n && session == hex(lease&(1<<63-1)) && exclusive == (n == 0) && shared == (n != 0)
 	}
 	if err := quick.Check(check, &quick.Config{MaxCount: 5000}); err != nil {
 		t.Error(err)
 	}
 	dir := s.lineDir("a")
-	for key, want := range map[string]int{"12": 0, "b/12": 0, "zz": 0, "": 0, "~": -1, "~x/12": -1, "~-3/12": -1, "~0/12": -1, "~3": 3, "~3/": 3} {
+	for key, want := range map[string]int{"12": 0, "b/12": 0, "zz": 0, "": 0, "~": -1, "~x/12": -1, "~-3/12": -1,
+		"~0/12": -1, "~3": 3, "~3/": 3} {
 		if got, _ := parseClaim(dir, dir+key); got != want {
 			t.Errorf("slots of the key %q = %d, want %d", key, got, want)
 		}
 	}
 	for _, n := range []int{1, 2, 12, driver.Unlimited} { // no other number's keys are within a number's
 		for _, m := range []int{1, 2, 12, driver.Unlimited} {
-			key, same := s.claimKey(spot{"a", "1"}, n, "12"), slotsDir(dir, m)
-			if in := key >= same && key < prefixEnd(same); in != (n == m) {
+			key, same := s.claimKey(seatID{"a", "1"}, n, "12"), slotsDir(dir, m)
+			if in := key >= same && key < etcdwire.PrefixEnd(same); in != (n == m) {
 				t.Errorf("the key with %d slots is among those with %d: %v", n, m, in)
 			}
 		}
@@ -47,12 +50,14 @@ func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 }
 
 func TestWrongClaimsAreNamed(t *testing.T) {
-	for _, c := range []driver.Claim{{Seat: "a/b"}, {Seat: "a.b"}, {Seat: "ä"}, {Seat: "~"}, {Seat: "a b"}, {Seat: "12345678901234567"}, {Slots: -2}} {
+	for _, c := range []driver.Claim{{Seat: "a/b"}, {Seat: "a.b"}, {Seat: "ä"}, {Seat: "~"}, {Seat: "a b"},
+		{Seat: "12345678901234567"}, {Slots: -2}} {
 		if wrong(c) == "" {
 			t.Errorf("nothing is wrong with %+v", c)
 		}
 	}
-	for _, c := range []driver.Claim{{}, {Seat: "aZ09"}, {Seat: "1234567890123456"}, {Slots: driver.Unlimited}, {Slots: 1 << 20}} {
+	for _, c := range []driver.Claim{{}, {Seat: "aZ09"}, {Seat: "1234567890123456"}, {Slots: driver.Unlimited},
+		{Slots: 1 << 20}} {
 		if why := wrong(c); why != "" {
 			t.Errorf("%+v: %s", c, why)
 		}
@@ -64,8 +69,8 @@ type crowd struct {
 	dir   string
 	line  []*mvccpb.KeyValue // oldest first
 	rev   int64
-	ahead map[string]span // who waits, and for what
-	held  map[string]bool // who knows that it holds
+	ahead map[string]etcdwire.Span // who waits, and for what
+	held  map[string]bool          // who knows that it holds
 	looks int
 }
 
@@ -98,7 +103,8 @@ func (c *crowd) look(i int) {
 	}
 	delete(c.ahead, key)
 	c.held[key] = true
-	followed := slices.ContainsFunc(c.line[i+1:], func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), c.dir+sharedMark) })
+	followed := slices.ContainsFunc(c.line[i+1:],
+		func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), c.dir+etcdwire.SharedMark) })
 	if slots > 0 && followed {
 		c.event(key, true)
 	}
@@ -108,7 +114,7 @@ func (c *crowd) look(i int) {
 func (c *crowd) event(key string, put bool) {
 	for i := 0; i < len(c.line); i++ {
 		w, waits := c.ahead[string(c.line[i].Key)]
-		if waits && (key == w.key || w.end != "" && key >= w.key && key < w.end) && (!put || w.puts) {
+		if waits && (key == w.Key || w.End != "" && key >= w.Key && key < w.End) && (!put || w.Puts) {
 			c.look(i)
 		}
 	}
@@ -116,8 +122,9 @@ func (c *crowd) event(key string, put bool) {
 
 func (c *crowd) enter(slots int) {
 	c.rev++
-	s := &Store{prefix: "p/"}
-	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(spot{"a", fmt.Sprint(c.rev)}, slots, "12")), CreateRevision: c.rev})
+	s := &Store{layout: layout{"p/"}}
+	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{"a", fmt.Sprint(c.rev)}, slots, "12")),
+		CreateRevision: c.rev})
 	c.look(len(c.line) - 1)
 }
 
@@ -129,13 +136,14 @@ func (c *crowd) leave(i int) {
 	c.event(key, false)
 }
 
-// TestWhoWaitsHearsOfItsTurn: in lines of all kinds, whoever comes and goes in whatever order, each claim knows that it holds as soon as it does,
-// by the signals alone; and a release costs a bounded number of looks, however many wait.
+// TestWhoWaitsHearsOfItsTurn: in lines of all kinds, whoever comes and goes in whatever order,
+// each claim knows that it holds as soon as it does, by the signals maxAlone; and a release costs
+// a bounded number of looks, however many wait.
 func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		slots := []int{driver.Unlimited, 1, 2, 3, 5}[rnd.IntN(5)]
-		c := &crowd{dir: "p/a/", ahead: map[string]span{}, held: map[string]bool{}}
+		c := &crowd{dir: "p/a/", ahead: map[string]etcdwire.Span{}, held: map[string]bool{}}
 		for range 200 {
 			c.looks = 0
 			before := len(c.held)
@@ -152,10 +160,12 @@ func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
 			_, held := ranks(c.dir, c.line)
 			for i, kv := range c.line {
 				if held[i] != c.held[string(kv.Key)] {
-					t.Fatalf("seed %d, %d slots: claim %d of %d holds: %v, and knows: %v", seed, slots, i, len(c.line), held[i], !held[i])
+					t.Fatalf("seed %d, %d slots: claim %d of %d holds: %v, and knows: %v", seed, slots, i,
+						len(c.line), held[i], !held[i])
 				}
 			}
-			// Those who came to hold, the one who is first now, and one who was woken by who stood before it.
+			// Those who came to hold, the one who is first now, and one who was woken by who
+			// stood before it.
 			readers := 0
 			if slots == driver.Unlimited {
 				readers = len(c.line) // all who waited for one writer's key

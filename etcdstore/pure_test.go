@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/quick"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+
+	"testing/quick"
 )
 
 func TestEscapeHasOneSpellingForEachName(t *testing.T) {
@@ -40,10 +42,10 @@ func TestEscapeHasOneSpellingForEachName(t *testing.T) {
 }
 
 func TestNoLineHoldsTheKeysOfAnother(t *testing.T) {
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	check := func(a, b []byte) bool {
 		key, dir := s.lineDir(string(a))+hex(0x1f), s.lineDir(string(b))
-		return (key >= dir && key < prefixEnd(dir)) == (string(a) == string(b))
+		return (key >= dir && key < etcdwire.PrefixEnd(dir)) == (string(a) == string(b))
 	}
 	if err := quick.Check(check, &quick.Config{MaxCount: 5000}); err != nil {
 		t.Error(err)
@@ -56,7 +58,7 @@ func TestNoLineHoldsTheKeysOfAnother(t *testing.T) {
 }
 
 func TestSessionRangeEndsBeforeTheNextLease(t *testing.T) {
-	s := &Store{prefix: "primacy/"}
+	s := &Store{layout: layout{"primacy/"}}
 	key := s.sessionKey(0x12)
 	end := sessionEnd(key)
 	in := func(k string) bool { return k >= key && k < end }
@@ -73,14 +75,15 @@ func TestStaleVersions(t *testing.T) {
 		"3.4.41": true, "3.4.42": false, "3.5.27": true, "3.5.28": false, "3.6.8": true, "3.6.9": false, "3.7.0": false,
 		"3.8.0-alpha.0": false, "4.0.0": false, "3.3.99": true, "2.3.0": true, "": true, "x.y.z": true,
 	} {
-		if got := stale(version); got != want {
-			t.Errorf("stale(%q) = %v, want %v", version, got, want)
+		if got := etcdwire.Stale(version); got != want {
+			t.Errorf("etcdwire.Stale(%q) = %v, want %v", version, got, want)
 		}
 	}
 	if c, err := capsOf("3.5.27", false); err != nil || len(c.Warnings) != 1 {
 		t.Errorf("caps of an old server = %+v, %v, want one warning", c, err)
 	}
-	for version, want := range map[string]bool{"3.5.17": true, "3.5.18": false, "3.4.35": true, "3.4.36": false, "3.3.27": true, "3.6.0": false} {
+	for version, want := range map[string]bool{"3.5.17": true, "3.5.18": false, "3.4.35": true, "3.4.36": false,
+		"3.3.27": true, "3.6.0": false} {
 		c, _ := capsOf(version, false)
 		if got := strings.Contains(strings.Join(c.Warnings, ""), "19179"); got != want {
 			t.Errorf("caps of %s warn of deletions that are not told: %v, want %v", version, got, want)
@@ -108,12 +111,13 @@ func TestClassify(t *testing.T) {
 		{codes.Unauthenticated, "etcdserver: invalid auth token", nil},
 		{codes.DeadlineExceeded, "context deadline exceeded", nil},
 	} {
-		if got := classify(status.Error(c.code, c.msg)); got != c.want {
-			t.Errorf("classify(%s) = %v, want %v", c.msg, got, c.want)
+		if got := etcdwire.Final(status.Error(c.code, c.msg)); got != c.want {
+			t.Errorf("etcdwire.Final(%s) = %v, want %v", c.msg, got, c.want)
 		}
 	}
 	wrapped := `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate has expired"`
-	if got, want := tlsReason(status.Error(codes.Unavailable, wrapped)), "x509: certificate has expired"; got != want {
+	if got, want := etcdwire.TLSReason(status.Error(codes.Unavailable,
+		wrapped)), "x509: certificate has expired"; got != want {
 		t.Errorf("tlsReason = %q, want %q", got, want)
 	}
 }
@@ -139,8 +143,9 @@ func FuzzRequest(f *testing.F) {
 	f.Add("primacy/@session/12/ask/a", []byte(`{"token":"7","by":"x"}`))
 	f.Add("primacy/@session/12/ask/%", []byte(`[]`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		l := &lease{s: &Store{prefix: "primacy/"}, id: 0x12, key: "primacy/@session/12", slots: map[spot]*slot{
-			{name: "a"}: {spot: spot{name: "a"}, id: "id", token: 7}}}
+		l := newLease(build(nil, Options{Prefix: "primacy/"}), 0x12)
+		at := seatID{name: "a"}
+		l.seats.by[at] = &claimState{seatID: at, id: "id", token: 7}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)

@@ -9,13 +9,15 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// Another process sees how much is left of a lease: of ours, of one that was moved to another lease, and of a stranger's. Not of one whose
-// waiters go by a heartbeat: etcd's figure would be a lie.
+// Another process sees how much is left of a lease: of ours, of one that was moved to another
+// lease, and of a stranger's. Not of one whose waiters go by a heartbeat: etcd's figure would be
+// a lie.
 func TestRemaining(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	s, watcher := open(t, srv.Addr()), open(t, srv.Addr())
-	beating, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: []string{srv.Addr()}, Options: etcdstore.Options{Heartbeat: true}})
+	beating, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: []string{srv.Addr()},
+		Options: etcdstore.Options{Heartbeat: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +46,8 @@ func TestRemaining(t *testing.T) {
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%+v, %v: want those of %s and %s", got, err, plain.ID(), strange)
 	}
-	if r := got[plain.ID()]; r.TTL != 30*time.Second || r.Left > 29*time.Second || r.Left < 20*time.Second || r.Step != time.Second {
+	if r := got[plain.ID()]; r.TTL != 30*time.Second || r.Left > 29*time.Second || r.Left < 20*time.Second ||
+		r.Step != time.Second {
 		t.Errorf("ours: %+v", r)
 	}
 	if r := got[strange]; r.TTL != 100*time.Second || r.Left > 99*time.Second || r.Left < 80*time.Second {
@@ -53,7 +56,8 @@ func TestRemaining(t *testing.T) {
 	if err := plain.Renew(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := watcher.Remaining(soon(t), plain.ID()); err != nil || again[plain.ID()].Left <= got[plain.ID()].Left-time.Second {
+	if again, err := watcher.Remaining(soon(t), plain.ID()); err != nil ||
+		again[plain.ID()].Left <= got[plain.ID()].Left-time.Second {
 		t.Errorf("renewed: %+v, %v; was %+v", again, err, got)
 	}
 }

@@ -40,7 +40,8 @@ func keysOf(c *etcdsim.Cluster, lease string) (keys []string) {
 	return keys
 }
 
-// TestSimulatedRevokeOfASessionThatHasMoved: the record is on a new lease, the claims are still on the old one, and its process is gone.
+// TestSimulatedRevokeOfASessionThatHasMoved: the record is on a new lease, the claims are still
+// on the old one, and its process is gone.
 func TestSimulatedRevokeOfASessionThatHasMoved(t *testing.T) {
 	caught := 0
 	for seed := range uint64(10) {
@@ -52,7 +53,8 @@ func TestSimulatedRevokeOfASessionThatHasMoved(t *testing.T) {
 			for range 130 { // more than fit in one Txn
 				claim(t, l, rand.Text())
 			}
-			_, err := l.Claim(soon(t), driver.Claim{Name: "readers", Slots: driver.Unlimited, ID: rand.Text()}, driver.Claim{Name: "x", Seat: "2", ID: rand.Text()})
+			_, err := l.Claim(soon(t), driver.Claim{Name: "readers", Slots: driver.Unlimited, ID: rand.Text()},
+				driver.Claim{Name: "x", Seat: "2", ID: rand.Text()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,8 +110,8 @@ func record(c *etcdsim.Cluster, l driver.Lease) int64 {
 	return 0
 }
 
-// TestSimulatedRevokeBesideASessionThatMoves: the session lives, moves, claims and gives up, while it is revoked. In the end nothing of it
-// stands, and nothing comes.
+// TestSimulatedRevokeBesideASessionThatMoves: the session lives, moves, claims and gives up,
+// while it is revoked. In the end nothing of it stands, and nothing comes.
 func TestSimulatedRevokeBesideASessionThatMoves(t *testing.T) {
 	moved := 0
 	for seed := range uint64(60) {
@@ -192,7 +194,8 @@ func TestRevokeEndsNothingElse(t *testing.T) {
 	s, c := open(t, srv.Endpoint()), plainClient(t, srv.Endpoint())
 	l, other := grant(t, s, "a", time.Minute), grant(t, s, "b", time.Minute)
 	claim(t, l, "x")
-	for _, id := range []string{"", "0", "-1", "x", "0x1f", "00" + l.ID(), strings.ToUpper(l.ID()) + "A", l.ID() + "/ask", " " + l.ID(), strings.Repeat("f", 16), strings.Repeat("7", 99)} {
+	for _, id := range []string{"", "0", "-1", "x", "0x1f", "00" + l.ID(), strings.ToUpper(l.ID()) + "A", l.ID() +
+		"/ask", " " + l.ID(), strings.Repeat("f", 16), strings.Repeat("7", 99)} {
 		err := s.Revoke(soon(t), id)
 		if !errors.Is(err, driver.ErrRefused) {
 			t.Errorf("Revoke(%q) = %v, want ErrRefused", id, err)

@@ -17,8 +17,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// TestEveryCallEndsWithItsContext: packets vanish and connections stay open; no call may outlive its context by more than
-// a moment, whether its connection was used before or is just being made.
+// TestEveryCallEndsWithItsContext: packets vanish and connections stay open; no call may outlive
+// its context by more than a moment, whether its connection was used before or is just being
+// made.
 func TestEveryCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -54,7 +55,11 @@ func TestEveryCallEndsWithItsContext(t *testing.T) {
 			_, err := l.Claim(ctx, driver.Claim{Name: "new", ID: rand.Text()})
 			return err
 		}},
-		{"Wait", func(ctx context.Context, l driver.Lease, p driver.Place) error { _, err := l.Wait(ctx, p); return err }},
+		{"Wait", func(ctx context.Context, l driver.Lease, p driver.Place) error {
+			_, err := l.Wait(ctx,
+				p)
+			return err
+		}},
 		{"Update", func(ctx context.Context, l driver.Lease, p driver.Place) error { return l.Update(ctx, p, nil) }},
 		{"Release", func(ctx context.Context, l driver.Lease, p driver.Place) error { return l.Release(ctx, p) }},
 		{"News", func(ctx context.Context, l driver.Lease, _ driver.Place) error { _, err := l.News(ctx); return err }},
@@ -66,7 +71,8 @@ func TestEveryCallEndsWithItsContext(t *testing.T) {
 		if c.name == "Wait" {
 			p = claim(t, l, held.Name)
 		}
-		// The first is on a connection that has served, the second on what the ring has dialled meanwhile.
+		// The first is on a connection that has served, the second on what the ring has dialled
+		// meanwhile.
 		proxy.Hold()
 		for range 2 {
 			err := promptly(t, c.name, 300*time.Millisecond, func(ctx context.Context) error { return c.do(ctx, l, p) })
@@ -75,12 +81,16 @@ func TestEveryCallEndsWithItsContext(t *testing.T) {
 			}
 		}
 		proxy.Heal()
-		eventually(t, "the lease to be closed", 10*time.Second, func() bool { return l.Close(within(t, time.Second)) == nil })
+		eventually(t, "the lease to be closed", 10*time.Second, func() bool {
+			return l.Close(within(t,
+				time.Second)) == nil
+		})
 	}
 }
 
-// promptly runs do under a context that ends after limit and wants it back within 200 ms of that. A busy machine may delay
-// it once or twice; a call that waits for something else is late each time.
+// promptly runs do under a context that ends after limit and wants it back within 200 ms of that.
+// A busy machine may delay it once or twice; a call that waits for something else is late each
+// time.
 func promptly(t *testing.T, what string, limit time.Duration, do func(context.Context) error) (err error) {
 	t.Helper()
 	var took time.Duration
@@ -130,8 +140,8 @@ func TestOpenObeysItsContext(t *testing.T) {
 	}
 }
 
-// TestCompactionHurtsNobody: watches idle while the store's history is compacted and the connection is lost. Etcd's own
-// waiters fail there, or leave a ghost.
+// TestCompactionHurtsNobody: watches idle while the store's history is compacted and the
+// connection is lost. Etcd's own waiters fail there, or leave a ghost.
 func TestCompactionHurtsNobody(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -222,13 +232,15 @@ func TestADeletedKeyIsNewsAtOnce(t *testing.T) {
 	if err := l.Renew(soon(t)); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("Renew = %v, want ErrGone", err)
 	}
-	// The other claim stands on until the lease has run out: its holder may not have heard of it yet.
+	// The other claim stands on until the lease has run out: its holder may not have heard of it
+	// yet.
 	if line(t, s, kept.Name).Holder == nil {
 		t.Error("the other claim went before its lease had run out")
 	}
 }
 
-// TestManyWaitsAreTakenOver: a lease with many claims ends, and whoever stood second in each line holds it soon after.
+// TestManyWaitsAreTakenOver: a lease with many claims ends, and whoever stood second in each line
+// holds it soon after.
 func TestManyWaitsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -263,7 +275,8 @@ func TestManyWaitsAreTakenOver(t *testing.T) {
 	t.Logf("%d waits taken over in %v", n, time.Since(begun))
 }
 
-// TestMembersOfAnotherClusterAreNotBelieved: endpoints of two clusters in one list would make two leaders.
+// TestMembersOfAnotherClusterAreNotBelieved: endpoints of two clusters in one list would make two
+// leaders.
 func TestMembersOfAnotherClusterAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	one, other := etcdtest.Start(t, etcdtest.Options{}), etcdtest.Start(t, etcdtest.Options{})

@@ -17,25 +17,26 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedAppendWhoseAnswerIsLost: another member finds the record, and cannot tell who brought it. That is no "somebody else was first", by
-// which nobody would do what the record stands for; it is where the record is another one.
+// TestSimulatedAppendWhoseAnswerIsLost: another member finds the record, and cannot tell who
+// brought it. That is no "somebody else was first", by which nobody would do what the record
+// stands for; it is where the record is another one.
 func TestSimulatedAppendWhoseAnswerIsLost(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		appended(t, s, "j", "1")
 		loses := func(key, value string) (bool, error) {
-			at, err := s.ring.use()
+			at, err := s.wire.Members.Use()
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := slices.Index(c.Endpoints(), at.endpoint)
+			m := slices.Index(c.Endpoints(), at.Host())
 			c.Hold(0, m, false, true)
 			defer c.Hold(0, m, false, false)
 			_, added, err := s.Append(ending(t, 10*time.Second), "j", driver.Record{Key: key, Value: []byte(value)}, 9)
 			return added, err
 		}
 		if added, err := loses("2", "mine"); err == nil || final(err) || added {
-			t.Errorf("seed 1: Append = %v, %v, want an unknown outcome", added, err)
+			t.Errorf("seed 1: Append = %v, %v, want an unknown etcdwire.Outcome", added, err)
 		}
 		if added, err := loses("1", "mine"); err != nil || added {
 			t.Errorf("seed 1: Append of what another has kept = %v, %v, want false", added, err)
@@ -50,10 +51,12 @@ func TestSimulatedAppendWithoutRights(t *testing.T) {
 		s, g := gatedAt(t, c, 0, 0)
 		refuse(g, putsRecord, rpctypes.ErrGRPCPermissionDenied)
 		_, added, err := s.Append(ending(t, 10*time.Second), "j", driver.Record{Key: "k"}, 9)
-		if !errors.Is(err, driver.ErrRefused) || added || !strings.Contains(err.Error(), "permission denied") || !strings.Contains(err.Error(), "primacy/@journal/") {
+		if !errors.Is(err, driver.ErrRefused) || added || !strings.Contains(err.Error(), "permission denied") ||
+			!strings.Contains(err.Error(), "primacy/@journal/") {
 			t.Errorf("seed 1: Append = %v, %v, want ErrRefused, and where the rights are missing", added, err)
 		}
-		// A user may not attach a record to a lease that has another one which he may not write: then it has no lease.
+		// A user may not attach a record to a lease that has another one which he may not write:
+		// then it has no lease.
 		refuse(g, func(req any) bool {
 			txn, _ := req.(*pb.TxnRequest)
 			return putsRecord(req) && txn.Success[0].GetRequestPut().Lease != 0
@@ -67,8 +70,9 @@ func TestSimulatedAppendWithoutRights(t *testing.T) {
 	})
 }
 
-// TestSimulatedTrimming: clients append to one journal, in no order. In the end there are not fewer than are to be kept, nor do the largest lack;
-// there are not many more; and it did not take a request for each.
+// TestSimulatedTrimming: clients append to one journal, in no order. In the end there are not
+// fewer than are to be kept, nor do the largest lack; there are not many more; and it did not
+// take a request for each.
 func TestSimulatedTrimming(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const keep, each = 20, 120
@@ -78,7 +82,8 @@ func TestSimulatedTrimming(t *testing.T) {
 			all.Go(func() {
 				for n := range each {
 					key := fmt.Sprintf("%04d", (n*7%each)*3+i)
-					if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: key}, keep); err != nil {
+					if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: key},
+						keep); err != nil {
 						t.Errorf("seed 1: Append: %v", err)
 					}
 				}
@@ -110,7 +115,8 @@ func TestSimulatedTrimmingOfMany(t *testing.T) {
 		s, _ := gatedAt(t, c, 0, 0)
 		const many, keep = page + 100, 5
 		for i := range many {
-			if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: fmt.Sprintf("%04d", i)}, 1<<31-1); err != nil {
+			if _, _, err := s.Append(ending(t, 20*time.Second), "j", driver.Record{Key: fmt.Sprintf("%04d", i)},
+				1<<31-1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,7 +153,8 @@ func TestSimulatedExchangeLeavesTheRecord(t *testing.T) {
 	})
 }
 
-// TestSimulatedListsLeaveJournalsOut: to list all lines, or to find what an unfinished move of a dead session left, no journal is read; and no line is missed.
+// TestSimulatedListsLeaveJournalsOut: to list all lines, or to find what an unfinished move of a
+// dead session left, no journal is read; and no line is missed.
 func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -169,7 +176,8 @@ func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
 					ranges = append(ranges, op.GetRequestRange())
 				}
 				for _, r := range ranges {
-					if key := s.journalDir("j") + "k"; r != nil && len(r.RangeEnd) > 0 && string(r.Key) <= key && key < string(r.RangeEnd) {
+					if key := s.journalDir("j") + "k"; r != nil && len(r.RangeEnd) > 0 && string(r.Key) <= key &&
+						key < string(r.RangeEnd) {
 						read++
 					}
 				}
@@ -185,8 +193,9 @@ func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
 		}
 		// As after a move that stopped halfway: the record is on another lease than the claims.
 		rec := only(t, c, l.key)
-		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value, s.shelfLease(t.Context(), s.shelfOf("j")))}}
-		if _, _, err := s.txn(ending(t, 5*time.Second), "test", moved); err != nil {
+		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value,
+			s.journal.leases.recordLease(t.Context(), s.journal.leases.leaseFor("j")))}}
+		if _, _, err := s.wire.Txn(ending(t, 5*time.Second), "test", moved); err != nil {
 			t.Fatal(err)
 		}
 		rec = only(t, c, l.key)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // answer is one that somebody was given: that his claim holds, or is gone.
@@ -39,7 +40,8 @@ type court struct {
 	count map[string]int
 }
 
-// hear notes an answer. Whoever is told that he holds must find nobody before him now, for nobody ever comes to stand there.
+// hear notes an answer. Whoever is told that he holds must find nobody before him now, for nobody
+// ever comes to stand there.
 func (ct *court) hear(l *lease, p driver.Place, gone bool) {
 	key := l.keyOf(p)
 	ct.mu.Lock()
@@ -48,7 +50,8 @@ func (ct *court) hear(l *lease, p driver.Place, gone bool) {
 	dir := key[:strings.LastIndexByte(key, '/')+1]
 	for _, kv := range ct.c.Keys(dir) {
 		if !gone && kv.CreateRevision < int64(p.Token) {
-			ct.t.Errorf("seed %d: %s was told that it holds with token %d, while %s stands before it with %d", ct.seed, key, p.Token, kv.Key, kv.CreateRevision)
+			ct.t.Errorf("seed %d: %s was told that it holds with token %d, while %s stands before it with %d",
+				ct.seed, key, p.Token, kv.Key, kv.CreateRevision)
 		}
 		if gone && string(kv.Key) == key && kv.CreateRevision == int64(p.Token) {
 			ct.t.Errorf("seed %d: %s was told that it is gone, and it stands with token %d", ct.seed, key, p.Token)
@@ -65,7 +68,8 @@ func (ct *court) add(what string) {
 // life is a claim from its creation to its end.
 type life struct{ create, end int64 }
 
-// judge reads the whole history: a claim that was told to hold must have been the first of its line while it stood.
+// judge reads the whole history: a claim that was told to hold must have been the first of its
+// line while it stood.
 func (ct *court) judge(client *clientv3.Client) {
 	ct.t.Helper()
 	lives := map[string][]life{}
@@ -178,7 +182,7 @@ func (st *stander) renew(ctx context.Context) {
 		rctx, cancel := context.WithTimeout(ctx, time.Second)
 		_ = st.l.Renew(rctx)
 		cancel()
-		sleep(ctx, 5*time.Second)
+		etcdwire.Sleep(ctx, 5*time.Second)
 	}
 }
 
@@ -213,21 +217,22 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 	default:
 	}
 	st.n++
-	c := driver.Claim{Name: fmt.Sprint("n", st.rnd.IntN(st.names)), ID: fmt.Sprint(st.l.ID(), "-", st.n), Seat: []string{"", "1"}[st.rnd.IntN(2)]}
+	c := driver.Claim{Name: fmt.Sprint("n", st.rnd.IntN(st.names)), ID: fmt.Sprint(st.l.ID(), "-", st.n),
+		Seat: []string{"", "1"}[st.rnd.IntN(2)]}
 	ctx, cancel := st.patient(3 * time.Second)
 	places, err := st.l.Claim(ctx, c)
 	cancel()
 	p := driver.Place{Name: c.Name, Seat: c.Seat, ID: c.ID}
 	if err == nil {
 		p = places[0]
-		sleep(context.Background(), time.Duration(st.rnd.IntN(3)*st.rnd.IntN(20))*time.Millisecond)
+		etcdwire.Sleep(context.Background(), time.Duration(st.rnd.IntN(3)*st.rnd.IntN(20))*time.Millisecond)
 		p = st.await(p, follows)
 	}
 	if p.Held {
 		if follows {
 			st.l.Follow(p)
 		}
-		sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
+		etcdwire.Sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
 	}
 	ctx, cancel = st.patient(20 * time.Second)
 	defer cancel()
@@ -238,7 +243,7 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 		}
 	}
 	for st.l.Release(ctx, p) != nil && ctx.Err() == nil && !st.l.over() {
-		sleep(ctx, 50*time.Millisecond)
+		etcdwire.Sleep(ctx, 50*time.Millisecond)
 	}
 	return true
 }
@@ -263,7 +268,7 @@ func (st *stander) await(p driver.Place, follows bool) driver.Place {
 	p.Held = false
 	st.l.Follow(p)
 	for ctx.Err() == nil {
-		sleep(ctx, 5*time.Millisecond)
+		etcdwire.Sleep(ctx, 5*time.Millisecond)
 		st.ct.mu.Lock()
 		got, ok := st.held[p.ID]
 		st.ct.mu.Unlock()
@@ -320,8 +325,9 @@ func courtSeeds(t *testing.T) uint64 {
 	return n
 }
 
-// TestSimulatedHeldIsTrue: whatever happens to the streams, the members and the claims, by hand, by transfer or by their owners, nobody is told
-// that he holds who did not, and nobody that he is gone who stands. Some stores have their wide watch on and off all the time.
+// TestSimulatedHeldIsTrue: whatever happens to the streams, the members and the claims, by hand,
+// by transfer or by their owners, nobody is told that he holds who did not, and nobody that he is
+// gone who stands. Some stores have their wide watch on and off all the time.
 func TestSimulatedHeldIsTrue(t *testing.T) {
 	total := map[string]int{}
 	for seed := range courtSeeds(t) {
@@ -346,12 +352,13 @@ func TestSimulatedHeldIsTrue(t *testing.T) {
 			for i := range clients {
 				s, _ := gatedAt(t, c, i, i%3)
 				if i%2 == 1 {
-					s.hub.above, s.hub.below = 3, 2
+					s.wire.Hub.Above, s.wire.Hub.Below = 3, 2
 				}
 				stores = append(stores, s)
 			}
 			for i := range standers {
-				st := &stander{ct: ct, s: stores[i%clients], rnd: rand.New(rand.NewPCG(seed, uint64(i))), names: names, held: map[string]driver.Place{}}
+				st := &stander{ct: ct, s: stores[i%clients], rnd: rand.New(rand.NewPCG(seed, uint64(i))),
+					names: names, held: map[string]driver.Place{}}
 				all.Go(func() { st.run(over, i/clients%2 == 1) })
 			}
 			end := time.Now().Add(8 * time.Second)

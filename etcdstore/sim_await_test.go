@@ -12,9 +12,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// waitsIn has a claim of a new client wait in the line x, with its watch open before, as where the process has waited there lately.
+// waitsIn has a claim of a new client wait in the line x, with its watch open before, as where
+// the process has waited there lately.
 func waitsIn(t *testing.T, c *etcdsim.Cluster, client int) (*lease, *gate, driver.Place, <-chan time.Time) {
 	t.Helper()
 	s, g := gatedAt(t, c, client, client%3)
@@ -23,7 +25,8 @@ func waitsIn(t *testing.T, c *etcdsim.Cluster, client int) (*lease, *gate, drive
 	return l, g, p, held(t, l, p)
 }
 
-// TestSimulatedHandOverCostsTwoRequests: among clients who take turns, each turn costs a claim and a release, and no request tells the next one.
+// TestSimulatedHandOverCostsTwoRequests: among clients who take turns, each turn costs a claim
+// and a release, and no request tells the next one.
 func TestSimulatedHandOverCostsTwoRequests(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const clients, turns = 5, 30
@@ -37,7 +40,8 @@ func TestSimulatedHandOverCostsTwoRequests(t *testing.T) {
 				var err error
 				for n := range turns {
 					var p []driver.Place
-					if p, err = l.Claim(context.Background(), driver.Claim{Name: "x", ID: fmt.Sprint(i, "-", n)}); err == nil && !p[0].Held {
+					if p, err = l.Claim(context.Background(), driver.Claim{Name: "x", ID: fmt.Sprint(i, "-",
+						n)}); err == nil && !p[0].Held {
 						p[0], err = l.Wait(context.Background(), p[0])
 					}
 					if err == nil {
@@ -59,20 +63,23 @@ func TestSimulatedHandOverCostsTwoRequests(t *testing.T) {
 		for _, g := range calls {
 			n += g.calls.Load()
 		}
-		// Beside those, each client asks for the version, grants a lease and registers it, and may read once until its watch stands.
+		// Beside those, each client asks for the version, grants a lease and registers it, and
+		// may read once until its watch stands.
 		if most := int64(2*clients*turns + 5*clients); n > most {
 			t.Errorf("seed 1: %d turns cost %d requests, want %d at most", clients*turns, n, most)
 		}
 	})
 }
 
-// TestSimulatedAwaitCountsOnlyWhatCameLater feeds the hub with messages by hand: those of earlier claims under the same keys, told late or twice, count
-// for nothing, a whole revision is looked at before anything is concluded, and a watch that is too young proves nothing.
+// TestSimulatedAwaitCountsOnlyWhatCameLater feeds the hub with messages by hand: those of earlier
+// claims under the same keys, told late or twice, count for nothing, a whole revision is looked
+// at before anything is concluded, and a watch that is too young proves nothing.
 func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 	const dir = "primacy/x/"
 	gone := func(rev int64, keys ...string) (out []*mvccpb.Event) {
 		for _, k := range keys {
-			out = append(out, &mvccpb.Event{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(dir + k), ModRevision: rev}})
+			out = append(out, &mvccpb.Event{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(dir +
+				k), ModRevision: rev}})
 		}
 		return out
 	}
@@ -89,74 +96,77 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		messages []message
-		fate     fate
+		outcome  outcome
 		unsure   bool
 	}{
-		"all before it go":                     {[]message{{since: 100}, told(gone(101, "b")), told(gone(102, "a"))}, holds, false},
-		"in another order":                     {[]message{{since: 90}, told(gone(101, "a")), told(gone(102, "b"))}, holds, false},
-		"together":                             {[]message{{since: 90}, told(gone(101, "a", "b"))}, holds, false},
-		"one stands still":                     {[]message{{since: 100}, told(gone(101, "b"))}, waits, false},
-		"an earlier claim's end, told late":    {[]message{{since: 90}, told(gone(99, "a")), told(gone(101, "b"))}, waits, false},
-		"an end before it entered":             {[]message{{since: 90}, told(gone(100, "a", "b"))}, waits, false},
-		"one told twice":                       {[]message{{since: 100}, told(gone(101, "b")), told(gone(101, "b"))}, waits, false},
-		"a stranger's":                         {[]message{{since: 100}, told(gone(101, "b", "c")), told(gone(102, "d"))}, waits, false},
-		"its own":                              {[]message{{since: 100}, told(gone(101, "own"))}, ended, false},
-		"its own in the same revision, last":   {[]message{{since: 100}, told(gone(101, "a", "b", "own"))}, ended, false},
-		"its own in the same message, later":   {[]message{{since: 100}, told(gone(101, "a", "b"), gone(102, "own"))}, ended, false},
-		"its own before, then the others":      {[]message{{since: 100}, told(gone(101, "own")), told(gone(102, "a", "b"))}, ended, false},
-		"an earlier claim's under its own key": {[]message{{since: 90}, told(gone(99, "own")), told(gone(101, "a", "b"))}, holds, false},
-		"a watch that is too young":            {[]message{{since: 101}, told(gone(102, "a", "b"))}, waits, true},
-		"a stream that broke":                  {[]message{{since: 100}, told(gone(101, "a")), {ended: true}, {since: 105}, told(gone(106, "b"))}, waits, true},
-		"a stream that broke in quiet":         {[]message{{since: 90}, {ended: true}, {since: 100}, told(gone(106, "a", "b"))}, holds, false},
+		"all before it go": {[]message{{since: 100}, told(gone(101, "b")), told(gone(102, "a"))},
+			holds, false},
+		"in another order": {[]message{{since: 90}, told(gone(101, "a")), told(gone(102, "b"))},
+			holds, false},
+		"together":         {[]message{{since: 90}, told(gone(101, "a", "b"))}, holds, false},
+		"one stands still": {[]message{{since: 100}, told(gone(101, "b"))}, waits, false},
+		"an earlier claim's end, told late": {[]message{{since: 90}, told(gone(99, "a")), told(gone(101, "b"))},
+			waits, false},
+		"an end before it entered": {[]message{{since: 90}, told(gone(100, "a", "b"))}, waits, false},
+		"one told twice": {[]message{{since: 100}, told(gone(101, "b")), told(gone(101, "b"))},
+			waits, false},
+		"a stranger's": {[]message{{since: 100}, told(gone(101, "b", "c")), told(gone(102,
+			"d"))}, waits, false},
+		"its own": {[]message{{since: 100}, told(gone(101, "own"))}, ended, false},
+		"its own in the same revision, last": {[]message{{since: 100}, told(gone(101, "a", "b", "own"))}, ended,
+			false},
+		"its own in the same message, later": {[]message{{since: 100}, told(gone(101, "a", "b"), gone(102, "own"))},
+			ended, false},
+		"its own before, then the others": {[]message{{since: 100}, told(gone(101, "own")), told(gone(102, "a",
+			"b"))}, ended, false},
+		"an earlier claim's under its own key": {[]message{{since: 90}, told(gone(99, "own")), told(gone(101, "a",
+			"b"))}, holds, false},
+		"a watch that is too young": {[]message{{since: 101}, told(gone(102, "a", "b"))}, waits, true},
+		"a stream that broke": {[]message{{since: 100}, told(gone(101, "a")), {ended: true},
+			{since: 105}, told(gone(106, "b"))}, waits, true},
+		"a stream that broke in quiet": {[]message{{since: 90}, {ended: true}, {since: 100}, told(gone(106,
+			"a", "b"))}, holds, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, wide := range []bool{false, true} {
-				s := &Store{prefix: "primacy/", ring: &ring{}}
-				h := newHub(s)
-				s.hub, h.started = h, true
-				l := &lease{s: s, slots: map[spot]*slot{}}
-				l.news.init()
-				a := &await{l: l, at: spot{name: "x"}, key: dir + "own", token: 100, changed: make(chan struct{}, 1),
-					seen: 100, ahead: []rival{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
+				h, l := fakeHub()
+				a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100,
+					changed: make(chan struct{}, 1),
+					seen:    100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
 				if wide {
-					h.above = 0
+					h.Above = 0
 				}
-				h.enlist(a)
-				src := h.source(a.in[0])
-				if wide != (src == h.wide) {
+				a.enlist()
+				src := h.Source(a.in[0])
+				if wide != (src == h.PrefixWatch) {
 					t.Fatal("not the watch that was meant")
 				}
 				for _, m := range c.messages {
-					h.mu.Lock()
+					h.Lock()
 					switch {
 					case m.ended:
-						h.wide.orNone().forget()
-						a.in[0].forget()
+						if h.PrefixWatch != nil {
+							h.PrefixWatch.Forget()
+						}
+						a.in[0].Forget()
 					case m.since != 0:
-						src.id = 1
-						h.stood(src, m.since)
+						src.ID = 1
+						h.Stood(src, m.since)
 					default:
-						h.deliver(src, m.events)
+						h.Deliver(src, m.events)
 					}
-					h.mu.Unlock()
+					h.Unlock()
 				}
-				if f, unsure, _ := h.ask(a); f != c.fate || unsure != c.unsure {
-					t.Errorf("wide %v: fate %d, unsure %v, want %d, %v", wide, f, unsure, c.fate, c.unsure)
+				if f, unsure, _ := a.ask(); f != c.outcome || unsure != c.unsure {
+					t.Errorf("wide %v: outcome %d, unsure %v, want %d, %v", wide, f, unsure, c.outcome, c.unsure)
 				}
 			}
 		})
 	}
 }
 
-// orNone is w, or a watch that nobody has.
-func (w *watch) orNone() *watch {
-	if w == nil {
-		return &watch{}
-	}
-	return w
-}
-
-// TestSimulatedEventBeforeItsWaiter: the claim before ours goes after we entered, and the watch, open already, tells so before Wait is called.
+// TestSimulatedEventBeforeItsWaiter: the claim before ours goes after we entered, and the watch,
+// open already, tells so before Wait is called.
 func TestSimulatedEventBeforeItsWaiter(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -180,12 +190,14 @@ func TestSimulatedEventBeforeItsWaiter(t *testing.T) {
 		before, begun := g.calls.Load(), time.Now()
 		got, err := l.Wait(ending(t, 10*time.Second), late)
 		if err != nil || !got.Held || time.Since(begun) > handOver || g.calls.Load() > before {
-			t.Errorf("seed 1: Wait = %+v, %v after %v and %d requests, want it held at once and without one", got, err, time.Since(begun), g.calls.Load()-before)
+			t.Errorf("seed 1: Wait = %+v, %v after %v and %d requests, want it held at once and without one", got,
+				err, time.Since(begun), g.calls.Load()-before)
 		}
 	})
 }
 
-// TestSimulatedLongLine: of many in line each hears of his turn at once, and a release costs no more requests than it does in a short one.
+// TestSimulatedLongLine: of many in line each hears of his turn at once, and a release costs no
+// more requests than it does in a short one.
 func TestSimulatedLongLine(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const n = 48
@@ -202,13 +214,13 @@ func TestSimulatedLongLine(t *testing.T) {
 		<-at[0]
 		near := 0
 		for _, l := range leases {
-			l.s.hub.mu.Lock()
-			for _, w := range l.s.hub.watches {
-				if w.narrow && w.end != "" {
+			l.s.wire.Hub.Lock()
+			for _, w := range l.s.wire.Hub.Watches {
+				if w.Replaceable && w.End != "" {
 					near++
 				}
 			}
-			l.s.hub.mu.Unlock()
+			l.s.wire.Hub.Unlock()
 		}
 		if near > 17 {
 			t.Errorf("seed 1: %d of %d in line hear of all of it, want those who are near their turn", near, n)
@@ -235,8 +247,8 @@ func TestSimulatedLongLine(t *testing.T) {
 	})
 }
 
-// TestSimulatedWideWatch: a process that waits in many lines has one watch for them all, misses nothing while it begins and ends, and goes back to single
-// ones when few are left.
+// TestSimulatedWideWatch: a process that waits in many lines has one watch for them all, misses
+// nothing while it begins and ends, and goes back to single ones when few are left.
 func TestSimulatedWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names = 90
@@ -270,7 +282,7 @@ func TestSimulatedWideWatch(t *testing.T) {
 			release(i) // while it begins
 		}
 		time.Sleep(2 * time.Second)
-		if n := opened(s.hub); n != 1 {
+		if n := opened(s.wire.Hub); n != 1 {
 			t.Errorf("seed 1: %d watches are open for %d lines, want one", n, names-10)
 		}
 		before := g.calls.Load()
@@ -285,9 +297,9 @@ func TestSimulatedWideWatch(t *testing.T) {
 			release(i) // while it ends
 		}
 		time.Sleep(5 * time.Second)
-		s.hub.mu.Lock()
-		wide := s.hub.wide
-		s.hub.mu.Unlock()
+		s.wire.Hub.Lock()
+		wide := s.wire.Hub.PrefixWatch
+		s.wire.Hub.Unlock()
 		if wide != nil {
 			t.Error("seed 1: the wide watch stays for five lines")
 		}
@@ -298,18 +310,19 @@ func TestSimulatedWideWatch(t *testing.T) {
 }
 
 // opened returns how many watches a hub has asked etcd for, of those that see deletions only.
-func opened(h *hub) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, w := range h.byID {
-		if !w.puts {
+func opened(h *etcdwire.Hub) (n int) {
+	h.Lock()
+	defer h.Unlock()
+	for _, w := range h.ByID {
+		if !w.Puts {
 			n++
 		}
 	}
 	return n
 }
 
-// TestSimulatedFollowedTakeOver: the holder of many names goes, and who follows them is told of all in one piece of news, without a request.
+// TestSimulatedFollowedTakeOver: the holder of many names goes, and who follows them is told of
+// all in one piece of news, without a request.
 func TestSimulatedFollowedTakeOver(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names = 150
@@ -337,7 +350,7 @@ func TestSimulatedFollowedTakeOver(t *testing.T) {
 		time.Sleep(3 * time.Second) // between two looks that nothing gives cause for, which come some 2 s apart
 		var requests atomic.Int64
 		g.set(func() { g.before = func(any) { requests.Add(1) } })
-		if n := opened(s.hub); n != 1 {
+		if n := opened(s.wire.Hub); n != 1 {
 			t.Errorf("seed 1: %d watches are open for %d places, want one", n, names)
 		}
 		if err := holds.Close(ending(t, 10*time.Second)); err != nil {
@@ -350,12 +363,14 @@ func TestSimulatedFollowedTakeOver(t *testing.T) {
 			}
 		}
 		if len(out) != names || requests.Load() > 0 {
-			t.Errorf("seed 1: %d places were told in one piece, with %d requests; want all %d and none", len(out), requests.Load(), names)
+			t.Errorf("seed 1: %d places were told in one piece, with %d requests; want all %d and none", len(out),
+				requests.Load(), names)
 		}
 	})
 }
 
-// TestSimulatedCompactedWatch: etcd's history is forgotten while a claim waits behind a member that hears nothing; its turn comes all the same.
+// TestSimulatedCompactedWatch: etcd's history is forgotten while a claim waits behind a member
+// that hears nothing; its turn comes all the same.
 func TestSimulatedCompactedWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 1)

@@ -20,7 +20,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// simulated runs do in a bubble with a cluster that has a leader. One seed is enough: the gates below make what is bad luck elsewhere.
+// simulated runs do in a bubble with a cluster that has a leader. One seed is enough: the gates
+// below make what is bad luck elsewhere.
 func simulated(t *testing.T, do func(t *testing.T, c *etcdsim.Cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := etcdsim.Start(etcdsim.Options{Seed: 1})
@@ -34,12 +35,14 @@ func simulated(t *testing.T, do func(t *testing.T, c *etcdsim.Cluster)) {
 	})
 }
 
-// gatedAt returns a store behind a gate, which speaks to the cluster as the client of that number. It begins at member first.
+// gatedAt returns a store behind a gate, which speaks to the cluster as the client of that
+// number. It begins at member first.
 func gatedAt(t *testing.T, c *etcdsim.Cluster, client, first int) (*Store, *gate) {
 	t.Helper()
 	g := &gate{}
 	eps := c.Endpoints()
-	s, err := New(ending(t, 20*time.Second), simClient(t, c, client, append(eps[first:], eps[:first]...), grpc.WithChainUnaryInterceptor(g.intercept)), Options{})
+	s, err := New(ending(t, 20*time.Second), simClient(t, c, client, append(eps[first:], eps[:first]...),
+		grpc.WithChainUnaryInterceptor(g.intercept)), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +50,11 @@ func gatedAt(t *testing.T, c *etcdsim.Cluster, client, first int) (*Store, *gate
 	return s, g
 }
 
-func simClient(t *testing.T, c *etcdsim.Cluster, client int, endpoints []string, opts ...grpc.DialOption) *clientv3.Client {
+func simClient(t *testing.T, c *etcdsim.Cluster, client int, endpoints []string, opts ...grpc.DialOption,
+) *clientv3.Client {
 	t.Helper()
-	cl, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: append(opts, c.Dialer(client))})
+	cl, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: append(opts,
+		c.Dialer(client))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,13 +131,15 @@ func (k *captured) arrive(t *testing.T, c *etcdsim.Cluster) {
 	if txn == nil {
 		t.Fatal("seed 1: no put was on its way")
 	}
-	if _, err := pb.NewKVClient(simClient(t, c, 9, c.Endpoints()).ActiveConnection()).Txn(ending(t, 10*time.Second), txn); err != nil {
+	if _, err := pb.NewKVClient(simClient(t, c, 9, c.Endpoints()).ActiveConnection()).Txn(ending(t, 10*time.Second),
+		txn); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestSimulatedMoveThatStopsHalfway: after a change of etcd's leader the session's record is on a new lease, and the claim does not follow
-// because one request fails. No later renewal may be accepted before it has: the lease that it hangs on is renewed no more.
+// TestSimulatedMoveThatStopsHalfway: after a change of etcd's leader the session's record is on a
+// new lease, and the claim does not follow because one request fails. No later renewal may be
+// accepted before it has: the lease that it hangs on is renewed no more.
 func TestSimulatedMoveThatStopsHalfway(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -159,8 +166,9 @@ func TestSimulatedMoveThatStopsHalfway(t *testing.T) {
 	})
 }
 
-// TestSimulatedMoveTakesAClaimOfUnknownOutcome: a claim stands and its session has not heard so when the session moves to another lease. The
-// claim must move too: found later, it is taken for one that is renewed.
+// TestSimulatedMoveTakesAClaimOfUnknownOutcome: a claim stands and its session has not heard so
+// when the session moves to another lease. The claim must move too: found later, it is taken for
+// one that is renewed.
 func TestSimulatedMoveTakesAClaimOfUnknownOutcome(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -193,8 +201,9 @@ func TestSimulatedMoveTakesAClaimOfUnknownOutcome(t *testing.T) {
 	})
 }
 
-// TestSimulatedStragglerOfAClaimThatStood: a claim is sent to a member that is frozen, and then enters through another one. It is released. When
-// the member wakes up and carries out what it was sent, nothing may stand.
+// TestSimulatedStragglerOfAClaimThatStood: a claim is sent to a member that is frozen, and then
+// enters through another one. It is released. When the member wakes up and carries out what it
+// was sent, nothing may stand.
 func TestSimulatedStragglerOfAClaimThatStood(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)
@@ -221,8 +230,9 @@ func TestSimulatedStragglerOfAClaimThatStood(t *testing.T) {
 	})
 }
 
-// TestSimulatedRefusalAfterAnUnknownOutcome: the first attempt at a claim is carried out and its answer lost, the second is refused: somebody has
-// just taken the right away. Who is told that a claim was refused does not release it, so none may stand, nor come later.
+// TestSimulatedRefusalAfterAnUnknownOutcome: the first attempt at a claim is carried out and its
+// answer lost, the second is refused: somebody has just taken the right away. Who is told that a
+// claim was refused does not release it, so none may stand, nor come later.
 func TestSimulatedRefusalAfterAnUnknownOutcome(t *testing.T) {
 	for _, executed := range []bool{true, false} {
 		t.Run(strconv.FormatBool(executed), func(t *testing.T) {
@@ -252,15 +262,17 @@ func TestSimulatedRefusalAfterAnUnknownOutcome(t *testing.T) {
 					sent.arrive(t, c)
 				}
 				if keys := c.Keys("primacy/x/"); len(keys) > 0 {
-					t.Errorf("seed 1: executed %v: a claim that was refused stands under token %d", executed, keys[0].CreateRevision)
+					t.Errorf("seed 1: executed %v: a claim that was refused stands under token %d", executed,
+						keys[0].CreateRevision)
 				}
 			})
 		})
 	}
 }
 
-// TestSimulatedTriesAreTakenBack: of several claims in one call one is taken. Those with Try that had entered before it are taken out again, also
-// where a first attempt at them may still be under way.
+// TestSimulatedTriesAreTakenBack: of several claims in one call one is taken. Those with Try that
+// had entered before it are taken out again, also where a first attempt at them may still be
+// under way.
 func TestSimulatedTriesAreTakenBack(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)
@@ -270,7 +282,8 @@ func TestSimulatedTriesAreTakenBack(t *testing.T) {
 		l := granted(t, s, "a", time.Minute)
 		sent := g.capture(s.lineDir("x") + l.ID())
 		c.Freeze(at)
-		_, err := l.Claim(ending(t, 15*time.Second), driver.Claim{Name: "x", ID: "x1", Try: true}, driver.Claim{Name: "taken", ID: "y1", Try: true})
+		_, err := l.Claim(ending(t, 15*time.Second), driver.Claim{Name: "x", ID: "x1", Try: true},
+			driver.Claim{Name: "taken", ID: "y1", Try: true})
 		if !errors.Is(err, driver.ErrTaken) {
 			t.Fatalf("seed 1: Claim = %v, want ErrTaken", err)
 		}

@@ -16,7 +16,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// simStore returns a store on a cluster in memory. It speaks to it as the client of that number, which faults are aimed at.
+// simStore returns a store on a cluster in memory. It speaks to it as the client of that number,
+// which faults are aimed at.
 func simStore(t testing.TB, c *etcdsim.Cluster, client int) *etcdstore.Store {
 	return simStoreAt(t, c, client, c.Endpoints())
 }
@@ -51,8 +52,8 @@ func TestConformanceOfHeartbeats(t *testing.T) {
 	}
 }
 
-// TestConformanceInMemory holds the simulated cluster to what real etcd does, as far as the suite looks: the same clauses pass on both. Each
-// runs in a bubble of its own.
+// TestConformanceInMemory holds the simulated cluster to what real etcd does, as far as the suite
+// looks: the same clauses pass on both. Each runs in a bubble of its own.
 func TestConformanceInMemory(t *testing.T) {
 	for _, clause := range drivertest.Clauses() {
 		t.Run(clause.Name, func(t *testing.T) {

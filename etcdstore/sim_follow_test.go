@@ -8,9 +8,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedFollowOutlivesAFailedRead: the read of a followed place fails once. It is read again soon, and not left to the timer.
+// TestSimulatedFollowOutlivesAFailedRead: the read of a followed place fails once. It is read
+// again soon, and not left to the timer.
 func TestSimulatedFollowOutlivesAFailedRead(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -36,12 +38,13 @@ func TestSimulatedFollowOutlivesAFailedRead(t *testing.T) {
 	})
 }
 
-// TestSimulatedPushesUnderTheWideWatch: whatever is pushed comes at once also where the wide watch is always on: requests, wanted, shared claims.
+// TestSimulatedPushesUnderTheWideWatch: whatever is pushed comes at once also where the wide
+// watch is always on: requests, wanted, shared claims.
 func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 1)
-		s.hub.above, s.hub.below = 0, -1
+		s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
 		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
 		p := claimed(t, l, "x")
 		time.Sleep(6 * time.Second)
@@ -75,7 +78,8 @@ func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 		}
 		// a semaphore of two
 		sem := func(l *lease, seat string) driver.Place {
-			ps, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z" + l.ID() + seat, Seat: seat, Slots: 2})
+			ps, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z" + l.ID() + seat, Seat: seat,
+				Slots: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,15 +99,17 @@ func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 	})
 }
 
-// TestSimulatedTouchUnderTheWideWatch: whoever waits for a slot behind another is told by a put that this one holds, and hears of the next release.
+// TestSimulatedTouchUnderTheWideWatch: whoever waits for a slot behind another is told by a put
+// that this one holds, and hears of the next release.
 func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 1)
-		s.hub.above, s.hub.below = 0, -1
+		s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
 		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
 		stand := func(l *lease, seat string) driver.Place {
-			p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x" + l.ID() + seat, Seat: seat, Slots: 2})
+			p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x" + l.ID() + seat, Seat: seat,
+				Slots: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +134,8 @@ func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
 	})
 }
 
-// TestSimulatedWantedBehindItsOwn: behind a followed claim that holds stand many of its own session's seats, and another session's behind those.
+// TestSimulatedWantedBehindItsOwn: behind a followed claim that holds stand many of its own
+// session's seats, and another session's behind those.
 func TestSimulatedWantedBehindItsOwn(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -137,7 +144,8 @@ func TestSimulatedWantedBehindItsOwn(t *testing.T) {
 		p := claimed(t, l, "x")
 		seats := func(from string) {
 			for i := range 20 {
-				if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(from, i), Seat: fmt.Sprint(from, i)}); err != nil {
+				if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(from, i),
+					Seat: fmt.Sprint(from, i)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -156,7 +164,8 @@ func TestSimulatedWantedBehindItsOwn(t *testing.T) {
 	})
 }
 
-// TestSimulatedNewsUnderASmallLimit: a server that takes few operations in one Txn. Followed places are looked at all the same, and held ones are read.
+// TestSimulatedNewsUnderASmallLimit: a server that takes few operations in one Txn. Followed
+// places are looked at all the same, and held ones are read.
 func TestSimulatedNewsUnderASmallLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := etcdsim.Start(etcdsim.Options{Seed: 1, TxnOps: 8})
@@ -234,28 +243,30 @@ func TestSimulatedNewsUnderASmallLimit(t *testing.T) {
 	})
 }
 
-// TestSimulatedOldLineIsForgotten: a slot's next claim, which stands though its entry was never answered, knows nothing of the line that its predecessor found.
+// TestSimulatedOldLineIsForgotten: a slot's next claim, which stands though its entry was never
+// answered, knows nothing of the line that its predecessor found.
 func TestSimulatedOldLineIsForgotten(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
 		s, _ := gatedAt(t, c, 1, 0)
 		claimed(t, granted(t, first, "a", 4*time.Minute), "x")
 		l := granted(t, s, "b", 4*time.Minute)
-		sl := l.open(spot{name: "x"})
-		defer l.drop(sl)
+		sl := l.seats.open(seatID{name: "x"})
+		defer l.seats.drop(sl)
 		if err := l.Release(ending(t, 10*time.Second), claimed(t, l, "x")); err != nil {
 			t.Fatal(err)
 		}
 		sl.id, sl.key = "x-2", s.lineDir("x")+l.ID()
 		p := l.entered(sl, 1000, 1000, false)
-		if a := l.newAwait(p, nil); a.seen != 0 || a.whole || len(a.ahead) > 0 {
+		if a := l.newWaiter(p, nil); a.seen != 0 || a.whole || len(a.ahead) > 0 {
 			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.seen)
 		}
 	})
 }
 
-// TestSimulatedHeldAndRemoved: followed claims are told to be held, and one is removed by hand before the next call of News. That tells it at once, and does not
-// wait until the claim has settled and is watched.
+// TestSimulatedHeldAndRemoved: followed claims are told to be held, and one is removed by hand
+// before the next call of News. That tells it at once, and does not wait until the claim has
+// settled and is watched.
 func TestSimulatedHeldAndRemoved(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -275,7 +286,7 @@ func TestSimulatedHeldAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= settling/2 {
+		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= etcdwire.Settling/2 {
 			t.Errorf("seed 1: news = %+v after %v, want it gone at once", n, time.Since(begun))
 		}
 	})

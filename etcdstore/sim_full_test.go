@@ -9,18 +9,21 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// What etcd does as it fills up: its applier carries a Txn out and answers then that there is no space.
+// What etcd does as it fills up: its applier carries a Txn out and answers then that there is no
+// space.
 
-// TestSimulatedClaimAsEtcdFillsUp: the claim is released by its ID, and Release says that nothing is left.
+// TestSimulatedClaimAsEtcdFillsUp: the claim is released by its ID, and Release says that nothing
+// is left.
 func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
 		c.Fill(true, func(txn *pb.TxnRequest) bool { return puts(txn, s.lineDir("x")+l.ID()) })
 		if _, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x-1"}); err == nil || final(err) {
-			t.Fatalf("seed 1: Claim = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", err)
 		}
 		c.Fill(false, nil)
 		if err := l.Release(ending(t, 5*time.Second), driver.Place{Name: "x", ID: "x-1"}); err != nil {
@@ -32,7 +35,8 @@ func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 	})
 }
 
-// TestSimulatedBatchAsEtcdFillsUp: several that went together were done, and are sent again in halves. Each finds its own key, and knows it.
+// TestSimulatedBatchAsEtcdFillsUp: several that went together were done, and are sent again in
+// halves. Each finds its own key, and knows it.
 func TestSimulatedBatchAsEtcdFillsUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -41,7 +45,7 @@ func TestSimulatedBatchAsEtcdFillsUp(t *testing.T) {
 		c.Fill(true, func(txn *pb.TxnRequest) bool { return nested(txn) == 4 })
 		open := jam(t, l, g, func(ctx context.Context, req any, do func(context.Context) error) error {
 			err := do(ctx)
-			if noSpace(err) && len(first) == 0 {
+			if etcdwire.NoSpace(err) && len(first) == 0 {
 				for _, kv := range c.Keys("primacy/x") {
 					first[string(kv.Key)] = kv.CreateRevision
 				}
@@ -58,8 +62,9 @@ func TestSimulatedBatchAsEtcdFillsUp(t *testing.T) {
 	})
 }
 
-// TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull: the first answer to its claim was lost, and now etcd takes no put. Its key goes at once and
-// the next one holds; that it is given up for good is told once the fence went through.
+// TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull: the first answer to its claim was lost, and
+// now etcd takes no put. Its key goes at once and the next one holds; that it is given up for
+// good is told once the fence went through.
 func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -73,7 +78,7 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 		q := claimed(t, next, "x")
 		g.set(func() { g.before = nil })
 		c.Fill(false, func(txn *pb.TxnRequest) bool { return puts(txn, l.key) })
-		if err := l.Release(ending(t, 5*time.Second), p); !noSpace(err) || final(err) {
+		if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) || final(err) {
 			t.Errorf("seed 1: Release = %v, want etcd's error: a put of the claim may be under way", err)
 		}
 		if _, err := next.Wait(ending(t, 5*time.Second), q); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // leaving returns p with a record to leave.
@@ -58,22 +59,22 @@ func putsRecord(req any) bool {
 // doubtful has the first answer to a new claim on name be lost: so it is given up by a fence.
 func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Place {
 	t.Helper()
-	at, err := l.s.ring.use()
+	at, err := l.s.wire.Members.Use()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := slices.Index(c.Endpoints(), at.endpoint)
+	m := slices.Index(c.Endpoints(), at.Host())
 	c.Hold(0, m, false, true)
 	p := claimed(t, l, name)
 	c.Hold(0, m, false, false)
-	if !l.slots[spotOf(p)].doubt {
+	if !l.seats.by[seatOf(p)].doubt {
 		t.Fatal("seed 1: the claim is not in doubt")
 	}
 	return p
 }
 
-// TestSimulatedReleaseWithARecordIsRepeated: its answer is lost. Who repeats it hurts no successor and changes no record; nor does the first one, where it
-// arrives once more.
+// TestSimulatedReleaseWithARecordIsRepeated: its answer is lost. Who repeats it hurts no
+// successor and changes no record; nor does the first one, where it arrives once more.
 func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -82,13 +83,13 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 		next, _ := gatedAt(t, c, 1, 0)
 		heir := granted(t, next, "b", time.Minute)
 		q := claimed(t, heir, "x")
-		s.shelfLease(ending(t, time.Second), s.shelfOf("j"))
+		s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
 		sent := g.capture(s.journalDir("j") + "k")
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, true)
 		}
 		if err := l.Release(ending(t, 3*time.Second), leaving(p, "j", "k", "first")); err == nil || final(err) {
-			t.Fatalf("seed 1: Release = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 		}
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, false)
@@ -98,7 +99,8 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustKeep(t, c, "j/k=first")
-		if err := c.Delete(ending(t, 5*time.Second), s.journalDir("j")+"k", only(t, c, "primacy/"+journals).CreateRevision); err != nil {
+		if err := c.Delete(ending(t, 5*time.Second), s.journalDir("j")+"k", only(t, c,
+			"primacy/"+journals).CreateRevision); err != nil {
 			t.Fatal(err)
 		}
 		sent.arrive(t, c)
@@ -109,16 +111,18 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 	})
 }
 
-// TestSimulatedReleaseThatNeverArrivedLeavesItsRecord: etcd was silent, which is no fault of the record. It is left by the repetition.
+// TestSimulatedReleaseThatNeverArrivedLeavesItsRecord: etcd was silent, which is no fault of the
+// record. It is left by the repetition.
 func TestSimulatedReleaseThatNeverArrivedLeavesItsRecord(t *testing.T) {
-	for _, silence := range []error{status.Error(codes.Unavailable, "down"), rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCRequestTooManyRequests} {
+	for _, silence := range []error{status.Error(codes.Unavailable, "down"), rpctypes.ErrGRPCTimeout,
+		rpctypes.ErrGRPCRequestTooManyRequests} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 			s, g := gatedAt(t, c, 0, 0)
 			l := granted(t, s, "a", time.Minute)
 			p := leaving(claimed(t, l, "x"), "j", "k", "v")
 			refuse(g, putsRecord, silence)
 			if err := l.Release(ending(t, 5*time.Second), p); err == nil || final(err) {
-				t.Errorf("seed 1: Release = %v, want an unknown outcome", err)
+				t.Errorf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 			}
 			g.set(func() { g.instead = nil })
 			if err := l.Release(ending(t, 5*time.Second), p); err != nil {
@@ -130,10 +134,13 @@ func TestSimulatedReleaseThatNeverArrivedLeavesItsRecord(t *testing.T) {
 }
 
 // refusals are the answers that a record may be to blame for.
-var refusals = []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooLarge,
-	rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey, status.Error(codes.InvalidArgument, "of a kind not known"), status.Error(codes.Internal, "odd")}
+var refusals = []error{rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCLeaseNotFound,
+	rpctypes.ErrGRPCRequestTooLarge,
+	rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey, status.Error(codes.InvalidArgument,
+		"of a kind not known"), status.Error(codes.Internal, "odd")}
 
-// TestSimulatedReleaseWhoseRecordIsRefused: the place is given up without it, held, in doubt, or handed over; and the session lives on.
+// TestSimulatedReleaseWhoseRecordIsRefused: the place is given up without it, held, in doubt, or
+// handed over; and the session lives on.
 func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 	for _, refusal := range refusals {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -152,7 +159,7 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 					if keys := c.Keys("primacy/" + p.Name + "/"); len(keys) > 0 {
 						t.Errorf("seed 1: %s stands after its release", keys[0].Key)
 					}
-					time.Sleep(2 * noteOff)
+					time.Sleep(2 * recordsOff)
 				}
 				if err := l.Transfer(ending(t, 20*time.Second), leaving(r, "j", "k", "v"), next.Token); err != nil {
 					t.Errorf("seed 1: Transfer = %v", err)
@@ -162,7 +169,7 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 				}
 				mustKeep(t, c)
 				g.set(func() { g.instead = nil })
-				time.Sleep(2 * noteOff)
+				time.Sleep(2 * recordsOff)
 				if err := l.Release(ending(t, 5*time.Second), leaving(claimed(t, l, "w"), "j", "k", "v")); err != nil {
 					t.Errorf("seed 1: Release of a new claim = %v", err)
 				}
@@ -172,7 +179,8 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 	}
 }
 
-// TestSimulatedReleaseAsEtcdFillsUp: etcd carries the Txn out and answers that there is no space. The place is given up, and the record may be there.
+// TestSimulatedReleaseAsEtcdFillsUp: etcd carries the Txn out and answers that there is no space.
+// The place is given up, and the record may be there.
 func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -188,7 +196,7 @@ func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 			if keys := c.Keys("primacy/" + p.Name + "/"); len(keys) > 0 {
 				t.Errorf("seed 1: %s stands after its release", keys[0].Key)
 			}
-			time.Sleep(2 * noteOff)
+			time.Sleep(2 * recordsOff)
 		}
 		if err := l.Transfer(ending(t, 20*time.Second), leaving(places[2], "j", "z", "v"), next.Token); err != nil {
 			t.Errorf("seed 1: Transfer = %v", err)
@@ -209,20 +217,21 @@ func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 	})
 }
 
-// TestSimulatedReleaseWhoseShelfHasEnded: the lease of the records was revoked. That etcd does not know it says nothing of the session's own lease: the
-// place goes, and the next record is kept, under a lease granted anew.
+// TestSimulatedReleaseWhoseShelfHasEnded: the lease of the records was revoked. That etcd does
+// not know it says nothing of the session's own lease: the place goes, and the next record is
+// kept, under a lease granted anew.
 func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
-		at := s.shelfOf("j")
+		at := s.journal.leases.leaseFor("j")
 		end := func() {
-			if err := c.Revoke(ending(t, 5*time.Second), s.shelfID(at, 0)); err != nil {
+			if err := c.Revoke(ending(t, 5*time.Second), s.journal.leases.leaseID(at, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, p := range []driver.Place{claimed(t, l, "x"), doubtful(t, c, l, "y")} {
-			if id := s.shelfLease(ending(t, time.Second), at); id != s.shelfID(at, 0) {
+			if id := s.journal.leases.recordLease(ending(t, time.Second), at); id != s.journal.leases.leaseID(at, 0) {
 				t.Fatalf("seed 1: the lease for records is %x", id)
 			}
 			end()
@@ -236,8 +245,8 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), leaving(claimed(t, l, "z"), "j", "k", "v")); err != nil {
 			t.Fatal(err)
 		}
-		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.shelfID(at, 0) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.shelfID(at, 0))
+		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.journal.leases.leaseID(at, 0) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(at, 0))
 		}
 		end()
 		there, added, err := s.Append(ending(t, 5*time.Second), "j", driver.Record{Key: "l", Value: []byte("v")}, 9)
@@ -260,16 +269,19 @@ func TestSimulatedReleasesWithoutRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := s.lineDir("x") + l.ID()
-		want := &pb.TxnRequest{Compare: []*pb.Compare{ifCreate(key, int64(p.Token))}, Success: []*pb.RequestOp{doDelete(key)}}
+		want := &pb.TxnRequest{Compare: []*pb.Compare{ifCreate(key, int64(p.Token))},
+			Success: []*pb.RequestOp{doDelete(key)}}
 		if len(sent) != 1 || fmt.Sprint(sent[0]) != fmt.Sprint(want) {
 			t.Errorf("seed 1: Release sent %v, want %v", sent, want)
 		}
 	})
 }
 
-// jammedReleases claims names, has their releases wait, and returns what lets them go, with their results.
-func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place,
-	instead func(ctx context.Context, req any, do func(context.Context) error) error) (errs func() error) {
+// jammedReleases claims names, has their releases wait, and returns what lets them go, with their
+// results.
+func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place, instead func(ctx context.Context,
+	req any, do func(context.Context) error) error,
+) (errs func() error) {
 	open := jam(t, l, g, instead)
 	done := make(chan error, len(places))
 	for _, p := range places {
@@ -285,8 +297,9 @@ func jammedReleases(t *testing.T, l *lease, g *gate, places []driver.Place,
 	}
 }
 
-// TestSimulatedBatchOfReleasesWithRecords: releases that travel together each leave their record, within the server's limit, also two in one place of
-// a journal, which etcd would not take in one Txn.
+// TestSimulatedBatchOfReleasesWithRecords: releases that travel together each leave their record,
+// within the server's limit, also two in one place of a journal, which etcd would not take in one
+// Txn.
 func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 	for ops, most := range map[int]int64{8: 46, 128: 12} {
 		underLimit(t, ops, func(t *testing.T, c *etcdsim.Cluster, s *Store, g *gate, l *lease) {
@@ -294,16 +307,18 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 			var places []driver.Place
 			var want []string
 			for i := range many {
-				places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i), "v"))
+				places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i),
+					"v"))
 				want = append(want, fmt.Sprintf("j/%02d=v", i))
 			}
 			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"),
 				leaving(claimed(t, l, "z"), "j", "00", "v"))
-			s.shelfLease(ending(t, time.Second), s.shelfOf("j"))
+			s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
 			refused := 0
-			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
+			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any,
+				do func(context.Context) error) error {
 				err := do(ctx)
-				if err != nil && !tooMany(err) {
+				if err != nil && !etcdwire.TooMany(err) {
 					refused++
 				}
 				return err
@@ -316,14 +331,16 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 				t.Errorf("seed 1: %d releases went in %d requests, of which %d were refused", len(places), n, refused)
 			}
 			mustKeep(t, c, want...)
-			if keys := append(c.Keys("primacy/r"), append(c.Keys("primacy/y/"), c.Keys("primacy/z/")...)...); len(keys) > 0 {
+			if keys := append(c.Keys("primacy/r"), append(c.Keys("primacy/y/"),
+				c.Keys("primacy/z/")...)...); len(keys) > 0 {
 				t.Errorf("seed 1: %s stands after its release", keys[0].Key)
 			}
 		})
 	}
 }
 
-// TestSimulatedBatchWhoseRecordsAreRefused: all places are given up, in few requests, and those records are kept that may be.
+// TestSimulatedBatchWhoseRecordsAreRefused: all places are given up, in few requests, and those
+// records are kept that may be.
 func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 	for _, refusal := range refusals {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -333,11 +350,14 @@ func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 				const many = 100
 				var places []driver.Place
 				for i := range many {
-					places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d", i), "v"))
+					places = append(places, leaving(claimed(t, l, fmt.Sprintf("r%02d", i)), "j", fmt.Sprintf("%02d",
+						i), "v"))
 				}
-				all := noSpace(refusal) || errors.Is(rpctypes.Error(refusal), rpctypes.ErrPermissionDenied) // of one as of the others
+				// of one as of the others
+				all := etcdwire.NoSpace(refusal) || errors.Is(rpctypes.Error(refusal), rpctypes.ErrPermissionDenied)
 				bad := func(req any) bool { return all && putsRecord(req) || puts(req, s.journalDir("j")+"50") }
-				released := jammedReleases(t, l, g, places, func(ctx context.Context, req any, do func(context.Context) error) error {
+				released := jammedReleases(t, l, g, places, func(ctx context.Context, req any,
+					do func(context.Context) error) error {
 					if bad(req) {
 						return refusal
 					}
@@ -347,7 +367,7 @@ func TestSimulatedBatchWhoseRecordsAreRefused(t *testing.T) {
 				if err := released(); err != nil {
 					t.Errorf("seed 1: Release = %v", err)
 				}
-				if n := g.calls.Load() - before; n > many*2/3 && !tooMany(refusal) {
+				if n := g.calls.Load() - before; n > many*2/3 && !etcdwire.TooMany(refusal) {
 					t.Errorf("seed 1: %d releases took %d requests", many, n)
 				}
 				if keys := c.Keys("primacy/r"); len(keys) > 0 {

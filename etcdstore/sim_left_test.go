@@ -10,15 +10,16 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // awaitsOf returns how many claims hear of something in a hub.
-func awaitsOf(h *hub) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	seen := map[*await]bool{}
-	for _, w := range h.watches {
-		for _, a := range w.awaits {
+func awaitsOf(h *etcdwire.Hub) int {
+	h.Lock()
+	defer h.Unlock()
+	seen := map[etcdwire.Listener]bool{}
+	for _, w := range h.Watches {
+		for _, a := range w.Listeners {
 			seen[a] = true
 		}
 	}
@@ -72,8 +73,8 @@ func touch(t *testing.T, c *etcdsim.Cluster, key string) {
 	})
 }
 
-// TestSimulatedFollowedTwiceDuringALook: the answer to a look comes when the place is followed anew. The first following must not hear of the line again:
-// it would stay in the hub for ever.
+// TestSimulatedFollowedTwiceDuringALook: the answer to a look comes when the place is followed
+// anew. The first following must not hear of the line again: it would stay in the hub for ever.
 func TestSimulatedFollowedTwiceDuringALook(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -91,7 +92,7 @@ func TestSimulatedFollowedTwiceDuringALook(t *testing.T) {
 		l.Follow(p)
 		close(release)
 		time.Sleep(5 * time.Second)
-		if n := awaitsOf(s.hub); n != 1 {
+		if n := awaitsOf(s.wire.Hub); n != 1 {
 			t.Errorf("seed 1: %d awaits for one followed place", n)
 		}
 		if err := l.Release(ending(t, 10*time.Second), p); err != nil {
@@ -99,7 +100,7 @@ func TestSimulatedFollowedTwiceDuringALook(t *testing.T) {
 		}
 		_ = hl.Release(ending(t, 10*time.Second), hp)
 		time.Sleep(2 * time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
+		if n := awaitsOf(s.wire.Hub); n != 0 {
 			t.Errorf("seed 1: two minutes after its release %d awaits are left", n)
 		}
 	})
@@ -124,13 +125,14 @@ func TestSimulatedClosedDuringALook(t *testing.T) {
 		}
 		close(release)
 		time.Sleep(2 * time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
-			t.Errorf("seed 1: two minutes after Close %d awaits are left in %d watches", n, len(s.hub.watches))
+		if n := awaitsOf(s.wire.Hub); n != 0 {
+			t.Errorf("seed 1: two minutes after Close %d awaits are left in %d watches", n, len(s.wire.Hub.Watches))
 		}
 	})
 }
 
-// TestSimulatedFollowedAgainBetweenRounds: more places than one round of looks takes are followed again and again, as elections do.
+// TestSimulatedFollowedAgainBetweenRounds: more places than one round of looks takes are followed
+// again and again, as elections do.
 func TestSimulatedFollowedAgainBetweenRounds(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names = 70
@@ -156,7 +158,7 @@ func TestSimulatedFollowedAgainBetweenRounds(t *testing.T) {
 			l.Follow(places...)
 		}
 		time.Sleep(time.Minute)
-		if n := awaitsOf(s.hub); n != names {
+		if n := awaitsOf(s.wire.Hub); n != names {
 			t.Errorf("seed 1: %d awaits for %d followed places", n, names)
 		}
 	})
@@ -178,7 +180,7 @@ func TestSimulatedReleasedDuringALook(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-turn
-		if awaitsOf(s.hub) != 1 {
+		if awaitsOf(s.wire.Hub) != 1 {
 			t.Skip("nothing is kept")
 		}
 		came, release := g.heldLook() // by the timer, after some seconds
@@ -188,13 +190,15 @@ func TestSimulatedReleasedDuringALook(t *testing.T) {
 		}
 		close(release)
 		time.Sleep(2 * time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
-			t.Errorf("seed 1: two minutes after the release %d awaits are left in %d watches", n, len(s.hub.watches))
+		if n := awaitsOf(s.wire.Hub); n != 0 {
+			t.Errorf("seed 1: two minutes after the release %d awaits are left in %d watches", n,
+				len(s.wire.Hub.Watches))
 		}
 	})
 }
 
-// TestSimulatedSessionsLeaveNothingBehind: sessions that follow many places end while News looks at them, one after another. News stops, and nothing adds up.
+// TestSimulatedSessionsLeaveNothingBehind: sessions that follow many places end while News looks
+// at them, one after another. News stops, and nothing adds up.
 func TestSimulatedSessionsLeaveNothingBehind(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names, sessions = 300, 3
@@ -227,14 +231,15 @@ func TestSimulatedSessionsLeaveNothingBehind(t *testing.T) {
 			before := g.calls.Load()
 			close(release)
 			time.Sleep(time.Minute)
-			t.Logf("after the session's end: %d requests, %d awaits in %d watches are left", g.calls.Load()-before, awaitsOf(s.hub), len(s.hub.watches))
+			t.Logf("after the session's end: %d requests, %d awaits in %d watches are left", g.calls.Load()-before,
+				awaitsOf(s.wire.Hub), len(s.wire.Hub.Watches))
 			if err := l.Close(ending(t, 10*time.Second)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Minute)
-		if n := awaitsOf(s.hub); n != 0 {
-			t.Errorf("seed 1: %d awaits in %d watches are left of sessions that are over", n, len(s.hub.watches))
+		if n := awaitsOf(s.wire.Hub); n != 0 {
+			t.Errorf("seed 1: %d awaits in %d watches are left of sessions that are over", n, len(s.wire.Hub.Watches))
 		}
 	})
 }

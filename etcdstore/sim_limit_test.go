@@ -13,9 +13,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// underLimit gives do a session of 40 claims at a server with a small --max-txn-ops. It has been renewed.
+// underLimit gives do a session of 40 claims at a server with a small --max-txn-ops. It has been
+// renewed.
 func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster, s *Store, g *gate, l *lease)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,9 +33,7 @@ func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster,
 		if _, err := l.Claim(ending(t, 20*time.Second), claims...); err != nil {
 			t.Fatal(err)
 		}
-		l.pool.mu.Lock()
-		l.pool.most = 0 // as if they had entered one by one
-		l.pool.mu.Unlock()
+		l.s.wire.Limit = etcdwire.OpsLimit{} // as if they had entered one by one
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
@@ -41,8 +41,8 @@ func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster,
 	})
 }
 
-// TestSimulatedMoveUnderASmallLimit: all claims follow their session to the next raft term, in Txns that the server takes, and the next move
-// begins with such.
+// TestSimulatedMoveUnderASmallLimit: all claims follow their session to the next raft term, in
+// Txns that the server takes, and the next move begins with such.
 func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 	for _, ops := range []int{7, 16, 128} {
 		t.Run(fmt.Sprint(ops), func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 				g.set(func() {
 					g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
 						err := do(ctx)
-						if tooMany(err) {
+						if etcdwire.TooMany(err) {
 							refused++
 						}
 						return err
@@ -63,8 +63,8 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 						t.Fatalf("max-txn-ops %d: %v", ops, err)
 					}
 					for _, kv := range c.Keys("primacy/x") {
-						if kv.Lease != l.anchored().id {
-							t.Errorf("%s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.anchored().id)
+						if kv.Lease != l.ref().id {
+							t.Errorf("%s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.ref().id)
 						}
 					}
 				}
@@ -76,8 +76,9 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 	}
 }
 
-// TestSimulatedRevokeUnderASmallLimit: a session whose lease etcd does not know any more, though its keys stand on it, is swept, in Txns that the
-// server takes. To end that lease again and again would never end.
+// TestSimulatedRevokeUnderASmallLimit: a session whose lease etcd does not know any more, though
+// its keys stand on it, is swept, in Txns that the server takes. To end that lease again and
+// again would never end.
 func TestSimulatedRevokeUnderASmallLimit(t *testing.T) {
 	for _, ops := range []int{7, 128} {
 		t.Run(fmt.Sprint(ops), func(t *testing.T) {

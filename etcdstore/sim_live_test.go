@@ -13,9 +13,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time. Whose turn has come hears of it well before the timer beside the watch.
+// TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time.
+// Whose turn has come hears of it well before the timer beside the watch.
 func TestSimulatedNoLostWakeUp(t *testing.T) {
 	seeds, err := strconv.ParseUint(os.Getenv("LIVE_SEEDS"), 10, 64)
 	if err != nil {
@@ -28,7 +30,7 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			hs, _ := gatedAt(t, c, 0, 0)
 			ws, _ := gatedAt(t, c, 1, 1)
-			ws.hub.above, ws.hub.below = 6, 3
+			ws.wire.Hub.Above, ws.wire.Hub.Below = 6, 3
 			hl, wl := granted(t, hs, "a", 5*time.Minute), granted(t, ws, "b", 5*time.Minute)
 			var mu sync.Mutex
 			heldAt := map[string]time.Time{}
@@ -67,7 +69,8 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 						}
 						var w []driver.Place
 						for try := 0; ; try++ {
-							if w, err = wl.Claim(ending(t, 20*time.Second), driver.Claim{Name: name, ID: "w" + id}); err == nil || try > 20 {
+							if w, err = wl.Claim(ending(t, 20*time.Second), driver.Claim{Name: name, ID: "w" +
+								id}); err == nil || try > 20 {
 								break
 							}
 							time.Sleep(50 * time.Millisecond)
@@ -122,16 +125,17 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 77))
 			go func() {
 				for stop.Err() == nil {
-					sleep(stop, time.Duration(rnd.IntN(4000))*time.Millisecond)
+					etcdwire.Sleep(stop, time.Duration(rnd.IntN(4000))*time.Millisecond)
 					c.Reset(1, rnd.IntN(3))
 				}
 			}()
 			all.Wait()
 			cancel()
 			time.Sleep(30 * time.Second)
-			t.Logf("seed %d: %d turns, %d awaits and %d watches left", seed, turns, awaitsOf(ws.hub), len(ws.hub.watches))
-			if awaitsOf(ws.hub) > 0 {
-				t.Errorf("seed %d: %d awaits are left", seed, awaitsOf(ws.hub))
+			t.Logf("seed %d: %d turns, %d awaits and %d watches left", seed, turns, awaitsOf(ws.wire.Hub),
+				len(ws.wire.Hub.Watches))
+			if awaitsOf(ws.wire.Hub) > 0 {
+				t.Errorf("seed %d: %d awaits are left", seed, awaitsOf(ws.wire.Hub))
 			}
 		})
 	}

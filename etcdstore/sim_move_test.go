@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// inCluster runs do in a bubble with a cluster that has a leader. Peers is how long messages between members take at most.
+// inCluster runs do in a bubble with a cluster that has a leader. Peers is how long messages
+// between members take at most.
 func inCluster(t *testing.T, seed uint64, peers time.Duration, do func(t *testing.T, c *etcdsim.Cluster)) {
 	inClusterOf(t, etcdsim.Options{Seed: seed, Peers: peers}, do)
 }
@@ -59,8 +60,9 @@ func untilRenewed(t *testing.T, l driver.Lease) {
 	t.Fatal("no renewal was accepted")
 }
 
-// TestSimulatedMoveTellsALostClaim: the session has begun to move after a change of etcd's leader, its record is on the new lease, and the old lease
-// ends before the claim has moved. Renewals of what is left must not be accepted: they would renew a term that is over.
+// TestSimulatedMoveTellsALostClaim: the session has begun to move after a change of etcd's
+// leader, its record is on the new lease, and the old lease ends before the claim has moved.
+// Renewals of what is left must not be accepted: they would renew a term that is over.
 func TestSimulatedMoveTellsALostClaim(t *testing.T) {
 	for seed := range uint64(10) {
 		inCluster(t, seed, 10*time.Millisecond, func(t *testing.T, c *etcdsim.Cluster) {
@@ -91,14 +93,16 @@ func TestSimulatedMoveTellsALostClaim(t *testing.T) {
 				return // it was faster
 			}
 			if err := l.Renew(soon(t)); first == nil || err == nil {
-				t.Errorf("seed %d: Renew = %v, then %v, though the claim with token %d went with the old lease", seed+1, first, err, p.Token)
+				t.Errorf("seed %d: Renew = %v, then %v, though the claim with token %d went with the old lease",
+					seed+1, first, err, p.Token)
 			}
 		})
 	}
 }
 
-// TestSimulatedGrantAcrossAnElection: a lease is granted under one leader of etcd, and the answer comes under the next. The former one knows the
-// lease, sleeps for longer than it lasts, and ends it as it wakes up. A renewal that was accepted meanwhile must hold all the same.
+// TestSimulatedGrantAcrossAnElection: a lease is granted under one leader of etcd, and the answer
+// comes under the next. The former one knows the lease, sleeps for longer than it lasts, and ends
+// it as it wakes up. A renewal that was accepted meanwhile must hold all the same.
 func TestSimulatedGrantAcrossAnElection(t *testing.T) {
 	caught := 0
 	for seed := range uint64(12) {
@@ -145,7 +149,8 @@ func TestSimulatedGrantAcrossAnElection(t *testing.T) {
 				if err == nil {
 					sent = now
 				} else if errors.Is(err, driver.ErrGone) && time.Since(sent) < 1800*time.Millisecond {
-					t.Fatalf("seed %d: the lease was gone %v after a renewal that promised 2 s", seed+1, time.Since(sent))
+					t.Fatalf("seed %d: the lease was gone %v after a renewal that promised 2 s", seed+1,
+						time.Since(sent))
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -190,7 +195,8 @@ func TestSimulatedHerd(t *testing.T) {
 			if got := <-won; got != i+1 {
 				t.Fatalf("%d was woken after %d", got, i)
 			}
-			time.Sleep(20 * time.Millisecond) // whoever else was woken has read by now; the polls beside watches come at random
+			// whoever else was woken has read by now; the polls beside watches come at random
+			time.Sleep(20 * time.Millisecond)
 			if reads := c.Stats().Reads - before; reads > n/3 {
 				t.Errorf("seed 1: release %d with %d waiters cost %d reads", i, n-i-1, reads)
 			}

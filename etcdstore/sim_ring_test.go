@@ -22,7 +22,8 @@ func failures(l driver.Lease) (n int) {
 	return n
 }
 
-// TestSimulatedSilentMember: a member that says nothing costs one attempt. A connection to it that was left behind ends with the store at the latest.
+// TestSimulatedSilentMember: a member that says nothing costs one attempt. A connection to it
+// that was left behind ends with the store at the latest.
 func TestSimulatedSilentMember(t *testing.T) {
 	inCluster(t, 1, 0, func(t *testing.T, c *etcdsim.Cluster) {
 		s := simStore(t, c, 0)

@@ -72,8 +72,8 @@ func (q *queued) turn(t *testing.T, i int, begun time.Time) {
 	}
 }
 
-// TestSimulatedSlotCosts counts what the release of a slot costs a crowd: its delete, a look and a touch by who comes to hold, and two
-// looks by who is first then.
+// TestSimulatedSlotCosts counts what the release of a slot costs a crowd: its delete, a look and
+// a touch by who comes to hold, and two looks by who is first then.
 func TestSimulatedSlotCosts(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		q := queueUp(t, c, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2)
@@ -94,7 +94,8 @@ func TestSimulatedSlotCosts(t *testing.T) {
 	})
 }
 
-// TestSimulatedReadersCosts: the end of a writer wakes all readers behind it, each for one look, and nobody behind the next writer.
+// TestSimulatedReadersCosts: the end of a writer wakes all readers behind it, each for one look,
+// and nobody behind the next writer.
 func TestSimulatedReadersCosts(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		r := driver.Unlimited
@@ -121,8 +122,8 @@ func TestSimulatedReadersCosts(t *testing.T) {
 	})
 }
 
-// TestSimulatedWaiterThatDoesNotLook: the first who waits for a slot comes to hold and does not look. Whoever is behind it is not told, and finds
-// its own turn by the timer.
+// TestSimulatedWaiterThatDoesNotLook: the first who waits for a slot comes to hold and does not
+// look. Whoever is behind it is not told, and finds its own turn by the timer.
 func TestSimulatedWaiterThatDoesNotLook(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 8, 0)
@@ -168,7 +169,8 @@ func TestSimulatedTryLeavesNoTrace(t *testing.T) {
 			t.Errorf("seed 1: Claim = %v, want ErrTaken", err)
 		}
 		if n, e := g.calls.Load()-before, c.Stats().Entries-entries; n != 1 || e != 0 {
-			t.Errorf("seed 1: a try without a free slot took %d requests and %d entries of the log, want one read", n, e)
+			t.Errorf("seed 1: a try without a free slot took %d requests and %d entries of the log, want one read", n,
+				e)
 		}
 		q.leave(t, 0)
 		before = g.calls.Load()
@@ -178,7 +180,8 @@ func TestSimulatedTryLeavesNoTrace(t *testing.T) {
 	})
 }
 
-// TestSimulatedForeignClaimsAreExclusive: what another program put into the line keeps readers and semaphores out.
+// TestSimulatedForeignClaimsAreExclusive: what another program put into the line keeps readers
+// and semaphores out.
 func TestSimulatedForeignClaimsAreExclusive(t *testing.T) {
 	for _, slots := range []int{driver.Unlimited, 3} {
 		t.Run(countSlots(slots), func(t *testing.T) {
@@ -190,7 +193,8 @@ func TestSimulatedForeignClaimsAreExclusive(t *testing.T) {
 				}
 				q := queueUp(t, c, slots, slots)
 				ln, err := q.leases[0].s.Line(ending(t, 10*time.Second), "x")
-				if err != nil || ln.Holder == nil || ln.Holder.Slots != 0 || !ln.Holder.Held || len(ln.Waiters) != 2 || ln.Waiters[0].Held ||
+				if err != nil || ln.Holder == nil || ln.Holder.Slots != 0 || !ln.Holder.Held || len(ln.Waiters) != 2 ||
+					ln.Waiters[0].Held ||
 					ln.Waiters[0].Slots != slots || ln.Waiters[0].Owner != "q" {
 					t.Errorf("seed 1: line = %+v, %v, want the other program's claim to hold alone", ln, err)
 				}
@@ -215,8 +219,10 @@ func TestSimulatedMixedSlotsAreNamed(t *testing.T) {
 		l := granted(t, s, "a", time.Minute)
 		p := entered(t, l, "x", "1", 3)
 		for _, try := range []bool{false, true} {
-			_, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", Seat: "2", Slots: 4, ID: fmt.Sprint(try), Try: try})
-			if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "3 slots") || !strings.Contains(err.Error(), "4 slots") {
+			_, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", Seat: "2", Slots: 4,
+				ID: fmt.Sprint(try), Try: try})
+			if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "3 slots") ||
+				!strings.Contains(err.Error(), "4 slots") {
 				t.Errorf("seed 1: Claim = %v, want ErrRefused with both numbers", err)
 			}
 		}
@@ -231,7 +237,8 @@ func TestSimulatedMixedSlotsAreNamed(t *testing.T) {
 	})
 }
 
-// TestSimulatedHolderOfASlotIsKnown: the fence finds each claim that holds, and no other; and a shared claim is not asked.
+// TestSimulatedHolderOfASlotIsKnown: the fence finds each claim that holds, and no other; and a
+// shared claim is not asked.
 func TestSimulatedHolderOfASlotIsKnown(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
@@ -250,8 +257,8 @@ func TestSimulatedHolderOfASlotIsKnown(t *testing.T) {
 	})
 }
 
-// TestSimulatedTryWhoseAnswerIsLost: a try gets the last slot and does not hear so; others stand behind it meanwhile. Made again it finds its place,
-// wherever its key is among theirs.
+// TestSimulatedTryWhoseAnswerIsLost: a try gets the last slot and does not hear so; others stand
+// behind it meanwhile. Made again it finds its place, wherever its key is among theirs.
 func TestSimulatedTryWhoseAnswerIsLost(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -284,7 +291,8 @@ func TestSimulatedTryWhoseAnswerIsLost(t *testing.T) {
 			for seat := range 4 {
 				entered(t, other, try.Name, fmt.Sprint(2+seat), 2)
 			}
-			if p, err := l.Claim(ending(t, 10*time.Second), try); err != nil || !p[0].Held || len(c.Keys("primacy/"+try.Name+"/")) != 6 {
+			if p, err := l.Claim(ending(t, 10*time.Second), try); err != nil || !p[0].Held ||
+				len(c.Keys("primacy/"+try.Name+"/")) != 6 {
 				t.Errorf("seed 1: Claim again = %+v, %v, want the slot that it has", p, err)
 			}
 		}

@@ -15,12 +15,14 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 // appended appends a record that is not there.
 func appended(t *testing.T, s *Store, journal, key string) {
 	t.Helper()
-	if _, added, err := s.Append(ending(t, 10*time.Second), journal, driver.Record{Key: key, Value: []byte("v")}, 100); err != nil || !added {
+	if _, added, err := s.Append(ending(t, 10*time.Second), journal, driver.Record{Key: key, Value: []byte("v")},
+		100); err != nil || !added {
 		t.Fatalf("seed 1: Append = %v, %v, want it added", added, err)
 	}
 	synctest.Wait()
@@ -30,32 +32,36 @@ func appended(t *testing.T, s *Store, journal, key string) {
 func leaseGrant(t *testing.T, c *etcdsim.Cluster, id, ttl int64) {
 	t.Helper()
 	conn := simClient(t, c, 9, c.Endpoints()).ActiveConnection()
-	if _, err := pb.NewLeaseClient(conn).LeaseGrant(ending(t, 5*time.Second), &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
+	if _, err := pb.NewLeaseClient(conn).LeaseGrant(ending(t, 5*time.Second), &pb.LeaseGrantRequest{ID: id,
+		TTL: ttl}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestSimulatedShelfIsShared: all who write into a journal in a month hang their records on one lease, which lives for 430 days, and another one than
-// those of another month, user or prefix.
+// TestSimulatedShelfIsShared: all who write into a journal in a month hang their records on one
+// lease, which lives for 430 days, and another one than those of another month, user or prefix.
 func TestSimulatedShelfIsShared(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, _ := gatedAt(t, c, 1, 1)
 		appended(t, a, "j", "1")
 		appended(t, b, "j", "2")
-		at := a.shelfOf("j")
-		ids := map[int64]bool{a.shelfID(at, 0): true}
+		at := a.journal.leases.leaseFor("j")
+		ids := map[int64]bool{a.journal.leases.leaseID(at, 0): true}
 		for _, kv := range c.Keys("primacy/" + journals) {
 			if !ids[kv.Lease] {
-				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.shelfID(at, 0))
+				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.journal.leases.leaseID(at, 0))
 			}
 		}
-		left, ours, err := b.shelfLeft(ending(t, time.Second), "test", a.shelfID(at, 0))
+		left, ours, err := b.journal.leases.recordLeaseLeft(ending(t, time.Second), "test",
+			a.journal.leases.leaseID(at, 0))
 		if err != nil || !ours || left < 429*24*time.Hour || left > 430*24*time.Hour {
 			t.Errorf("seed 1: the lease lives for %v more, ours %v, %v", left, ours, err)
 		}
-		other := &Store{prefix: "other/", ring: a.ring}
-		for _, id := range []int64{a.shelfID(at, 1), a.shelfID(shelf{at.month + 1, at.shard}, 0), a.shelfID(shelf{at.month, at.shard + 1}, 0), other.shelfID(at, 0)} {
+		other := build(a.wire.Client(), Options{Prefix: "other/"})
+		for _, id := range []int64{a.journal.leases.leaseID(at, 1), a.journal.leases.leaseID(recordLeaseID{at.month +
+			1, at.shard}, 0), a.journal.leases.leaseID(recordLeaseID{at.month, at.shard +
+			1}, 0), other.journal.leases.leaseID(at, 0)} {
 			if ids[id] || id <= 0 {
 				t.Errorf("seed 1: ID %x is used twice, or none", id)
 			}
@@ -64,18 +70,19 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 	})
 }
 
-// TestSimulatedShelfOfSomebodyElse: another program's lease has the ID. Nothing is put on it; where it has all of them, records have none.
+// TestSimulatedShelfOfSomebodyElse: another program's lease has the ID. Nothing is put on it;
+// where it has all of them, records have none.
 func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
-		at, next := s.shelfOf("j"), s.shelfOf("k")
-		leaseGrant(t, c, s.shelfID(at, 0), 60)
+		at, next := s.journal.leases.leaseFor("j"), s.journal.leases.leaseFor("k")
+		leaseGrant(t, c, s.journal.leases.leaseID(at, 0), 60)
 		for try := range otherIDs {
-			leaseGrant(t, c, s.shelfID(next, try), int64((shelfTTL-time.Hour)/time.Second))
+			leaseGrant(t, c, s.journal.leases.leaseID(next, try), int64((recordTTL-time.Hour)/time.Second))
 		}
 		appended(t, s, "j", "1")
-		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.shelfID(at, 1) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.shelfID(at, 1))
+		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.journal.leases.leaseID(at, 1) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(at, 1))
 		}
 		appended(t, s, "k", "1")
 		if kv := only(t, c, s.journalDir("k")); kv.Lease != 0 {
@@ -84,7 +91,8 @@ func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	})
 }
 
-// TestSimulatedShelfThatCannotBeHad: leases are not granted. Records are kept without, no release waits for long, and it is not asked for each.
+// TestSimulatedShelfThatCannotBeHad: leases are not granted. Records are kept without, no release
+// waits for long, and it is not asked for each.
 func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -105,10 +113,10 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		if err := l.Release(ending(t, 10*time.Second), leaving(p, "j", "1", "v")); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > noteWait+100*time.Millisecond {
+		if took := time.Since(begun); took > recordWait+100*time.Millisecond {
 			t.Errorf("seed 1: a release took %v", took)
 		}
-		time.Sleep(2 * callLimit)
+		time.Sleep(2 * etcdwire.CallLimit)
 		before := asked.Load()
 		begun = time.Now()
 		if err := l.Release(ending(t, 10*time.Second), leaving(q, "j", "2", "v")); err != nil {
@@ -116,20 +124,23 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		}
 		appended(t, s, "j", "3")
 		if took := time.Since(begun); took > 100*time.Millisecond || asked.Load() > before {
-			t.Errorf("seed 1: a release and an append took %v, and asked %d times for a lease", took, asked.Load()-before)
+			t.Errorf("seed 1: a release and an append took %v, and asked %d times for a lease", took,
+				asked.Load()-before)
 		}
 		mustKeep(t, c, "j/1=v", "j/2=v", "j/3=v")
 		g.set(func() { g.instead = nil })
-		time.Sleep(shelfPause)
+		time.Sleep(grantPause)
 		appended(t, s, "j", "4")
-		if kv := only(t, c, s.journalDir("j")+"4"); kv.Lease != s.shelfID(s.shelfOf("j"), 0) {
+		if kv := only(t, c,
+			s.journalDir("j")+"4"); kv.Lease != s.journal.leases.leaseID(s.journal.leases.leaseFor("j"), 0) {
 			t.Errorf("seed 1: the record hangs on lease %x, want one for records", kv.Lease)
 		}
 	})
 }
 
-// TestSimulatedOldShelvesGo: who comes first in a month ends what is older than 400 days; but not where hardly anybody was there for so long, which may
-// be a clock that is far ahead, also over the end of its month.
+// TestSimulatedOldShelvesGo: who comes first in a month ends what is older than 400 days; but not
+// where hardly anybody was there for so long, which may be a clock that is far ahead, also over
+// the end of its month.
 func TestSimulatedOldShelvesGo(t *testing.T) {
 	for _, c := range []struct{ visits, left []int }{
 		{[]int{0, 1, 2, 3, 4, 14}, []int{0, 1, 2, 3, 4, 14}},
@@ -144,7 +155,7 @@ func TestSimulatedOldShelvesGo(t *testing.T) {
 			simulated(t, func(t *testing.T, cluster *etcdsim.Cluster) {
 				for _, m := range c.visits {
 					s, _ := gatedAt(t, cluster, 0, 0)
-					s.shelves.now = func() time.Time { return time.Now().Add(time.Duration(m) * month) }
+					s.journal.leases.now = func() time.Time { return time.Now().Add(time.Duration(m) * month) }
 					appended(t, s, "j", fmt.Sprintf("%02d", m))
 					time.Sleep(time.Second) // the clearing has no caller who waits
 				}
@@ -158,7 +169,8 @@ func TestSimulatedOldShelvesGo(t *testing.T) {
 	}
 }
 
-// TestSimulatedShelfWhereEtcdAsksForAUser: at each put on a lease etcd would look at all its keys. So records have none, and it is not asked each time.
+// TestSimulatedShelfWhereEtcdAsksForAUser: at each put on a lease etcd would look at all its
+// keys. So records have none, and it is not asked each time.
 func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -176,7 +188,7 @@ func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), p); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * shelfPause)
+		time.Sleep(2 * grantPause)
 		appended(t, s, "j", "3")
 		mustKeep(t, c, "j/1=v", "j/2=v", "j/3=v")
 		for _, kv := range c.Keys("primacy/" + journals) {
@@ -190,7 +202,8 @@ func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 	})
 }
 
-// TestSimulatedManyReleasesWithoutShelves: no leases for records are granted, and there are many to ask for. All releases together wait for them once.
+// TestSimulatedManyReleasesWithoutShelves: no leases for records are granted, and there are many
+// to ask for. All releases together wait for them once.
 func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -220,7 +233,7 @@ func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
 		if err := l.Release(ending(t, 20*time.Second), places...); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > noteWait+200*time.Millisecond {
+		if took := time.Since(begun); took > recordWait+200*time.Millisecond {
 			t.Errorf("seed 1: %d releases took %v", many, took)
 		}
 		if n := len(recordsIn(c)); n != many {

@@ -7,9 +7,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedSnapshot: of five members, etcd's leader is frozen and another one is, which falls far behind. That one wakes up, catches up by a
-// snapshot under a leader of a later raft term, and a session that knows no other member renews there: the first thing that it applies as an entry. Then the
-// former leader wakes up and ends the lease as it knew it. A renewal that was accepted must hold all the same.
+// TestSimulatedSnapshot: of five members, etcd's leader is frozen and another one is, which falls
+// far behind. That one wakes up, catches up by a snapshot under a leader of a later raft term,
+// and a session that knows no other member renews there: the first thing that it applies as an
+// entry. Then the former leader wakes up and ends the lease as it knew it. A renewal that was
+// accepted must hold all the same.
 func TestSimulatedSnapshot(t *testing.T) {
 	const ttl = 4 * time.Second
 	var sum etcdsim.Stats
@@ -37,8 +39,10 @@ func TestSimulatedSnapshot(t *testing.T) {
 			time.Sleep(time.Until(renewed.Add(ttl + 100*time.Millisecond)))
 			c.Thaw(lead)
 			time.Sleep(time.Second)
-			if keys := c.Keys("primacy/x/"); time.Since(last) < ttl && (len(keys) != 1 || keys[0].CreateRevision != int64(p.Token)) {
-				t.Fatalf("seed %d: the claim is gone %v after a renewal that promised %v", seed+1, time.Since(last), ttl)
+			if keys := c.Keys("primacy/x/"); time.Since(last) < ttl && (len(keys) != 1 ||
+				keys[0].CreateRevision != int64(p.Token)) {
+				t.Fatalf("seed %d: the claim is gone %v after a renewal that promised %v", seed+1, time.Since(last),
+					ttl)
 			}
 			untilRenewed(t, l)
 			sum.Snapshots += c.Stats().Snapshots

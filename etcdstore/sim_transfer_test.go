@@ -12,9 +12,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// TestSimulatedTransferInALongLine: more claims stand between than one Txn can remove. All of them hear that they are gone.
+// TestSimulatedTransferInALongLine: more claims stand between than one Txn can remove. All of
+// them hear that they are gone.
 func TestSimulatedTransferInALongLine(t *testing.T) {
 	const between = 250
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -73,13 +75,14 @@ func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir 
 
 // handed returns the holder's claim as handing made it.
 func handed(l *lease) driver.Place {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.slots[spot{name: "x"}].place()
+	l.seats.mu.Lock()
+	defer l.seats.mu.Unlock()
+	return l.seats.by[seatID{name: "x"}].place()
 }
 
-// TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so. The session moves to another lease meanwhile, which
-// must not be taken for the loss of a claim. Told again, it is done.
+// TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so.
+// The session moves to another lease meanwhile, which must not be taken for the loss of a claim.
+// Told again, it is done.
 func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 	for _, moves := range []bool{false, true} {
 		t.Run(fmt.Sprint(moves), func(t *testing.T) {
@@ -96,14 +99,15 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 						}
 					}
 					g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
-						if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 1 && txn.Success[0].GetRequestTxn() != nil {
+						if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 1 &&
+							txn.Success[0].GetRequestTxn() != nil {
 							c.Hold(0, 0, false, true)
 						}
 						return do(ctx)
 					}
 				})
 				if err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token); err == nil || final(err) {
-					t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+					t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 				}
 				g.set(func() { g.after, g.instead = nil, nil })
 				c.Hold(0, 0, false, false)
@@ -127,8 +131,9 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// TestSimulatedStragglerOfAClaimThatWasHandedOver: a claim is sent to a member that is frozen, enters through another one, and is handed over. When
-// the member wakes up and carries out what it was sent, only the heir may stand.
+// TestSimulatedStragglerOfAClaimThatWasHandedOver: a claim is sent to a member that is frozen,
+// enters through another one, and is handed over. When the member wakes up and carries out what
+// it was sent, only the heir may stand.
 func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)
@@ -152,12 +157,13 @@ func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 			t.Errorf("seed 1: the session's other claim: %v", err)
 		}
 		if again := claimed(t, l, "x"); again.Held {
-			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the heir", again)
+			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the heir", etcdwire.Again)
 		}
 	})
 }
 
-// TestSimulatedTransferAfterAMove: the holder's claim hangs on another lease than it entered under, and is handed over all the same.
+// TestSimulatedTransferAfterAMove: the holder's claim hangs on another lease than it entered
+// under, and is handed over all the same.
 func TestSimulatedTransferAfterAMove(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, _, heir := handing(t, c, 0)
@@ -165,10 +171,10 @@ func TestSimulatedTransferAfterAMove(t *testing.T) {
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		old := l.anchored().id
+		old := l.ref().id
 		changeLeader(c)
-		if err := renewedOnce(t, l); err != nil || l.anchored().id == old {
-			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.anchored().id != old)
+		if err := renewedOnce(t, l); err != nil || l.ref().id == old {
+			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.ref().id != old)
 		}
 		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
 			t.Fatal(err)
@@ -179,7 +185,8 @@ func TestSimulatedTransferAfterAMove(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferThatFailedIsWatched: a transfer does not reach etcd. The holder goes on, and is told when its claim is deleted by hand.
+// TestSimulatedTransferThatFailedIsWatched: a transfer does not reach etcd. The holder goes on,
+// and is told when its claim is deleted by hand.
 func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -191,7 +198,7 @@ func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 			return ok && len(txn.Success) > 1 && len(txn.Compare) == 2
 		})
 		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
-			t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		if err := c.Delete(ending(t, 10*time.Second), l.keyOf(p), int64(p.Token)); err != nil {
 			t.Fatal(err)
@@ -226,7 +233,8 @@ func hands(req any) bool {
 	return ok && len(txn.Compare) == 2 && len(txn.Success) == 2 && txn.Success[0].GetRequestTxn() != nil
 }
 
-// TestSimulatedTransferIsNoNews: the claim's end is pushed to the session long before the answer to the transfer comes.
+// TestSimulatedTransferIsNoNews: the claim's end is pushed to the session long before the answer
+// to the transfer comes.
 func TestSimulatedTransferIsNoNews(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -253,8 +261,8 @@ func TestSimulatedTransferIsNoNews(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferThatFailsHidesNothing: the claim is deleted by hand while a transfer is under way, which then fails. The session looks
-// again: the push has come already.
+// TestSimulatedTransferThatFailsHidesNothing: the claim is deleted by hand while a transfer is
+// under way, which then fails. The session looks again: the push has come already.
 func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -274,7 +282,7 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 			}
 		})
 		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
-			t.Fatalf("seed 1: Transfer = %v, want an unknown outcome", err)
+			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		begun := time.Now()
 		if n, took := <-told, time.Since(begun); !n.Gone || n.Place.Token != p.Token || took > handOver {
@@ -283,7 +291,8 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferWhoseHeirLeaves: the heir goes after the holder has read the line. Then nobody is removed.
+// TestSimulatedTransferWhoseHeirLeaves: the heir goes after the holder has read the line. Then
+// nobody is removed.
 func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		l, g, heir := handing(t, c, 0)
@@ -305,7 +314,8 @@ func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoSuccessor) {
 			t.Errorf("seed 1: Transfer = %v, want ErrNoSuccessor", err)
 		}
-		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision, keys[1].CreateRevision)) != p.Token {
+		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision,
+			keys[1].CreateRevision)) != p.Token {
 			t.Errorf("seed 1: %d claims stand, want the holder and the one between", len(keys))
 		}
 	})

@@ -12,9 +12,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// handOver is how soon a waiter knows that its turn has come where nothing is amiss. The poll beside its watch takes 4 s at least.
+// handOver is how soon a waiter knows that its turn has come where nothing is amiss. The poll
+// beside its watch takes 4 s at least.
 const handOver = 500 * time.Millisecond
 
 // held runs Wait, and returns where it tells when the place was held.
@@ -30,8 +32,9 @@ func held(t *testing.T, l *lease, p driver.Place) <-chan time.Time {
 	return at
 }
 
-// TestSimulatedLineMovesUp: of five in line the second gives up, and later the first is done: the third must hold at once, and so on, each
-// time that those before it go in another order than they came.
+// TestSimulatedLineMovesUp: of five in line the second gives up, and later the first is done: the
+// third must hold at once, and so on, each time that those before it go in another order than
+// they came.
 func TestSimulatedLineMovesUp(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		var leases []*lease
@@ -69,8 +72,8 @@ func TestSimulatedLineMovesUp(t *testing.T) {
 	})
 }
 
-// onceFailing has the first call that matches fail without reaching etcd, and with nothing to blame its member for. It returns
-// where it tells that it has.
+// onceFailing has the first call that matches fail without reaching etcd, and with nothing to
+// blame its member for. It returns where it tells that it has.
 func (g *gate) onceFailing(matches func(req any) bool) <-chan struct{} {
 	failed := make(chan struct{})
 	g.set(func() {
@@ -89,8 +92,8 @@ func (g *gate) onceFailing(matches func(req any) bool) <-chan struct{} {
 	return failed
 }
 
-// TestSimulatedNewsOutlivesAFailedRead: a claim is deleted by hand, its session is pushed to look, and the look fails. It must look again soon: the
-// push does not come twice.
+// TestSimulatedNewsOutlivesAFailedRead: a claim is deleted by hand, its session is pushed to
+// look, and the look fails. It must look again soon: the push does not come twice.
 func TestSimulatedNewsOutlivesAFailedRead(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
@@ -100,7 +103,8 @@ func TestSimulatedNewsOutlivesAFailedRead(t *testing.T) {
 		time.Sleep(10 * time.Second) // the claim is watched, and all that was to be read has been
 		failed := g.onceFailing(func(req any) bool {
 			txn, ok := req.(*pb.TxnRequest)
-			return ok && len(txn.Success) == 1 && string(txn.Success[0].GetRequestRange().GetKey()) == s.lineDir("x")+l.ID()
+			return ok && len(txn.Success) == 1 &&
+				string(txn.Success[0].GetRequestRange().GetKey()) == s.lineDir("x")+l.ID()
 		})
 		begun := time.Now()
 		if err := c.Delete(ending(t, 10*time.Second), s.lineDir("x")+l.ID(), int64(p.Token)); err != nil {
@@ -156,7 +160,8 @@ func newsOf(t *testing.T, l *lease) <-chan driver.News {
 	return told
 }
 
-// TestSimulatedWaiterHearsOfItsOwnEnd: the claim of one who waits is deleted by hand, and he is told at once.
+// TestSimulatedWaiterHearsOfItsOwnEnd: the claim of one who waits is deleted by hand, and he is
+// told at once.
 func TestSimulatedWaiterHearsOfItsOwnEnd(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -181,8 +186,9 @@ func TestSimulatedWaiterHearsOfItsOwnEnd(t *testing.T) {
 	})
 }
 
-// TestSimulatedQuietWaitReadsNoLine: whoever waits asks now and then whether he still does. That must not range over the line, or the
-// waiters of a long one would cost etcd their number squared; and where a claim was removed without a word, it still finds his turn.
+// TestSimulatedQuietWaitReadsNoLine: whoever waits asks now and then whether he still does. That
+// must not range over the line, or the waiters of a long one would cost etcd their number
+// squared; and where a claim was removed without a word, it still finds his turn.
 func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		first, _ := gatedAt(t, c, 0, 0)
@@ -211,13 +217,14 @@ func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		if asked.Load() < 2 || ranged.Load() > 0 {
-			t.Errorf("seed 1: in a quiet minute it asked %d times and read the line %d times, want some and none", asked.Load(), ranged.Load())
+			t.Errorf("seed 1: in a quiet minute it asked %d times and read the line %d times, want some and none",
+				asked.Load(), ranged.Load())
 		}
-		s.hub.mu.Lock()
-		for _, w := range s.hub.watches {
-			w.subs, w.awaits = map[*sub]struct{}{}, nil // nobody is told anything any more
+		s.wire.Hub.Lock()
+		for _, w := range s.wire.Hub.Watches {
+			w.Subs, w.Listeners = map[*etcdwire.Sub]struct{}{}, nil // nobody is told anything any more
 		}
-		s.hub.mu.Unlock()
+		s.wire.Hub.Unlock()
 		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
 			t.Fatal(err)
 		}

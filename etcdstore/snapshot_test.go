@@ -10,11 +10,13 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// A member that fell behind and caught up by a snapshot shows the new state under the raft term of the last log entry it applied
-// itself. Taken at its word, a session there would go on under a lease of an earlier term, which the leader of that term may revoke.
+// A member that fell behind and caught up by a snapshot shows the new state under the raft term
+// of the last log entry it applied itself. Taken at its word, a session there would go on under a
+// lease of an earlier term, which the leader of that term may revoke.
 func TestAMemberThatCaughtUpBySnapshot(t *testing.T) {
 	t.Parallel()
-	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{Args: []string{"--snapshot-count=10", "--snapshot-catchup-entries=10"}})
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{Args: []string{"--snapshot-count=10",
+		"--snapshot-catchup-entries=10"}})
 	lead := cluster.WaitLeader()
 	var behind, next *etcdtest.Server
 	for _, m := range cluster.Members {
@@ -50,7 +52,8 @@ func TestAMemberThatCaughtUpBySnapshot(t *testing.T) {
 		return resp.Header.RaftTerm
 	}
 	if old, now := told(behind), told(next); old >= now {
-		t.Logf("the member that was behind tells raft term %d, the leader %d: this run does not show the fault", old, now)
+		t.Logf("the member that was behind tells raft term %d, the leader %d: this run does not show the fault", old,
+			now)
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for l.Renew(soon(t)) != nil {
@@ -64,7 +67,8 @@ func TestAMemberThatCaughtUpBySnapshot(t *testing.T) {
 		t.Logf("revoke: %v", err)
 	}
 	if h := line(t, s, "held").Holder; h == nil || h.Token != p.Token {
-		t.Errorf("the holder is %+v, want token %d: the renewal counted under a lease of an earlier raft term", h, p.Token)
+		t.Errorf("the holder is %+v, want token %d: the renewal counted under a lease of an earlier raft term", h,
+			p.Token)
 	}
 }
 

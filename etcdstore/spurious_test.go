@@ -48,18 +48,22 @@ func (k *kind) String() string {
 // leadersOfEach is how many lead under each kind at once.
 const leadersOfEach = 5
 
-// TestSpuriousLosses counts the terms that are lost though nobody has failed: idle, with the machine's processors busy, and when the leader of a
-// cluster of three is killed. It asserts nothing: what it prints is for people who choose a ttl.
+// TestSpuriousLosses counts the terms that are lost though nobody has failed: idle, with the
+// machine's processors busy, and when the leader of a cluster of three is killed. It asserts
+// nothing: what it prints is for people who choose a ttl.
 //
-// SPURIOUS_MINUTES is how long idle, and how long under load; it runs only with that. SPURIOUS_KILLS is how many leaders are killed (default 10).
-// SPURIOUS_ATTEMPT has as many more lead with a heartbeat, at the same time, whose renewals have that time limit, as a part of the ttl.
+// SPURIOUS_MINUTES is how long idle, and how long under load; it runs only with that.
+// SPURIOUS_KILLS is how many leaders are killed (default 10). SPURIOUS_ATTEMPT has as many more
+// lead with a heartbeat, at the same time, whose renewals have that time limit, as a part of the
+// ttl.
 func TestSpuriousLosses(t *testing.T) {
 	minutes, err := strconv.ParseFloat(os.Getenv("SPURIOUS_MINUTES"), 64)
 	if err != nil {
 		t.Skip("it takes its time: set SPURIOUS_MINUTES")
 	}
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	kinds := []*kind{{ttl: 300 * time.Millisecond, beats: true}, {ttl: 500 * time.Millisecond, beats: true}, {ttl: time.Second, beats: true},
+	kinds := []*kind{{ttl: 300 * time.Millisecond, beats: true}, {ttl: 500 * time.Millisecond, beats: true},
+		{ttl: time.Second, beats: true},
 		{ttl: 2 * time.Second, beats: true}, {ttl: 2 * time.Second}, {ttl: 5 * time.Second}}
 	if part, err := strconv.ParseFloat(os.Getenv("SPURIOUS_ATTEMPT"), 64); err == nil {
 		for _, k := range kinds[:3] {
@@ -89,11 +93,13 @@ func TestSpuriousLosses(t *testing.T) {
 	}
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "ttl\tidle: lost per hour and leader\tled\t%d busy processes: lost\tled\tkilled etcd leaders: lost by %d leaders for each\tled\n",
+	fmt.Fprintf(w,
+		"ttl\tidle: lost per hour and leader\tled\t%d busy processes: lost\tled\tkilled etcd leaders: lost by %d leaders for each\tled\n",
 		2*runtime.NumCPU(), leadersOfEach)
 	for i, k := range kinds {
 		hours := phase.Hours() * leadersOfEach
-		fmt.Fprintf(w, "%v\t%.1f\t%.2f %%\t%.1f\t%.2f %%\t%.1f\t%.1f %%\n", k, float64(idle[i].lost)/hours, 100*idle[i].led, float64(load[i].lost)/hours, 100*load[i].led,
+		fmt.Fprintf(w, "%v\t%.1f\t%.2f %%\t%.1f\t%.2f %%\t%.1f\t%.1f %%\n", k, float64(idle[i].lost)/hours,
+			100*idle[i].led, float64(load[i].lost)/hours, 100*load[i].led,
 			float64(killed[i].lost)/float64(max(kills, 1)), 100*killed[i].led)
 	}
 	w.Flush()
@@ -125,9 +131,11 @@ func losses(kinds []*kind, do func()) []fate {
 	return all
 }
 
-// leadOn leads under that name, again and again until ctx ends, and counts the terms that end before.
+// leadOn leads under that name, again and again until ctx ends, and counts the terms that end
+// before.
 func leadOn(t *testing.T, ctx context.Context, endpoints []string, k *kind, name string) <-chan struct{} {
-	st, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: endpoints, Options: etcdstore.Options{Heartbeat: k.beats}})
+	st, err := etcdstore.Open(soon(t), etcdstore.Config{Endpoints: endpoints,
+		Options: etcdstore.Options{Heartbeat: k.beats}})
 	if err != nil {
 		t.Fatal(err)
 	}

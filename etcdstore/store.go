@@ -1,28 +1,3 @@
-// Package etcdstore keeps leases and claims in etcd.
-//
-// A claim is a key under an etcd lease, laid out as etcd's own concurrency package does it, so that its elections and
-// mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line (their names must be escaped as here: all but
-// letters, digits, "_", "." and "-" is written %XX). The token is the key's create revision. Shared claims, those of readers and of
-// semaphores, have a range of keys of their own beside the exclusive ones, and stand in the same line by their create revisions.
-//
-// etcd's keepalive does not go through consensus: a leader that was cut off and paused still acknowledges renewals while
-// the majority revokes the lease. So a renewal counts only when a linearizable read on the same connection, in the
-// same raft term, has found the session's own key in place. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones
-// answer linearizable reads with old state after a pause.
-//
-// A session with a ttl below 2 s, or with [Options.Heartbeat], rewrites a key of its own each renewal. Whoever waits right behind it watches that key,
-// and ends the session when it has not changed for 1.12 × ttl; who tries again and again without waiting does so too. etcd's own clients in the line do
-// not, and who only looks does not: they see a crashed session until the lease below it ends, after 10 s or 4 × ttl, whichever is longer.
-// What a heartbeat costs is told at [Options.Heartbeat].
-//
-// Endpoints are members, or load balancers that pass connections through; not etcd's own grpc-proxy, which acknowledges
-// renewals out of its cache.
-//
-// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes share; with passwords under none, and until they are removed. Who reaches a record's journal but not the whole prefix
-// needs the right to read and write there; without it, and while etcd is full (NOSPACE), places are given up without their records.
-//
-// In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number than the create revision
-// of the claim behind it. Fence on create revisions only.
 package etcdstore
 
 import (
@@ -31,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,37 +13,28 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat (see heart). Above 300 s a lease checkpoint may
-// shorten a lease that was renewed since.
+// The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat
+// (see heart). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
 const (
 	minTTL   = 300 * time.Millisecond
 	minLease = 2 * time.Second
 	maxTTL   = 300 * time.Second
 )
 
-// Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and [driver.Journal] too.
+// Store is a [driver.Store] on etcd, and a [driver.Asker] and
+// [driver.Journal] too.
 type Store struct {
-	prefix  string
-	caps    driver.Caps
-	ring    *ring
-	hub     *hub
-	owners  owners
-	vigils  vigils
-	shelves shelves
-	hearts  bool             // every session gets a heartbeat
-	owned   *clientv3.Client // made by Open, nil if the caller's
-
-	cluster uint64        // etcd's ID of the cluster
-	term    atomic.Uint64 // the newest raft term seen
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup // the hub, and clean-ups under way
+	layout
+	*journal
+	caps     driver.Caps
+	wire     *etcdwire.Wire
+	owners   owners
+	liveness *livenessWatches
+	hearts   bool             // every session gets a heartbeat
+	owned    *clientv3.Client // made by Open, nil if the caller's
 
 	asks chan struct{} // holds one for each waiter that asks etcd just now
 
@@ -82,20 +46,26 @@ type Options struct {
 	Prefix    string // what all keys begin with; "primacy/" if empty, ends in "/"
 	RefuseOld bool   // refuse servers whose linearizable reads can be stale after a pause, instead of a warning in Caps
 
-	// Heartbeat keeps the ttl of every session by a heartbeat key, as it is done anyhow below 2 s, etcd's own limit: the next in line, if
-	// it uses this package, takes over about 1.02 × ttl after a crash, 0.31 s at 300 ms, where etcd takes up to a second longer. So does who tries
-	// again and again, at least once in 2 × ttl. Where nobody waits or tries, a crashed session stands until the lease below it
-	// ends, after 10 s or 4 × ttl, whichever is longer.
+	// Heartbeat keeps the ttl of every session by a heartbeat key, as it is done anyhow below 2
+	// s, etcd's own limit: the next in line, if it uses this package, takes over about 1.02 × ttl
+	// after a crash, 0.31 s at 300 ms, where etcd takes up to a second longer. So does who tries
+	// again and again, at least once in 2 × ttl. Where nobody waits or tries, a crashed session
+	// stands until the lease below it ends, after 10 s or 4 × ttl, whichever is longer.
 	//
-	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about a second or less. Largest ttl 75 s.
+	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about
+	// a second or less. Largest ttl 75 s.
 	//
-	// Each of these writes takes some 100 bytes of etcd's database until the history is compacted: 145 MB a day for one session of 300 ms. So
-	// etcd's --auto-compaction-retention must be set. Once etcd is full (NOSPACE) it refuses writes: sessions with heartbeats end, others live on.
+	// Each of these writes takes some 100 bytes of etcd's database until the history is
+	// compacted: 145 MB a day for one session of 300 ms. So etcd's --auto-compaction-retention
+	// must be set. Once etcd is full (NOSPACE) it refuses writes: sessions with heartbeats end,
+	// others live on.
 	//
-	// With passwords take 600 ms at least: when users or roles are changed all clients log in anew, which takes etcd about 0.1 s of a processor.
+	// With passwords take 600 ms at least: when users or roles are changed all clients log in
+	// anew, which takes etcd about 0.1 s of a processor.
 	//
-	// Who waits is not asked for its drift: its clock may run up to 0.12 faster than the true time. So a drift larger than the 0.10 that is
-	// the default lets the holder's clock miss more, not the waiter's. The two may differ by a factor of up to 1.12 ÷ (1 − drift).
+	// Who waits is not asked for its drift: its clock may run up to 0.12 faster than the true
+	// time. So a drift larger than the 0.10 that is the default lets the holder's clock miss
+	// more, not the waiter's. The two may differ by a factor of up to 1.12 ÷ (1 − drift).
 	Heartbeat bool
 }
 
@@ -109,24 +79,27 @@ type Config struct {
 	Options
 }
 
-// New returns a store on a client, which stays the caller's: close it after the store. Of the client only its endpoints,
-// credentials and dial options are used, not its KV, Lease and Watcher, so wrappers such as a namespace have no effect.
-// Do not give it grpc.WithBlock: with client 3.6 and older every call would wait for a dial, past its context.
+// New returns a store on a client, which stays the caller's: close it after the store. Of the
+// client only its endpoints, credentials and dial options are used, not its KV, Lease and
+// Watcher, so wrappers such as a namespace have no effect. Do not give it grpc.WithBlock: with
+// client 3.6 and older every call would wait for a dial, past its context.
 //
-// It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd will not talk to us (wrong
-// password, certificate) or is too old with RefuseOld. When ctx ends, New returns its error and leaves nothing running.
+// It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd
+// will not talk to us (wrong password, certificate) or is too old with RefuseOld. When ctx ends,
+// New returns its error and leaves nothing running.
 func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = "primacy/"
 	}
 	if !strings.HasSuffix(o.Prefix, "/") {
-		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\", or two prefixes could share keys: %w", o.Prefix, driver.ErrRefused)
+		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\", or two prefixes could share keys: %w", o.Prefix,
+			driver.ErrRefused)
 	}
 	if client == nil || len(client.Endpoints()) == 0 {
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
 	}
 	s := build(client, o)
-	version, err := s.version(ctx)
+	version, err := s.wire.Open(ctx)
 	if err == nil {
 		s.caps, err = capsOf(version, o.RefuseOld)
 	}
@@ -139,16 +112,14 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 
 // build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
-	s := &Store{prefix: o.Prefix, hearts: o.Heartbeat, ring: &ring{client: client}, asks: make(chan struct{}, asking)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.hub = newHub(s)
-	s.ring.mu.Lock()
-	defer s.ring.mu.Unlock()
-	s.ring.sync()
+	k, w := layout{o.Prefix}, etcdwire.New(client, o.Prefix)
+	s := &Store{layout: k, wire: w, journal: newJournal(k, w), hearts: o.Heartbeat, asks: make(chan struct{}, asking)}
+	s.liveness = &livenessWatches{s: s, by: map[string]*livenessWatch{}}
 	return s
 }
 
-// Open makes a client of its own and returns a store on it; Close ends both. It returns what New returns.
+// Open makes a client of its own and returns a store on it; Close ends both. It returns what New
+// returns.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
@@ -166,14 +137,15 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// login makes a client. With a password the client logs in at once, through a balancer that may choose a frozen member
-// first: hence a try for each endpoint, each with its own limit.
+// login makes a client. With a password the client logs in at once, through a balancer that may
+// choose a frozen member first: hence a try for each endpoint, each with its own limit.
 func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
 	}
 	if c.Username != "" {
-		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err, errTLS)) {
+		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err,
+			etcdwire.ErrTLS)) {
 			return nil, err
 		}
 	}
@@ -183,29 +155,31 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 		if err == nil {
 			return client, nil
 		}
-		if last = err; ctx.Err() != nil || classify(err) != nil {
+		if last = err; ctx.Err() != nil || etcdwire.Final(err) != nil {
 			break
 		}
 	}
-	return nil, wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
+	return nil, etcdwire.Wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
 }
 
-// handshake asks the members for their version without logging in, which a server with authentication may refuse. The
-// client tries to log in until its time is over, so a certificate that is never accepted would look like silence there.
+// handshake asks the members for their version without logging in, which a server with
+// authentication may refuse. The client tries to log in until its time is over, so a certificate
+// that is never accepted would look like silence there.
 func handshake(ctx context.Context, c Config) error {
 	c.Username, c.Password = "", ""
 	client, err := dial(ctx, c)
 	if err != nil {
-		return wrap(ctx, strings.Join(c.Endpoints, ", "), "dial", err)
+		return etcdwire.Wrap(ctx, strings.Join(c.Endpoints, ", "), "dial", err)
 	}
 	defer client.Close()
-	s := build(client, c.Options)
-	defer s.Close()
-	_, err = s.version(ctx)
+	w := etcdwire.New(client, c.Prefix)
+	defer w.Close()
+	_, err = w.Open(ctx)
 	return err
 }
 
-// dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it while we are in here.
+// dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it
+// while we are in here.
 func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	base, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)
@@ -217,7 +191,8 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Context: base, Endpoints: c.Endpoints, Username: c.Username, Password: c.Password, TLS: c.TLS,
 		DialTimeout: c.DialTimeout, Logger: zap.NewNop(),
-		// Finds dead connections that carry a stream. Servers close connections that ask more often than each 5 s.
+		// Finds dead connections that carry a stream. Servers close connections that ask more
+		// often than each 5 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: opts,
 	})
@@ -231,9 +206,12 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return client, err
 }
 
-// logins gives a request for an auth token several tries. The client makes it whenever a stream is opened, through its own
-// balancer: with one of three members frozen, every third renewal stream would hang in it.
-func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// logins gives a request for an auth token several tries. The client makes it whenever a stream
+// is opened, through its own balancer: with one of three members frozen, every third renewal
+// stream would hang in it.
+func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	if method != "/etcdserverpb.Auth/Authenticate" {
 		return do(ctx, method, req, reply, cc, opts...)
 	}
@@ -242,7 +220,7 @@ func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientC
 		err := do(tctx, method, req, reply, cc, opts...)
 		late := tctx.Err() != nil && ctx.Err() == nil
 		cancel()
-		if !late || err == nil || limit > callLimit {
+		if !late || err == nil || limit > etcdwire.CallLimit {
 			return err
 		}
 	}
@@ -251,14 +229,27 @@ func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientC
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps { return s.caps }
 
-// Close ends the store's streams and connections, and the client if Open made it. Leases stay until they end.
+// capsOf says what a server of this version can do.
+func capsOf(version string, refuseOld bool) (driver.Caps, error) {
+	c := driver.Caps{
+		Store: "etcd " + version, FIFO: true, Token: driver.TokenDurable, Push: true, ExpiryPush: true,
+		SharedRenewal: true, Shared: true, Linearizable: true, MinTTL: minTTL, MaxTTL: maxTTL,
+	}
+	why := etcdwire.Warning(version)
+	switch {
+	case why == "":
+		return c, nil
+	case refuseOld:
+		return c, fmt.Errorf("%w: %s", driver.ErrRefused, why)
+	}
+	c.Warnings = append(c.Warnings, why)
+	return c, nil
+}
+
+// Close ends the store's streams and connections, and the client if Open made it. Leases stay
+// until they end.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.cancel()
-	s.ring.close()
-	s.work.Wait()
+	s.wire.Close()
 	if s.owned == nil {
 		return nil
 	}
@@ -267,22 +258,4 @@ func (s *Store) Close() error {
 		return fmt.Errorf("etcd: close: %w", err)
 	}
 	return nil
-}
-
-// spawn runs do in a goroutine that Close waits for, unless the store is closed already.
-func (s *Store) spawn(do func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.work.Go(do)
-	}
-}
-
-// later does a clean-up that no caller waits for, under a limit of its own.
-func (s *Store) later(do func(ctx context.Context)) {
-	s.spawn(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, 2*callLimit)
-		defer cancel()
-		do(ctx)
-	})
 }

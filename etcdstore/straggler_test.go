@@ -9,8 +9,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// TestAClaimGivenUpAndReleasedNeverEnters holds a claim's Txn back on its way, as a member that was frozen when it
-// arrived would, until the claim has been given up and released through another member. Then the Txn is let through.
+// TestAClaimGivenUpAndReleasedNeverEnters holds a claim's Txn back on its way, as a member that
+// was frozen when it arrived would, until the claim has been given up and released through
+// another member. Then the Txn is let through.
 func TestAClaimGivenUpAndReleasedNeverEnters(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -34,7 +35,8 @@ func TestAClaimGivenUpAndReleasedNeverEnters(t *testing.T) {
 			}
 		}
 		if got := raftIndex(t, srv.Endpoint()); got <= before {
-			t.Errorf("raft index %d → %d: the Txn held back was never executed, so this test shows nothing", before, got)
+			t.Errorf("raft index %d → %d: the Txn held back was never executed, so this test shows nothing", before,
+				got)
 		}
 		if next := claim(t, l, name); !next.Held {
 			t.Errorf("try %v: the next claim = %+v, want it held", try, next)
@@ -64,7 +66,8 @@ func hold(slow *etcdtest.Proxy, l driver.Lease, c driver.Claim, t *testing.T, ma
 	}
 }
 
-// TestALostAnswerIsFoundAgain: the Txn is executed, its answer is not delivered, and the claim is made again.
+// TestALostAnswerIsFoundAgain: the Txn is executed, its answer is not delivered, and the claim is
+// made again.
 func TestALostAnswerIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

@@ -9,60 +9,52 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
 var _ driver.Transferer = (*lease)(nil)
 
-// Transfer implements [driver.Transferer]. Revisions only grow, so nobody can enter between the holder and the heir any more: what was read there once is
-// all there will be. It is one read and one Txn; of a longer line than one Txn takes, those between go first, while the holder still holds.
+// Transfer implements [driver.Transferer]. Revisions only grow, so nobody can enter between the
+// holder and the heir any more: what was read there once is all there will be. It is one read and
+// one Txn; of a longer line than one Txn takes, those between go first, while the holder still
+// holds.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	what := verb("transfer", p.Name)
-	sl := l.open(spotOf(p))
-	defer l.drop(sl)
+	sl := l.seats.open(seatOf(p))
+	defer l.seats.drop(sl)
 	if err := sl.lock(ctx); err != nil {
 		return fmt.Errorf("etcd: %s: %w", what, err)
 	}
 	defer sl.unlock()
-	if !l.has(sl, p) {
+	if !l.seats.has(sl, p) {
 		return placeGone("transfer", p.Name)
 	}
-	p, err := l.known(p)
+	p, err := l.seats.known(p)
 	if err != nil {
 		return err
 	}
 	if p.Slots != 0 {
 		return refused(what, "the claim is shared: only who holds a name alone can hand it over")
 	}
-	was := l.hand(sl, nil)
+	was := l.seats.setLeaving(sl, nil)
 	err = l.transfer(ctx, what, sl, p, heir)
 	if err == nil {
-		l.mu.Lock()
-		l.spent.add(p.ID)
-		l.mu.Unlock()
+		l.seats.mu.Lock()
+		l.seats.spent.add(p.ID)
+		l.seats.mu.Unlock()
 		l.clear(sl)
 		return nil
 	}
-	// It may hold on, or may be gone already: from here on its end is news again, also one that has come meanwhile.
-	l.hand(sl, &was)
-	l.news.add(sl.spot)
-	l.news.bear(sl.spot, p.Token)
+	// It may hold on, or may be gone already: from here on its end is news again, also one that
+	// has come meanwhile.
+	l.seats.setLeaving(sl, &was)
+	l.newsbox.add(sl.seatID)
+	l.newsbox.watchSoon(sl.seatID, p.Token)
 	return err
 }
 
-// hand notes that a Transfer of the slot's claim begins, whose end is then no news, or with was, that it has failed.
-func (l *lease) hand(sl *slot, was *bool) (leaving bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if leaving = sl.leaving; was == nil {
-		sl.leaving = true
-	} else {
-		sl.leaving = *was || l.spent.ids[sl.id] // a Release may have come meanwhile
-	}
-	return leaving
-}
-
 // transfer is Transfer under the slot's turn.
-func (l *lease) transfer(ctx context.Context, what string, sl *slot, p driver.Place, heir uint64) error {
+func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p driver.Place, heir uint64) error {
 	for {
 		resp, err := l.readUpTo(ctx, what, p.Name, max(heir, p.Token))
 		if err != nil {
@@ -88,17 +80,19 @@ func (l *lease) transfer(ctx context.Context, what string, sl *slot, p driver.Pl
 // readUpTo reads who stands in the line, up to the last of those concerned, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
 	dir := l.s.lineDir(name)
-	return l.s.get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(prefixEnd(dir)), KeysOnly: true, MaxCreateRevision: int64(min(last, 1<<63-1)),
+	return l.s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		KeysOnly: true, MaxCreateRevision: int64(min(last, 1<<63-1)),
 		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
 }
 
-// between returns the claims behind p's up to the heir's, the heir's last, or why there can be no transfer. None and no error: it
-// has happened already, in an attempt whose answer was lost.
-func (l *lease) between(what string, sl *slot, p driver.Place, heir uint64, line []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, error) {
+// between returns the claims behind p's up to the heir's, the heir's last, or why there can be no
+// transfer. None and no error: it has happened already, in an attempt whose answer was lost.
+func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64, line []*mvccpb.KeyValue,
+) ([]*mvccpb.KeyValue, error) {
 	at := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return uint64(kv.CreateRevision) == p.Token })
 	waits := len(line) > 0 && uint64(line[len(line)-1].CreateRevision) == heir && heir > p.Token
 	switch {
-	case at < 0 && waits && len(line) == 1 && l.handed(sl):
+	case at < 0 && waits && len(line) == 1 && l.seats.handed(sl):
 		return nil, nil
 	case at < 0:
 		return nil, placeGone("transfer", p.Name)
@@ -117,20 +111,15 @@ func (l *lease) between(what string, sl *slot, p driver.Place, heir uint64, line
 	return line[1:], nil
 }
 
-// handed reports whether a Transfer of the slot's claim has had an unknown outcome.
-func (l *lease) handed(sl *slot) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return sl.handing
-}
-
-// thin removes claims from the front until those left fit into one Txn. Each step is made only while p stands.
+// thin removes claims from the front until those left fit into one Txn. Each step is made only
+// while p stands.
 func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*mvccpb.KeyValue) error {
 	heir := line[len(line)-1]
 	for len(line) > chunk {
 		n := min(chunk, len(line)-chunk)
-		_, _, err := l.s.txn(ctx, what, &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key), heir.CreateRevision)},
+		_, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{
+			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key),
+				heir.CreateRevision)},
 			Success: removals(line[:n]),
 		})
 		if err != nil {
@@ -152,28 +141,29 @@ func removals(claims []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
 	return ops
 }
 
-// handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put of p may still be under way it is
-// fenced off in the same step, as in retract.
-func (l *lease) handOver(ctx context.Context, what string, sl *slot, p driver.Place, line []*mvccpb.KeyValue) (*pb.TxnResponse, error) {
+// handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put
+// of p may still be under way it is fenced off in the same step, as in retract.
+func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place, line []*mvccpb.KeyValue,
+) (*pb.TxnResponse, error) {
 	heir := line[len(line)-1]
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key), heir.CreateRevision)},
 		Success: append(removals(line[:len(line)-1]), doDelete(l.keyOf(p))),
 	}
-	l.mu.Lock()
+	l.seats.mu.Lock()
 	doubt := sl.doubt
-	l.mu.Unlock()
+	l.seats.mu.Unlock()
 	if doubt {
 		req.Compare = append(req.Compare, ifCreate(l.key, l.born))
 		req.Success = append(req.Success, doReplace(l.key, l.record), doGet(l.key))
 		req.Failure = []*pb.RequestOp{doGet(l.key)}
 	}
-	resp, out := l.s.shipNoted(ctx, req, l.noteOf(ctx, p))
-	err := l.s.told(ctx, what, out)
-	if out.doubt || err != nil && !final(err) {
-		l.mu.Lock()
+	resp, out := l.s.journal.sendWithRecord(ctx, req, l.s.journal.recordOf(ctx, p))
+	err := l.s.wire.Explain(ctx, what, out)
+	if out.Doubt || err != nil && !final(err) {
+		l.seats.mu.Lock()
 		sl.handing = true
-		l.mu.Unlock()
+		l.seats.mu.Unlock()
 	}
 	if err != nil || !doubt {
 		return resp, err

@@ -72,7 +72,8 @@ func (s *subject) untilGone(t *testing.T, c *clientv3.Client, name string) {
 	}
 }
 
-// worst returns by how much an accepted renewal promised more than the store kept; negative if all were kept.
+// worst returns by how much an accepted renewal promised more than the store kept; negative if
+// all were kept.
 func (s *subject) worst() time.Duration {
 	worst := -time.Hour
 	for _, sent := range s.accepted {
@@ -81,9 +82,10 @@ func (s *subject) worst() time.Duration {
 	return worst
 }
 
-// TestADeposedLeaderCannotRenew: etcd's leader is paused and cut off from its peers, which elect another. When it wakes
-// up it acknowledges keepalives for almost two seconds, while the majority counts the lease down. The plain
-// keepalive beside it must be taken in, or the fault was too weak and the test shows nothing.
+// TestADeposedLeaderCannotRenew: etcd's leader is paused and cut off from its peers, which elect
+// another. When it wakes up it acknowledges keepalives for almost two seconds, while the majority
+// counts the lease down. The plain keepalive beside it must be taken in, or the fault was too
+// weak and the test shows nothing.
 func TestADeposedLeaderCannotRenew(t *testing.T) {
 	t.Parallel()
 	nw := etcdtest.NewNetwork(t, 3)

@@ -21,7 +21,8 @@ import (
 func prefixedAt(t *testing.T, c *etcdsim.Cluster, client int, o Options) (*Store, *gate) {
 	t.Helper()
 	g := &gate{}
-	s, err := New(ending(t, 20*time.Second), simClient(t, c, client, c.Endpoints(), grpc.WithChainUnaryInterceptor(g.intercept)), o)
+	s, err := New(ending(t, 20*time.Second), simClient(t, c, client, c.Endpoints(),
+		grpc.WithChainUnaryInterceptor(g.intercept)), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +30,9 @@ func prefixedAt(t *testing.T, c *etcdsim.Cluster, client int, o Options) (*Store
 	return s, g
 }
 
-// TestSimulatedVigilSparesAnotherPrefix: a store's prefix is another one's and one of its names. Who waits for that name stands behind a claim of the inner
-// store, whose heartbeat it would look for in the wrong place: the holder lives, and must not be ended.
+// TestSimulatedVigilSparesAnotherPrefix: a store's prefix is another one's and one of its names.
+// Who waits for that name stands behind a claim of the inner store, whose heartbeat it would look
+// for in the wrong place: the holder lives, and must not be ended.
 func TestSimulatedVigilSparesAnotherPrefix(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		outer, _ := prefixedAt(t, c, 0, Options{Prefix: "primacy/"})
@@ -51,7 +53,8 @@ func TestSimulatedVigilSparesAnotherPrefix(t *testing.T) {
 		if len(at) > 0 {
 			won, last := <-at, k.stop()
 			if trusted := last.Add(holder.ttl * 9 / 10); won.Before(trusted) {
-				t.Errorf("seed 1: the next in line holds %v before the holder's deadline; Renew now: %v", trusted.Sub(won), holder.Renew(ending(t, time.Second)))
+				t.Errorf("seed 1: the next in line holds %v before the holder's deadline; Renew now: %v",
+					trusted.Sub(won), holder.Renew(ending(t, time.Second)))
 			}
 			return
 		}
@@ -60,7 +63,8 @@ func TestSimulatedVigilSparesAnotherPrefix(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilGoesOnWhileClaimsAreLeft: more claims are waited for than one Txn ends, and the dead session's lease cannot be revoked.
+// TestSimulatedVigilGoesOnWhileClaimsAreLeft: more claims are waited for than one Txn ends, and
+// the dead session's lease cannot be revoked.
 func TestSimulatedVigilGoesOnWhileClaimsAreLeft(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -94,7 +98,8 @@ func TestSimulatedVigilGoesOnWhileClaimsAreLeft(t *testing.T) {
 	})
 }
 
-// TestSimulatedTwoOfFiveFrozen: two members of five are frozen, the one that a session speaks to and the one that it asks beside it.
+// TestSimulatedTwoOfFiveFrozen: two members of five are frozen, the one that a session speaks to
+// and the one that it asks beside it.
 func TestSimulatedTwoOfFiveFrozen(t *testing.T) {
 	for _, ttl := range []time.Duration{short, time.Second, 1900 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -122,12 +127,14 @@ func TestSimulatedTwoOfFiveFrozen(t *testing.T) {
 	}
 }
 
-// TestSimulatedTriesAfterACrash: nobody waits behind a holder that falls silent, and somebody tries again and again.
+// TestSimulatedTriesAfterACrash: nobody waits behind a holder that falls silent, and somebody
+// tries again and again.
 func TestSimulatedTriesAfterACrash(t *testing.T) {
 	for _, o := range []struct {
 		hb  bool
 		ttl time.Duration
-	}{{false, short}, {true, 5 * time.Second}, {false, 5 * time.Second}, {true, 30 * time.Second}, {false, 30 * time.Second}} {
+	}{{false, short}, {true, 5 * time.Second}, {false, 5 * time.Second}, {true, 30 * time.Second}, {false,
+		30 * time.Second}} {
 		t.Run(fmt.Sprint(o), func(t *testing.T) {
 			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 				a, _ := prefixedAt(t, c, 0, Options{Heartbeat: o.hb})
@@ -149,7 +156,8 @@ func TestSimulatedTriesAfterACrash(t *testing.T) {
 					_ = w.Renew(ending(t, time.Second))
 					time.Sleep(50 * time.Millisecond)
 				}
-				t.Logf("heartbeat option %v, ttl %v: TryLock succeeded %v after the last renewal", o.hb, o.ttl, time.Since(last))
+				t.Logf("heartbeat option %v, ttl %v: TryLock succeeded %v after the last renewal", o.hb, o.ttl,
+					time.Since(last))
 				if time.Since(last) > 2*o.ttl+2*time.Second {
 					t.Errorf("seed 1: ttl %v: Try succeeded only after %v", o.ttl, time.Since(last))
 				}
@@ -158,8 +166,9 @@ func TestSimulatedTriesAfterACrash(t *testing.T) {
 	}
 }
 
-// TestSimulatedMuteMemberIsLeft: the member that a session asks first is frozen, and another one answers its heartbeats. Everybody moves on before a longer call
-// to the frozen one would have found out.
+// TestSimulatedMuteMemberIsLeft: the member that a session asks first is frozen, and another one
+// answers its heartbeats. Everybody moves on before a longer call to the frozen one would have
+// found out.
 func TestSimulatedMuteMemberIsLeft(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a := another(c)
@@ -170,13 +179,13 @@ func TestSimulatedMuteMemberIsLeft(t *testing.T) {
 		l.heart.mu.Lock()
 		l.heart.busy = true // no other call blames it
 		l.heart.mu.Unlock()
-		at, err := s.ring.use()
+		at, err := s.wire.Members.Use()
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Freeze(a)
 		time.Sleep(time.Second)
-		if !s.ring.left(at) {
+		if !s.wire.Members.Left(at) {
 			t.Error("seed 1: after a second of silence the member is still the one to ask")
 		}
 		c.Thaw(a)

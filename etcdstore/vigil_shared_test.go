@@ -19,7 +19,8 @@ func shareIn(t *testing.T, c *etcdsim.Cluster, client, slots int) (*lease, kept,
 	return l, keep(t, l), p[0]
 }
 
-// TestSimulatedCrashOnASemaphore: of two who hold the slots of a semaphore either may fall silent: the first in line hears of both.
+// TestSimulatedCrashOnASemaphore: of two who hold the slots of a semaphore either may fall
+// silent: the first in line hears of both.
 func TestSimulatedCrashOnASemaphore(t *testing.T) {
 	for crashed := range 2 {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -47,7 +48,8 @@ func TestSimulatedCrashOnASemaphore(t *testing.T) {
 	}
 }
 
-// TestSimulatedCrashInTheMiddle: who waits in between falls silent, and later who holds: the last in line finds both.
+// TestSimulatedCrashInTheMiddle: who waits in between falls silent, and later who holds: the last
+// in line finds both.
 func TestSimulatedCrashInTheMiddle(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		_, k, middle, p := pairOf(t, c, short)

@@ -30,7 +30,8 @@ func isStrike(req any, beat string) bool {
 	return false
 }
 
-// freeze stops all that goes between a client and the cluster, or lets it go on: as when its process is paused, with answers in its buffers.
+// freeze stops all that goes between a client and the cluster, or lets it go on: as when its
+// process is paused, with answers in its buffers.
 func freeze(c *etcdsim.Cluster, client int, on bool) {
 	for m := range c.Endpoints() {
 		c.Hold(client, m, true, on)
@@ -38,8 +39,9 @@ func freeze(c *etcdsim.Cluster, client int, on bool) {
 	}
 }
 
-// TestSimulatedFrozenWaiter: who keeps vigil is paused for long, while the holder's heart beats on. As it wakes up all it has is old, and what it sent
-// when it believed the holder dead arrives: nothing may happen to the holder.
+// TestSimulatedFrozenWaiter: who keeps vigil is paused for long, while the holder's heart beats
+// on. As it wakes up all it has is old, and what it sent when it believed the holder dead
+// arrives: nothing may happen to the holder.
 func TestSimulatedFrozenWaiter(t *testing.T) {
 	for _, pause := range []time.Duration{250, 400, 700, 5000} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -63,8 +65,8 @@ func TestSimulatedFrozenWaiter(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilCountsFromTheReceipt: the vigil's first read is on its way for almost a ttl, while the holder beats. What it then tells is news,
-// however long ago it was asked for.
+// TestSimulatedVigilCountsFromTheReceipt: the vigil's first read is on its way for almost a ttl,
+// while the holder beats. What it then tells is news, however long ago it was asked for.
 func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -80,7 +82,9 @@ func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 		g.set(func() {
 			g.before = func(req any) {
 				txn, ok := req.(*pb.TxnRequest)
-				if ok && len(txn.Success) == 1 && string(txn.Success[0].GetRequestRange().GetKey()) == holder.heart.key && once.CompareAndSwap(false, true) {
+				if ok && len(txn.Success) == 1 &&
+					string(txn.Success[0].GetRequestRange().GetKey()) == holder.heart.key &&
+					once.CompareAndSwap(false, true) {
 					freeze(c, 1, true) // no event comes, and the read does not leave
 					time.Sleep(ttl * 9 / 10)
 					at := k.stop()
@@ -100,8 +104,8 @@ func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilWithALostAnswer: the Txn that ends the session is carried out, its answer is lost, and the watches are deaf. The next one must lead all
-// the same, and nothing may be left.
+// TestSimulatedVigilWithALostAnswer: the Txn that ends the session is carried out, its answer is
+// lost, and the watches are deaf. The next one must lead all the same, and nothing may be left.
 func TestSimulatedVigilWithALostAnswer(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -138,7 +142,8 @@ func TestSimulatedVigilWithALostAnswer(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilIsOutrunByItsNews: the news that the claim is gone comes before the answer to the Txn that took it. The rest of the session must go too.
+// TestSimulatedVigilIsOutrunByItsNews: the news that the claim is gone comes before the answer to
+// the Txn that took it. The rest of the session must go too.
 func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -170,7 +175,8 @@ func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
 	})
 }
 
-// TestSimulatedTwoVigils: readers of several processes wait behind one writer, and all find it silent at once.
+// TestSimulatedTwoVigils: readers of several processes wait behind one writer, and all find it
+// silent at once.
 func TestSimulatedTwoVigils(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -202,7 +208,8 @@ func TestSimulatedTwoVigils(t *testing.T) {
 	})
 }
 
-// TestSimulatedDeadStaysDead: a claim, and a move, that were under way when their session was ended arrive afterwards. Neither may bring it back.
+// TestSimulatedDeadStaysDead: a claim, and a move, that were under way when their session was
+// ended arrive afterwards. Neither may bring it back.
 func TestSimulatedDeadStaysDead(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, g := gatedAt(t, c, 0, 0)
@@ -222,10 +229,11 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 		})
 		at := held(t, waiter, p)
 		time.Sleep(time.Second)
-		entry := g.capture(a.claimKey(spot{name: "y"}, 0, holder.stem))
+		entry := g.capture(a.claimKey(seatID{name: "y"}, 0, holder.stem))
 		go func() { _, _ = holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "y", ID: "y-1"}) }()
 		time.Sleep(100 * time.Millisecond)
-		if err := holder.Release(ending(t, 10*time.Second), driver.Place{Name: "y", ID: "y-1", Token: uint64(only(t, c, "primacy/y/").CreateRevision)}); err != nil {
+		if err := holder.Release(ending(t, 10*time.Second), driver.Place{Name: "y", ID: "y-1", Token: uint64(only(t,
+			c, "primacy/y/").CreateRevision)}); err != nil {
 			t.Fatal(err)
 		}
 		k.stop()
@@ -237,14 +245,16 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 		if err := holder.Renew(ending(t, time.Second)); !errors.Is(err, driver.ErrGone) {
 			t.Errorf("seed 1: Renew of a dead session = %v, want ErrGone", err)
 		}
-		if _, err := holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z-1"}); !errors.Is(err, driver.ErrGone) {
+		if _, err := holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z-1"}); !errors.Is(err,
+			driver.ErrGone) {
 			t.Errorf("seed 1: Claim on a dead session = %v, want ErrGone", err)
 		}
 	})
 }
 
-// TestSimulatedVigilEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who deleted it did no more, or was no vigil at all, and the
-// holder may have had an answer just before.
+// TestSimulatedVigilEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who
+// deleted it did no more, or was no vigil at all, and the holder may have had an answer just
+// before.
 func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -274,20 +284,20 @@ func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilRemindsTheDeaf: what is pushed does not arrive, and the session before is ended. Who waits must hear of it all the same, long before it
-// would look by itself.
+// TestSimulatedVigilRemindsTheDeaf: what is pushed does not arrive, and the session before is
+// ended. Who waits must hear of it all the same, long before it would look by itself.
 func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		_, k, waiter, p := pairOf(t, c, short)
 		at := held(t, waiter, p)
 		time.Sleep(5 * time.Second)
-		waiter.s.hub.mu.Lock()
-		for id, w := range waiter.s.hub.byID { // what comes on them is taken for a watch that was given up
-			if !strings.Contains(w.key, beats) {
-				delete(waiter.s.hub.byID, id)
+		waiter.s.wire.Hub.Lock()
+		for id, w := range waiter.s.wire.Hub.ByID { // what comes on them is taken for a watch that was given up
+			if !strings.Contains(w.Key, beats) {
+				delete(waiter.s.wire.Hub.ByID, id)
 			}
 		}
-		waiter.s.hub.mu.Unlock()
+		waiter.s.wire.Hub.Unlock()
 		last := k.stop()
 		if took := (<-at).Sub(last); took > 3*short {
 			t.Errorf("seed 1: the waiter held %v after the last heartbeat", took)
@@ -305,9 +315,9 @@ func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
 		p := claimed(t, second, "x")
 		at := held(t, second, p)
 		time.Sleep(time.Second)
-		b.vigils.mu.Lock()
-		n := len(b.vigils.by)
-		b.vigils.mu.Unlock()
+		b.liveness.mu.Lock()
+		n := len(b.liveness.by)
+		b.liveness.mu.Unlock()
 		if n != 0 {
 			t.Errorf("seed 1: %d vigils", n)
 		}
@@ -318,7 +328,8 @@ func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilIsShared: many who wait behind one session watch it once, and nothing is left when they have gone.
+// TestSimulatedVigilIsShared: many who wait behind one session watch it once, and nothing is left
+// when they have gone.
 func TestSimulatedVigilIsShared(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
@@ -333,9 +344,9 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 			at = append(at, held(t, waiter, claimed(t, waiter, name)))
 		}
 		time.Sleep(2 * time.Second)
-		b.vigils.mu.Lock()
-		n := len(b.vigils.by)
-		b.vigils.mu.Unlock()
+		b.liveness.mu.Lock()
+		n := len(b.liveness.by)
+		b.liveness.mu.Unlock()
 		if n != 1 {
 			t.Errorf("seed 1: %d vigils over one session", n)
 		}
@@ -346,15 +357,16 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		b.vigils.mu.Lock()
-		defer b.vigils.mu.Unlock()
-		if len(b.vigils.by) != 0 {
-			t.Errorf("seed 1: %d vigils are left", len(b.vigils.by))
+		b.liveness.mu.Lock()
+		defer b.liveness.mu.Unlock()
+		if len(b.liveness.by) != 0 {
+			t.Errorf("seed 1: %d vigils are left", len(b.liveness.by))
 		}
 	})
 }
 
-// TestSimulatedCrashBeforeOneWhoFollows: a place is followed and not waited for, behind a session with a heartbeat, which falls silent.
+// TestSimulatedCrashBeforeOneWhoFollows: a place is followed and not waited for, behind a session
+// with a heartbeat, which falls silent.
 func TestSimulatedCrashBeforeOneWhoFollows(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		_, k, waiter, p := pairOf(t, c, short)
@@ -383,9 +395,9 @@ func TestSimulatedCrashBeforeOneWhoFollows(t *testing.T) {
 		if took := (<-told).Sub(last); took < short || took > short*3/2 {
 			t.Errorf("seed 1: the place that is followed was held %v after the last heartbeat", took)
 		}
-		waiter.s.vigils.mu.Lock()
-		defer waiter.s.vigils.mu.Unlock()
-		if n := len(waiter.s.vigils.by); n != 0 {
+		waiter.s.liveness.mu.Lock()
+		defer waiter.s.liveness.mu.Unlock()
+		if n := len(waiter.s.liveness.by); n != 0 {
 			t.Errorf("seed 1: %d vigils are left", n)
 		}
 	})

@@ -47,7 +47,8 @@ func upstream(t *testing.T, version, count string) {
 	}
 	t.Run("etcdctl and HTTP", func(t *testing.T) {
 		bin := w.build(t)
-		w.test(t, "./e2e", "-count="+count, "-run", "^Test(CtlV3Lock|CtlV3LockWithCmd|CtlV3Elect|CurlV3Lock.*|CurlV3Election.*)$", "-bin-dir", bin)
+		w.test(t, "./e2e", "-count="+count, "-run",
+			"^Test(CtlV3Lock|CtlV3LockWithCmd|CtlV3Elect|CurlV3Lock.*|CurlV3Election.*)$", "-bin-dir", bin)
 	})
 }
 
@@ -91,12 +92,15 @@ func stderr(err error) string {
 	return ""
 }
 
-// copyModule copies a module, and has it find the others where they are: its go.mod names folders of etcd's repository.
+// copyModule copies a module, and has it find the others where they are: its go.mod names folders
+// of etcd's repository.
 func (w work) copyModule(t *testing.T, path, version, to string) {
 	t.Helper()
 	w.copyTree(t, module(t, path, version), to)
-	args := []string{"mod", "edit", "-require=github.com/primacy-go/primacy@v0.0.0", "-replace=github.com/primacy-go/primacy=" + root(t)}
-	for _, m := range []string{"api", "cache", "client/pkg", "client/v2", "client", "etcdctl", "etcdutl", "pkg", "server", "tests"} {
+	args := []string{"mod", "edit", "-require=github.com/primacy-go/primacy@v0.0.0",
+		"-replace=github.com/primacy-go/primacy=" + root(t)}
+	for _, m := range []string{"api", "cache", "client/pkg", "client/v2", "client", "etcdctl", "etcdutl", "pkg",
+		"server", "tests"} {
 		p := etcd + "/" + strings.TrimSuffix(m, "/v2") + "/v3"
 		if m == "client/v2" {
 			p = etcd + "/client/v2"
@@ -145,7 +149,8 @@ func (w work) copyTree(t *testing.T, from, to string) {
 	}
 }
 
-// leasing hands its options to client/v3/leasing, which is not changed; our options are its own type, but its test file is left alone all the same.
+// leasing hands its options to client/v3/leasing, which is not changed; our options are its own
+// type, but its test file is left alone all the same.
 var left = regexp.MustCompile(`leasing_test\.go$`)
 
 // rewrite replaces the import in every file, and returns in how many.
@@ -198,7 +203,8 @@ func (w work) test(t *testing.T, pkg string, args ...string) {
 	passed := strings.Count(string(out), "\n--- PASS: ")
 	t.Logf("%s: %d passed in %v", pkg, passed, time.Since(begun).Round(time.Second))
 	if err != nil || passed == 0 || strings.Contains(string(out), "\n--- FAIL: ") {
-		log := filepath.Join(os.TempDir(), "upstream-"+strings.NewReplacer("/", "-", " ", "-", ".", "").Replace(t.Name())+".log")
+		log := filepath.Join(os.TempDir(), "upstream-"+strings.NewReplacer("/", "-", " ", "-", ".",
+			"").Replace(t.Name())+".log")
 		_ = os.WriteFile(log, out, 0o644)
 		t.Fatalf("%s: %v; all output is in %s\n%s", pkg, err, log, summary(string(out)))
 	}
@@ -208,8 +214,10 @@ func (w work) test(t *testing.T, pkg string, args ...string) {
 func summary(out string) string {
 	var keep []string
 	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, "---") || strings.HasPrefix(line, "FAIL") || strings.HasPrefix(line, "panic") || strings.Contains(line, "_test.go:") ||
-			strings.HasPrefix(line, "go: ") || strings.Contains(line, "DATA RACE") || strings.Contains(line, ".go:") && !strings.Contains(line, "logger.go") {
+		if strings.HasPrefix(line, "---") || strings.HasPrefix(line, "FAIL") || strings.HasPrefix(line, "panic") ||
+			strings.Contains(line, "_test.go:") ||
+			strings.HasPrefix(line, "go: ") || strings.Contains(line, "DATA RACE") || strings.Contains(line, ".go:") &&
+			!strings.Contains(line, "logger.go") {
 			keep = append(keep, line)
 		}
 	}

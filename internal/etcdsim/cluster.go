@@ -31,7 +31,9 @@ type Options struct {
 	Peers   time.Duration // longest way of a message between members; 1 ms if zero
 	Clients time.Duration // way of each byte between a client and a member; 200 µs if zero
 	TxnOps  int           // operations in one Txn; 128 if zero
-	Keep    int           // entries that a leader keeps for those behind: who lacks more catches up by a snapshot; drawn if zero
+	// entries that a leader keeps for those behind: who lacks more catches up by a snapshot;
+	// drawn if zero
+	Keep int
 }
 
 // Cluster is an etcd cluster. Its methods are safe for concurrent use.
@@ -85,7 +87,8 @@ type entry struct {
 	req  any
 }
 
-// Start starts a cluster that has no leader yet. Close ends it, which must happen in the same bubble.
+// Start starts a cluster that has no leader yet. Close ends it, which must happen in the same
+// bubble.
 func Start(o Options) *Cluster {
 	if o.Members == 0 {
 		o.Members = 3
@@ -99,7 +102,8 @@ func Start(o Options) *Cluster {
 	if o.Clients == 0 {
 		o.Clients = 200 * time.Microsecond
 	}
-	c := &Cluster{o: o, start: time.Now(), latency: o.Clients, rnd: rand.New(rand.NewPCG(o.Seed, 7)), cut: map[link]bool{},
+	c := &Cluster{o: o, start: time.Now(), latency: o.Clients, rnd: rand.New(rand.NewPCG(o.Seed, 7)),
+		cut:  map[link]bool{},
 		held: map[way]bool{}, flows: map[*flow]struct{}{}, done: make(chan struct{})}
 	c.id = c.rnd.Uint64()
 	if c.o.Keep == 0 {
@@ -111,7 +115,8 @@ func Start(o Options) *Cluster {
 		if i < len(o.Rates) {
 			rate = o.Rates[i]
 		}
-		m := &member{c: c, i: i, id: c.rnd.Uint64(), rate: rate, lead: -1, st: newState(), lis: newListener(), srv: newServer(),
+		m := &member{c: c, i: i, id: c.rnd.Uint64(), rate: rate, lead: -1, st: newState(), lis: newListener(),
+			srv:     newServer(),
 			waiters: map[uint64]chan outcome{}, expiry: map[int64]time.Duration{}, asked: map[int64]time.Duration{},
 			changed: make(chan struct{}), leaderless: map[chan struct{}]bool{}, streams: map[*watchStream]bool{}}
 		m.patience()
@@ -125,7 +130,8 @@ func Start(o Options) *Cluster {
 	return c
 }
 
-// newServer takes a ping from each client every 5 s, as etcd does. By gRPC's own rules it would close connections that ask so often.
+// newServer takes a ping from each client every 5 s, as etcd does. By gRPC's own rules it would
+// close connections that ask so often.
 func newServer() *grpc.Server {
 	return grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 }
@@ -165,7 +171,8 @@ func (m *member) endpoint() string { return fmt.Sprintf("m%d:2379", m.i) }
 
 func (c *Cluster) member(endpoint string) (int, error) {
 	var i int
-	if _, err := fmt.Sscanf(strings.TrimPrefix(endpoint, "passthrough:///"), "m%d:2379", &i); err != nil || i < 0 || i >= len(c.members) {
+	if _, err := fmt.Sscanf(strings.TrimPrefix(endpoint, "passthrough:///"), "m%d:2379", &i); err != nil || i < 0 ||
+		i >= len(c.members) {
 		return 0, fmt.Errorf("etcdsim: no member at %q", endpoint)
 	}
 	return i, nil
@@ -183,7 +190,8 @@ func (m *member) clock() time.Duration {
 	return time.Duration(float64(time.Since(m.c.start)) * m.rate)
 }
 
-// gate waits while the member is frozen. It reports false when the cluster ends or the member is down. The caller holds the lock.
+// gate waits while the member is frozen. It reports false when the cluster ends or the member is
+// down. The caller holds the lock.
 func (m *member) gate() bool {
 	for m.frozen && !m.c.closed {
 		m.c.thawed.Wait()
@@ -197,8 +205,8 @@ func (m *member) note() {
 	m.changed = make(chan struct{})
 }
 
-// until waits for ok, looking whenever the member learns something, but not longer than limit or ctx. The caller holds the lock,
-// which is given up meanwhile.
+// until waits for ok, looking whenever the member learns something, but not longer than limit or
+// ctx. The caller holds the lock, which is given up meanwhile.
 func (m *member) until(ctx context.Context, limit time.Duration, ok func() bool) bool {
 	end := time.NewTimer(limit)
 	defer end.Stop()
@@ -226,8 +234,9 @@ func (m *member) until(ctx context.Context, limit time.Duration, ok func() bool)
 	}
 }
 
-// send carries a message from one member to another: do runs there, under the lock, unless a cut swallows it. It waits
-// before a member that is frozen. Of messages with the same kind only the last one waits.
+// send carries a message from one member to another: do runs there, under the lock, unless a cut
+// swallows it. It waits before a member that is frozen. Of messages with the same kind only the
+// last one waits.
 func (c *Cluster) send(from, to *member, kind string, do func()) {
 	if from == to {
 		do()

@@ -21,8 +21,9 @@ func (c *Cluster) Leader() int {
 	return best
 }
 
-// Fill has members say that there is no space to those Txns for which full reports true; nil: there is space again. Late: they are carried out all
-// the same, as etcd does where it finds that it is full only as it applies them.
+// Fill has members say that there is no space to those Txns for which full reports true; nil:
+// there is space again. Late: they are carried out all the same, as etcd does where it finds that
+// it is full only as it applies them.
 func (c *Cluster) Fill(late bool, full func(*pb.TxnRequest) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +52,8 @@ func (c *Cluster) Connections() int {
 	return len(c.flows)
 }
 
-// Freeze stops a member as SIGSTOP does: its clock goes on, its connections stay open, and what is sent to it waits.
+// Freeze stops a member as SIGSTOP does: its clock goes on, its connections stay open, and what
+// is sent to it waits.
 func (c *Cluster) Freeze(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +61,8 @@ func (c *Cluster) Freeze(i int) {
 	c.refresh()
 }
 
-// Thaw lets a frozen member go on. Whether it looks at its leases first, or at what it was sent, is left to chance.
+// Thaw lets a frozen member go on. Whether it looks at its leases first, or at what it was sent,
+// is left to chance.
 func (c *Cluster) Thaw(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +77,8 @@ func (c *Cluster) Thaw(i int) {
 	}
 	inbox := m.inbox
 	m.inbox = nil
-	// They came over several connections, so in no order: what it was asked to write is passed on if it hears first that it was deposed.
+	// They came over several connections, so in no order: what it was asked to write is passed on
+	// if it hears first that it was deposed.
 	c.rnd.Shuffle(len(inbox), func(i, j int) { inbox[i], inbox[j] = inbox[j], inbox[i] })
 	for _, p := range inbox {
 		p.do()
@@ -131,7 +135,8 @@ func (c *Cluster) Isolate(i int, on bool) {
 	}
 }
 
-// Hold has what a client sends to a member (there) or a member to a client vanish. It arrives when the way is healed.
+// Hold has what a client sends to a member (there) or a member to a client vanish. It arrives
+// when the way is healed.
 func (c *Cluster) Hold(client, member int, there, on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +167,8 @@ func (c *Cluster) Reset(client, member int) {
 	}
 }
 
-// Heal ends every fault: members run, and all ways are open. Connections that are slow stay so until they are made anew.
+// Heal ends every fault: members run, and all ways are open. Connections that are slow stay so
+// until they are made anew.
 func (c *Cluster) Heal() {
 	c.mu.Lock()
 	clear(c.cut)
@@ -187,7 +193,8 @@ func (c *Cluster) refresh() {
 	}
 }
 
-// MoveLeader makes another member leader in order, as etcdctl move-leader does. It reports whether that could be done.
+// MoveLeader makes another member leader in order, as etcdctl move-leader does. It reports
+// whether that could be done.
 func (c *Cluster) MoveLeader(to int) bool {
 	from := c.Leader()
 	c.mu.Lock()
@@ -216,11 +223,13 @@ func (c *Cluster) newest() *member {
 	return best
 }
 
-// Delete removes a key of that create revision, as an operator would, and Revoke ends a lease. They wait until it is done, at most until
-// ctx ends; it may still be done later then.
+// Delete removes a key of that create revision, as an operator would, and Revoke ends a lease.
+// They wait until it is done, at most until ctx ends; it may still be done later then.
 func (c *Cluster) Delete(ctx context.Context, key string, create int64) error {
-	there := &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key), TargetUnion: &pb.Compare_CreateRevision{CreateRevision: create}}
-	gone := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+	there := &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: create}}
+	del := &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}
+	gone := &pb.RequestOp{Request: del}
 	return c.operate(ctx, &pb.TxnRequest{Compare: []*pb.Compare{there}, Success: []*pb.RequestOp{gone}})
 }
 

@@ -37,8 +37,9 @@ func (m *member) lease(req any) {
 	}
 }
 
-// look hands in the end of every lease whose time is over, again after 3 s. Woken says that the member has just woken up as a leader and
-// does not know yet whether it still is one: what it hands in waits until it has read its messages.
+// look hands in the end of every lease whose time is over, again after 3 s. Woken says that the
+// member has just woken up as a leader and does not know yet whether it still is one: what it
+// hands in waits until it has read its messages.
 func (m *member) look(woken bool) {
 	if !m.primary {
 		return
@@ -71,8 +72,9 @@ func (m *member) deposed() bool {
 	return false
 }
 
-// renew starts the countdown of a lease afresh, at the leader, and returns its ttl, 0 if there is no such lease. Nobody else is asked. Only
-// a leader whose last tick is long ago makes sure first that it is one still.
+// renew starts the countdown of a lease afresh, at the leader, and returns its ttl, 0 if there is
+// no such lease. Nobody else is asked. Only a leader whose last tick is long ago makes sure first
+// that it is one still.
 func (m *member) renew(ctx context.Context, id int64) (int64, error) {
 	end := time.Now().Add(requestLimit)
 	for ctx.Err() == nil && time.Now().Before(end) {
@@ -98,7 +100,8 @@ func (m *member) renew(ctx context.Context, id int64) (int64, error) {
 	return 0, rpctypes.ErrGRPCTimeout
 }
 
-// refresh is the leader's part of a renewal. A lease whose time is over is not saved: its end is waited for. False: m leads no more.
+// refresh is the leader's part of a renewal. A lease whose time is over is not saved: its end is
+// waited for. False: m leads no more.
 func (m *member) refresh(ctx context.Context, id int64) (int64, bool) {
 	l, at := m.st.leases[id], m.expiry[id]
 	switch {

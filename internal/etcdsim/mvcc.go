@@ -75,7 +75,8 @@ func (s *state) at(key string, rev int64) *mvccpb.KeyValue {
 // latest is later than every revision: reads inside a Txn see what stands before them in its list.
 const latest = int64(1) << 62
 
-// within reports whether key is in the range as requests name it: one key, or [from, end), or from "from" on.
+// within reports whether key is in the range as requests name it: one key, or [from, end), or
+// from "from" on.
 func within(key string, from, end []byte) bool {
 	switch {
 	case len(end) == 0:
@@ -128,8 +129,10 @@ func (s *state) read(r *pb.RangeRequest) *pb.RangeResponse {
 		return resp
 	}
 	all = slices.DeleteFunc(all, func(kv *mvccpb.KeyValue) bool {
-		return r.MinModRevision > 0 && kv.ModRevision < r.MinModRevision || r.MaxModRevision > 0 && kv.ModRevision > r.MaxModRevision ||
-			r.MinCreateRevision > 0 && kv.CreateRevision < r.MinCreateRevision || r.MaxCreateRevision > 0 && kv.CreateRevision > r.MaxCreateRevision
+		return r.MinModRevision > 0 && kv.ModRevision < r.MinModRevision || r.MaxModRevision > 0 &&
+			kv.ModRevision > r.MaxModRevision ||
+			r.MinCreateRevision > 0 && kv.CreateRevision < r.MinCreateRevision || r.MaxCreateRevision > 0 &&
+			kv.CreateRevision > r.MaxCreateRevision
 	})
 	sortAs(all, r)
 	if r.Limit > 0 && int64(len(all)) > r.Limit {
@@ -137,7 +140,8 @@ func (s *state) read(r *pb.RangeRequest) *pb.RangeResponse {
 	}
 	for _, kv := range all {
 		if r.KeysOnly { // as etcd 3.7 does it, the lease is left out too
-			kv = &mvccpb.KeyValue{Key: kv.Key, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version}
+			kv = &mvccpb.KeyValue{Key: kv.Key, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
+				Version: kv.Version}
 		}
 		resp.Kvs = append(resp.Kvs, kv)
 	}
@@ -148,9 +152,12 @@ func sortAs(all []*mvccpb.KeyValue, r *pb.RangeRequest) {
 	by := map[pb.RangeRequest_SortTarget]func(a, b *mvccpb.KeyValue) int{
 		pb.RangeRequest_KEY:     func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) },
 		pb.RangeRequest_VERSION: func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.Version, b.Version) },
-		pb.RangeRequest_CREATE:  func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) },
-		pb.RangeRequest_MOD:     func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) },
-		pb.RangeRequest_VALUE:   func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Value, b.Value) },
+		pb.RangeRequest_CREATE: func(a, b *mvccpb.KeyValue) int {
+			return cmp.Compare(a.CreateRevision,
+				b.CreateRevision)
+		},
+		pb.RangeRequest_MOD:   func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) },
+		pb.RangeRequest_VALUE: func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Value, b.Value) },
 	}[r.SortTarget]
 	if r.SortOrder == pb.RangeRequest_DESCEND {
 		slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return by(b, a) })
@@ -171,7 +178,8 @@ func (s *state) checkPut(r *pb.PutRequest) error {
 
 func (s *state) put(r *pb.PutRequest, rev int64) *pb.PutResponse {
 	key := string(r.Key)
-	kv := &mvccpb.KeyValue{Key: r.Key, Value: r.Value, Lease: r.Lease, CreateRevision: rev, ModRevision: rev, Version: 1}
+	kv := &mvccpb.KeyValue{Key: r.Key, Value: r.Value, Lease: r.Lease, CreateRevision: rev, ModRevision: rev,
+		Version: 1}
 	if old := s.at(key, latest); old != nil {
 		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
 		if r.IgnoreValue {
@@ -268,7 +276,8 @@ func (s *state) compact(r *pb.CompactionRequest) (*pb.CompactionResponse, error)
 	return &pb.CompactionResponse{Header: &pb.ResponseHeader{Revision: s.rev}}, nil
 }
 
-// standing returns the keys that begin with prefix, with their values, for tests that look at what is left.
+// standing returns the keys that begin with prefix, with their values, for tests that look at
+// what is left.
 func (s *state) standing(prefix string) []*mvccpb.KeyValue {
 	all := s.scan([]byte{0}, []byte{0}, latest)
 	return slices.DeleteFunc(all, func(kv *mvccpb.KeyValue) bool { return !strings.HasPrefix(string(kv.Key), prefix) })

@@ -107,8 +107,9 @@ func (m *member) tick() {
 	}
 }
 
-// pulse is a leader's tick: heartbeats, what was not acknowledged yet once more, and each election timeout a count of
-// those that answered since the last one. A leader that nobody answers gives up only at the second count after it woke up.
+// pulse is a leader's tick: heartbeats, what was not acknowledged yet once more, and each
+// election timeout a count of those that answered since the last one. A leader that nobody
+// answers gives up only at the second count after it woke up.
 func (m *member) pulse() {
 	if m.elapsed >= electionTick {
 		if m.elapsed = 0; 2*(len(m.active)+1) <= len(m.c.members) {
@@ -169,9 +170,10 @@ func (m *member) follow(term uint64, lead int) {
 	}
 }
 
-// stand makes m leader if a majority would have it: members in reach, both ways, that have lost their leader and hold no more
-// of the log. Members vote before they raise their term, so a member that was cut off disturbs nobody when it comes back.
-// Asked says that the leader itself asked it to.
+// stand makes m leader if a majority would have it: members in reach, both ways, that have lost
+// their leader and hold no more of the log. Members vote before they raise their term, so a
+// member that was cut off disturbs nobody when it comes back. Asked says that the leader itself
+// asked it to.
 func (m *member) stand(asked bool) bool {
 	term, votes := m.term+1, []*member{m}
 	for _, p := range m.c.members {
@@ -259,7 +261,8 @@ func (m *member) replicate(p *proposal) {
 	}
 }
 
-// held appends a proposal to the log once a majority holds it, and tells the leader. From then on every later leader has it.
+// held appends a proposal to the log once a majority holds it, and tells the leader. From then on
+// every later leader has it.
 func (m *member) held(p *proposal) {
 	holds := 1
 	for i := range p.acks {
@@ -289,7 +292,8 @@ func (m *member) held(p *proposal) {
 	})
 }
 
-// wasTaken removes a proposal from those that are pending, and reports whether it was not among them.
+// wasTaken removes a proposal from those that are pending, and reports whether it was not among
+// them.
 func (m *member) wasTaken(p *proposal) bool {
 	for i, q := range m.pending {
 		if p == q {

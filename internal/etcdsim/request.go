@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// propose has a request written to the log and returns the answer of this member's state to it. Once it was handed in it may be
-// carried out whenever, also when propose returned an error.
+// propose has a request written to the log and returns the answer of this member's state to it.
+// Once it was handed in it may be carried out whenever, also when propose returned an error.
 func (m *member) propose(ctx context.Context, req any) (any, *pb.ResponseHeader, error) {
 	c := m.c
 	c.mu.Lock()
@@ -44,8 +44,8 @@ func (m *member) propose(ctx context.Context, req any) (any, *pb.ResponseHeader,
 	return out.resp, h, out.err
 }
 
-// index returns how much of the log stood at some instant after the call began, as a leader knows it that a majority has
-// confirmed since. The caller holds the lock.
+// index returns how much of the log stood at some instant after the call began, as a leader knows
+// it that a majority has confirmed since. The caller holds the lock.
 func (m *member) index(ctx context.Context, limit time.Duration) (int, bool) {
 	at, confirmed := 0, false
 	end := time.Now().Add(limit)
@@ -66,7 +66,8 @@ func (m *member) index(ctx context.Context, limit time.Duration) (int, bool) {
 	return at, confirmed
 }
 
-// confirm tells how much is committed once a majority has answered this leader, which must have committed something in its own term.
+// confirm tells how much is committed once a majority has answered this leader, which must have
+// committed something in its own term.
 func (m *member) confirm(tell func(commit int)) {
 	if !m.leads || m.commit == 0 || m.c.log[m.commit-1].term != m.term {
 		return

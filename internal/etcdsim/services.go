@@ -33,7 +33,8 @@ func (m *member) register() {
 	pb.RegisterMaintenanceServer(m.srv, &maintenance{m: m})
 }
 
-// read runs do on the member's state: once it has applied all that was committed when the call began, or at once if serializable.
+// read runs do on the member's state: once it has applied all that was committed when the call
+// began, or at once if serializable.
 func (m *member) read(ctx context.Context, serializable bool, do func() error) (*pb.ResponseHeader, error) {
 	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
@@ -97,7 +98,8 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 		return nil, rpctypes.ErrGRPCNoSpace
 	}
 	h.Revision = resp.Header.Revision
-	out := &pb.TxnResponse{Header: h, Succeeded: resp.Succeeded, Responses: resp.Responses} // the other members hold resp too
+	// the other members hold resp too
+	out := &pb.TxnResponse{Header: h, Succeeded: resp.Succeeded, Responses: resp.Responses}
 	return out, nil
 }
 
@@ -152,7 +154,8 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 }
 
 // LeaseTimeToLive is answered by the leader, as this member knows it. Keys are not told.
-func (s *leaseService) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+func (s *leaseService) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest,
+) (*pb.LeaseTimeToLiveResponse, error) {
 	resp := &pb.LeaseTimeToLiveResponse{ID: r.ID, TTL: -1}
 	h, err := s.m.read(ctx, false, func() error {
 		if s.m.lead < 0 {
@@ -218,7 +221,8 @@ func (m *member) keep(ctx context.Context, stream pb.Lease_LeaseKeepAliveServer)
 	}
 }
 
-// noLeader returns a channel that is closed when the member has had no leader for three election timeouts, if the stream asks for that.
+// noLeader returns a channel that is closed when the member has had no leader for three election
+// timeouts, if the stream asks for that.
 func (m *member) noLeader(ctx context.Context) <-chan struct{} {
 	md, _ := metadata.FromIncomingContext(ctx)
 	stop := make(chan struct{})
@@ -243,7 +247,8 @@ func (s *maintenance) Status(context.Context, *pb.StatusRequest) (*pb.StatusResp
 	if !m.gate() {
 		return nil, rpctypes.ErrGRPCStopped
 	}
-	resp := &pb.StatusResponse{Header: m.header(), Version: "3.7.3", RaftTerm: m.term, RaftIndex: uint64(m.have), RaftAppliedIndex: uint64(m.applied)}
+	resp := &pb.StatusResponse{Header: m.header(), Version: "3.7.3", RaftTerm: m.term, RaftIndex: uint64(m.have),
+		RaftAppliedIndex: uint64(m.applied)}
 	if m.lead >= 0 {
 		resp.Leader = m.c.members[m.lead].id
 	} else {

@@ -5,11 +5,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// keeps are the numbers of entries that leaders keep for those behind. Etcd keeps 5000, which would take long to fall behind.
+// keeps are the numbers of entries that leaders keep for those behind. Etcd keeps 5000, which
+// would take long to fall behind.
 var keeps = []int{12, 25, 50, 1 << 30}
 
-// catchUp has a follower apply the log as far as its leader knows that a majority holds it. One that lacks entries which the
-// leader has dropped gets the state as a whole instead. That leaves the term in its answers as it was.
+// catchUp has a follower apply the log as far as its leader knows that a majority holds it. One
+// that lacks entries which the leader has dropped gets the state as a whole instead. That leaves
+// the term in its answers as it was.
 func (m *member) catchUp(commit int) {
 	if commit-m.applied <= m.c.o.Keep {
 		m.learn(commit)
@@ -32,7 +34,8 @@ func (m *member) republish(from int64) {
 		for id, r := range ws.watches {
 			if max(from, r.StartRevision) <= m.st.compacted {
 				delete(ws.watches, id)
-				ws.push(&pb.WatchResponse{WatchId: id, Canceled: true, CompactRevision: m.st.compacted, CancelReason: rpctypes.ErrCompacted.Error()})
+				ws.push(&pb.WatchResponse{WatchId: id, Canceled: true, CompactRevision: m.st.compacted,
+					CancelReason: rpctypes.ErrCompacted.Error()})
 				continue
 			}
 			ws.show(id, r, since(m.st.events, from))

@@ -10,7 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// mostOps is how many operations etcd takes in one Txn by default: the longest of its lists, and that of any Txn within it.
+// mostOps is how many operations etcd takes in one Txn by default: the longest of its lists, and
+// that of any Txn within it.
 const mostOps = 128
 
 func checkOps(t *pb.TxnRequest, most int) error {
@@ -30,8 +31,8 @@ func checkOps(t *pb.TxnRequest, most int) error {
 	return nil
 }
 
-// checkOnce refuses a Txn that puts a key twice, or puts and deletes it, wherever in it that may be. Of a Txn within, one branch may put what
-// the other does.
+// checkOnce refuses a Txn that puts a key twice, or puts and deletes it, wherever in it that may
+// be. Of a Txn within, one branch may put what the other does.
 func checkOnce(t *pb.TxnRequest) error {
 	for _, list := range [][]*pb.RequestOp{t.Success, t.Failure} {
 		if _, _, ok := written(list); !ok {
@@ -47,7 +48,10 @@ func written(list []*pb.RequestOp) (puts map[string]bool, dels []*pb.DeleteRange
 	add := func(key string, safe map[string]bool) bool {
 		twice := puts[key] && !safe[key]
 		puts[key] = true
-		return !twice && !slices.ContainsFunc(dels, func(d *pb.DeleteRangeRequest) bool { return within(key, d.Key, d.RangeEnd) })
+		return !twice && !slices.ContainsFunc(dels, func(d *pb.DeleteRangeRequest) bool {
+			return within(key, d.Key,
+				d.RangeEnd)
+		})
 	}
 	for _, op := range list {
 		if d := op.GetRequestDeleteRange(); d != nil {
@@ -110,7 +114,8 @@ func branch(t *pb.TxnRequest, ok bool) []*pb.RequestOp {
 	return t.Failure
 }
 
-// holds says whether a compare is true of all keys in its range. A key that is not there counts as one with zeros.
+// holds says whether a compare is true of all keys in its range. A key that is not there counts
+// as one with zeros.
 func (s *state) holds(c *pb.Compare) bool {
 	kvs := s.scan(c.Key, c.RangeEnd, latest)
 	if len(kvs) == 0 {
@@ -200,8 +205,9 @@ func (s *state) run(t *pb.TxnRequest, p *path, rev int64) *pb.TxnResponse {
 	return resp
 }
 
-// readOnly reports whether a Txn has nothing but reads, whichever way it goes: then it is a linearizable read. Any other goes through the log,
-// also one that has another Txn within, whatever that does.
+// readOnly reports whether a Txn has nothing but reads, whichever way it goes: then it is a
+// linearizable read. Any other goes through the log, also one that has another Txn within,
+// whatever that does.
 func readOnly(t *pb.TxnRequest) bool {
 	for _, op := range append(append([]*pb.RequestOp(nil), t.Success...), t.Failure...) {
 		if op.GetRequestRange() == nil {

@@ -96,13 +96,15 @@ func (ws *watchStream) open(r *pb.WatchCreateRequest) {
 		id = ws.next
 	}
 	if ws.watches[id] != nil {
-		ws.push(&pb.WatchResponse{WatchId: -1, Created: true, Canceled: true, CancelReason: "mvcc: duplicate watch ID provided on the WatchStream"})
+		ws.push(&pb.WatchResponse{WatchId: -1, Created: true, Canceled: true,
+			CancelReason: "mvcc: duplicate watch ID provided on the WatchStream"})
 		return
 	}
 	ws.push(&pb.WatchResponse{WatchId: id, Created: true})
 	st := ws.m.st
 	if r.StartRevision > 0 && r.StartRevision <= st.compacted {
-		ws.push(&pb.WatchResponse{WatchId: id, Canceled: true, CompactRevision: st.compacted, CancelReason: rpctypes.ErrCompacted.Error()})
+		ws.push(&pb.WatchResponse{WatchId: id, Canceled: true, CompactRevision: st.compacted,
+			CancelReason: rpctypes.ErrCompacted.Error()})
 		return
 	}
 	ws.watches[id] = r
@@ -117,7 +119,8 @@ func (ws *watchStream) show(id int64, r *pb.WatchCreateRequest, events []*mvccpb
 	for _, e := range events {
 		hidden := e.Kv.ModRevision < r.StartRevision || !within(string(e.Kv.Key), r.Key, r.RangeEnd)
 		for _, f := range r.Filters {
-			hidden = hidden || f == pb.WatchCreateRequest_NOPUT && e.Type == eventPut || f == pb.WatchCreateRequest_NODELETE && e.Type == eventDelete
+			hidden = hidden || f == pb.WatchCreateRequest_NOPUT && e.Type == eventPut ||
+				f == pb.WatchCreateRequest_NODELETE && e.Type == eventDelete
 		}
 		if !hidden {
 			out = append(out, e)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// half is one direction of a connection: what was written lies in it until it is due and the reader takes it.
+// half is one direction of a connection: what was written lies in it until it is due and the
+// reader takes it.
 type half struct {
 	mu     sync.Mutex
 	cond   sync.Cond
@@ -182,8 +183,9 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *listener) Addr() net.Addr { return addr("etcdsim") }
 
-// Dial connects a client, named by any number, to the member at that endpoint. While the member is cut off from the client
-// it hangs until ctx ends; a member that is down refuses. A frozen one is connected to: its kernel does that.
+// Dial connects a client, named by any number, to the member at that endpoint. While the member
+// is cut off from the client it hangs until ctx ends; a member that is down refuses. A frozen one
+// is connected to: its kernel does that.
 func (c *Cluster) Dial(ctx context.Context, client int, endpoint string) (net.Conn, error) {
 	i, err := c.member(endpoint)
 	if err != nil {
@@ -228,7 +230,8 @@ func (c *Cluster) connect(client int, m *member) net.Conn {
 	return &conn{in: f.back, out: f.to, name: m.endpoint(), closed: sync.OnceFunc(ended)}
 }
 
-// applyTo gives a connection the state that its ends and its way have now. The caller holds the lock.
+// applyTo gives a connection the state that its ends and its way have now. The caller holds the
+// lock.
 func (c *Cluster) applyTo(f *flow) {
 	frozen := c.members[f.member].frozen
 	to, back := c.held[way{f.client, f.member, true}], c.held[way{f.client, f.member, false}]

@@ -1,5 +1,6 @@
-// Package etcdtest runs real etcd servers for tests: it builds them from the Go module proxy, starts them on loopback, and
-// does to them what networks and machines do. It is for tests only and imports nothing of etcd.
+// Package etcdtest runs real etcd servers for tests: it builds them from the Go module proxy,
+// starts them on loopback, and does to them what networks and machines do. It is for tests only
+// and imports nothing of etcd.
 package etcdtest
 
 import (
@@ -19,7 +20,8 @@ const (
 	Newest = V37
 )
 
-// Binary returns the path of an etcd server of that version, built once on this machine and kept in the user's cache.
+// Binary returns the path of an etcd server of that version, built once on this machine and kept
+// in the user's cache.
 func Binary(tb testing.TB, version string) string {
 	tb.Helper()
 	return built(tb, "go.etcd.io/etcd/server/v3", "etcd", version)
@@ -39,7 +41,8 @@ func built(tb testing.TB, module, name, version string) string {
 	return builtWith(tb, module, name+"-"+version, version, func(string) ([]string, error) { return nil, nil })
 }
 
-// builtWith is the same for a program that is built with flags, which may name files that flags writes into a folder.
+// builtWith is the same for a program that is built with flags, which may name files that flags
+// writes into a folder.
 func builtWith(tb testing.TB, module, name, version string, flags func(dir string) ([]string, error)) string {
 	tb.Helper()
 	cache, err := os.UserCacheDir()
@@ -67,7 +70,8 @@ func builtWith(tb testing.TB, module, name, version string, flags func(dir strin
 	return out
 }
 
-// build compiles module at version in a module of its own, so that its dependencies stay out of ours.
+// build compiles module at version in a module of its own, so that its dependencies stay out of
+// ours.
 func build(dir, module, version, out string, flags func(dir string) ([]string, error)) error {
 	tmp, err := os.MkdirTemp(dir, "build-")
 	if err != nil {

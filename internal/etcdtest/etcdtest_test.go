@@ -10,8 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// The servers are what they say they are. It runs before all other tests, so that building them (minutes, on a fresh machine) does not
-// take the processor from tests of time.
+// The servers are what they say they are. It runs before all other tests, so that building them
+// (minutes, on a fresh machine) does not take the processor from tests of time.
 func TestTheServersAreBuilt(t *testing.T) {
 	for _, version := range []string{etcdtest.V35, etcdtest.V36, etcdtest.V37} {
 		out, err := exec.Command(etcdtest.Binary(t, version), "--version").CombinedOutput()
@@ -19,13 +19,14 @@ func TestTheServersAreBuilt(t *testing.T) {
 			t.Errorf("etcd %s says: %s, %v", version, out, err)
 		}
 	}
-	if out, err := exec.Command(etcdtest.Etcdctl(t), "version").CombinedOutput(); err != nil || !strings.Contains(string(out), "etcdctl version: ") {
+	if out, err := exec.Command(etcdtest.Etcdctl(t), "version").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "etcdctl version: ") {
 		t.Errorf("etcdctl says: %s, %v", out, err)
 	}
 }
 
-// A member whose clocks run fast or slow says so itself: it ends a lease by that much earlier or later. Building it takes minutes, so
-// that is asked for.
+// A member whose clocks run fast or slow says so itself: it ends a lease by that much earlier or
+// later. Building it takes minutes, so that is asked for.
 func TestTheClockOfAServerRunsAtItsRate(t *testing.T) {
 	if os.Getenv("TORTURE_RATE") == "" {
 		t.Skip("builds etcd anew, for minutes: TORTURE_RATE=5 asks for it")
@@ -47,7 +48,8 @@ func TestTheClockOfAServerRunsAtItsRate(t *testing.T) {
 		}
 		took := time.Since(begin).Seconds()
 		if want := 10 / (1 + float64(percent)/100); took < want-0.3 || took > want+1.2 {
-			t.Errorf("at %+d %% a lease of 10 s lived for %.2f s, want %.2f and up to a second more", percent, took, want)
+			t.Errorf("at %+d %% a lease of 10 s lived for %.2f s, want %.2f and up to a second more", percent, took,
+				want)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Meter passes connections through to a server and counts what is sent to it: by that a test knows which member a client
-// talks to. It can swallow what is sent, too.
+// Meter passes connections through to a server and counts what is sent to it: by that a test
+// knows which member a client talks to. It can swallow what is sent, too.
 type Meter struct {
 	ln     net.Listener
 	target string
@@ -35,7 +35,8 @@ func (m *Meter) Addr() string { return m.ln.Addr().String() }
 // Sent returns how many bytes clients have sent to the server so far.
 func (m *Meter) Sent() int64 { return m.sent.Load() }
 
-// Swallow loses what clients send from now on, or no more. A connection that has lost something is of no use afterwards.
+// Swallow loses what clients send from now on, or no more. A connection that has lost something
+// is of no use afterwards.
 func (m *Meter) Swallow(on bool) { m.mute.Store(on) }
 
 func (m *Meter) accept() {

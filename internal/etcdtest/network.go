@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Network is a machine of its own for each member (a network namespace), joined by a router in another one. The test
-// reaches every member whatever is cut between them.
+// Network is a machine of its own for each member (a network namespace), joined by a router in
+// another one. The test reaches every member whatever is cut between them.
 type Network struct {
 	tb     testing.TB
 	names  []string // of the members' namespaces
@@ -20,8 +20,8 @@ type Network struct {
 
 var networks atomic.Int32
 
-// NewNetwork makes n machines. It needs Linux, root and ip(8): without them the test is skipped, but where the environment
-// has CI=true it fails, or nobody would notice that it never runs.
+// NewNetwork makes n machines. It needs Linux, root and ip(8): without them the test is skipped,
+// but where the environment has CI=true it fails, or nobody would notice that it never runs.
 func NewNetwork(tb testing.TB, n int) *Network {
 	tb.Helper()
 	nw, err := TryNetwork(tb, n)
@@ -31,7 +31,8 @@ func NewNetwork(tb testing.TB, n int) *Network {
 	return nw
 }
 
-// TryNetwork is NewNetwork for a test that can do without: where there are no namespaces it returns why.
+// TryNetwork is NewNetwork for a test that can do without: where there are no namespaces it
+// returns why.
 func TryNetwork(tb testing.TB, n int) (*Network, error) {
 	tb.Helper()
 	// Both parts differ between test processes and between tests, which may run beside each other.
@@ -67,8 +68,8 @@ func sweep() {
 	}
 }
 
-// up makes the namespaces. Forwarding is switched on in the router's only, and the rules live there: the machine is as
-// it was as soon as the namespaces are deleted.
+// up makes the namespaces. Forwarding is switched on in the router's only, and the rules live
+// there: the machine is as it was as soon as the namespaces are deleted.
 func (nw *Network) up(id string, n int) error {
 	if err := ip("netns", "add", nw.router); err != nil {
 		return err
@@ -147,10 +148,12 @@ func (nw *Network) Cut(i int) {
 	}
 }
 
-// CutOneWay lets nothing pass from machine i to machine j, silently, until Heal. What j sends still arrives at i.
+// CutOneWay lets nothing pass from machine i to machine j, silently, until Heal. What j sends
+// still arrives at i.
 func (nw *Network) CutOneWay(i, j int) error { return nw.blackhole(nw.Host(i), nw.Host(j)) }
 
-// CutClients lets nothing pass between the test's own machine, with all clients, and machine i, silently, until Heal.
+// CutClients lets nothing pass between the test's own machine, with all clients, and machine i,
+// silently, until Heal.
 func (nw *Network) CutClients(i int) error {
 	if err := nw.blackhole(nw.subnet+".242", nw.Host(i)); err != nil {
 		return err

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// BinaryAt returns the path of an etcd server whose clocks and timers all run faster by that many percent, or slower if negative, built
-// once on this machine. It is built from the same sources, with another version of Go's own clock laid over.
+// BinaryAt returns the path of an etcd server whose clocks and timers all run faster by that many
+// percent, or slower if negative, built once on this machine. It is built from the same sources,
+// with another version of Go's own clock laid over.
 func BinaryAt(tb testing.TB, version string, percent int) string {
 	tb.Helper()
 	if percent == 0 {
@@ -22,7 +23,8 @@ func BinaryAt(tb testing.TB, version string, percent int) string {
 		func(dir string) ([]string, error) { return clockOverlay(dir, percent) })
 }
 
-// clockOverlay writes the changed files of Go's runtime into dir and returns the flags by which a build takes them.
+// clockOverlay writes the changed files of Go's runtime into dir and returns the flags by which a
+// build takes them.
 func clockOverlay(dir string, percent int) ([]string, error) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
@@ -41,10 +43,12 @@ func clockOverlay(dir string, percent int) ([]string, error) {
 			return nil, err
 		}
 		if strings.Count(string(text), edit.old) != 1 {
-			return nil, fmt.Errorf("%s of %s has no single %q to change: the Go source has changed", edit.file, runtime.Version(), edit.old)
+			return nil, fmt.Errorf("%s of %s has no single %q to change: the Go source has changed", edit.file,
+				runtime.Version(), edit.old)
 		}
 		files[filepath.Join(src, edit.file)] = filepath.Join(dir, edit.file+".txt")
-		if err := os.WriteFile(filepath.Join(dir, edit.file+".txt"), []byte(strings.Replace(string(text), edit.old, edit.new, 1)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, edit.file+".txt"), []byte(strings.Replace(string(text), edit.old,
+			edit.new, 1)), 0o644); err != nil {
 			return nil, err
 		}
 	}

@@ -22,13 +22,15 @@ type Options struct {
 	Version string   // Newest if empty
 	TLS     *Cert    // the server's certificate; nil: plain
 	Args    []string // further flags
-	// Hosts are the addresses of the members, loopback if empty; Wrap makes the command that starts one, for example
-	// in a network namespace. With either, the caller makes sure that the test can reach the members.
+	// Hosts are the addresses of the members, loopback if empty; Wrap makes the command that
+	// starts one, for example in a network namespace. With either, the caller makes sure that the
+	// test can reach the members.
 	Hosts []string
 	Wrap  func(member int, cmd []string) []string
 	// ClockRate returns by how many percent a member's clocks run fast; nil: none does.
 	ClockRate func(member int) int
-	// DataDir returns where a member keeps its data; empty, or without the function: a folder of the test's.
+	// DataDir returns where a member keeps its data; empty, or without the function: a folder of
+	// the test's.
 	DataDir func(member int) string
 }
 
@@ -122,8 +124,8 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 	return c
 }
 
-// freePort returns a port nobody listens on. It is below the range from which the kernel takes ports for outgoing
-// connections: one of those would keep a restarted server from its port.
+// freePort returns a port nobody listens on. It is below the range from which the kernel takes
+// ports for outgoing connections: one of those would keep a restarted server from its port.
 func freePort(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
@@ -208,16 +210,19 @@ func (s *Server) ready(limit time.Duration) error {
 	}
 }
 
-// Launch starts a server that has ended, with its data and ports, and does not wait until it serves.
+// Launch starts a server that has ended, with its data and ports, and does not wait until it
+// serves.
 func (s *Server) Launch() error {
 	s.Kill()
 	return s.start()
 }
 
-// Ready returns nil when the server knows a leader, and an error when it does not within the limit or has exited.
+// Ready returns nil when the server knows a leader, and an error when it does not within the
+// limit or has exited.
 func (s *Server) Ready(limit time.Duration) error { return s.ready(limit) }
 
-// Restart starts a killed server again, with its data and ports, and returns when it knows a leader.
+// Restart starts a killed server again, with its data and ports, and returns when it knows a
+// leader.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Kill()

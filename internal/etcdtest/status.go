@@ -17,7 +17,8 @@ type status struct {
 	Leader string `json:"leader"`
 }
 
-// Post calls etcd's HTTP gateway at path ("/v3/…") with a JSON request, and decodes the answer into out unless nil.
+// Post calls etcd's HTTP gateway at path ("/v3/…") with a JSON request, and decodes the answer
+// into out unless nil.
 func (s *Server) Post(path string, in, out any) error {
 	s.mu.Lock()
 	user, password := s.user, s.password
@@ -26,7 +27,8 @@ func (s *Server) Post(path string, in, out any) error {
 		Token string `json:"token"`
 	}
 	if user != "" {
-		if err := s.post("/v3/auth/authenticate", "", map[string]string{"name": user, "password": password}, &auth); err != nil {
+		if err := s.post("/v3/auth/authenticate", "", map[string]string{"name": user, "password": password},
+			&auth); err != nil {
 			return err
 		}
 	}
@@ -55,7 +57,8 @@ func (s *Server) post(path, token string, in, out any) error {
 	if token != "" {
 		req.Header.Set("Authorization", token)
 	}
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: s.clientTLS(), DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: s.clientTLS(),
+		DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err
@@ -77,8 +80,8 @@ func (s *Server) status() (st status, err error) {
 	return st, err
 }
 
-// Leader returns the member that leads as the others see it, or nil while none does. It asks all at once: a frozen one
-// costs two seconds.
+// Leader returns the member that leads as the others see it, or nil while none does. It asks all
+// at once: a frozen one costs two seconds.
 func (c *Cluster) Leader() *Server {
 	var mu sync.Mutex
 	var wg sync.WaitGroup

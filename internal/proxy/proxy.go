@@ -1,5 +1,5 @@
-// Package proxy is a TCP proxy that does what a bad network does: it falls silent, in one direction or both, takes its time,
-// loses the rest of a connection, or closes all of them.
+// Package proxy is a TCP proxy that does what a bad network does: it falls silent, in one
+// direction or both, takes its time, loses the rest of a connection, or closes all of them.
 package proxy
 
 import (
@@ -20,7 +20,8 @@ const (
 	Down            // from the server to the client: replies
 )
 
-// keep is how many bytes of one connection and direction are kept back at most; then its sender waits, as with a full window.
+// keep is how many bytes of one connection and direction are kept back at most; then its sender
+// waits, as with a full window.
 const keep = 16 << 20
 
 // Proxy is a TCP proxy in front of one server. It is safe for concurrent use.
@@ -54,8 +55,9 @@ type piece struct {
 	data []byte
 }
 
-// Listen starts a proxy on a free port of loopback for the server at target (host:port). The server need not answer yet: a client whose
-// server cannot be reached sees its connection closed. The caller closes the proxy.
+// Listen starts a proxy on a free port of loopback for the server at target (host:port). The
+// server need not answer yet: a client whose server cannot be reached sees its connection closed.
+// The caller closes the proxy.
 func Listen(target string) (*Proxy, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,8 +81,9 @@ func (p *Proxy) Close() {
 	p.all.Wait()
 }
 
-// Hold lets nothing more pass in the given directions, both if none are given. Connections stay open and new ones are
-// accepted: a silent black hole. Bytes are kept and delivered at Heal, as TCP would send them again.
+// Hold lets nothing more pass in the given directions, both if none are given. Connections stay
+// open and new ones are accepted: a silent black hole. Bytes are kept and delivered at Heal, as
+// TCP would send them again.
 func (p *Proxy) Hold(dirs ...Dir) {
 	p.change(func() {
 		for _, d := range orBoth(dirs) {
@@ -117,8 +120,8 @@ func (p *Proxy) Cut() {
 	})
 }
 
-// Seal loses what clients of today's connections send from now on, while what is held is still delivered at Heal. So a
-// request arrives late, and that its sender has given it up never does.
+// Seal loses what clients of today's connections send from now on, while what is held is still
+// delivered at Heal. So a request arrives late, and that its sender has given it up never does.
 func (p *Proxy) Seal() {
 	p.change(func() {
 		for c := range p.conns {

@@ -149,7 +149,8 @@ func TestSealDeliversWhatIsHeldAndLosesTheRest(t *testing.T) {
 	c := dial(t, p)
 	p.Hold(proxy.Up)
 	c.says("held")
-	for end := time.Now().Add(20 * time.Second); !p.Holds(proxy.Up, []byte("held")) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !p.Holds(proxy.Up, []byte("held")) &&
+		time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	p.Seal()
 	c.says("lost")

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -211,6 +210,7 @@ func snapshot(r *run) error {
 		if old == nil {
 			break
 		}
+		const writes = 6400 // a member keeps the last 5,000 entries of its log
 		next, behind := r.others(old)[0], r.others(old)[1]
 		l, err := r.grant(behind, ttl)
 		if err != nil {
@@ -226,16 +226,14 @@ func snapshot(r *run) error {
 			why = "the leadership did not move: " + err.Error()
 			continue
 		}
-		for i := range 200 {
-			if _, err := next.client.Put(r.ctx, "x", fmt.Sprint(i)); err != nil {
-				return err
-			}
+		if err := r.fill(next, writes); err != nil {
+			return err
 		}
 		there, now, err := r.holds(next, l)
 		if err != nil || !there {
 			return fmt.Errorf("%s: the key is there: %v, %v", next, there, err)
 		}
-		r.say("%s leads, in raft term %d, and has taken 200 writes: more than it keeps in its log", next, now)
+		r.say("%s leads, in raft term %d, and has taken %d writes: more than it keeps in its log", next, now, writes)
 		r.heal()
 		behind.thaw()
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && !r.renew(behind, l); {
@@ -268,10 +266,24 @@ func snapshot(r *run) error {
 	return fmt.Errorf("%w in %v: %s", errNotShown, r.limit, why)
 }
 
-// snapshotFlags have a member send a snapshot after few writes: by default it takes some thousands.
-func snapshotFlags(version string) []string {
-	if strings.HasPrefix(version, "etcd 3.4.") || strings.HasPrefix(version, "etcd 3.5.") {
-		return []string{"--snapshot-count=10", "--experimental-snapshot-catchup-entries=10"}
+// fill writes to the log, several writes at a time, and returns the first error.
+func (r *run) fill(m *member, writes int) error {
+	const writers = 64
+	errs := make(chan error, writers)
+	for range writers {
+		go func() {
+			var err error
+			for i := 0; i < writes/writers && err == nil; i++ {
+				_, err = m.client.Put(r.ctx, "x", fmt.Sprint(i))
+			}
+			errs <- err
+		}()
 	}
-	return []string{"--snapshot-count=10", "--snapshot-catchup-entries=10"}
+	var first error
+	for range writers {
+		if err := <-errs; first == nil {
+			first = err
+		}
+	}
+	return first
 }

@@ -34,7 +34,8 @@ var faults = map[string]func(*run) error{"deposed": deposed, "woken": woken, "sn
 var errNotShown = errors.New("not shown")
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// SIGPIPE too: "etcdleases deposed | head" must not leave servers behind.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -86,7 +87,7 @@ func show(ctx context.Context, name, etcd string, limit time.Duration, out io.Wr
 	}
 	var extra []string
 	if name == "snapshot" {
-		extra = snapshotFlags(version)
+		extra = []string{"--snapshot-count=10"} // with the default, 10,000 or 100,000, it takes as many writes
 	}
 	c, err := start(ctx, binary, extra)
 	if err != nil {
@@ -97,13 +98,14 @@ func show(ctx context.Context, name, etcd string, limit time.Duration, out io.Wr
 	defer cancel()
 	r := &run{ctx: ctx, cluster: c, out: out, begun: time.Now(), limit: limit}
 	r.say("three members of %s run, %s leads", version, c.leader(ctx))
-	if err := faults[name](r); err != nil {
-		if errors.Is(context.Cause(ctx), errNotShown) {
-			return context.Cause(ctx)
-		}
-		return err
+	err = faults[name](r)
+	switch {
+	case errors.Is(context.Cause(ctx), errNotShown):
+		return context.Cause(ctx)
+	case err != nil && !errors.Is(err, errNotShown): // a member did not answer in time
+		return fmt.Errorf("%w in %v: %w", errNotShown, limit, err)
 	}
-	return nil
+	return err
 }
 
 // run is one demonstration.

@@ -1,30 +1,36 @@
-// Package sim plays elections in a simulated world, event by event, from a seed. One seed gives one run, to the bit, on every machine.
+// Package sim plays elections in a simulated world, event by event, from a seed. One seed gives one
+// run, to the bit, on every machine.
 //
-// What runs is the code that ships: package internal/core takes every decision. Around it stand the shell (shell.go, claim.go, candidate.go:
-// what the root package does for each order, and in which order) and a store, with the client rules of its package. The stores (stores.go):
+// What runs is the code that ships: package internal/core takes every decision. Around it stand the
+// shell (shell.go, claim.go, candidate.go: what the root package does for each order, and in which
+// order) and a store, with the client rules of its package. The stores (stores.go; etcd is not
+// among them: internal/etcdsim simulates etcd's cluster around the client that ships, see
+// TestSimulatedCluster):
 //
 //   - plain: one clock, keeps every clause of the port (plain.go). With a heartbeat that waiters time: beat (beat.go).
-//   - etcd: a cluster whose leader counts leases beside its log (etcd*.go).
 //   - zk: an ensemble whose followers tell the leader of sessions only in answers to its pings; a renewal is proved by a chain of writes (zk*.go).
 //   - redis, postgres: a server that may forget what it acknowledged, or not, and a replica with another clock (mirror.go, redis.go, postgres.go).
 //   - register: registers under compare-and-swap and no clock at all (cas*.go).
 //   - quorum: servers that know nothing of each other, of which a majority decides; no token, no line (quorum*.go).
 //
-// The world (world.go, task.go, net.go) has a true time that nobody in it knows; every machine has a clock
-// with an offset and a rate of its own. Messages are delayed by up to twice the TTL, lost, doubled and overtaken; links are cut, in one direction
-// too; processes are paused, suspended, killed and started again; single goroutines get no turn, as between a check and the write that
-// follows; store clients never come back; the store restarts, changes its leader, hears a former one, forgets; operators remove claims and leases.
+// The world (world.go, task.go, net.go) has a true time that nobody in it knows; every machine has
+// a clock with an offset and a rate of its own. Messages are delayed by up to twice the TTL, lost,
+// doubled and overtaken; links are cut, in one direction too; processes are paused, suspended,
+// killed and started again; single goroutines get no turn, as between a check and the write that
+// follows; store clients never come back; the store restarts, changes its leader, hears a former
+// one, forgets; operators remove claims and leases.
 //
-// The judge (judge.go, ghosts.go, register.go) sees true time and asks after every event: would two processes be told yes by Check? Does each
-// term's token exceed all before? Was the end of a term told, and had its work returned, before its claim was released? Is the line first come,
-// first served? Is one waiter woken, not all? Does anything stand that nobody stands behind? Did a fenced write go back, or was one lost? Does
-// somebody lead once nothing goes wrong any more?
+// The judge (judge.go, ghosts.go, register.go) sees true time and asks after every event: would two
+// processes be told yes by Check? Does each term's token exceed all before? Was the end of a term
+// told, and had its work returned, before its claim was released? Is the line first come, first
+// served? Is one waiter woken, not all? Does anything stand that nobody stands behind? Did a fenced
+// write go back, or was one lost? Does somebody lead once nothing goes wrong any more?
 //
 // # What it cannot show
 //
 //   - The shell is a model of the root package, and each client a model of its store's package: a fault in those packages that is not in the
 //     model stays unseen. Their own tests, and real processes on real servers, are for that.
-//   - The stores are what is known of them, no more. The logs of etcd and ZooKeeper are taken to be linearizable.
+//   - The stores are what is known of them, no more. The log of ZooKeeper is taken to be linearizable.
 //   - On zk and redis only leases, renewals and grants follow the real rules; that a claim is entered once is the plain store's doing.
 //   - Two things are not judged: a former Redis primary that lives on and needs no replica to confirm (a control shows what it does), and
 //     after a store has forgotten that an operator removed a claim, who leads under that claim.

@@ -134,7 +134,7 @@ func (t *task) call(c *life, limit int64, n *node, server int, m msg, op func() 
 		return reply{}, errUnknown
 	}
 	w, f := t.w, &flight{}
-	// Not a request to etcd: gRPC delivers each once, and what its client repeats it knows of.
+	// To one server, so that a request may arrive twice.
 	w.send(n.cut.out[server], nil, w.store.servers() == 1, func() {
 		w.store.receive(server, m, op, func(r reply) {
 			inc := n.inc

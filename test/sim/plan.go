@@ -52,8 +52,6 @@ type Net struct {
 // Broken breaks the world on purpose, to show that the judge sees it.
 type Broken struct {
 	NoFence     bool // the register takes every token
-	Unverified  bool // the etcd client trusts an acknowledged keepalive
-	NoMove      bool // and a lease of an earlier raft term
 	Herd        bool // the store wakes every waiter
 	Blind       bool // who waits ends a session whatever its heartbeat has become
 	Hasty       bool // who waits counts from when it asked

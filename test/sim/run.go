@@ -22,9 +22,8 @@ type Counts struct {
 	Unfenced, Stale       uint64
 	Overruns, Operator    uint64
 	Refusals              uint64
-	Wakes, Moves          uint64
+	Wakes                 uint64
 	Elections             uint64
-	StaleRevokes          uint64
 	Strikes               uint64 // sessions that a waiter ended
 	Overlaps              uint64 // counted where the clocks are beyond the bound
 	Violations            uint64
@@ -156,5 +155,5 @@ func (c *Counts) Add(o *Counts) {
 func (c *Counts) fields() []*uint64 {
 	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost, &c.Doubled, &c.Late, &c.Cut,
 		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Refusals, &c.Wakes,
-		&c.Moves, &c.Elections, &c.StaleRevokes, &c.Strikes, &c.Overlaps, &c.Violations}
+		&c.Elections, &c.Strikes, &c.Overlaps, &c.Violations}
 }

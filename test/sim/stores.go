@@ -10,7 +10,6 @@ type model struct {
 
 var models = []model{
 	{"plain", 4, planPlain, func(w *World) backend { return newPlain(w) }},
-	{"etcd", 6, nil, func(w *World) backend { return newCluster(w) }},
 	{"beat", 0, planBeat, func(w *World) backend { return newPlain(w) }},
 	{"redis", 2, planRedis, func(w *World) backend { return newRedis(w) }},
 	{"postgres", 1, planPostgres, func(w *World) backend { return newPostgres(w) }},

@@ -188,14 +188,7 @@ func (a *run) ghosts() {
 func standing(st driver.Store) ([]driver.Line, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if l, ok := st.(driver.Lister); ok {
-		return l.Lines(ctx, "")
-	}
-	line, err := st.Line(ctx, electionName)
-	if err != nil || line.Holder == nil && len(line.Waiters) == 0 {
-		return nil, err
-	}
-	return []driver.Line{line}, nil
+	return st.Lines(ctx, "")
 }
 
 // links returns a proxy to each server, and the URL of the store behind them.

@@ -211,7 +211,7 @@ func (p *process) EndLease(ctx context.Context) bool {
 		return false
 	}
 	r := removal{who: p.id, from: now()} // it may have won meanwhile, so all its terms are excused
-	err := p.run.o.Store.(driver.Admin).EndLease(ctx, s.Lease)
+	err := p.run.o.Store.Revoke(ctx, s.Lease)
 	r.to = removedBy(err)
 	p.run.judge.removed(r)
 	return true

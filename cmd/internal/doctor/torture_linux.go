@@ -318,7 +318,7 @@ func (r *run) clean(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		for _, id := range ids {
-			if err := op.EndLease(ctx, id); err != nil {
+			if err := r.o.Store.Revoke(ctx, id); err != nil {
 				return nil, err
 			}
 		}

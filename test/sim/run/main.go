@@ -193,7 +193,7 @@ func table(out io.Writer, c sim.Counts, took time.Duration) {
 	row("messages doubled", c.Doubled)
 	row("messages late by up to twice the ttl", c.Late)
 	row("goroutines stopped", c.Stalls, "store clients that never came back", c.Hangs)
-	row("elections in the store", c.Elections, "leases moved", c.Moves, "revoked from a stale clock", c.StaleRevokes)
+	row("elections in the store", c.Elections)
 	row("checks that said yes, and acts", c.Acts, "that said no", c.SaidNo)
 	row("writes long under way", c.Flying)
 	row("fenced writes accepted", c.Fenced, "refused", c.Refused)

@@ -1,0 +1,248 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+var _ driver.LeaseViewer = (*Store)(nil)
+
+var _ driver.Admin = (*Store)(nil)
+
+// Revoke implements [driver.Store]. An ID that no session of this prefix has is a session that
+// is gone: etcd leases of other programs are not touched. After an unknown etcdwire.Outcome it
+// can be repeated.
+//
+// A session is named after its first etcd lease, and hangs on another one after a move. Its
+// record tells which. Whatever of it is still on its way to etcd compares the record, to enter as
+// well as to move: so it is over for good once the record is gone, and not before.
+func (s *Store) Revoke(ctx context.Context, session string) error {
+	what := "revoke lease " + strconv.Quote(session)
+	first, err := strconv.ParseInt(session, 16, 64)
+	if err != nil || first <= 0 || hex(first) != session {
+		return refused(what, "that is no lease's ID: give it as Lease.ID returns it, in lower-case hex")
+	}
+	for ended := int64(0); ; {
+		resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(s.sessionKey(first))})
+		if err != nil {
+			return err
+		}
+		if len(resp.Kvs) == 0 {
+			return nil
+		}
+		rec := resp.Kvs[0]
+		if rec.ModRevision == ended {
+			rec.Lease = 0 // etcd does not know the lease that it shows, and will never end it
+		}
+		if rec.Lease != first {
+			// Before the lease: without the record a repeated call would not know that there is
+			// more.
+			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if rec.Lease != 0 {
+			if err := s.wire.Revoke(ctx, what, rec.Lease); err != nil {
+				return err
+			}
+			ended = rec.ModRevision
+		}
+		// Again: a move that came between has saved the record onto a newer lease.
+	}
+}
+
+// sweep deletes the claims of a session that are not on the lease that its record is on: a move
+// was not finished. Where the record is on none, it goes with them. It reports false if the
+// record has changed meanwhile: then there may be more.
+func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
+	since := func(from, end string) *pb.RequestOp {
+		return doRange(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true,
+			MinCreateRevision: rec.CreateRevision})
+	}
+	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
+		since(s.prefix, s.prefix+noLine), since(s.prefix+pastNoLine, etcdwire.PrefixEnd(s.prefix))}})
+	if err != nil {
+		return false, fmt.Errorf("%w (its claims are looked for under %q)", err, s.prefix)
+	}
+	var left []*mvccpb.KeyValue
+	for _, kv := range append(found(resp, 0), found(resp, 1)...) {
+		if (kv.Lease != rec.Lease || rec.Lease == 0) && s.isClaimOf(string(kv.Key), session) {
+			left = append(left, kv)
+		}
+	}
+	done, err := s.wire.Limit.InChunks(len(left), func(from, to int) (bool, error) {
+		return s.sweepSome(ctx, what,
+			rec, left[from:to])
+	})
+	if err != nil || done < len(left) {
+		return false, err
+	}
+	if rec.Lease != 0 {
+		return true, nil
+	}
+	return s.sweepSome(ctx, what, rec, []*mvccpb.KeyValue{rec})
+}
+
+// isClaimOf reports whether a key is laid out as a claim of that session.
+func (s *Store) isClaimOf(key, session string) bool {
+	whose, _ := parseStem(key)
+	return s.isClaim(key) && whose == session
+}
+
+// sweepSome deletes keys in one Txn, each if it is the one that was seen.
+func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue,
+) (bool, error) {
+	req := &pb.TxnRequest{Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}}
+	for _, kv := range keys {
+		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
+			Compare: []*pb.Compare{ifCreate(string(kv.Key), kv.CreateRevision)},
+			Success: []*pb.RequestOp{doDelete(string(kv.Key))},
+		}}})
+	}
+	resp, _, err := s.wire.Txn(ctx, what, req)
+	if err != nil {
+		return false, err
+	}
+	return resp.Succeeded, nil
+}
+
+// Leases implements [driver.Admin].
+func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
+	dir := s.prefix + sessions
+	resp, err := s.wire.Get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir),
+		RangeEnd: []byte(etcdwire.PrefixEnd(dir))})
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, kv := range resp.Kvs {
+		id := strings.TrimPrefix(string(kv.Key), dir)
+		var r record
+		if !strings.Contains(id, "/") && json.Unmarshal(kv.Value, &r) == nil && strings.HasPrefix(r.Owner, prefix) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// RemoveClaim implements [driver.Admin].
+func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
+	dir := s.lineDir(name)
+	resp, err := s.wire.Get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir),
+		RangeEnd:          []byte(etcdwire.PrefixEnd(dir)),
+		MinCreateRevision: int64(token), MaxCreateRevision: int64(token), KeysOnly: true})
+	if err != nil || len(resp.Kvs) == 0 {
+		return err
+	}
+	key := string(resp.Kvs[0].Key)
+	_, _, err = s.wire.Txn(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(key, int64(token))}, Success: []*pb.RequestOp{doDelete(key)}})
+	return err
+}
+
+// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys
+// have moved to another etcd lease.
+func (s *Store) EndLease(ctx context.Context, id string) error {
+	first, err := strconv.ParseInt(id, 16, 64)
+	if err != nil {
+		return refused("end lease", strconv.Quote(id)+" is not the ID of a lease")
+	}
+	resp, err := s.wire.Get(ctx, "end lease "+id, &pb.RangeRequest{Key: []byte(s.sessionKey(first))})
+	if err != nil {
+		return err
+	}
+	if len(resp.Kvs) > 0 && resp.Kvs[0].Lease != 0 && resp.Kvs[0].Lease != first {
+		if err := s.wire.Revoke(ctx, "end lease "+id, resp.Kvs[0].Lease); err != nil {
+			return err
+		}
+	}
+	return s.wire.Revoke(ctx, "end lease "+id, first)
+}
+
+// glances is how many leases are asked about at once.
+const glances = 16
+
+// Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat
+// nothing is told: its waiters go by that, not by etcd's lease.
+func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
+	ids := map[string]int64{}
+	for len(leases) > 0 {
+		n := min(chunk, len(leases))
+		if err := s.leasesNow(ctx, leases[:n], ids); err != nil {
+			return nil, err
+		}
+		leases = leases[n:]
+	}
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		all   = map[string]driver.Remaining{}
+		turns = make(chan struct{}, glances)
+	)
+	for name, id := range ids {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns }()
+			left, ttl, err := s.wire.TimeToLive(ctx, "time to live", id)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				all[name] = driver.Remaining{Left: left, TTL: ttl, Step: time.Second}
+			case !errors.Is(err, driver.ErrGone):
+				errs = append(errs, err)
+			}
+		})
+	}
+	wg.Wait()
+	return all, errors.Join(errs...)
+}
+
+// leasesNow finds the leases that these sessions have at present: one keeps its first lease's ID,
+// also on another one.
+func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
+	req := &pb.TxnRequest{}
+	for _, id := range sessionIDs {
+		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id)}))
+	}
+	resp, _, err := s.wire.Txn(ctx, "read sessions", req)
+	if err != nil {
+		return err
+	}
+	for i, id := range sessionIDs {
+		if lease := leaseOf(id, one(resp, i)); lease != 0 {
+			ids[id] = lease
+		}
+	}
+	return nil
+}
+
+// leaseOf returns the lease that a session's record hangs on; 0: none, or not what others go by.
+// Without a record the claim is another program's.
+func leaseOf(id string, kv *mvccpb.KeyValue) int64 {
+	if kv == nil {
+		lease, _ := strconv.ParseInt(id, 16, 64)
+		return lease
+	}
+	var r record
+	if json.Unmarshal(kv.Value, &r) != nil || r.Beat != 0 {
+		return 0
+	}
+	return kv.Lease
+}

@@ -1,0 +1,33 @@
+// Package etcdstore keeps leases and claims in etcd.
+//
+// A claim is a key under an etcd lease, laid out as etcd's own concurrency package does it, so
+// that its elections and mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line
+// (their names must be escaped as here: all but letters, digits, "_", "." and "-" is written
+// %XX). The token is the key's create revision. Shared claims, those of readers and of
+// semaphores, have a range of keys of their own beside the exclusive ones, and stand in the same
+// line by their create revisions.
+//
+// etcd's keepalive does not go through consensus: a leader that was cut off and paused still
+// acknowledges renewals while the majority revokes the lease. So a renewal counts only when a
+// linearizable read on the same connection, in the same raft term, has found the session's own
+// key in place. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones answer linearizable
+// reads with old state after a pause.
+//
+// A session with a ttl below 2 s, or with [Options.Heartbeat], rewrites a key of its own each
+// renewal. Whoever waits right behind it watches that key, and ends the session when it has not
+// changed for 1.12 × ttl; who tries again and again without waiting does so too. etcd's own
+// clients in the line do not, and who only looks does not: they see a crashed session until the
+// lease below it ends, after 10 s or 4 × ttl, whichever is longer. What a heartbeat costs is told
+// at [Options.Heartbeat].
+//
+// Endpoints are members, or load balancers that pass connections through; not etcd's own
+// grpc-proxy, which acknowledges renewals out of its cache.
+//
+// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes
+// share; with passwords under none, and until they are removed. Who reaches a record's journal
+// but not the whole prefix needs the right to read and write there; without it, and while etcd is
+// full (NOSPACE), places are given up without their records.
+//
+// In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number
+// than the create revision of the claim behind it. Fence on create revisions only.
+package etcdstore

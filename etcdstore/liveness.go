@@ -1,0 +1,389 @@
+package etcdstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// livenessWatch watches the heartbeat of one session, for everybody in this process who waits
+// right behind a claim of it, and ends the session when it falls silent.
+//
+// It takes no decision about leadership, it only ends what is dead. Say the last revision of the
+// heartbeat that it has received is N. Whatever heartbeat the holder counts was sent before its
+// write, and so before N was received here, or it has a later revision. A full ttl after N came,
+// and a little more for the clocks, the heartbeat is deleted under compare of N. If that succeeds
+// there is no later revision, and never will be; so the holder's deadline, which is shorter and
+// counts from earlier, is over. That holds however late the Txn is carried out and however long
+// this process slept before it sent it, with the holder's heartbeats unread: those fail the
+// compare. Counted from before the receipt it would not hold, nor if another revision than N were
+// compared. Go's own clock measures the silence: where it stands still, in suspend, the watch
+// only lasts longer.
+//
+// That the heartbeat is missing says nothing by itself: who deleted it may not have waited. It is
+// taken for one more change, and after a full ttl without it the session is dead all the same. So
+// two such watches, a lost answer and one that died half way end well.
+type livenessWatch struct {
+	all     *livenessWatches
+	s       *Store
+	session string
+	key     string        // of the heartbeat
+	silence time.Duration // after which the session is dead
+	end     context.CancelFunc
+
+	// What follows is guarded by livenessWatches.mu.
+	subs    map[*livenessSub]struct{}
+	deleted map[string]bool // claims that were deleted; not nil: the session is dead
+	brief   *livenessSub    // of those who do not wait (see watchBriefly)
+	leaves  *time.Timer     // ends it
+}
+
+// livenessWatches are all of a store, by session.
+type livenessWatches struct {
+	s  *Store
+	mu sync.Mutex // nothing is called while it is held
+	by map[string]*livenessWatch
+}
+
+// livenessSub is one who waits behind a claim.
+type livenessSub struct {
+	v      *livenessWatch
+	claim  string // the key
+	notify func()
+}
+
+const (
+	// overTTL is by how much the silence is longer than the ttl. With a drift of d the holder
+	// trusts 1 − d of the ttl on its own clock. Two clocks that each miss d of the true one
+	// differ by a factor of (1 + d) ÷ (1 − d) at most, where d is taken of the faster one, by
+	// 1 ÷ (1 − d)². So the silence must be 1 + d of the ttl, or 1 ÷ (1 − d): with the 0.10 that
+	// is the default 1.10, or 1.112. A larger d lets the holder's clock miss more, and the
+	// waiter's 0.12 all the same: the two may differ by a factor of up to 1.12 ÷ (1 − d).
+	overTTL = 1.12
+	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with
+	// its lease.
+	deletedAtOnce = 40
+)
+
+// watch watches the session that a claim is of, until the subscription is stopped: nil, where the
+// claim's key says that there is no heartbeat, or that it is not this store's. Notify is called
+// some time after the claim was removed if the subscription has not been stopped by then, since
+// the watch on the claim may have missed it. It must not block.
+func (ls *livenessWatches) watch(claim string, notify func()) *livenessSub {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	v := ls.watchOfLocked(claim)
+	if v == nil {
+		return nil
+	}
+	p := &livenessSub{v: v, claim: claim, notify: notify}
+	v.subs[p] = struct{}{}
+	return p
+}
+
+// watchBriefly watches the sessions that claims are of for a while, after a Try found these in
+// its way: nobody may wait behind them. Who tries again and again finds a session dead after
+// hardly more than the ttl, as who waits does.
+func (ls *livenessWatches) watchBriefly(claims []*mvccpb.KeyValue) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, kv := range claims {
+		ls.watchBrieflyLocked(string(kv.Key))
+	}
+}
+
+func (ls *livenessWatches) watchBrieflyLocked(claim string) {
+	v := ls.watchOfLocked(claim)
+	if v == nil {
+		return
+	}
+	if v.brief == nil {
+		v.brief = &livenessSub{v: v, notify: func() {}}
+		v.leaves = time.AfterFunc(2*v.silence, v.brief.stop)
+	}
+	v.brief.claim = claim
+	v.subs[v.brief] = struct{}{}
+	v.leaves.Reset(2 * v.silence)
+}
+
+// watchOfLocked returns the watch over a claim's session, begun now where there is none yet, nil
+// where the session has no heartbeat. The caller adds a subscription.
+func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
+	session, ttl := parseStem(claim)
+	if ttl == 0 || !ls.s.isClaim(claim) {
+		return nil // a stranger's heartbeat is none of ours: here it would seem to be missing
+	}
+	v := ls.by[session]
+	if v == nil {
+		ctx, cancel := context.WithCancel(ls.s.wire.Context())
+		v = &livenessWatch{all: ls, s: ls.s, session: session, key: ls.s.beatKey(session), end: cancel,
+			silence: time.Duration(float64(ttl) * overTTL), subs: map[*livenessSub]struct{}{}}
+		ls.by[session] = v
+		ls.s.wire.Spawn(func() { v.run(ctx) })
+	}
+	return v
+}
+
+// livenessSubs are those of one who waits behind several claims.
+type livenessSubs []*livenessSub
+
+// watchAll watches the sessions of all those claims, instead of earlier ones. In a line of
+// sessions without heartbeats it does nothing.
+func (ls *livenessWatches) watchAll(earlier livenessSubs, claims []string, notify func()) livenessSubs {
+	var ps livenessSubs
+	for _, c := range claims {
+		if p := ls.watch(c, notify); p != nil {
+			ps = append(ps, p)
+		}
+	}
+	earlier.stop() // last: a watch that goes on is not begun anew
+	return ps
+}
+
+func (ps livenessSubs) stop() {
+	for _, p := range ps {
+		p.stop()
+	}
+}
+
+// livenessGuard is what watches sessions for one waiter: News sets it up, and whoever gives the
+// place up ends it, also at the same time.
+type livenessGuard struct {
+	mu    sync.Mutex // livenessWatches.mu is taken under it
+	subs  livenessSubs
+	ended bool
+}
+
+// over watches the sessions of those claims from now on, unless that was ended already.
+func (g *livenessGuard) over(ls *livenessWatches, claims []string, notify func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ended {
+		g.subs = ls.watchAll(g.subs, claims, notify)
+	}
+}
+
+func (g *livenessGuard) stop() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = true
+	g.subs.stop()
+	g.subs = nil
+}
+
+// stop ends the subscription. It may be called on nil and more than once.
+func (p *livenessSub) stop() {
+	if p == nil {
+		return
+	}
+	p.v.all.mu.Lock()
+	defer p.v.all.mu.Unlock()
+	delete(p.v.subs, p)
+	if len(p.v.subs) == 0 {
+		p.v.leaveLocked()
+	}
+}
+
+// leaveLocked ends the watch.
+func (v *livenessWatch) leaveLocked() {
+	v.end()
+	if v.all.by[v.session] == v {
+		delete(v.all.by, v.session)
+	}
+}
+
+// claims returns the keys of the claims that are waited for and stand yet, some of them if they
+// are many.
+func (v *livenessWatch) claims() (keys []string) {
+	v.all.mu.Lock()
+	defer v.all.mu.Unlock()
+	return v.claimsLocked()
+}
+
+func (v *livenessWatch) claimsLocked() (keys []string) {
+	seen := map[string]bool{}
+	for p := range v.subs {
+		if !seen[p.claim] && !v.deleted[p.claim] && len(keys) < deletedAtOnce {
+			seen[p.claim] = true
+			keys = append(keys, p.claim)
+		}
+	}
+	return keys
+}
+
+// run watches until the session is dead or nobody waits behind it any more.
+func (v *livenessWatch) run(ctx context.Context) {
+	changed, notify := etcdwire.Signal()
+	su := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
+	defer su.Stop()
+	last, ok := v.first(ctx)
+	for ok {
+		since := time.Now() // after the receipt, or a heartbeat sent meanwhile would be older than it looks
+		if last, ok = v.listen(ctx, su, changed, last, since); !ok {
+			return
+		}
+	}
+}
+
+// first reads the heartbeat's revision, 0 where it is missing. It reports false if the watch ends.
+func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
+	for ctx.Err() == nil {
+		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key),
+			KeysOnly: true})}})
+		if err == nil {
+			return modRev(one(resp, 0)), true
+		}
+		etcdwire.Sleep(ctx, v.silence/8)
+	}
+	return 0, false
+}
+
+// listen waits for a change after revision last, which was received at since. It returns the
+// revision that the heartbeat has then. It reports false when the watch is over: the session is
+// dead, or nobody asks any more.
+func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-chan struct{}, last int64,
+	since time.Time,
+) (int64, bool) {
+	pause := v.silence
+	for {
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return 0, false
+		case <-changed:
+			t.Stop()
+			if rev := su.Seen(); rev > last && !v.isDead() {
+				return rev, true
+			}
+		case <-t.C:
+		}
+		if pause = v.silence - time.Since(since); pause > 0 {
+			continue
+		}
+		mod, done, err := v.endSession(last)
+		switch {
+		case done:
+			return 0, false
+		case v.isDead():
+			last = 0 // there is more to delete, or there was no answer
+		case err == nil:
+			return mod, true
+		}
+		pause = v.silence / 8
+	}
+}
+
+// endSession deletes the heartbeat, the record and the claims waited for if its heartbeat still
+// has that revision. Otherwise it returns the one it has. Done says that nobody waits for a claim
+// any more that was not deleted with it.
+func (v *livenessWatch) endSession(last int64) (mod int64, done bool, err error) {
+	record := v.s.prefix + sessions + v.session
+	claims := v.claims()
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(v.key, last)},
+		Success: []*pb.RequestOp{doGet(record)},
+		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key), KeysOnly: true})},
+	}
+	for _, key := range claims {
+		req.Success = append(req.Success, doGet(key)) // not its key only: etcd 3.7 would leave its lease out
+	}
+	// The record goes in the same step: whatever lets a claim of the session enter or move
+	// compares it, and must not bring back what is dead.
+	req.Success = append(req.Success, doDelete(v.key), doDelete(record))
+	for _, key := range claims {
+		req.Success = append(req.Success, doDelete(key))
+	}
+	// Not under the watch's own context: the news that the claim is gone may come before this
+	// answer, and end the watch before the leases are revoked.
+	resp, err := v.try(v.s.wire.Context(), req)
+	if err != nil {
+		return 0, false, err
+	}
+	if !resp.Succeeded {
+		return modRev(one(resp, 0)), false, nil
+	}
+	var kvs []*mvccpb.KeyValue
+	for i := range claims {
+		kvs = append(kvs, found(resp, 1+i)...)
+	}
+	return 0, v.revokeAll(claims, append(kvs, found(resp, 0)...)), nil
+}
+
+// isDead reports whether the session was ended here.
+func (v *livenessWatch) isDead() bool {
+	v.all.mu.Lock()
+	defer v.all.mu.Unlock()
+	return v.deleted != nil
+}
+
+// revokeAll revokes the leases of a dead session, the record's last: the claims that are left go
+// with them. Nobody waits for it, and it may fail: it reports whether the watch is over, which
+// goes on while somebody waits for a claim that is left.
+func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (over bool) {
+	var leases []int64
+	seen := map[int64]bool{0: true}
+	for _, kv := range kvs {
+		if !seen[kv.Lease] {
+			seen[kv.Lease] = true
+			leases = append(leases, kv.Lease)
+		}
+	}
+	v.all.mu.Lock()
+	if v.deleted == nil {
+		v.deleted = map[string]bool{}
+	}
+	for _, key := range deleted {
+		v.deleted[key] = true
+	}
+	if over = len(v.claimsLocked()) == 0; over {
+		v.leaveLocked()
+	}
+	v.all.mu.Unlock()
+	v.s.wire.Later(v.notifyAgain)
+	v.s.wire.Later(func(ctx context.Context) {
+		for _, id := range leases {
+			for v.s.wire.Revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
+				etcdwire.Sleep(ctx, etcdwire.Again)
+			}
+		}
+	})
+	return over
+}
+
+// notifyAgain has those look who still wait, a moment after their claims went: the others have
+// heard of it by the watches on them, and thousands need not ask.
+func (v *livenessWatch) notifyAgain(ctx context.Context) {
+	etcdwire.Sleep(ctx, etcdwire.Again/2)
+	v.all.mu.Lock()
+	subs := make([]*livenessSub, 0, len(v.subs))
+	for p := range v.subs {
+		subs = append(subs, p)
+	}
+	v.all.mu.Unlock()
+	for _, p := range subs { // which takes the hub's lock
+		p.notify()
+	}
+}
+
+// try runs a Txn under a limit of its own: a frozen member must not cost more than it takes to
+// find out.
+func (v *livenessWatch) try(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, etcdwire.Patience+50*time.Millisecond))
+	defer cancel()
+	resp, _, err := v.s.wire.Txn(actx, "watch a heartbeat", req)
+	return resp, err
+}
+
+// modRev returns the mod revision of a key that was read, 0 where it is missing.
+func modRev(kv *mvccpb.KeyValue) int64 {
+	if kv == nil {
+		return 0
+	}
+	return kv.ModRevision
+}

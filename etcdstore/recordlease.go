@@ -1,0 +1,223 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// Records hang on etcd leases, so that journals nobody uses any more are forgotten some day. All
+// processes share these leases, whose IDs follow from the prefix, the user, the month and the
+// journal: whoever comes first grants one, for the others it is there already.
+//
+// Whoever grants one ends those that have had their time: etcd's own leader, when it is new,
+// gives every lease its whole ttl again.
+//
+// Not one lease for all: all keys of a lease end in one step. And none where etcd asks who is
+// there: then it looks, at each put, at every key that the put's lease has, while everybody else
+// waits. With 10,000 records on it a hundred releases held all of etcd up for seconds. Nor where
+// none is to be had: journals are bounded in number too.
+const (
+	month      = 30 * 24 * time.Hour
+	recordLife = 400 * 24 * time.Hour // for which a record is kept at least
+	recordTTL  = recordLife + month
+	shards     = 256
+	endedAfter = 15               // months after which no record of a lease is younger than recordLife
+	endedLooks = 13               // months before that are looked at, for what was left because nobody came
+	endedSeen  = 4                // months since that must be there too
+	otherIDs   = 3                // tried where a lease of somebody else has the ID
+	grantPause = 10 * time.Second // before a lease that could not be had is asked for again
+)
+
+// recordLeaseID names a lease for records: that of a month, and of the journals in a shard.
+type recordLeaseID struct {
+	month int64
+	shard uint8
+}
+
+// recordLeases is what is known of the leases for records.
+type recordLeases struct {
+	layout
+	wire *etcdwire.Wire
+	now  func() time.Time // the wall clock; tests have another
+
+	mu    sync.Mutex // guards what follows; nothing is called while it is held
+	known map[recordLeaseID]leaseState
+	hasty time.Time // until then releases do not wait for a lease
+}
+
+// leaseState is a lease for records as it is known.
+type leaseState struct {
+	id    int64         // 0: do without
+	until time.Time     // when to ask again; zero: never
+	ready chan struct{} // closed once it is known
+}
+
+// leaseFor returns where a record of that journal goes now.
+func (rl *recordLeases) leaseFor(journal string) recordLeaseID {
+	h := fnv.New32a()
+	h.Write([]byte(journal))
+	return recordLeaseID{month: rl.now().Unix() / int64(month/time.Second), shard: uint8(h.Sum32() % shards)}
+}
+
+// leaseID returns the ID of a record lease, another one for each try.
+func (rl *recordLeases) leaseID(at recordLeaseID, try int) int64 {
+	sum := sha256.Sum256(fmt.Appendf(nil, "primacy journal %q %q %d %d %d", rl.prefix, rl.wire.Client().Username,
+		at.month, at.shard, try))
+	return max(1, int64(binary.BigEndian.Uint64(sum[:])>>1))
+}
+
+// recordLease returns a record lease, granted if need be, or 0 if none is to be had now.
+func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64 {
+	rl.mu.Lock()
+	r, ok := rl.known[at]
+	if !ok || !r.until.IsZero() && time.Now().After(r.until) {
+		if len(rl.known) > 4*shards {
+			rl.known = map[recordLeaseID]leaseState{}
+		}
+		r = leaseState{ready: make(chan struct{})}
+		rl.known[at] = r
+		rl.wire.Later(func(ctx context.Context) { // not the caller's: others wait for it too, and he may give up
+			id, err := rl.grantRecordLease(ctx, at)
+			rl.learn(at, r, id, err)
+		})
+	}
+	rl.mu.Unlock()
+	select {
+	case <-r.ready:
+		return rl.idOf(at) // also for who does not wait
+	default:
+	}
+	select {
+	case <-r.ready:
+		return rl.idOf(at)
+	case <-ctx.Done():
+	case <-rl.wire.Context().Done():
+	}
+	return 0
+}
+
+// learn notes what became of the asking for a lease.
+func (rl *recordLeases) learn(at recordLeaseID, r leaseState, id int64, err error) {
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	if r.id = id; err != nil {
+		r.until = time.Now().Add(grantPause)
+	}
+	rl.known[at] = r
+	close(r.ready)
+}
+
+func (rl *recordLeases) idOf(at recordLeaseID) int64 {
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	return rl.known[at].id
+}
+
+// forget has a lease that etcd does not know any more be granted anew.
+func (rl *recordLeases) forget(at recordLeaseID) {
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	delete(rl.known, at)
+}
+
+// without has such records be kept without a lease.
+func (rl *recordLeases) without(at recordLeaseID) {
+	ready := make(chan struct{})
+	close(ready)
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	rl.known[at] = leaseState{ready: ready}
+}
+
+// grantRecordLease grants a record lease, or finds that it is there. ID 0 and no error: all its
+// IDs are somebody else's, or etcd asks for a user.
+func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) (int64, error) {
+	const what = "lease for journals"
+	if users, err := asksForUsers(ctx, rl.wire); users || err != nil {
+		return 0, err
+	}
+	for try := range otherIDs {
+		id := rl.leaseID(at, try)
+		_, err := rl.wire.Grant(ctx, what, id, int64(recordTTL/time.Second))
+		if err == nil {
+			rl.wire.Later(func(ctx context.Context) { rl.endOldLeases(ctx, at) })
+			return id, nil
+		}
+		if !errors.Is(err, rpctypes.ErrLeaseExist) {
+			return 0, err
+		}
+		left, ours, err := rl.recordLeaseLeft(ctx, what, id)
+		if err != nil {
+			return 0, err
+		}
+		if ours && left >= recordLife {
+			return id, nil // less is one of a clock that ran far ahead
+		}
+	}
+	return 0, nil
+}
+
+// recordLeaseLeft returns how long a lease lives on, and whether it looks like one for records:
+// whoever else makes a lease for that long?
+func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64,
+) (left time.Duration, ours bool, err error) {
+	left, ttl, err := rl.wire.TimeToLive(ctx, what, id)
+	switch {
+	case isGone(err):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, err
+	}
+	return left, ttl == recordTTL, nil
+}
+
+// endOldLeases ends the record leases before this one that are too old. Where there are few of
+// the months between, hardly anybody has been here for as long, or our clock is far ahead, and
+// what looks old is not: they stay. One month between may be of that very clock, a day ago.
+func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
+	const what = "end old leases for journals"
+	stands := func(month int64) (int64, bool) {
+		id := rl.leaseID(recordLeaseID{month, at.shard}, 0)
+		_, ours, err := rl.recordLeaseLeft(ctx, what, id)
+		return id, err == nil && ours
+	}
+	seen := 0
+	for m := at.month - 1; m > at.month-endedAfter && seen < endedSeen; m-- {
+		if _, there := stands(m); there {
+			seen++
+		}
+	}
+	for m := at.month - endedAfter; seen == endedSeen && m > at.month-endedAfter-endedLooks; m-- {
+		if id, there := stands(m); there {
+			_ = rl.wire.Revoke(ctx, what, id) // what is left is tried again in a month
+		}
+	}
+}
+
+// patience returns how long a release waits for a lease for its record. Where one has waited in
+// vain others do not: there are many leases, and releases of many places go in waves, each of
+// which would wait anew.
+func (rl *recordLeases) patience() time.Duration {
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	if time.Now().Before(rl.hasty) {
+		return 0
+	}
+	return recordWait
+}
+
+func (rl *recordLeases) hurry() {
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	rl.hasty = time.Now().Add(grantPause)
+}

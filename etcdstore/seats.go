@@ -1,0 +1,261 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// seatID is where a lease may have one claim: a seat of a name.
+type seatID struct{ name, seat string }
+
+// claimState is what a lease knows of its claim on one seat. A lease has one key for each seat,
+// so verbs on it go one after another (turn). Seats.mu guards the other fields, for News reads
+// them at any time.
+type claimState struct {
+	seatID
+	turn chan struct{}
+	refs int // verbs that use it; with none, and no claim, it is forgotten
+
+	id      string             // the claim that stands or may stand; "" none
+	slots   int                // the claim's
+	key     string             // the claim's; it changes with the claim, for those who have the turn only
+	token   uint64             // its create revision; 0 not known
+	mod     int64              // its mod revision as last known
+	doubt   bool               // a put of it may still be under way to some member
+	leaving bool               // we are giving it up: its end is no news
+	handing bool               // a Transfer of it may still be under way to some member
+	shown   bool               // who waits behind it has had a chance to learn that it holds
+	stop    context.CancelFunc // ends the Claim under way
+	asked   int64              // mod revision of the newest request told
+	sub     *etcdwire.Sub      // News watches the key
+
+	ahead []*mvccpb.KeyValue // what its own entry found before it, as asked for by before; keys only
+	at    int64              // the revision of that answer; 0: none is known, and the line must be read
+}
+
+// spent remembers claim IDs that were given up, the newest of them: they must not enter again.
+// That no put of theirs is still under way is not its business; it stops a Claim that was called
+// late.
+type spent struct {
+	ids  map[string]bool
+	ring []string
+	next int
+}
+
+// spentKept bounds what a lease remembers.
+const spentKept = 1024
+
+func (s *spent) add(id string) {
+	if s.ids[id] {
+		return
+	}
+	if s.ids == nil {
+		s.ids, s.ring = map[string]bool{}, make([]string, spentKept)
+	}
+	delete(s.ids, s.ring[s.next])
+	s.ids[id], s.ring[s.next] = true, id
+	s.next = (s.next + 1) % spentKept
+}
+
+// seats is what a lease knows of its claims, by seat.
+type seats struct {
+	mu    sync.Mutex // guards all of it, claims included; nothing is called while it is held
+	by    map[seatID]*claimState
+	spent spent
+}
+
+// open returns the state of a seat, made if there is none. Each open needs a drop.
+func (ss *seats) open(at seatID) *claimState {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sl := ss.by[at]
+	if sl == nil {
+		sl = &claimState{seatID: at, turn: make(chan struct{}, 1)}
+		ss.by[at] = sl
+	}
+	sl.refs++
+	return sl
+}
+
+// drop gives back what open returned.
+func (ss *seats) drop(sl *claimState) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if sl.refs--; sl.refs == 0 && sl.id == "" {
+		delete(ss.by, sl.seatID)
+	}
+}
+
+// claimed returns the states of the seats with a claim that stands or may stand.
+func (ss *seats) claimed() (all []*claimState) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, sl := range ss.by {
+		if sl.id != "" {
+			all = append(all, sl)
+		}
+	}
+	return all
+}
+
+// subs returns the subscriptions to the claims' keys.
+func (ss *seats) subs() (all []*etcdwire.Sub) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, sl := range ss.by {
+		all = append(all, sl.sub)
+	}
+	return all
+}
+
+// place returns the seat's claim. The caller holds seats.mu.
+func (sl *claimState) place() driver.Place {
+	return driver.Place{Name: sl.name, Seat: sl.seat, Slots: sl.slots, ID: sl.id, Token: sl.token}
+}
+
+// lock waits for the seat's turn, unless ctx ends first.
+func (sl *claimState) lock(ctx context.Context) error { return etcdwire.Acquire(ctx, sl.turn) }
+
+func (sl *claimState) unlock() { <-sl.turn }
+
+// seatOf returns where a place is, among those of its lease.
+func seatOf(p driver.Place) seatID { return seatID{p.Name, p.Seat} }
+
+// known returns p with what is known of its claim: its slots, and where p has no token, that.
+func (ss *seats) known(p driver.Place) (driver.Place, error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sl := ss.by[seatOf(p)]
+	ours := sl != nil && sl.id == p.ID
+	if ours {
+		p.Slots = sl.slots
+	}
+	if p.Token != 0 {
+		return p, nil
+	}
+	if !ours {
+		return p, placeGone("place", p.Name)
+	}
+	if sl.token == 0 {
+		return p, fmt.Errorf("etcd: place %q has no token: claim it again under the same ID first", p.Name)
+	}
+	p.Token = sl.token
+	return p, nil
+}
+
+// has reports whether the seat's claim is p's, as far as the token is known.
+func (ss *seats) has(sl *claimState, p driver.Place) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return sl.id == p.ID && (p.Token == 0 || sl.token == 0 || p.Token == sl.token)
+}
+
+// wasSpent reports whether the claim ID was given up.
+func (ss *seats) wasSpent(id string) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.spent.ids[id]
+}
+
+// begin notes that c is about to enter under a key, so that a Release from now on finds it. It
+// reports false if one came already.
+func (ss *seats) begin(ctx context.Context, sl *claimState, c driver.Claim, key string) (context.Context, bool) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.spent.ids[c.ID] {
+		return nil, false
+	}
+	sl.id, sl.slots, sl.key = c.ID, c.Slots, key
+	ctx, sl.stop = context.WithCancel(ctx)
+	return ctx, true
+}
+
+// finish ends what begin began.
+func (ss *seats) finish(sl *claimState) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sl.stop()
+	sl.stop = nil
+}
+
+// doubt notes that a put of the seat's claim may still be under way.
+func (ss *seats) doubt(sl *claimState) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sl.doubt = true
+}
+
+// found keeps what the Txn that entered the seat's claim has read, as its i-th operation, of
+// those before it: nothing, where there may be more.
+func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
+	ahead, all := byAge(found(resp, i))
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if sl.ahead, sl.at = nil, 0; all {
+		sl.ahead, sl.at = ahead, resp.Header.Revision
+	}
+}
+
+// modOf returns the mod revision of a place as last known, after taking over a newer one.
+func (ss *seats) modOf(p driver.Place, newer int64) int64 {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sl := ss.by[seatOf(p)]
+	if sl == nil || sl.token != p.Token {
+		return int64(p.Token)
+	}
+	sl.mod = max(sl.mod, newer)
+	return sl.mod
+}
+
+// exchangeable returns the token of the place that is given up, and whether one Txn will do.
+func (ss *seats) exchangeable(from, to *claimState, p driver.Place) (token int64, ok bool) {
+	ours := ss.has(from, p)
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
+}
+
+// setLeaving notes that a Transfer of the seat's claim begins, whose end is then no news; or with
+// was, that it has failed.
+func (ss *seats) setLeaving(sl *claimState, was *bool) (leaving bool) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if leaving = sl.leaving; was == nil {
+		sl.leaving = true
+	} else {
+		sl.leaving = *was || ss.spent.ids[sl.id] // a Release may have come meanwhile
+	}
+	return leaving
+}
+
+// handed reports whether a Transfer of the seat's claim has had an unknown outcome.
+func (ss *seats) handed(sl *claimState) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return sl.handing
+}
+
+// renounce makes sure that p's claim does not enter from now on, and stops it where it is just
+// entering.
+func (ss *seats) renounce(sl *claimState, p driver.Place) {
+	ours := ss.has(sl, p)
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ours || p.Token == 0 {
+		ss.spent.add(p.ID)
+	}
+	if ours {
+		sl.leaving = true
+		if sl.stop != nil {
+			sl.stop()
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// session is what all parts of a lease know of it: its name, the record in etcd that says who
+// owns it, and the etcd lease that the record and the claims are attached to.
+type session struct {
+	s      *Store
+	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
+	ttl    time.Duration
+	base   time.Duration // of the etcd lease; the ttl itself without a heartbeat
+	stem   string        // its part of its claims' keys
+	key    string        // of the record
+	record []byte        // the record's value
+	born   int64         // the record's create revision, the same for the lease's whole life
+
+	gone  chan struct{} // closed once the lease is known to have ended
+	once  sync.Once
+	onEnd func() // called once, then
+
+	mu      sync.Mutex // guards what follows; nothing is called while it is held
+	at      leaseRef
+	closing bool // a move gives up from now on
+}
+
+// record is what a session's key holds.
+type record struct {
+	Owner string `json:"owner"`
+	Beat  int64  `json:"beat,omitempty"` // the ttl of its heartbeat in milliseconds, where it has one
+}
+
+// ID implements [driver.Lease].
+func (se *session) ID() string { return hex(se.id) }
+
+// TTL implements [driver.Lease].
+func (se *session) TTL() time.Duration { return se.ttl }
+
+// Close implements [driver.Lease].
+func (se *session) Close(ctx context.Context) error {
+	se.mu.Lock()
+	se.closing = true // a move from now on gives up; one before this is seen in old
+	ids := append(slices.Clone(se.at.old), se.at.id)
+	se.mu.Unlock()
+	for _, id := range ids {
+		if err := se.s.wire.Revoke(ctx, "close lease "+se.ID(), id); err != nil {
+			return err
+		}
+	}
+	se.end()
+	return nil
+}
+
+// revoke ends the lease as far as it can; the store does the rest when the ttl is over.
+func (se *session) revoke(ctx context.Context) { _ = se.Close(ctx) }
+
+// end notes that the lease is over, and tells everybody who waits on it.
+func (se *session) end() {
+	se.once.Do(func() {
+		close(se.gone)
+		se.onEnd()
+	})
+}
+
+// lost says that the session's record no longer stands, and returns the error for it. Somebody
+// may have deleted just the record: then the claims stand on, under a lease that nobody renews
+// any more. They are left to run out: revoked here they would let the next one lead before the
+// caller has heard of it and stopped.
+func (se *session) lost(verb string) error {
+	se.end()
+	return se.goneErr(verb)
+}
+
+// over reports whether the lease is known to have ended.
+func (se *session) over() bool {
+	select {
+	case <-se.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// goneErr is the error of a verb on a lease that has ended.
+func (se *session) goneErr(verb string) error {
+	return fmt.Errorf("etcd: %s: lease %s: %w", verb, se.ID(), driver.ErrGone)
+}
+
+// leaseRef is what claims of a session hang on. It changes with a move.
+type leaseRef struct {
+	id      int64   // the etcd lease that the record and the claims are attached to
+	term    uint64  // the raft term it was granted in, or an older one
+	mark    int64   // the record's mod revision: a claim enters only if it is this one (see retract)
+	old     []int64 // leases that some keys may still hang on
+	settled bool    // no key hangs on an old one
+}
+
+// ref returns it as it is now.
+func (se *session) ref() leaseRef {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	return se.at
+}
+
+// learn takes over a newer state of the record: its mod revision, and the lease it is attached
+// to, which differs if a move was carried out though its answer was lost. The next renewal then
+// moves everything once more.
+func (se *session) learn(mod, id int64) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if mod <= se.at.mark {
+		return
+	}
+	se.at.mark = mod
+	if se.at.id != id {
+		se.at.old, se.at.id, se.at.term, se.at.settled = append(se.at.old, se.at.id), id, 0, false
+	}
+}
+
+// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on the clock of its leader,
+// which is the one that expires leases.
+func (se *session) Left(ctx context.Context) (left, step time.Duration, err error) {
+	if left, _, err = se.s.wire.TimeToLive(ctx, "time to live", se.ref().id); isGone(err) {
+		err = se.goneErr("time to live")
+	}
+	return left, time.Second, err
+}
+
+// keyOf returns the key of a place.
+func (se *session) keyOf(p driver.Place) string { return se.s.claimKey(seatOf(p), p.Slots, se.stem) }
+
+// pause waits for a signal, at most for d, and reports whether none came. It returns an error if
+// ctx, the lease or the store ends first.
+func (se *session) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) (quiet bool, err error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-changed:
+		return false, nil
+	case <-t.C:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-se.gone:
+		return false, fmt.Errorf("lease %s: %w", se.ID(), driver.ErrGone)
+	case <-se.s.wire.Context().Done():
+		return false, etcdwire.ErrClosed
+	}
+}

@@ -1,0 +1,158 @@
+package etcdwire
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// Request is one call on one connection.
+type Request func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error
+
+// call does fn at the current member, and where that fails, once at each other one while ctx
+// lives: fn must be safe to repeat. Doubt says that some attempt may have been executed, or may
+// be executed later, though call failed or a later attempt succeeded.
+func (w *Wire) Call(ctx context.Context, verb string, fn Request) (doubt bool, err error) {
+	o := w.try(ctx, fn)
+	return o.Doubt, w.Explain(ctx, verb, o)
+}
+
+// told returns the error of a call in words for people, to the caller whose context ctx is.
+func (w *Wire) Explain(ctx context.Context, verb string, o Outcome) error {
+	switch {
+	case o.Err == nil:
+		return nil
+	case o.At.member == nil:
+		return fmt.Errorf("etcd: %s: %w", verb, o.Err)
+	case o.untrusted:
+		return fmt.Errorf("etcd %s: %s: %w: %w: %s", w.Members.Endpoints(), verb, driver.ErrRefused, ErrTLS,
+			TLSReason(o.Err))
+	}
+	return Wrap(ctx, o.At.Host(), verb, o.Err)
+}
+
+// Outcome is how a call ended.
+type Outcome struct {
+	At        Link  // the last member asked; none if there was none to ask
+	Doubt     bool  // see call
+	untrusted bool  // no member's certificate was accepted, or none accepted ours
+	Err       error // of the last attempt, as gRPC has it
+}
+
+// rounds is call without words for people.
+func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
+	var unsure atomic.Bool
+	// The client's interceptor repeats calls by itself; this hook sees every single one.
+	watch := grpc.OnFinish(func(err error) {
+		if err != nil && !Definite(err) {
+			unsure.Store(true)
+		}
+	})
+	defer func() { o.Doubt = unsure.Load() }()
+	bad, tries := 0, 0 // attempts that ended in a TLS error, and all
+	for left := w.Members.size() + 1; ; left-- {
+		tries++
+		at, err := w.AttemptAt(ctx, CallLimit, func(ctx context.Context, at Link) error {
+			return fn(ctx, at.Conn, watch, bigAnswers)
+		}, nil)
+		if err == nil || at.member == nil {
+			return Outcome{At: at, Err: err}
+		}
+		if TLSReason(err) != "" {
+			bad++
+		}
+		if ctx.Err() == nil && elsewhere(err) && left > 1 {
+			continue
+		}
+		// Not untrusted after an attempt whose outcome is unknown.
+		return Outcome{At: at, untrusted: bad == tries && bad >= w.Members.size(), Err: err}
+	}
+}
+
+// blame reports whether err, after so much time, is the member's fault.
+func (w *Wire) blame(ctx context.Context, err error, took time.Duration) bool {
+	if w.ctx.Err() != nil || ctx.Err() == context.Canceled {
+		return false
+	}
+	if ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded {
+		return took >= Patience
+	}
+	return elsewhere(err)
+}
+
+// bigAnswers lifts gRPC's limit of 4 MiB on an answer: a long line with large values has more.
+var bigAnswers = grpc.MaxCallRecvMsgSize(1<<31 - 1)
+
+// Txn runs one Txn, which must be safe to repeat; see Call for doubt. What names it in an error.
+func (w *Wire) Txn(ctx context.Context, what string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
+	resp, o := w.Send(ctx, req)
+	return resp, o.Doubt, w.Explain(ctx, what, o)
+}
+
+// Send runs one Txn, and leaves it to the caller to explain the error.
+func (w *Wire) Send(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, o Outcome) {
+	o = w.try(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		if resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...); err != nil {
+			return err
+		}
+		return w.Same(resp.Header)
+	})
+	return resp, o
+}
+
+// Get runs one linearizable read. What names it in an error.
+func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
+	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		if resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...); err != nil {
+			return err
+		}
+		return w.Same(resp.Header)
+	})
+	return resp, err
+}
+
+// Do makes a request of the client's own, as Call does. It returns gRPC's own error.
+func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn,
+	...grpc.CallOption) (*pb.ResponseHeader, error),
+) (doubt bool, err error) {
+	o := w.try(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
+		h, err := do(ctx, conn, opts...)
+		if err != nil {
+			return err
+		}
+		return w.Same(h)
+	})
+	return o.Doubt, o.Err
+}
+
+// AttemptAt does something at the current member under a limit, and leaves the member where it is
+// to blame for the error: not where innocent says of it that it is not. It returns gRPC's own
+// error.
+func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, at Link) error,
+	innocent func(error) bool,
+) (at Link, err error) {
+	if at, err = w.Members.Use(); err != nil {
+		return at, err
+	}
+	actx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	defer context.AfterFunc(w.ctx, cancel)()
+	start := time.Now() // on the clock that ctx runs on, which stands still while the machine is suspended
+	switch err = do(actx, at); {
+	case err == nil:
+		w.Members.alive(at)
+	case innocent == nil || !innocent(err):
+		if w.blame(ctx, err, time.Since(start)) {
+			w.Members.Leave(at)
+		}
+	}
+	return at, err
+}

@@ -1,0 +1,129 @@
+package etcdwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// ErrTLS says that no member's certificate, or ours, was accepted.
+var ErrTLS = errors.New("TLS")
+
+// Final says what etcd's answer means for the caller: [driver.ErrGone] or [driver.ErrRefused]
+// where it is final, nil where the outcome is unknown. It is the only place that knows etcd's
+// errors.
+func Final(err error) error {
+	known := rpctypes.Error(err)
+	for _, e := range []error{rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty,
+		rpctypes.ErrUserNotFound,
+		rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseTTLTooLarge} {
+		if errors.Is(known, e) {
+			return driver.ErrRefused
+		}
+	}
+	if errors.Is(known, rpctypes.ErrLeaseNotFound) {
+		return driver.ErrGone
+	}
+	st := status.Convert(err)
+	// The size limit is kept by gRPC itself where a request is far too large, and by etcd where
+	// it is just too large.
+	if st.Code() == codes.PermissionDenied || st.Code() == codes.ResourceExhausted && strings.Contains(st.Message(),
+		"larger than max") {
+		return driver.ErrRefused
+	}
+	return nil
+}
+
+// Definite reports whether err proves that etcd has not done and will not do what was asked.
+// Everything else leaves a write that may be executed much later, by a member that was frozen
+// when it arrived. So does ErrNoSpace: a member that finds etcd full only as it applies a Txn
+// carries it out and then answers with this error.
+func Definite(err error) bool {
+	if Final(err) != nil {
+		return true
+	}
+	known := rpctypes.Error(err)
+	return errors.Is(known, rpctypes.ErrInvalidAuthToken) || errors.Is(known, rpctypes.ErrAuthOldRevision) ||
+		errors.Is(known, rpctypes.ErrTooManyRequests) || errors.Is(known, rpctypes.ErrTooManyOps)
+}
+
+// NoSpace reports whether etcd is full: it takes no put, but it does take what only deletes.
+func NoSpace(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) }
+
+// elsewhere reports whether another member may do better.
+func elsewhere(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown:
+		return true
+	}
+	return strings.Contains(Text(err), "not supported for learner")
+}
+
+// TLSReason returns why the TLS handshake failed, or "" where it was not TLS. gRPC hides it in
+// the text of an Unavailable; taken for a passing fault, an expired certificate would be tried
+// again for ever and never named.
+func TLSReason(err error) string {
+	st := status.Convert(err)
+	if st.Code() != codes.Unavailable {
+		return ""
+	}
+	msg := st.Message()
+	for _, mark := range []string{"x509: ", "tls: "} {
+		// The last mark is the innermost reason: "tls: failed to verify certificate: x509:
+		// certificate has expired".
+		if i := strings.Index(msg, mark); i >= 0 && !strings.Contains(msg, "closed connection") {
+			return strings.Trim(msg[i:], `" `)
+		}
+	}
+	return ""
+}
+
+// Wrap makes the one line that people read: which member, which verb, what is wrong. ctx is the
+// caller's: only its own end may be told as a context error, or a caller would take the limit of
+// one attempt for his own.
+func Wrap(ctx context.Context, endpoint, verb string, err error) error {
+	if final := Final(err); final != nil {
+		return fmt.Errorf("etcd %s: %s: %w: %s", endpoint, verb, final, Text(err))
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("etcd %s: %s: %w", endpoint, verb, ctx.Err())
+	}
+	if reason := TLSReason(err); reason != "" {
+		return fmt.Errorf("etcd %s: %s: TLS: %s", endpoint, verb, reason)
+	}
+	if c := status.Code(err); c == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("etcd %s: %s: no answer in time", endpoint, verb)
+	}
+	return &answer{fmt.Sprintf("etcd %s: %s: %s", endpoint, verb, Text(err)), rpctypes.Error(err)}
+}
+
+// answer is an error with our words, through which errors.Is still finds etcd's own.
+type answer struct {
+	text string
+	err  error
+}
+
+func (a *answer) Error() string { return a.text }
+func (a *answer) Unwrap() error { return a.err }
+
+// Text returns etcd's own words without gRPC's frame around them.
+func Text(err error) string {
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known.Error()
+	}
+	if st, ok := status.FromError(err); ok {
+		return st.Message()
+	}
+	return err.Error()
+}
+
+// TooMany reports whether etcd allows fewer operations in one Txn.
+func TooMany(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrTooManyOps) }

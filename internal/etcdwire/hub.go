@@ -1,0 +1,343 @@
+package etcdwire
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// Hub holds all watches of a Wire on one stream. A subscriber is told that something changed,
+// never what: it reads the state then, so neither a lost event nor a compaction can hurt. A
+// Listener is told what changed. Watches open at the present; etcd would serve one from a past
+// revision up to 100 ms late.
+//
+// Its lock guards all its fields, those of its watches, and what its listeners keep. Methods that
+// say so in their comments, and all of Watch, need it.
+type Hub struct {
+	w      *Wire
+	prefix string
+	wake   chan struct{} // new work for the stream
+
+	mu          sync.Mutex
+	Started     bool // the goroutine that keeps the stream; set by tests that play the stream themselves
+	Watches     map[Span]*Watch
+	ByID        map[int64]*Watch // as requested on the present stream
+	todo        []*Watch         // to be requested
+	opened      []request        // not yet answered; etcd answers in this order
+	ended       []int64          // to be cancelled
+	lastID      int64
+	PrefixWatch *Watch // stands in for many small watches; nil: each stands by itself
+	replaceable int    // how many watches it could stand in for
+	dropping    bool   // it is to be given up, and they are opened one by one
+	refused     bool   // etcd will not open it
+	few         int    // ticks for which it has been more than is needed
+	Above       int    // prefixWatchAbove and prefixWatchBelow, but for tests
+	Below       int
+}
+
+// Lock takes the hub's lock, for a Listener's own fields.
+func (h *Hub) Lock() { h.mu.Lock() }
+
+// Unlock gives the lock back.
+func (h *Hub) Unlock() { h.mu.Unlock() }
+
+// Span is what a watch sees: one key, or [Key, End). Puts are left out where only deletions matter.
+type Span struct {
+	Key, End string
+	Puts     bool
+}
+
+// Covers reports whether key is in the span.
+func (sp Span) Covers(key string) bool {
+	if sp.End == "" {
+		return key == sp.Key
+	}
+	return key >= sp.Key && (key < sp.End || sp.End == "\x00")
+}
+
+// Listener is somebody who is told of each event in a watch. All its methods are called under the
+// hub's lock.
+type Listener interface {
+	// Deleted and Put tell of one event.
+	Deleted(key string, rev int64)
+	Put(kv *mvccpb.KeyValue)
+
+	// Settle is called when all events of one message have been told: etcd never splits a
+	// revision between messages.
+	Settle()
+
+	// Begun says that the watch has a new beginning, or that the listener has just joined: what
+	// came before must be looked for in the watch's log, or is not known.
+	Begun(w *Watch)
+
+	// Refused says that etcd will not open the watch: whoever waits must ask by himself from time
+	// to time.
+	Refused()
+}
+
+// Watch is a span that is watched for all who subscribed to it.
+type Watch struct {
+	Span
+	ID          int64 // on the present stream; 0: not requested yet, or the prefix watch stands in for it
+	Since       int64 // all deletions after this revision have been told, or are in Log; 0: it does not stand
+	Log         []Deletion
+	Subs        map[*Sub]struct{}
+	Listeners   []Listener
+	Replaceable bool  // the prefix watch can stand in for it
+	refused     bool  // etcd will not open it; those who wait must poll
+	touched     bool  // by the message that is dealt with just now
+	unused      int   // ticks without subscribers
+	wasted      int   // messages without subscribers
+	rev         int64 // the newest mod revision in its events
+}
+
+// request is one for a watch, under an ID.
+type request struct {
+	w  *Watch
+	id int64
+}
+
+// Deletion is one of a key, at a revision.
+type Deletion struct {
+	Key string
+	Rev int64
+}
+
+// Sub is one subscription. Its notify never blocks and takes no lock under which the hub is called.
+type Sub struct {
+	h      *Hub
+	w      *Watch
+	notify func()
+}
+
+func newHub(w *Wire, prefix string) *Hub {
+	return &Hub{w: w, prefix: prefix, wake: make(chan struct{}, 1), Watches: map[Span]*Watch{},
+		ByID:  map[int64]*Watch{},
+		Above: prefixWatchAbove, Below: prefixWatchBelow}
+}
+
+// Join has l told of sp from now on, also of what it has missed and is still known. The caller
+// holds the lock.
+func (h *Hub) Join(l Listener, sp Span) *Watch {
+	w := h.Open(sp)
+	w.Listeners = append(w.Listeners, l)
+	l.Begun(w)
+	return w
+}
+
+// Leave ends what Join began. The caller holds the lock.
+func (h *Hub) Leave(l Listener, w *Watch) {
+	if i := slices.Index(w.Listeners, l); i >= 0 {
+		w.Listeners = slices.Delete(w.Listeners, i, i+1)
+		h.spare(w)
+	}
+}
+
+// Watch calls notify when the watch stands, after each event, and whenever events may have been
+// missed. A subscriber to a watch that stands already is told nothing at first: it reads after
+// subscribing.
+func (h *Hub) Watch(sp Span, notify func()) *Sub {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := h.Open(sp)
+	if w.Subs == nil {
+		w.Subs = map[*Sub]struct{}{}
+	}
+	su := &Sub{h, w, notify}
+	w.Subs[su] = struct{}{}
+	return su
+}
+
+// Open returns the watch on a span, made if there is none. The caller holds the lock and adds
+// whoever needs it.
+func (h *Hub) Open(sp Span) *Watch {
+	w := h.Watches[sp]
+	if w == nil {
+		w = &Watch{Span: sp, Replaceable: h.isReplaceable(sp)}
+		h.Watches[sp] = w
+		if w.Replaceable {
+			h.replaceable++
+			h.openPrefixWatch()
+		}
+		h.request(w)
+	}
+	w.unused, w.wasted = 0, 0
+	if !h.Started {
+		h.Started = true
+		h.w.Spawn(h.run)
+	}
+	return w
+}
+
+// request has w opened, unless another watch stands in for it.
+func (h *Hub) request(w *Watch) {
+	if w.Replaceable && h.PrefixWatch != nil && !h.dropping {
+		return
+	}
+	h.todo = append(h.todo, w)
+	h.rouse()
+}
+
+// Stop ends the subscription. It may be called on nil and more than once.
+func (su *Sub) Stop() {
+	if su == nil {
+		return
+	}
+	h := su.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(su.w.Subs, su)
+	h.spare(su.w)
+}
+
+// idle reports whether nobody needs w.
+func (w *Watch) idle() bool { return len(w.Subs) == 0 && len(w.Listeners) == 0 }
+
+// spare removes a watch that nobody needs. A watched line stays for a while: who follows it asks
+// again at once, and opening costs a round trip.
+func (h *Hub) spare(w *Watch) {
+	if w.idle() && w.End == "" {
+		h.remove(w)
+	}
+}
+
+// Seen returns the newest mod revision that the watch's events have told.
+func (su *Sub) Seen() int64 {
+	su.h.mu.Lock()
+	defer su.h.mu.Unlock()
+	return su.w.rev
+}
+
+// Stands reports whether the watch was requested before: then what happened since the last look
+// may have been told already.
+func (su *Sub) Stands() bool {
+	su.h.mu.Lock()
+	defer su.h.mu.Unlock()
+	w, src := su.w, su.h.Source(su.w)
+	return w.ID != 0 || src.ID != 0 || w.refused
+}
+
+// remove forgets a watch. The caller holds the lock.
+func (h *Hub) remove(w *Watch) {
+	if h.Watches[w.Span] != w {
+		return
+	}
+	delete(h.Watches, w.Span)
+	if w.Replaceable {
+		h.replaceable--
+	}
+	h.cancel(w)
+}
+
+// cancel ends w on the stream, if it was requested there.
+func (h *Hub) cancel(w *Watch) {
+	if w.ID == 0 {
+		return
+	}
+	delete(h.ByID, w.ID)
+	h.ended = append(h.ended, w.ID)
+	w.Forget()
+	h.rouse()
+}
+
+// Forget notes that w does not stand on any stream.
+func (w *Watch) Forget() { w.ID, w.Since, w.Log, w.refused = 0, 0, nil, false }
+
+// rouse wakes the goroutine that sends.
+func (h *Hub) rouse() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell notifies all subscribers of w. The caller holds the lock.
+func (w *Watch) tell() {
+	for su := range w.Subs {
+		su.notify()
+	}
+}
+
+// Reap drops watches that nobody has used for some ticks, and returns how many are left.
+func (h *Hub) Reap() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.Watches {
+		if !w.idle() {
+			continue
+		}
+		if w.unused++; w.unused > 3 {
+			h.remove(w)
+		}
+	}
+	h.dropPrefixWatch()
+	return len(h.Watches)
+}
+
+// empty reports whether nobody watches anything.
+func (h *Hub) empty() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.Watches) == 0
+}
+
+// reset forgets what the stream that ended knew; every watch is opened anew on the next one, and
+// tells when it stands.
+func (h *Hub) reset() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.ByID)
+	h.opened, h.ended, h.todo, h.refused, h.dropping = nil, nil, nil, false, false
+	if h.PrefixWatch != nil {
+		if h.PrefixWatch.Forget(); h.replaceable <= h.Below {
+			h.PrefixWatch = nil
+		} else {
+			h.todo = append(h.todo, h.PrefixWatch)
+		}
+	}
+	for _, w := range h.Watches {
+		w.Forget()
+		h.request(w)
+	}
+	h.rouse()
+}
+
+// run keeps a stream as long as there is something to watch.
+func (h *Hub) run() {
+	pause, wait := firstPause, silence
+	for h.w.ctx.Err() == nil {
+		if h.empty() {
+			select {
+			case <-h.wake:
+			case <-h.w.ctx.Done():
+			}
+			continue
+		}
+		opened := time.Now()
+		good, silent := h.serve(wait)
+		h.reset()
+		if time.Since(opened) > sound {
+			wait = silence
+		}
+		if silent {
+			wait = min(2*wait, maxSilence)
+		} else if good {
+			pause = firstPause
+			continue
+		}
+		Sleep(h.w.ctx, rand.N(2*pause)) // not all at once
+		pause = min(2*pause, time.Second)
+	}
+}
+
+const firstPause = 20 * time.Millisecond
+
+// Answered reports whether etcd has answered all requests for watches.
+func (h *Hub) Answered() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.opened) == 0
+}

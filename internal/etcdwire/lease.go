@@ -1,0 +1,104 @@
+package etcdwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// ErrMoved says that etcd's leader changed once more during a grant.
+var ErrMoved = errors.New("etcd changed its leader again meanwhile")
+
+// GrantInTerm grants a lease of which the raft term that it was granted in is known: the one that
+// the answer bears.
+//
+// Terms never fall from one log entry to the next, so the grant's is at least the newest term
+// known before the call; where the answer bears that very term, it is taken. Otherwise the lease
+// is dropped and another one granted. An answer may bear an older term than its entry (see
+// Prove): then the next renewal finds another term, and the claims move once more. A later term
+// is never taken for the grant's.
+func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
+) (r R, err error) {
+	for range 3 {
+		before := term()
+		r, header, err := grant()
+		if err != nil {
+			return r, err
+		}
+		if header.GetRaftTerm() == before {
+			return r, nil
+		}
+		drop(r)
+	}
+	return r, ErrMoved
+}
+
+// Grant grants a lease, under an ID that etcd chooses where id is 0. It makes as many attempts as
+// Call: one that is repeated at another member may leave an empty lease behind, which nobody
+// renews.
+func (w *Wire) Grant(ctx context.Context, what string, id, seconds int64) (resp *pb.LeaseGrantResponse, err error) {
+	req := &pb.LeaseGrantRequest{ID: id, TTL: seconds}
+	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		if resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, req, opts...); err != nil {
+			return err
+		}
+		return w.Same(resp.Header)
+	})
+	return resp, err
+}
+
+// GrantInTerm is the function of that name on this Wire.
+func (w *Wire) GrantInTerm(ctx context.Context, what string, seconds int64) (*pb.LeaseGrantResponse, error) {
+	grant := func() (*pb.LeaseGrantResponse, *pb.ResponseHeader, error) {
+		r, err := w.Grant(ctx, what, 0, seconds)
+		return r, r.GetHeader(), err
+	}
+	resp, err := GrantInTerm(w.Term, grant, func(r *pb.LeaseGrantResponse) {
+		w.Later(func(ctx context.Context) { _ = w.Revoke(ctx, what, r.ID) })
+	})
+	if errors.Is(err, ErrMoved) {
+		err = fmt.Errorf("etcd: %s: %w", what, err)
+	}
+	return resp, err
+}
+
+// Revoke ends a lease. One that is gone already is no error.
+func (w *Wire) Revoke(ctx context.Context, what string, id int64) error {
+	_, err := w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
+		resp, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id}, opts...)
+		if err != nil {
+			return err
+		}
+		return w.Same(resp.Header)
+	})
+	if errors.Is(err, driver.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// TimeToLive asks etcd's leader, whose clock expires leases, how long one lives on, in whole
+// seconds, and with how long a ttl it was granted. [driver.ErrGone] if there is no such lease.
+func (w *Wire) TimeToLive(ctx context.Context, what string, id int64) (left, ttl time.Duration, err error) {
+	var resp *pb.LeaseTimeToLiveResponse
+	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
+		if resp, err = pb.NewLeaseClient(conn).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id},
+			opts...); err != nil {
+			return err
+		}
+		return w.Same(resp.Header)
+	})
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case resp.TTL < 0:
+		return 0, 0, driver.ErrGone
+	}
+	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL) * time.Second, nil
+}

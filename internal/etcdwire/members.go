@@ -1,0 +1,245 @@
+package etcdwire
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+const (
+	// CallLimit bounds one attempt at one member. A frozen member costs every caller this much
+	// once, then all calls go elsewhere.
+	CallLimit = 2 * time.Second
+	// Patience is how long a member must have been silent before a call that ended blames it. A
+	// caller with a shorter deadline says nothing about the member.
+	Patience = 200 * time.Millisecond
+)
+
+// Members is the cluster's members, one of which all calls go to. When it fails, everybody moves
+// on: with a balancer, one frozen member of three would swallow every third call.
+type Members struct {
+	client *clientv3.Client
+
+	mu      sync.Mutex
+	members []*member
+	current *member
+	retired map[*grpc.ClientConn]*time.Timer // connections left behind, which end when their timers do
+	closed  bool
+}
+
+// member is one endpoint with its own connection.
+type member struct {
+	endpoint string
+	conn     *grpc.ClientConn
+	failed   time.Time // when it failed last; zero: never
+	stale    bool      // it failed since it was dialled
+	heard    time.Time // when it answered last
+}
+
+// Link is a member to call, with the connection as it stands.
+type Link struct {
+	*member
+	Conn *grpc.ClientConn
+}
+
+// Host returns the endpoint as people write it.
+func (l Link) Host() string { return HostOf(l.endpoint) }
+
+// HostOf returns an endpoint as people write it.
+func HostOf(endpoint string) string {
+	if _, host, ok := strings.Cut(endpoint, "://"); ok {
+		return host
+	}
+	return endpoint
+}
+
+// sync takes over the client's endpoints, which the user may change while we run.
+func (ms *Members) sync() {
+	eps := ms.client.Endpoints()
+	if slices.EqualFunc(ms.members, eps, func(m *member, ep string) bool { return m.endpoint == ep }) || len(eps) == 0 {
+		return
+	}
+	var members []*member
+	for _, ep := range eps {
+		i := slices.IndexFunc(ms.members, func(m *member) bool { return m.endpoint == ep })
+		if i >= 0 {
+			members = append(members, ms.members[i])
+			continue
+		}
+		members = append(members, &member{endpoint: ep})
+	}
+	for _, m := range ms.members {
+		if !slices.Contains(members, m) {
+			ms.retire(m)
+		}
+	}
+	ms.members = members
+	if !slices.Contains(members, ms.current) {
+		ms.current = members[0]
+	}
+}
+
+// retire closes a member's connection once every call on it has had its time, or when all end.
+// The caller holds the lock.
+func (ms *Members) retire(m *member) {
+	conn := m.conn
+	if m.conn = nil; conn == nil {
+		return
+	}
+	if ms.retired == nil {
+		ms.retired = map[*grpc.ClientConn]*time.Timer{}
+	}
+	ms.retired[conn] = time.AfterFunc(2*CallLimit, func() {
+		ms.mu.Lock()
+		delete(ms.retired, conn)
+		ms.mu.Unlock()
+		conn.Close()
+	})
+}
+
+// Use returns the member to call now. It does not block: gRPC connects in the background, the
+// call waits.
+func (ms *Members) Use() (Link, error) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if ms.closed {
+		return Link{}, ErrClosed
+	}
+	ms.sync()
+	return ms.link(ms.current)
+}
+
+// link returns a member with its connection, dialled where there is none. The caller holds the
+// lock.
+func (ms *Members) link(m *member) (Link, error) {
+	if m.stale {
+		// A new connection, for the old one may hang in gRPC's backoff (up to two minutes) or in
+		// a dead TCP flow.
+		ms.retire(m)
+	}
+	if m.conn == nil {
+		// Dial takes credentials, TLS, token interceptors and dial options from the client.
+		conn, err := ms.client.Dial(m.endpoint)
+		if err != nil {
+			return Link{}, fmt.Errorf("etcd %s: dial: %w", HostOf(m.endpoint), err)
+		}
+		m.conn, m.stale = conn, false
+	}
+	return Link{m, m.conn}, nil
+}
+
+// Leave moves everybody on from a member that failed, to the one whose last failure is longest ago.
+func (ms *Members) Leave(l Link) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if l.member.conn == l.Conn {
+		l.stale, l.failed = true, time.Now()
+	}
+	if ms.current != l.member {
+		return // somebody else moved on already
+	}
+	at := slices.Index(ms.members, ms.current)
+	for i := 1; i < len(ms.members); i++ {
+		m := ms.members[(at+i)%len(ms.members)]
+		if ms.current == l.member || m.failed.Before(ms.current.failed) {
+			ms.current = m
+		}
+	}
+}
+
+// Beside returns another member than l's, the one whose last failure is longest ago, for a call
+// that must not wait for one member alone. Everybody else stays where they are. It reports false
+// if there is none.
+func (ms *Members) Beside(l Link) (Link, bool) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	at := slices.Index(ms.members, l.member)
+	if ms.closed || at < 0 {
+		return Link{}, false
+	}
+	var best *member
+	for i := 1; i < len(ms.members); i++ {
+		if m := ms.members[(at+i)%len(ms.members)]; best == nil || m.failed.Before(best.failed) {
+			best = m
+		}
+	}
+	if best == nil {
+		return Link{}, false
+	}
+	l, err := ms.link(best)
+	return l, err == nil
+}
+
+// Left reports whether calls go to another member than l's by now.
+func (ms *Members) Left(l Link) bool {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.current != l.member
+}
+
+// Endpoints names all members, for errors that no single one is to blame for.
+func (ms *Members) Endpoints() string {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	var names []string
+	for _, m := range ms.members {
+		names = append(names, HostOf(m.endpoint))
+	}
+	return strings.Join(names, ", ")
+}
+
+// size returns how many members there are.
+func (ms *Members) size() int {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	ms.sync()
+	return len(ms.members)
+}
+
+// alive notes that a member has answered on that connection.
+func (ms *Members) alive(l Link) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if l.member.conn == l.Conn {
+		l.member.heard = time.Now()
+	}
+}
+
+// silent returns for how long a member has not answered on that connection.
+func (ms *Members) silent(l Link) time.Duration {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if l.member.conn != l.Conn || l.member.heard.IsZero() {
+		return time.Duration(1<<63 - 1)
+	}
+	return time.Since(l.member.heard)
+}
+
+// PassOver has others be asked before this member, where one is asked beside the current one.
+func (ms *Members) PassOver(l Link) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	l.failed = time.Now()
+}
+
+// close ends all connections, also those left behind.
+func (ms *Members) close() {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	ms.closed = true
+	for _, m := range ms.members {
+		if m.conn != nil {
+			m.conn.Close()
+		}
+	}
+	for conn, end := range ms.retired {
+		end.Stop()
+		conn.Close()
+	}
+	clear(ms.retired)
+}

@@ -1,0 +1,285 @@
+package etcdwire
+
+import (
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// A process that waits for thousands of names, or holds them, would have thousands of watches,
+// each of which costs the server some kilobytes and a message to open. So where many keys and
+// lines are watched for deletions only, one watch of the store's whole prefix stands in for them
+// all. It hears of what does not concern us too, which is why it ends when few are left.
+//
+// In either direction a watch that begins to stand in for another tells everybody concerned that
+// something may have been missed, but for those claims whose line is known at a later revision
+// than the one it began at.
+const (
+	prefixWatchAbove = 64
+	prefixWatchBelow = 16
+)
+
+// How many deletions a watch remembers, for claims that entered before them and listen after them.
+const (
+	LogKept       = 32
+	PrefixLogKept = 512
+)
+
+// isNarrow reports whether the wide watch can stand in for one of sp: spread finds what it needs
+// to know.
+func (h *Hub) isReplaceable(sp Span) bool {
+	prefix := h.prefix
+	if sp.Puts || prefix == "" || !strings.HasPrefix(sp.Key, prefix) {
+		return false
+	}
+	dir := dirOf(prefix, sp.Key)
+	switch {
+	case dir == "":
+		return false
+	case sp.End == "":
+		return true
+	}
+	return sp == LineSpan(dir) || sp == SharedSpan(dir)
+}
+
+// dirOf returns what all claims of key's line begin with, of those below prefix; nothing if it is
+// in none.
+func dirOf(prefix, key string) string {
+	rest, ok := strings.CutPrefix(key, prefix)
+	if i := strings.IndexByte(rest, '/'); ok && i >= 0 {
+		return key[:len(prefix)+i+1]
+	}
+	return ""
+}
+
+// SharedMark begins what stands behind a line's directory in the keys of its shared claims, and
+// SharedEnd ends the range of all keys that begin with it. It follows all hex digits in the order
+// of bytes: so the exclusive claims of a line are one range of keys, and its shared claims are
+// another.
+const (
+	SharedMark = "~"
+	SharedEnd  = "\x7f"
+)
+
+// LineSpan is that of the deletions of all claims of a line, whose keys begin with dir.
+func LineSpan(dir string) Span { return Span{Key: dir, End: PrefixEnd(dir)} }
+
+// SharedSpan is that of the deletions of all shared claims of a line.
+func SharedSpan(dir string) Span { return Span{Key: dir + SharedMark, End: dir + SharedEnd} }
+
+// PrefixEnd returns the end of the range of all keys that begin with prefix.
+func PrefixEnd(prefix string) string {
+	b := []byte(prefix)
+	for i := len(b) - 1; i >= 0; i-- {
+		if b[i] < 0xff {
+			b[i]++
+			return string(b[:i+1])
+		}
+	}
+	return "\x00" // etcd's sign for "to the last key"
+}
+
+// source returns the watch that tells what w is to see: w itself, or the wide one. The caller
+// holds h.mu.
+func (h *Hub) Source(w *Watch) *Watch {
+	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
+		return h.PrefixWatch
+	}
+	return w
+}
+
+// widen opens the wide watch where there are many narrow ones. They stay until it stands.
+func (h *Hub) openPrefixWatch() {
+	if h.replaceable <= h.Above || h.refused {
+		return
+	}
+	h.dropping = false
+	if h.PrefixWatch == nil {
+		prefix := h.prefix
+		h.PrefixWatch = &Watch{Span: Span{Key: prefix, End: PrefixEnd(prefix)}}
+		h.todo = append(h.todo, h.PrefixWatch)
+		h.rouse()
+	}
+}
+
+// straighten gives the wide watch up after some ticks in which few narrow ones were needed: first
+// those are opened, then it ends.
+func (h *Hub) dropPrefixWatch() {
+	if h.PrefixWatch == nil || h.replaceable > h.Below {
+		h.few = 0
+		return
+	}
+	if h.few++; h.few <= 3 {
+		return
+	}
+	if !h.dropping {
+		h.dropping = true
+		for _, w := range h.Watches {
+			if w.Replaceable && w.ID == 0 && !w.refused {
+				h.request(w)
+			}
+		}
+	}
+	h.endDrop()
+}
+
+// narrowed ends the wide watch once none needs it any more.
+func (h *Hub) endDrop() {
+	if !h.dropping {
+		return
+	}
+	for _, w := range h.Watches {
+		if w.Replaceable && w.Since == 0 && !w.refused {
+			return
+		}
+	}
+	h.cancel(h.PrefixWatch)
+	h.PrefixWatch, h.dropping, h.few = nil, false, 0
+}
+
+// stood notes that w stands, and sees all deletions after rev.
+func (h *Hub) Stood(w *Watch, rev int64) {
+	w.Since, w.Log = rev, nil
+	if w != h.PrefixWatch {
+		h.begun(w)
+		h.endDrop()
+		return
+	}
+	for _, n := range h.Watches {
+		if n.Replaceable {
+			h.cancel(n)
+			n.refused = false
+			h.begun(n)
+		}
+	}
+}
+
+// begun tells all who need w that it has a new beginning.
+func (h *Hub) begun(w *Watch) {
+	for _, l := range w.Listeners {
+		l.Begun(w)
+	}
+	w.settle()
+	w.tell()
+}
+
+// settle has all listeners draw their conclusions. Some of them may leave it for another watch.
+func (w *Watch) settle() {
+	for i := len(w.Listeners) - 1; i >= 0; i-- {
+		w.Listeners[i].Settle()
+	}
+}
+
+// lost notes that etcd has ended w, or refused it.
+func (h *Hub) Lost(w *Watch, refused bool) {
+	delete(h.ByID, w.ID)
+	w.Forget()
+	switch {
+	case w == h.PrefixWatch && refused:
+		h.PrefixWatch, h.refused, h.dropping = nil, true, false
+		for _, n := range h.Watches {
+			if n.Replaceable && n.ID == 0 {
+				h.request(n)
+			}
+		}
+	case refused:
+		w.refused = true
+		for _, l := range w.Listeners {
+			l.Refused()
+		}
+		w.settle()
+		w.tell()
+		h.endDrop()
+	case w == h.PrefixWatch:
+		h.todo = append(h.todo, w)
+	default:
+		h.request(w)
+		if h.Source(w).Since != 0 {
+			h.begun(w) // the wide watch stands in for it, and has told it nothing as long as it stood by itself
+			return
+		}
+		w.tell()
+	}
+	h.rouse()
+}
+
+// deliver hands the events of one message to all whom they concern, and has them draw their
+// conclusions only after the last.
+func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
+	var touched []*Watch
+	for _, e := range events {
+		h.remember(src, e)
+		if src != h.PrefixWatch {
+			src.pass(e, &touched)
+			continue
+		}
+		h.spread(e, &touched)
+	}
+	for _, w := range touched {
+		w.touched = false
+		w.settle()
+		w.tell()
+		// Who was here may not come again: in a crowd nobody does.
+		if w.idle() && w.ID != 0 {
+			if w.wasted++; w.wasted > 2 {
+				h.remove(w)
+			}
+		}
+	}
+}
+
+// spread passes an event of the wide watch to the narrow ones.
+func (h *Hub) spread(e *mvccpb.Event, touched *[]*Watch) {
+	key := string(e.Kv.Key)
+	dir := dirOf(h.prefix, key)
+	if dir == "" {
+		return
+	}
+	spans := [3]Span{{Key: key}, LineSpan(dir)}
+	if strings.HasPrefix(key[len(dir):], SharedMark) {
+		spans[2] = SharedSpan(dir)
+	}
+	for _, sp := range spans {
+		if w := h.Watches[sp]; w != nil && h.Source(w) == h.PrefixWatch {
+			w.pass(e, touched)
+		}
+	}
+}
+
+// pass hands an event to all who listen to w.
+func (w *Watch) pass(e *mvccpb.Event, touched *[]*Watch) {
+	if !w.touched {
+		w.touched = true
+		*touched = append(*touched, w)
+	}
+	w.rev = max(w.rev, e.Kv.ModRevision)
+	if e.Type == mvccpb.Event_EventType(0) { // a put; the names of these differ between versions of etcd's API
+		for _, l := range w.Listeners {
+			l.Put(e.Kv)
+		}
+		return
+	}
+	key := string(e.Kv.Key)
+	for _, l := range w.Listeners {
+		l.Deleted(key, e.Kv.ModRevision)
+	}
+}
+
+// remember keeps an event of w for those who listen later. What is not kept any more moves the
+// revision from which on w knows all; a watch that sees puts keeps none.
+func (h *Hub) remember(w *Watch, e *mvccpb.Event) {
+	rev, kept := e.Kv.ModRevision, LogKept
+	switch {
+	case w == h.PrefixWatch:
+		kept = PrefixLogKept
+	case !w.Replaceable:
+		w.Since = max(w.Since, rev)
+		return
+	}
+	if len(w.Log) >= kept {
+		drop := len(w.Log) - kept/2
+		w.Since = max(w.Since, w.Log[drop-1].Rev)
+		w.Log = append(w.Log[:0], w.Log[drop:]...)
+	}
+	w.Log = append(w.Log, Deletion{string(e.Kv.Key), rev})
+}

@@ -1,0 +1,242 @@
+package etcdwire
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// tick is how often it is looked whether the stream has given a sign of life.
+	tick = time.Second
+	// quiet is after how long without one the member is asked for it. An answer to any call, a
+	// renewal first of all, is a sign too: a thousand sessions that wait need not ask a thousand
+	// times a second.
+	quiet = 1400 * time.Millisecond
+	// mute is after how long the stream itself is asked, whatever else the member answers: it
+	// alone may hang.
+	mute = 8 * time.Second
+	// silence is how long it may give none. A frozen member keeps its connection open: nothing
+	// else would tell.
+	silence = 3 * time.Second
+	// maxSilence is what that grows to while one stream after the other falls silent: then it is
+	// the whole cluster that is slow, and thousands of clients who open all their watches anew
+	// would keep it so.
+	maxSilence = 8 * silence
+	// sound is how long a stream must have lived until silence is short again.
+	sound = 20 * time.Second
+)
+
+// stream is one life of the Hub's stream.
+type stream struct {
+	h      *Hub
+	raw    pb.Watch_WatchClient
+	cancel context.CancelFunc
+	wait   time.Duration // how long it may be silent
+	dog    *time.Timer   // ends the stream after that
+	bitten atomic.Bool   // the dog did
+	heard  atomic.Bool   // something came since the last tick
+	link   Link
+	begun  time.Time
+	last   atomic.Int64 // when something came last, in nanoseconds since begun
+	good   atomic.Bool  // something came at all
+	done   chan struct{}
+}
+
+// serve opens a stream at the current member and keeps it until it fails, falls silent for so
+// long, or nobody watches. It reports whether the stream was of use; otherwise the next try had
+// better wait a little.
+func (h *Hub) serve(wait time.Duration) (good, silent bool) {
+	l, err := h.w.Members.Use()
+	if err != nil {
+		return false, false
+	}
+	ctx, cancel := context.WithCancel(h.w.ctx)
+	defer cancel()
+	st := &stream{h: h, cancel: cancel, wait: wait, link: l, begun: time.Now(), done: make(chan struct{})}
+	st.dog = time.AfterFunc(wait, st.bite)
+	defer st.dog.Stop()
+	// The server ends the stream when its member has no leader for some time: a member that was
+	// cut off tells nothing new.
+	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
+	if err != nil {
+		h.w.Members.Leave(l)
+		return false, st.bitten.Load()
+	}
+	go st.receive()
+	st.send(ctx, l)
+	cancel()
+	<-st.done
+	if !h.empty() && h.w.ctx.Err() == nil {
+		h.w.Members.Leave(l)
+	}
+	return st.good.Load(), st.bitten.Load()
+}
+
+// silent returns for how long nothing has come from the member, and for how long nothing on the
+// stream.
+func (st *stream) silent() (member, self time.Duration) {
+	self = time.Since(st.begun) - time.Duration(st.last.Load())
+	return min(self, st.h.w.Members.silent(st.link)), self
+}
+
+// bite ends the stream if it has been silent for too long, and comes again if it has not.
+func (st *stream) bite() {
+	member, self := st.silent()
+	if left := min(st.wait-member, mute+st.wait-self); left > 0 {
+		st.dog.Reset(left)
+		return
+	}
+	st.bitten.Store(true)
+	st.cancel()
+}
+
+// send carries requests out until the stream ends. Send blocks when the member takes nothing in;
+// then the dog bites.
+func (st *stream) send(ctx context.Context, l Link) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	idle, asked := 0, false
+	for {
+		if !st.flush() {
+			return
+		}
+		select {
+		case <-st.h.wake:
+		case <-st.done:
+			return
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if st.h.Reap() == 0 {
+				if idle++; idle > 1 {
+					return
+				}
+				continue
+			}
+			idle = 0
+			heard, left := st.heard.Swap(false), st.h.w.Members.Left(l)
+			if left && asked && !heard {
+				return // others found the member dead, and it does not answer us either: no need to wait for the dog
+			}
+			if member, self := st.silent(); !left && member < quiet && self < mute {
+				asked = false
+				continue
+			}
+			asked = true
+			progress := &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}
+			if st.raw.Send(&pb.WatchRequest{RequestUnion: progress}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// flush sends what is to be opened and cancelled. It reports false if the stream has failed.
+func (st *stream) flush() bool {
+	for _, r := range st.h.Pending() {
+		if st.raw.Send(r) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// pending returns the requests that the present stream has not seen yet.
+func (h *Hub) Pending() []*pb.WatchRequest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*pb.WatchRequest
+	for _, id := range h.ended {
+		end := &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}
+		out = append(out, &pb.WatchRequest{RequestUnion: end})
+	}
+	h.ended = nil
+	todo := h.todo
+	h.todo = nil
+	for _, w := range todo {
+		if w.ID != 0 || w.refused || w != h.PrefixWatch && h.Watches[w.Span] != w || w.Replaceable &&
+			h.PrefixWatch != nil && !h.dropping {
+			continue
+		}
+		h.lastID++
+		w.ID = h.lastID
+		h.ByID[w.ID] = w
+		h.opened = append(h.opened, request{w, w.ID})
+		req := &pb.WatchCreateRequest{Key: []byte(w.Key), RangeEnd: []byte(w.End), WatchId: w.ID}
+		if !w.Puts {
+			req.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
+		}
+		out = append(out, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: req}})
+	}
+	return out
+}
+
+// receive hands signals out until the stream ends.
+func (st *stream) receive() {
+	defer close(st.done)
+	for {
+		r, err := st.raw.Recv()
+		if err != nil {
+			return
+		}
+		st.last.Store(int64(time.Since(st.begun)))
+		st.heard.Store(true)
+		st.good.Store(true)
+		if !st.h.Take(r) {
+			st.good.Store(false) // a token that is refused again and again must not make a busy loop
+			st.cancel()
+			return
+		}
+	}
+}
+
+// take deals with one message. It reports false if the stream must be opened anew.
+func (h *Hub) Take(r *pb.WatchResponse) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r.Header.GetClusterId() != h.w.cluster {
+		return false // it says nothing of our claims
+	}
+	w := h.ByID[r.WatchId]
+	if r.Created && len(h.opened) > 0 {
+		// Where etcd refuses a watch it does not say which (its ID is then -1), but it answers in
+		// order.
+		first := h.opened[0]
+		if w, h.opened = first.w, h.opened[1:]; w.ID != first.id {
+			w = nil // given up meanwhile
+		}
+	}
+	if r.Canceled && expired(r.CancelReason) {
+		return false // the stream carries the token it was opened with; a new one gets a new token
+	}
+	if w == nil || w != h.PrefixWatch && h.Watches[w.Span] != w {
+		return true // a sign of life, or a watch that was given up
+	}
+	switch {
+	case r.Canceled:
+		h.Lost(w, r.Created)
+	case r.Created:
+		h.Stood(w, r.Header.GetRevision())
+	case r.Fragment:
+		return false // part of a revision proves nothing; we asked for none
+	case len(r.Events) > 0:
+		h.Deliver(w, r.Events)
+	}
+	return true
+}
+
+// expired reports whether a watch was refused for its auth token and not for its user's rights.
+func expired(reason string) bool {
+	for _, e := range []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserEmpty} {
+		if strings.Contains(reason, e.Error()) {
+			return true
+		}
+	}
+	return false
+}

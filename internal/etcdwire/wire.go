@@ -1,0 +1,169 @@
+// Package etcdwire is how the packages etcdstore and concurrency reach etcd: the cluster's
+// members, one of which all calls go to and which is left when it is silent; one watch stream;
+// renewals that are proven by etcd's log. It knows no claims and decides nothing about
+// leadership.
+//
+// # Locks
+//
+// The hub's lock (Hub.Lock) comes first: its listeners and subscribers are called under it. The
+// locks of members, of keepalive streams and of Wire guard their own fields, and nothing is
+// called while one of them is held.
+package etcdwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// ErrClosed answers calls on a Wire, and so on a store, that was closed.
+var ErrClosed = errors.New("the store was closed")
+
+// Wire is the connections to one cluster, with all that is shared by those who use them. It is
+// safe for concurrent use. Call Open before anything else.
+type Wire struct {
+	Hub    *Hub
+	Limit  OpsLimit
+	client *clientv3.Client
+
+	Members Members
+
+	opening chan struct{}   // holds one token; who has it may open
+	version string          // of the member that answered Open; "": not opened yet
+	cluster uint64          // etcd's ID of the cluster
+	term    atomic.Uint64   // the newest raft term seen
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex // guards closed, and work against being waited for as it grows
+	closed bool
+	work   sync.WaitGroup // the hub, and clean-ups under way
+}
+
+// New returns a Wire that uses client's endpoints, credentials and dial options, on connections
+// of its own. It does no I/O. One watch of all keys below prefix may stand in for many watches
+// there; with an empty prefix none does.
+func New(client *clientv3.Client, prefix string) *Wire {
+	w := &Wire{client: client, Members: Members{client: client}, opening: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.Hub = newHub(w, prefix)
+	w.opening <- struct{}{}
+	return w
+}
+
+// Open learns which cluster it is and returns the version of the member that answered. Once it
+// has succeeded it does nothing any more.
+func (w *Wire) Open(ctx context.Context) (version string, err error) {
+	select {
+	case <-w.opening:
+		defer func() { w.opening <- struct{}{} }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if w.version != "" {
+		return w.version, nil
+	}
+	var resp *pb.StatusResponse
+	_, err = w.Call(ctx, "status", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}, opts...)
+		return err
+	})
+	if errors.Is(err, driver.ErrRefused) {
+		return "", err
+	}
+	if err != nil {
+		return "", fmt.Errorf("no member of %s answers: %w", w.Members.Endpoints(), err)
+	}
+	w.version, w.cluster = resp.Version, resp.Header.ClusterId
+	w.term.Store(resp.Header.RaftTerm)
+	return w.version, nil
+}
+
+// Close ends streams, connections and calls, and waits for clean-ups under way.
+func (w *Wire) Close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.cancel()
+	w.Members.close()
+	w.work.Wait()
+}
+
+// Client is the client that New was called with.
+func (w *Wire) Client() *clientv3.Client { return w.client }
+
+// Context ends with Close.
+func (w *Wire) Context() context.Context { return w.ctx }
+
+// Cluster is etcd's ID of the cluster.
+func (w *Wire) Cluster() uint64 { return w.cluster }
+
+// Term returns the newest raft term that any answer bore.
+func (w *Wire) Term() uint64 { return w.term.Load() }
+
+// Same notes an answer's raft term. It returns an error if the answer comes from another cluster
+// than the one that was opened: endpoints of two clusters were mixed up, or the cluster was
+// restored from a backup under us. Each of the two could have a leader.
+func (w *Wire) Same(h *pb.ResponseHeader) error {
+	if h.GetClusterId() != w.cluster {
+		return fmt.Errorf("answers for cluster %x, but the store was opened on cluster %x: mend the endpoints, "+
+			"or start again after a restore", h.GetClusterId(), w.cluster)
+	}
+	Newest(&w.term, h)
+	return nil
+}
+
+// Newest raises term to the raft term of an answer.
+func Newest(term *atomic.Uint64, h *pb.ResponseHeader) {
+	for t := h.GetRaftTerm(); ; {
+		known := term.Load()
+		if t <= known || term.CompareAndSwap(known, t) {
+			return
+		}
+	}
+}
+
+// Spawn runs do in a goroutine that Close waits for, unless the Wire is closed already.
+func (w *Wire) Spawn(do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.work.Go(do)
+	}
+}
+
+// Later does a clean-up that no caller waits for, under a limit of its own.
+func (w *Wire) Later(do func(ctx context.Context)) {
+	w.Spawn(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, 2*CallLimit)
+		defer cancel()
+		do(ctx)
+	})
+}
+
+// Pause waits for a signal, at most for d, and reports whether none came. It returns an error if
+// ctx or the Wire ends first.
+func (w *Wire) Pause(ctx context.Context, signal <-chan struct{}, d time.Duration) (quiet bool, err error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-signal:
+		return false, nil
+	case <-t.C:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-w.ctx.Done():
+		return false, ErrClosed
+	}
+}
