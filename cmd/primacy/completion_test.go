@@ -67,7 +67,7 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waits := w.session("heir-1")
+	waits := w.session("next-1")
 	go func() { _, _ = waits.Election("cron").Campaign(t.Context(), nil) }()
 	w.awaitLine("cron", 2)
 	wants := map[string]string{
@@ -76,7 +76,7 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 		"primacy status billing/i":              "billing/invoicer",
 		"primacy leader cron ":                  "",
 		"primacy observe cron bil":              "billing/invoicer billing/ledger",
-		"primacy transfer cron --to ":           "heir-1",
+		"primacy transfer cron --to ":           "next-1",
 		"primacy transfer cron --to x":          "",
 		"primacy drain web-":                    "web-0 web-1 web-2 web-3 web-4 web-5 web-6",
 		"primacy run cr":                        "cron",

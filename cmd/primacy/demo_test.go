@@ -28,7 +28,7 @@ func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 	if s := p.out.String(); strings.ContainsAny(s, "\x1b\r█") {
 		t.Errorf("no terminal, and yet: %q", s)
 	}
-	// Four reigns, each of which has acted.
+	// Four periods, each of which has acted.
 	if rows := regexp.MustCompile(`(?m)^\d+ +node-\d +\d[0-9.ms]* +[1-9]\d* +\S+$`).FindAllString(p.out.String(),
 		-1); len(rows) != 4 {
 		t.Errorf("the table has %d rows:\n%s", len(rows), p.out.String())
@@ -124,12 +124,12 @@ func TestTheWorkerWritesUntilItIsTold(t *testing.T) {
 	file := filepath.Join(w.dir, "acts")
 	p := w.start("worker", file)
 	w.eventually("ten acts", func() bool {
-		r, err := readReigns(file)
+		r, err := readPeriods(file)
 		return err == nil && len(r) == 1 &&
 			r[0].acts >= 10
 	})
 	p.signal(syscall.SIGTERM).ends(0)
-	r, err := readReigns(file)
+	r, err := readPeriods(file)
 	if err != nil || len(r) != 1 || r[0].token != 7 || r[0].id != "me" {
 		t.Errorf("got %+v, %v", r, err)
 	}

@@ -71,12 +71,12 @@ func TestAnElectedHookEndsWithTheTerm(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "4s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n",
 		"true")
-	w.eventually("the hook acts", func() bool { return len(w.reigns()) == 1 })
+	w.eventually("the hook acts", func() bool { return len(w.periods()) == 1 })
 	next := w.start("run", "--ttl", "60s", "n", "sh", "-c", stubborn).tells("waits for n")
 	w.awaitLine("n", 2)
 	p.signal(syscall.SIGSTOP)
 	next.prints("up")
-	w.eventually("the next acts", func() bool { return len(w.reigns()) == 2 })
+	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	w.wantOrder(2)
 	p.signal(syscall.SIGCONT).ends(exitLost)
 	// Removed by hand, it ends at once, and the command is not started.
@@ -115,12 +115,12 @@ func TestTheHookOfAKilledSupervisor(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "60s", "--stop-timeout", "200ms", "--hook-timeout", "1h", "--on-elected",
 		"echo up >>log; "+stubborn, "n", "true")
-	w.eventually("the hook acts", func() bool { return len(w.reigns()) == 1 })
+	w.eventually("the hook acts", func() bool { return len(w.periods()) == 1 })
 	next := w.start("run", "--ttl", "60s", "n", "sh", "-c", stubborn).tells("waits for n")
 	w.awaitLine("n", 2)
 	p.signal(syscall.SIGKILL)
 	next.prints("up")
-	w.eventually("the next acts", func() bool { return len(w.reigns()) == 2 })
+	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	w.wantOrder(2)
 }
 

@@ -432,14 +432,14 @@ func TestASemaphoresLine(t *testing.T) {
 // overlaps judges what workers wrote as they acted.
 func (w *world) overlaps(file string, want int) {
 	w.Helper()
-	reigns, err := readReigns(filepath.Join(w.dir, file))
+	periods, err := readPeriods(filepath.Join(w.dir, file))
 	if err != nil {
 		w.Fatal(err)
 	}
-	instants, backwards := twoLeaders(reigns)
-	if instants != 0 || backwards != 0 || len(reigns) != want {
-		w.Errorf("%d held, want %d: %d instants with two, %d tokens that did not grow: %+v", len(reigns), want,
-			instants, backwards, reigns)
+	instants, backwards := twoLeaders(periods)
+	if instants != 0 || backwards != 0 || len(periods) != want {
+		w.Errorf("%d held, want %d: %d instants with two, %d tokens that did not grow: %+v", len(periods), want,
+			instants, backwards, periods)
 	}
 }
 

@@ -172,7 +172,7 @@ func printLine(a *app, st primacy.State, past []primacy.Reign, store string) err
 	if ended := slices.DeleteFunc(past,
 		func(r primacy.Reign) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
 		fmt.Fprintln(a.stdout, "\nthe last terms:")
-		if err := printReigns(a, ended); err != nil {
+		if err := printTerms(a, ended); err != nil {
 			return err
 		}
 	}
@@ -249,9 +249,9 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	}
 	switch {
 	case a.output != "table":
-		err = writeReigns(a, all)
+		err = writeTerms(a, all)
 	case len(all) > 0:
-		err = printReigns(a, all)
+		err = printTerms(a, all)
 	}
 	if err == nil && len(all) == 0 {
 		return fail(exitNo, "nothing is known of %s: nobody has led it, or it is a lock", name)
@@ -259,8 +259,8 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	return err
 }
 
-// writeReigns writes one array for json, an object a line for ndjson.
-func writeReigns(a *app, all []primacy.Reign) error {
+// writeTerms writes one array for json, an object a line for ndjson.
+func writeTerms(a *app, all []primacy.Reign) error {
 	if a.output == "json" {
 		return a.writeJSON(shown.TermsOf(all))
 	}
@@ -272,7 +272,7 @@ func writeReigns(a *app, all []primacy.Reign) error {
 	return nil
 }
 
-func printReigns(a *app, all []primacy.Reign) error {
+func printTerms(a *app, all []primacy.Reign) error {
 	rows := [][]string{{"TOKEN", "LEADER", "FROM", "TO", "LASTED", "GAP BEFORE", "WHY", "BY"}}
 	for _, r := range all {
 		lasted, gap := "-", "-"

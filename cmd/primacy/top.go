@@ -134,9 +134,9 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 			return names, err
 		}
 		src.History = func(ctx context.Context, name string, limit int) ([]top.Term, error) {
-			reigns, err := s.Election(name).History(ctx, limit)
+			periods, err := s.Election(name).History(ctx, limit)
 			var terms []top.Term
-			for _, r := range reigns {
+			for _, r := range periods {
 				terms = append(terms, top.Term{Token: r.Token, From: r.From, To: r.To})
 			}
 			return terms, err

@@ -48,7 +48,7 @@ type ui struct {
 type Action struct {
 	Verb   string        // transfer, resign or drain
 	State  primacy.State // of the election, as it was shown; of drain the first one that the member leads
-	To     string        // the heir; of drain the member
+	To     string        // the successor; of drain the member
 	Reason string
 }
 
