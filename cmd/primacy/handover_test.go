@@ -84,7 +84,7 @@ func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 	<-a.exited
 }
 
-// An heir that goes while the work stops: whoever is next leads, and that is said.
+// A successor that goes while the work stops: whoever is next leads, and that is said.
 func TestTheHeirGoesWhileTheWorkStops(t *testing.T) {
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "--ttl", "20s", "--stop-timeout", "5s", "n", "sh", "-c",
@@ -157,7 +157,7 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 // process: programs enough would be a load of their own.
 func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 	w := newWorld(t)
-	old, heir := w.session("old"), w.session("new")
+	old, successor := w.session("old"), w.session("new")
 	const more = handover.Together + 2
 	lead := func(s *primacy.Session, name string) {
 		term, err := s.Election(name).Campaign(t.Context(), nil)
@@ -171,7 +171,7 @@ func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 	for i := range more {
 		names = append(names, fmt.Sprint("n", i))
 	}
-	for n, s := range []*primacy.Session{old, heir} {
+	for n, s := range []*primacy.Session{old, successor} {
 		for _, name := range names {
 			go lead(s, name)
 		}

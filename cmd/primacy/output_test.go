@@ -78,7 +78,7 @@ func TestOneLine(t *testing.T) {
 func TestTwoLeadersBites(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Millisecond }
 	for name, c := range map[string]struct {
-		periods              []period
+		periods             []period
 		instants, backwards int
 	}{
 		"nobody": {nil, 0, 0},
