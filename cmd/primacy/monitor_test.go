@@ -46,12 +46,16 @@ func words(all []event) (words []string) {
 
 func TestEventsTellALife(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--id", "me", "--events", "log", "--on-lost", "recampaign", "--on-elected", "true", "n", "sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done").prints("up\n")
+	p := w.start("run", "--id", "me", "--events", "log", "--on-lost", "recampaign", "--on-elected", "true", "n", "sh",
+		"-c", "trap '' TERM; echo up; while :; do sleep 0.05; done").prints("up\n")
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	p.prints("up\nup\n")
 	w.start("resign", "--id", "op", "--reason", "new kernel", "n").ends(0)
 	p.prints("up\nup\nup\n")
-	w.eventually("the third start is written", func() bool { return strings.Count(w.read("log"), `"event":"started"`) == 3 })
+	w.eventually("the third start is written", func() bool {
+		return strings.Count(w.read("log"),
+			`"event":"started"`) == 3
+	})
 	p.signal(syscall.SIGKILL)
 	<-p.exited
 	all := w.events("log")
@@ -72,13 +76,15 @@ func TestEventsTellALife(t *testing.T) {
 	// The exit code is the last line; a lock has a life too.
 	w.start("lock", "--events", "log2", "n2", "sh", "-c", "exit 7").ends(7)
 	all = w.events("log2")
-	if got := strings.Join(words(all), " "); got != "candidate elected started exited resigned released finished" || *all[len(all)-1].Status != 7 {
+	if got := strings.Join(words(all), " "); got != "candidate elected started exited resigned released finished" ||
+		*all[len(all)-1].Status != 7 {
 		t.Errorf("got %s, %+v", got, all[len(all)-1])
 	}
 	hold := w.start("lock", "--events", "log3", "n3").prints("holds the lock")
 	hold.signal(syscall.SIGTERM).ends(0)
 	all = w.events("log3")
-	if got := strings.Join(words(all), " "); got != "candidate elected resigned released finished" || all[len(all)-3].Reason != "stopped" || *all[len(all)-1].Status != 0 {
+	if got := strings.Join(words(all), " "); got != "candidate elected resigned released finished" ||
+		all[len(all)-3].Reason != "stopped" || *all[len(all)-1].Status != 0 {
 		t.Errorf("got %s, %+v", got, all)
 	}
 }
@@ -103,7 +109,8 @@ func TestEventsToAFullPipe(t *testing.T) {
 	}
 	defer r.Close()
 	full(pw)
-	c := exec.Command(filepath.Join(shared.dir, "primacy"), "run", "-q", "--events", "fd:3", "n", "sh", "-c", "ls /proc/$$/fd; exit 5")
+	c := exec.Command(filepath.Join(shared.dir, "primacy"), "run", "-q", "--events", "fd:3", "n", "sh", "-c",
+		"ls /proc/$$/fd; exit 5")
 	c.Env, c.Dir, c.ExtraFiles = w.env, w.dir, []*os.File{pw}
 	began := time.Now()
 	out, err := c.Output()
@@ -245,7 +252,8 @@ func TestReadyWhenLeading(t *testing.T) {
 	m.hears("READY=1")
 	p.signal(syscall.SIGTERM).ends(143)
 	// A manager that is not there keeps nobody from leading.
-	w.with("NOTIFY_SOCKET=/nosuch/notify").start("run", "n", "sh", "-c", "exit 3").ends(3).complains("warning: NOTIFY_SOCKET")
+	w.with("NOTIFY_SOCKET=/nosuch/notify").start("run", "n", "sh", "-c",
+		"exit 3").ends(3).complains("warning: NOTIFY_SOCKET")
 }
 
 // A process whose lease nobody renews any more is wedged, but not one whose store is silent.
@@ -304,7 +312,10 @@ func TestStatusOverHTTP(t *testing.T) {
 	a := w.start("run", "--status", addr, "--ttl", "4s", "n", "sleep", "1000").tells("leads n")
 	b := w.start("run", "--status", "unix:"+sock, "n", "sleep", "1000").tells("waits for n")
 	w.awaitLine("n", 2)
-	w.eventually("both answer", func() bool { return ask("tcp", addr, "/livez") == 200 && ask("unix", sock, "/livez") == 200 })
+	w.eventually("both answer", func() bool {
+		return ask("tcp", addr, "/livez") == 200 &&
+			ask("unix", sock, "/livez") == 200
+	})
 	check := func(network, at string, want map[string]int) {
 		t.Helper()
 		for path, code := range want {
@@ -314,7 +325,8 @@ func TestStatusOverHTTP(t *testing.T) {
 		}
 	}
 	token := w.awaitLine("n", 2)[0].CreateRevision
-	check("tcp", addr, map[string]int{"/leader": 200, "/leader/n": 200, "/leader/m": 503, "/leader?token=" + token: 200, "/leader?token=1": 503, "/readyz": 200, "/replica": 503, "/metrics": 200})
+	check("tcp", addr, map[string]int{"/leader": 200, "/leader/n": 200, "/leader/m": 503,
+		"/leader?token=" + token: 200, "/leader?token=1": 503, "/readyz": 200, "/replica": 503, "/metrics": 200})
 	check("unix", sock, map[string]int{"/leader": 503, "/leader/n": 503, "/readyz": 200, "/replica": 200})
 	w.start("run", "--status", "unix:"+sock, "m", "true").ends(exitUsage).complains("another process answers there")
 	// Frozen past its deadline, its first answer is no.
@@ -357,7 +369,8 @@ func TestProcess1(t *testing.T) {
 	init := childOf(w, c.Process.Pid)
 	// Somebody enters the container and leaves an orphan behind, as `docker exec` does; it falls to
 	// process 1 and ends.
-	enter := exec.Command("nsenter", "-t", fmt.Sprint(init), "-p", "-m", "sh", "-c", "(sleep 0.2; exit 3) & sh -c 'sleep 0.2 & sleep 0.1 & echo $!'")
+	enter := exec.Command("nsenter", "-t", fmt.Sprint(init), "-p", "-m", "sh", "-c",
+		"(sleep 0.2; exit 3) & sh -c 'sleep 0.2 & sleep 0.1 & echo $!'")
 	if text, err := enter.CombinedOutput(); err != nil {
 		t.Fatal(err, string(text))
 	}
@@ -380,7 +393,11 @@ func childrenOf(w *world, pid int) []string {
 
 func childOf(w *world, pid int) (child int) {
 	w.Helper()
-	w.eventually("a child", func() bool { n, _ := fmt.Sscan(strings.Join(childrenOf(w, pid), " "), &child); return n == 1 })
+	w.eventually("a child", func() bool {
+		n, _ := fmt.Sscan(strings.Join(childrenOf(w, pid), " "),
+			&child)
+		return n == 1
+	})
 	return child
 }
 
@@ -389,7 +406,8 @@ func zombiesOf(w *world, pid int) (n int) {
 	for _, file := range tasks {
 		b, _ := os.ReadFile(file)
 		for _, child := range strings.Fields(string(b)) {
-			if stat, err := os.ReadFile("/proc/" + child + "/stat"); err == nil && strings.Contains(string(stat), ") Z ") {
+			if stat, err := os.ReadFile("/proc/" + child + "/stat"); err == nil &&
+				strings.Contains(string(stat), ") Z ") {
 				n++
 			}
 		}

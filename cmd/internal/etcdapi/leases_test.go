@@ -80,13 +80,16 @@ func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 	eventually(t, 5*time.Second, "ttl 0", func() bool { mu.Lock(); defer mu.Unlock(); return zero })
 	// It is known to be over, or the store would have to say whether another process holds it:
 	// within our own time limit.
-	if _, err := a.Proclaim(context.Background(), &epb.ProclaimRequest{Leader: k}); status.Code(err) != codes.Unavailable && told(err) != "Unknown: election: not leader" {
+	if _, err := a.Proclaim(context.Background(),
+		&epb.ProclaimRequest{Leader: k}); status.Code(err) != codes.Unavailable &&
+		told(err) != "Unknown: election: not leader" {
 		t.Errorf("proclaim: %v", err)
 	}
 	if got := b.leader("cut"); got != "b" {
 		t.Errorf("%s leads", got)
 	}
-	if _, err := a.Leader(context.Background(), &epb.LeaderRequest{Name: []byte("cut")}); status.Code(err) != codes.Unavailable {
+	if _, err := a.Leader(context.Background(),
+		&epb.LeaderRequest{Name: []byte("cut")}); status.Code(err) != codes.Unavailable {
 		t.Errorf("leader of a store that does not answer: %v", err)
 	}
 }
@@ -129,7 +132,8 @@ func TestWhoIsAskedToResignIsTold(t *testing.T) {
 	answered := time.Now()
 	k := c.win(a, "x", "1")
 	ctx := c.ctx(10 * time.Second)
-	if token, err := s.Election("x").Ask(ctx, primacy.Request{Reason: "maintenance"}); err != nil || int64(token) != k.Rev {
+	if token, err := s.Election("x").Ask(ctx, primacy.Request{Reason: "maintenance"}); err != nil ||
+		int64(token) != k.Rev {
 		t.Fatal(token, err)
 	}
 	eventually(t, time.Second, "ttl 0", func() bool { return c.beat(a) == 0 })
@@ -143,7 +147,8 @@ func TestWhoIsAskedToResignIsTold(t *testing.T) {
 	if int64(term.Token()) <= k.Rev {
 		t.Errorf("token %d after %d", term.Token(), k.Rev)
 	}
-	if a, err := c.Leader(ctx, &epb.LeaderRequest{Name: []byte("x")}); err != nil || a.Kv.CreateRevision != int64(term.Token()) {
+	if a, err := c.Leader(ctx, &epb.LeaderRequest{Name: []byte("x")}); err != nil ||
+		a.Kv.CreateRevision != int64(term.Token()) {
 		t.Errorf("leader: %v, %v", a, err)
 	}
 	if err := term.Resign(ctx); err != nil {
@@ -166,10 +171,12 @@ func TestWhatAnotherProcessHoldsIsNotSaidToBeGone(t *testing.T) {
 		t.Error("the other does not see the leader")
 	}
 	seen, err := b.Leader(b.ctx(time.Second), &epb.LeaderRequest{Name: []byte("x")})
-	if err != nil || string(seen.Kv.Key) != string(k.Key) || seen.Kv.Lease != k.Lease || seen.Kv.CreateRevision != k.Rev {
+	if err != nil || string(seen.Kv.Key) != string(k.Key) || seen.Kv.Lease != k.Lease ||
+		seen.Kv.CreateRevision != k.Rev {
 		t.Errorf("the other sees %v, %v; want %v", seen, err, k)
 	}
-	for what, err := range map[string]error{"proclaim": b.proclaim(k, "2"), "resign": b.resign(k), "unlock": b.unlock(string(k.Key))} {
+	for what, err := range map[string]error{"proclaim": b.proclaim(k, "2"), "resign": b.resign(k),
+		"unlock": b.unlock(string(k.Key))} {
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "ask there") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -189,11 +196,13 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	_, addr := serve(t, store, Options{MaxLeases: 2})
 	c := newClient(t, addr, nil)
 	a := c.grant(5)
-	for name, value := range map[string]string{"": "", "a\x00b": "", "\xff": "", strings.Repeat("n", 256): "", "v": strings.Repeat("v", 4097)} {
+	for name, value := range map[string]string{"": "", "a\x00b": "", "\xff": "", strings.Repeat("n", 256): "",
+		"v": strings.Repeat("v", 4097)} {
 		if _, err := c.try(a, name, value, time.Second); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("campaign for %.20q with %d bytes: %v", name, len(value), err)
 		}
-		if _, err := c.Leader(c.ctx(time.Second), &epb.LeaderRequest{Name: []byte(name)}); value == "" && status.Code(err) != codes.InvalidArgument {
+		if _, err := c.Leader(c.ctx(time.Second), &epb.LeaderRequest{Name: []byte(name)}); value == "" &&
+			status.Code(err) != codes.InvalidArgument {
 			t.Errorf("leader of %.20q: %v", name, err)
 		}
 	}
@@ -205,11 +214,13 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 		t.Errorf("observe without a name: %v", err)
 	}
 	c.grant(5)
-	if _, err := c.LeaseGrant(c.ctx(time.Second), &pb.LeaseGrantRequest{TTL: 5}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := c.LeaseGrant(c.ctx(time.Second),
+		&pb.LeaseGrantRequest{TTL: 5}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a third lease of two: %v", err)
 	}
 	kv := pb.NewKVClient(mustDial(t, addr))
-	if _, err := kv.Range(c.ctx(time.Second), &pb.RangeRequest{Key: []byte("x")}); status.Code(err) != codes.Unimplemented {
+	if _, err := kv.Range(c.ctx(time.Second),
+		&pb.RangeRequest{Key: []byte("x")}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("a read of a key: %v", err)
 	}
 }
@@ -260,4 +271,37 @@ func TestManyClients(t *testing.T) {
 		line, err := store.Line(context.Background(), "many")
 		return err == nil && line.Holder == nil && len(line.Waiters) == 0
 	})
+}
+
+// TestACallThatWasGivenUpDoesNotHurtTheNext has a lease ask again for what it has just given up
+// waiting for. On etcd itself the key of the first call can be deleted under the second ("mutex:
+// session is expired").
+func TestACallThatWasGivenUpDoesNotHurtTheNext(t *testing.T) {
+	t.Parallel()
+	c, _ := ours(t)
+	a, b := c.once(60), c.once(60)
+	for range 20 {
+		key, err := c.lock(a, "n", time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.lock(b, "n", 5*time.Millisecond); err == nil {
+			t.Fatal("two hold it")
+		}
+		next := make(chan error, 1)
+		go func() {
+			key, err := c.lock(b, "n", 10*time.Second)
+			if err == nil {
+				err = c.unlock(key)
+			}
+			next <- err
+		}()
+		time.Sleep(time.Millisecond)
+		if err := c.unlock(key); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-next; err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -44,7 +45,8 @@ func curl(t testing.TB, url, body string, args ...string) string {
 		}
 		t.Skip("curl is not installed")
 	}
-	out, _ := exec.Command("curl", append([]string{"-sS", "-m", "5", "-w", " %{http_code}", "-d", body, url}, args...)...).CombinedOutput()
+	out, _ := exec.Command("curl", append([]string{"-sS", "-m", "5", "-w", " %{http_code}", "-d", body, url},
+		args...)...).CombinedOutput()
 	return string(out)
 }
 
@@ -80,26 +82,31 @@ func TestJSON(t *testing.T) {
 				t.Fatalf("campaign: %v", won)
 			}
 			leader, _ := json.Marshal(won["leader"])
-			if a := post("election/proclaim", `{"leader":`+string(leader)+`,"value":"`+b64("v2")+`"}`); a["header"] == nil {
+			if a := post("election/proclaim",
+				`{"leader":`+string(leader)+`,"value":"`+b64("v2")+`"}`); a["header"] == nil {
 				t.Errorf("proclaim: %v", a)
 			}
-			if a := post("election/leader", `{"name":"`+b64("j")+`"}`); text(a, "kv", "value") != b64("v2") || text(a, "kv", "key") != text(won, "leader", "key") {
+			if a := post("election/leader", `{"name":"`+b64("j")+`"}`); text(a, "kv", "value") != b64("v2") ||
+				text(a, "kv", "key") != text(won, "leader", "key") {
 				t.Errorf("leader: %v", a)
 			}
-			if out := curl(t, url+"election/observe", `{"name":"`+b64("j")+`"}`, "-N", "-m", "1"); !strings.Contains(out, b64("v2")) {
+			if out := curl(t, url+"election/observe", `{"name":"`+b64("j")+`"}`, "-N", "-m",
+				"1"); !strings.Contains(out, b64("v2")) {
 				t.Errorf("observe: %s", out)
 			}
 			if a := post("lease/keepalive", `{"ID":"`+lease+`"}`); text(a, "result", "TTL") != "5" {
 				t.Errorf("keepalive: %v", a)
 			}
-			if out := curl(t, url+"election/campaign", `{"name":"`+b64("j")+`"}`, "-m", "1"); !strings.Contains(out, "timed out") {
+			if out := curl(t, url+"election/campaign", `{"name":"`+b64("j")+`"}`, "-m", "1"); !strings.Contains(out,
+				"timed out") {
 				t.Errorf("a campaign that is not won: %s", out) // its connection is closed
 			}
 			if a := post("election/resign", `{"leader":`+string(leader)+`}`); a["header"] == nil {
 				t.Errorf("resign: %v", a)
 			}
 			time.Sleep(200 * time.Millisecond)
-			if out := curl(t, url+"election/leader", `{"name":"`+b64("j")+`"}`); !strings.Contains(out, "election: no leader") || !strings.HasSuffix(out, " 500") {
+			if out := curl(t, url+"election/leader", `{"name":"`+b64("j")+`"}`); !strings.Contains(out,
+				"election: no leader") || !strings.HasSuffix(out, " 500") {
 				t.Errorf("nobody leads, and whoever closed its connection stands no more: %s", out)
 			}
 			locked := post("lock/lock", `{"name":"`+b64("j")+`","lease":"`+lease+`"}`)
@@ -112,7 +119,8 @@ func TestJSON(t *testing.T) {
 			if a := post("lease/revoke", `{"ID":"`+lease+`"}`); a["header"] == nil {
 				t.Errorf("revoke: %v", a)
 			}
-			if out := curl(t, url+"election/campaign", `{"name":"`+b64("j")+`","lease":"`+lease+`"}`); !strings.Contains(out, "requested lease not found") {
+			if out := curl(t, url+"election/campaign",
+				`{"name":"`+b64("j")+`","lease":"`+lease+`"}`); !strings.Contains(out, "requested lease not found") {
 				t.Errorf("under a revoked lease: %s", out)
 			}
 		})
@@ -127,8 +135,10 @@ func TestWebPagesAreRefused(t *testing.T) {
 	_, port, _ := net.SplitHostPort(addr)
 	url, body := "http://"+addr+"/v3/lease/grant", `{"TTL":"5"}`
 	for _, c := range []struct{ want, header string }{
-		{"200", "Host: localhost:" + port}, {"200", "Host: sidecar.internal"}, {"200", "Host: [::1]:" + port}, {"421", "Host: evil.example"}, {"421", "Host: evil.example:" + port},
-		{"403", "Origin: http://evil.example"}, {"403", "Sec-Fetch-Site: cross-site"}, {"200", "Origin: http://" + addr},
+		{"200", "Host: localhost:" + port}, {"200", "Host: sidecar.internal"}, {"200", "Host: [::1]:" + port},
+		{"421", "Host: evil.example"}, {"421", "Host: evil.example:" + port},
+		{"403", "Origin: http://evil.example"}, {"403", "Sec-Fetch-Site: cross-site"},
+		{"200", "Origin: http://" + addr},
 	} {
 		if out := curl(t, url, body, "-H", c.header); !strings.HasSuffix(out, " "+c.want) {
 			t.Errorf("%s: %s; want %s", c.header, out, c.want)
@@ -162,7 +172,8 @@ func TestTheTokenIsAskedFor(t *testing.T) {
 	if status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a stream without the token: %v", err)
 	}
-	cfg := clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: cert.Client(), Username: "any", Password: "wrong", DialTimeout: 2 * time.Second, Logger: zap.NewNop()}
+	cfg := clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: cert.Client(), Username: "any",
+		Password: "wrong", DialTimeout: 2 * time.Second, Logger: zap.NewNop()}
 	if _, err := clientv3.New(cfg); err == nil || !strings.Contains(err.Error(), "authentication failed") {
 		t.Errorf("a wrong password: %v", err)
 	}
@@ -179,7 +190,8 @@ func TestTheTokenIsAskedFor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	elections := epb.NewElectionClient(client.ActiveConnection())
-	won, err := elections.Campaign(ctx, &epb.CampaignRequest{Name: []byte("x"), Lease: int64(session.Lease()), Value: []byte("v")})
+	won, err := elections.Campaign(ctx, &epb.CampaignRequest{Name: []byte("x"), Lease: int64(session.Lease()),
+		Value: []byte("v")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +200,16 @@ func TestTheTokenIsAskedFor(t *testing.T) {
 		t.Error("the session ended though it is kept alive")
 	case <-time.After(3 * time.Second): // longer than the ttl
 	}
-	if a, err := elections.Leader(ctx, &epb.LeaderRequest{Name: []byte("x")}); err != nil || a.Kv.CreateRevision != won.Leader.Rev {
+	if a, err := elections.Leader(ctx, &epb.LeaderRequest{Name: []byte("x")}); err != nil ||
+		a.Kv.CreateRevision != won.Leader.Rev {
 		t.Errorf("leader: %v, %v", a, err)
 	}
-	if out := curl(t, "https://"+addr+"/v3/election/leader", `{"name":"`+b64("x")+`"}`, "-k"); !strings.HasSuffix(out, " 401") {
+	if out := curl(t, "https://"+addr+"/v3/election/leader", `{"name":"`+b64("x")+`"}`, "-k"); !strings.HasSuffix(out,
+		" 401") {
 		t.Errorf("JSON without the token: %s", out)
 	}
-	if out := curl(t, "https://"+addr+"/v3/election/leader", `{"name":"`+b64("x")+`"}`, "-k", "-H", "Authorization: Bearer s3cret"); !strings.HasSuffix(out, " 200") {
+	if out := curl(t, "https://"+addr+"/v3/election/leader", `{"name":"`+b64("x")+`"}`, "-k", "-H",
+		"Authorization: Bearer s3cret"); !strings.HasSuffix(out, " 200") {
 		t.Errorf("JSON with the token: %s", out)
 	}
 	if err := session.Close(); err != nil {
@@ -211,4 +226,80 @@ func serverTLS(t testing.TB, cert *etcdtest.Cert) *tls.Config {
 		t.Fatal(err)
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}}
+}
+
+// A body that is announced and never comes keeps no connection, whether or not its sender has the
+// token; who waits is not cut off.
+func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef"
+	s, err := New(memstore.New(memstore.Options{}), Options{Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.arrival = 300 * time.Millisecond
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		<-served
+	}()
+	ask := func(path, headers, body string) net.Conn {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: localhost\r\n"+headers+"\r\n"+body)
+		return c
+	}
+	const auth, announced, endless = "Authorization: " + token + "\r\n", "Content-Length: 100\r\n",
+		"Transfer-Encoding: chunked\r\n"
+	never := []net.Conn{ask("/v3/lease/grant", announced, "{"), ask("/v3/lease/grant", auth+announced, "{"),
+		ask("/v3/lease/keepalive", endless, ""),
+		ask("/v3/lease/keepalive", auth+announced, "{"), ask("/v3/auth/authenticate", endless, "")}
+	for _, lease := range []string{"1", "2"} {
+		c := ask("/v3/lease/grant", auth+"Content-Length: 21\r\n", `{"ID":"`+lease+`","TTL":"60"}`)
+		if text := answer(t, c); !strings.Contains(text, `"ID":"`+lease) {
+			t.Fatalf("grant: %s", text)
+		}
+	}
+	const first, second = `{"name":"bg==","lease":"1"}`, `{"name":"bg==","lease":"2"}`
+	if text := answer(t, ask("/v3/election/campaign", auth+"Content-Length: 27\r\n", first)); !strings.Contains(text,
+		`"leader"`) {
+		t.Fatalf("campaign: %s", text)
+	}
+	waits := ask("/v3/election/campaign", auth+"Content-Length: 27\r\n", second)
+	limit := time.Now().Add(20 * time.Second)
+	for i, c := range never {
+		_ = c.SetReadDeadline(limit)
+		if _, err := io.ReadAll(c); err != nil {
+			t.Errorf("%d: the connection stands: %v", i, err)
+		}
+	}
+	answer(t, ask("/v3/lease/revoke", auth+"Content-Length: 10\r\n", `{"ID":"1"}`))
+	if text := answer(t, waits); !strings.Contains(text, `"leader"`) {
+		t.Errorf("a campaign that waited for longer: %s", text)
+	}
+	answer(t, ask("/v3/lease/revoke", auth+"Content-Length: 10\r\n", `{"ID":"2"}`))
+}
+
+// answer returns what is read first.
+func answer(t *testing.T, c net.Conn) string {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	buf := make([]byte, 4096)
+	n, err := c.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
 }

@@ -37,7 +37,8 @@ func TestClean(t *testing.T) {
 	}
 	safe := func(b []byte) bool {
 		s := clean(string(b))
-		return utf8.ValidString(s) && utf8.RuneCountInString(s) <= 60 && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) &&
+		return utf8.ValidString(s) && utf8.RuneCountInString(s) <= 60 &&
+			!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) &&
 			clean(s) == s
 	}
 	if err := quick.Check(safe, &quick.Config{MaxCount: 2000}); err != nil {
@@ -77,20 +78,27 @@ func TestOneLine(t *testing.T) {
 func TestTwoLeadersBites(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Millisecond }
 	for name, c := range map[string]struct {
-		reigns              []reign
+		periods             []period
 		instants, backwards int
 	}{
-		"nobody":                 {nil, 0, 0},
-		"one":                    {[]reign{{token: 5, first: ms(0), last: ms(100)}}, 0, 0},
-		"one after the other":    {[]reign{{token: 5, first: ms(0), last: ms(100)}, {token: 6, first: ms(101), last: ms(200)}}, 0, 0},
-		"in the same instant":    {[]reign{{token: 5, first: ms(0), last: ms(100)}, {token: 6, first: ms(100), last: ms(200)}}, 1, 0},
-		"for 10 ms":              {[]reign{{token: 5, first: ms(0), last: ms(100)}, {token: 6, first: ms(90), last: ms(200)}}, 3, 0},
-		"one within another":     {[]reign{{token: 5, first: ms(0), last: ms(100)}, {token: 6, first: ms(50), last: ms(60)}}, 3, 0},
-		"a long one and a third": {[]reign{{token: 5, first: ms(0), last: ms(100)}, {token: 6, first: ms(10), last: ms(10)}, {token: 7, first: ms(50), last: ms(50)}}, 2, 0},
-		"backwards":              {[]reign{{token: 6, first: ms(0), last: ms(1)}, {token: 5, first: ms(2), last: ms(3)}}, 0, 1},
-		"backwards behind one":   {[]reign{{token: 6, first: ms(0), last: ms(1)}, {token: 4, first: ms(2), last: ms(3)}, {token: 5, first: ms(4), last: ms(5)}}, 0, 2},
+		"nobody": {nil, 0, 0},
+		"one":    {[]period{{token: 5, first: ms(0), last: ms(100)}}, 0, 0},
+		"one after the other": {[]period{{token: 5, first: ms(0), last: ms(100)},
+			{token: 6, first: ms(101), last: ms(200)}}, 0, 0},
+		"in the same instant": {[]period{{token: 5, first: ms(0), last: ms(100)},
+			{token: 6, first: ms(100), last: ms(200)}}, 1, 0},
+		"for 10 ms": {[]period{{token: 5, first: ms(0), last: ms(100)},
+			{token: 6, first: ms(90), last: ms(200)}}, 3, 0},
+		"one within another": {[]period{{token: 5, first: ms(0), last: ms(100)},
+			{token: 6, first: ms(50), last: ms(60)}}, 3, 0},
+		"a long one and a third": {[]period{{token: 5, first: ms(0), last: ms(100)},
+			{token: 6, first: ms(10), last: ms(10)}, {token: 7, first: ms(50), last: ms(50)}}, 2, 0},
+		"backwards": {[]period{{token: 6, first: ms(0), last: ms(1)},
+			{token: 5, first: ms(2), last: ms(3)}}, 0, 1},
+		"backwards behind one": {[]period{{token: 6, first: ms(0), last: ms(1)},
+			{token: 4, first: ms(2), last: ms(3)}, {token: 5, first: ms(4), last: ms(5)}}, 0, 2},
 	} {
-		if i, b := twoLeaders(c.reigns); i != c.instants || b != c.backwards {
+		if i, b := twoLeaders(c.periods); i != c.instants || b != c.backwards {
 			t.Errorf("%s: got %d instants, %d backwards; want %d, %d", name, i, b, c.instants, c.backwards)
 		}
 	}
@@ -98,15 +106,15 @@ func TestTwoLeadersBites(t *testing.T) {
 
 func TestReadReigns(t *testing.T) {
 	dir := t.TempDir()
-	read := func(text string) ([]reign, error) {
+	read := func(text string) ([]period, error) {
 		file := filepath.Join(dir, "acts")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return readReigns(file)
+		return readPeriods(file)
 	}
 	got, err := read("100 7 b\n300 5 a\n90 7 b\n110 7 b\n200 5 a\n18446 9223372036854775808 c\n400 5")
-	want := []reign{{7, "b", 90, 110, 3}, {5, "a", 200, 300, 2}, {1 << 63, "c", 18446, 18446, 1}}
+	want := []period{{7, "b", 90, 110, 3}, {5, "a", 200, 300, 2}, {1 << 63, "c", 18446, 18446, 1}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -114,22 +122,25 @@ func TestReadReigns(t *testing.T) {
 		t.Errorf("an empty file: %v, %v", got, err)
 	}
 	// A torn or mixed line must not be skipped: what it hides might be the second leader.
-	for _, text := range []string{"\n", "100 7\n", "100 7 b c\n", "x 7 b\n", "100 -7 b\n", "100 7 b\n100 7 b200 5 a\n"} {
+	for _, text := range []string{"\n", "100 7\n", "100 7 b c\n", "x 7 b\n", "100 -7 b\n",
+		"100 7 b\n100 7 b200 5 a\n"} {
 		if got, err := read(text); err == nil || !strings.Contains(err.Error(), "is not what a worker writes") {
 			t.Errorf("%q: got %+v, %v", text, got, err)
 		}
 	}
-	if _, err := readReigns(filepath.Join(dir, "nosuch")); !os.IsNotExist(err) {
+	if _, err := readPeriods(filepath.Join(dir, "nosuch")); !os.IsNotExist(err) {
 		t.Errorf("no file: %v", err)
 	}
 }
 
 func TestHasPassword(t *testing.T) {
 	for store, want := range map[string]bool{
-		"": false, "embedded:": false, "embedded:/a@b:c": false, "etcd://h": false, "etcd://h:2379,h2:2379/prefix": false,
-		"etcd://[::1]:2379": false, "etcd://user@h": false, "etcd://user@h?password-file=/x": false,
+		"": false, "embedded:": false, "embedded:/a@b:c": false, "etcd://h": false,
+		"etcd://h:2379,h2:2379/prefix": false,
+		"etcd://[::1]:2379":            false, "etcd://user@h": false, "etcd://user@h?password-file=/x": false,
 		"etcd://u:p@h": true, "etcd://u:@h": true, "etcds://u:p@h:1/x?ca=/f": true, "etcd://:p@h": true,
-		"etcd://u:a/b@h": true, "etcd://u:a?b@h": true, "etcd://u:a#b@h": true, "etcd://u:a@b@h": true, "etcd://u:a://b@h": true,
+		"etcd://u:a/b@h": true, "etcd://u:a?b@h": true, "etcd://u:a#b@h": true, "etcd://u:a@b@h": true,
+		"etcd://u:a://b@h": true,
 	} {
 		if got := hasPassword(store); got != want {
 			t.Errorf("%s: got %v", store, got)
@@ -165,7 +176,8 @@ func TestTheStateFileFolderMustBeOurs(t *testing.T) {
 		if err := spoil(filepath.Join(dir, "primacy")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := runtimeDir(); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "mode 0700") {
+		if _, err := runtimeDir(); err == nil || !strings.Contains(err.Error(), dir) ||
+			!strings.Contains(err.Error(), "mode 0700") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -39,7 +39,8 @@ var scripts = []struct {
 		s.add("%s", c.leader(name))
 		s.add("%v", c.win(b, name, "four").Rev > k.Rev)
 		s.add("%s", c.leader(name))
-	}, said{"true true true", "true one", "true two", "DeadlineExceeded", "ok", "Unknown: election: no leader", "true", "four"}},
+	}, said{"true true true", "true one", "true two", "DeadlineExceeded", "ok", "Unknown: election: no leader",
+		"true", "four"}},
 
 	{"who holds no more", func(c *client, name string, s *said) {
 		a, b := c.grant(5), c.grant(5)
@@ -61,8 +62,10 @@ var scripts = []struct {
 		_, err = c.Resign(c.ctx(time.Second), &epb.ResignRequest{})
 		_, err2 := c.Proclaim(c.ctx(time.Second), &epb.ProclaimRequest{})
 		s.add("%s; %s", told(err), told(err2))
-	}, said{"ok", "Unknown: election: not leader; ok; two", "ok; ok", "Unknown: election: not leader", "ok; four", "true",
-		"ok; Unknown: election: no leader", "Unknown: election: not leader; ok", "NotFound: etcdserver: requested lease not found",
+	}, said{"ok", "Unknown: election: not leader; ok; two", "ok; ok", "Unknown: election: not leader", "ok; four",
+		"true",
+		"ok; Unknown: election: no leader", "Unknown: election: not leader; ok",
+		"NotFound: etcdserver: requested lease not found",
 		`Unknown: "leader" field must be provided; Unknown: "leader" field must be provided`}},
 
 	{"locks", func(c *client, name string, s *said) {
@@ -73,7 +76,9 @@ var scripts = []struct {
 		s.add("%v %s %q", again == key, told(err), c.leader(name))
 		_, err = c.lock(b, name, 300*time.Millisecond)
 		s.add("%s", told(err))
-		time.Sleep(200 * time.Millisecond) // etcd deletes the key of a call that was given up some time later, also if the next call has it by then
+		// etcd deletes the key of a call that was given up some time later, also if the next call
+		// has it by then
+		time.Sleep(200 * time.Millisecond)
 		next := make(chan string, 1)
 		go func() {
 			key, err := c.lock(b, name, 10*time.Second)
@@ -87,7 +92,8 @@ var scripts = []struct {
 		s.add("%s", c.leader(name))
 		_, err = c.lock(12345, name, time.Second)
 		s.add("%s", told(err))
-	}, said{"true ok", `true ok ""`, "DeadlineExceeded", "ok; true ok", `ok; ""`, "ok; InvalidArgument: etcdserver: key is not provided", "ok",
+	}, said{"true ok", `true ok ""`, "DeadlineExceeded", "ok; true ok", `ok; ""`,
+		"ok; InvalidArgument: etcdserver: key is not provided", "ok",
 		"Unknown: election: no leader", "NotFound: etcdserver: requested lease not found"}},
 
 	{"leases", func(c *client, name string, s *said) {
@@ -100,7 +106,8 @@ var scripts = []struct {
 			return a
 		}
 		k := c.win(a, name, "x")
-		s.add("%d %v %v", ask(a).GrantedTTL, ask(a).TTL >= 28, len(ask(a).Keys) == 1 && string(ask(a).Keys[0]) == string(k.Key))
+		s.add("%d %v %v", ask(a).GrantedTTL, ask(a).TTL >= 28,
+			len(ask(a).Keys) == 1 && string(ask(a).Keys[0]) == string(k.Key))
 		s.add("%d %d", ask(777).TTL, ask(777).GrantedTTL)
 		s.add("%d %d", c.beat(a), c.beat(777))
 		_, err := c.LeaseGrant(c.ctx(time.Second), &pb.LeaseGrantRequest{ID: a, TTL: 5})
@@ -123,8 +130,10 @@ var scripts = []struct {
 		s.add("%s; %s; %d", told(err), c.leader(name+"own"), c.beat(own.Lease))
 		_, err = c.LeaseRevoke(c.ctx(5*time.Second), &pb.LeaseRevokeRequest{ID: a})
 		s.add("%s", told(err))
-	}, said{"30 true true", "-1 0", "30 0", "FailedPrecondition: etcdserver: lease already exists; OutOfRange: etcdserver: too large lease TTL; " +
-		"NotFound: etcdserver: requested lease not found", "true 2 ok", "2 ok", "60", "ok; Unknown: election: no leader; 0", "ok"}},
+	}, said{"30 true true", "-1 0", "30 0",
+		"FailedPrecondition: etcdserver: lease already exists; OutOfRange: etcdserver: too large lease TTL; " +
+			"NotFound: etcdserver: requested lease not found", "true 2 ok", "2 ok", "60",
+		"ok; Unknown: election: no leader; 0", "ok"}},
 
 	{"observe", func(c *client, name string, s *said) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -139,7 +148,8 @@ var scripts = []struct {
 				s.add("%s", told(err))
 				return
 			}
-			s.add("%s %v %v", a.Kv.Value, strings.HasPrefix(string(a.Kv.Key), name+"/"), a.Kv.CreateRevision <= a.Kv.ModRevision && a.Kv.CreateRevision > 0)
+			s.add("%s %v %v", a.Kv.Value, strings.HasPrefix(string(a.Kv.Key), name+"/"),
+				a.Kv.CreateRevision <= a.Kv.ModRevision && a.Kv.CreateRevision > 0)
 		}
 		time.Sleep(100 * time.Millisecond) // it stands before there is a leader
 		a, b := c.grant(5), c.grant(5)
@@ -164,7 +174,8 @@ var scripts = []struct {
 	}, said{"2", "true true true", "0; Unknown: election: not leader"}},
 }
 
-var codeless = strings.NewReplacer("Unknown: etcdserver: key", "InvalidArgument: etcdserver: key", "Unknown: etcdserver: requested", "NotFound: etcdserver: requested")
+var codeless = strings.NewReplacer("Unknown: etcdserver: key", "InvalidArgument: etcdserver: key",
+	"Unknown: etcdserver: requested", "NotFound: etcdserver: requested")
 
 // TestTheSameAnswersAsEtcd plays every script against a real etcd server and against ours.
 func TestTheSameAnswersAsEtcd(t *testing.T) {

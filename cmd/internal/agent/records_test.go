@@ -32,7 +32,8 @@ func TestTheHistoryTellsWhy(t *testing.T) {
 	one.conn.Close()
 	two := s.campaign("n", `{"id":"two"}`)
 	second := two.until("elected")
-	s.want(200, "", s.ask("POST", "/v1/elections/n/resign", `{"reason":"done"}`, "Primacy-Token", second.Token.String()))
+	s.want(200, "", s.ask("POST", "/v1/elections/n/resign", `{"reason":"done"}`, "Primacy-Token",
+		second.Token.String()))
 	three := s.campaign("n", `{"id":"three"}`)
 	third := three.until("elected")
 	s.want(202, "", s.ask("POST", "/v1/elections/n/resign", `{"reason":"deploy"}`))
@@ -44,9 +45,12 @@ func TestTheHistoryTellsWhy(t *testing.T) {
 	if len(h) != 4 {
 		t.Fatalf("got %+v", h)
 	}
-	for i, want := range []shown.Term{{Token: fourth.Token, ID: "four", Reason: primacy.Leads}, {Token: third.Token, ID: "three", Reason: primacy.Resigned, By: "side", Text: "deploy"},
-		{Token: second.Token, ID: "two", Reason: primacy.Resigned, Text: "done"}, {Token: first.Token, ID: "one", Reason: primacy.Resigned, Text: "its client closed the connection"}} {
-		if g := h[i]; g.Token != want.Token || g.ID != want.ID || g.Reason != want.Reason || g.By != want.By || g.Text != want.Text {
+	for i, want := range []shown.Term{{Token: fourth.Token, ID: "four", Reason: primacy.Leads},
+		{Token: third.Token, ID: "three", Reason: primacy.Resigned, By: "side", Text: "deploy"},
+		{Token: second.Token, ID: "two", Reason: primacy.Resigned, Text: "done"},
+		{Token: first.Token, ID: "one", Reason: primacy.Resigned, Text: "its client closed the connection"}} {
+		if g := h[i]; g.Token != want.Token || g.ID != want.ID || g.Reason != want.Reason || g.By != want.By ||
+			g.Text != want.Text {
 			t.Errorf("got %+v, want %+v", g, want)
 		}
 	}

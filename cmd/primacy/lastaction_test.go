@@ -28,7 +28,8 @@ const upAndSleep = "echo up; exec sleep 1000"
 // candidate starts a run of the stubborn command, with a ttl in which a test cannot wait for a
 // lease to run out.
 func (w *world) candidate(id string, flags ...string) *prog {
-	return w.start(append(append([]string{"run", "--ttl", "60s", "--stop-timeout", "200ms", "--id", id}, flags...), "n", "sh", "-c", stubborn)...)
+	return w.start(append(append([]string{"run", "--ttl", "60s", "--stop-timeout", "200ms", "--id", id}, flags...),
+		"n", "sh", "-c", stubborn)...)
 }
 
 // guardian returns the process ID of a program's guardian.
@@ -77,9 +78,9 @@ func (p *prog) kill() time.Duration {
 	return at
 }
 
-func (w *world) reigns() []reign {
+func (w *world) periods() []period {
 	w.Helper()
-	r, err := readReigns(filepath.Join(w.dir, "acts"))
+	r, err := readPeriods(filepath.Join(w.dir, "acts"))
 	if err != nil && !os.IsNotExist(err) {
 		w.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func (w *world) reigns() []reign {
 // wantOrder fails unless each term's workers wrote only after the last line of the term before.
 func (w *world) wantOrder(terms int) {
 	w.Helper()
-	r := w.reigns()
+	r := w.periods()
 	if n, back := twoLeaders(r); n != 0 || back != 0 {
 		w.Errorf("two acted at once at %d instants, and the token went back %d times: %+v", n, back, r)
 	}
@@ -108,11 +109,11 @@ func TestAKilledSupervisorsLeadershipIsGivenUp(t *testing.T) {
 	for i := range rounds {
 		next := w.candidate(fmt.Sprintf("c%d", i+1)).tells("waits for n")
 		w.awaitLine("n", 2)
-		w.eventually("the worker acts", func() bool { return len(w.reigns()) == i+1 })
+		w.eventually("the worker acts", func() bool { return len(w.periods()) == i+1 })
 		at := first.kill()
 		next.prints("up")
-		w.eventually("the next acts", func() bool { return len(w.reigns()) == i+2 })
-		r := w.reigns()
+		w.eventually("the next acts", func() bool { return len(w.periods()) == i+2 })
+		r := w.periods()
 		spare = append(spare, (r[i+1].first-r[i].last).Round(time.Millisecond).String()+" after "+(r[i].last-at).Round(time.Millisecond).String())
 		first.mayTell("primacy: the supervisor is gone; its command was ended and leadership of n given up")
 		first = next
@@ -127,7 +128,7 @@ func TestAGuardianThatDoesNotWaitIsSeen(t *testing.T) {
 	w := newWorld(t)
 	first := w.candidate("c0", "--stop-timeout", "5s").prints("up")
 	next := w.candidate("c1").tells("waits for n")
-	w.eventually("the worker acts", func() bool { return len(w.reigns()) == 1 })
+	w.eventually("the worker acts", func() bool { return len(w.periods()) == 1 })
 	text, err := json.Marshal(lastAction{Store: w.store, Lease: hexLease(w.awaitLine("n", 2)[0]), Dir: "."})
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestAGuardianThatDoesNotWaitIsSeen(t *testing.T) {
 	first.kill()
 	executeLastAction(t.Context(), text, &buffer{}) // as if nothing were left
 	next.prints("up")
-	w.eventually("two acts at once to be seen", func() bool { n, _ := twoLeaders(w.reigns()); return n > 0 })
+	w.eventually("two acts at once to be seen", func() bool { n, _ := twoLeaders(w.periods()); return n > 0 })
 }
 
 // TestAFrozenSupervisorsLeaseRunsOut: nobody can know that it will not go on, so nothing is given
@@ -148,9 +149,9 @@ func TestAFrozenSupervisorsLeaseRunsOut(t *testing.T) {
 	at := boottime.Now()
 	p.signal(syscall.SIGSTOP)
 	next.prints("up")
-	w.eventually("the next acts", func() bool { return len(w.reigns()) == 2 })
+	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	// Renewed at most a fifth of the ttl and an answer before, the lease has most of its time left.
-	if d := w.reigns()[1].first - at; d < 2*time.Second {
+	if d := w.periods()[1].first - at; d < 2*time.Second {
 		t.Errorf("the next acted %v after the supervisor was frozen", d)
 	}
 	w.wantOrder(2)
@@ -187,7 +188,8 @@ func TestAGuardianWithoutAStoreEnds(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			proxy := etcdtest.NewProxy(w, w.server.Addr())
-			p := w.start("run", "--ttl", "3s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", upAndSleep).prints("up")
+			p := w.start("run", "--ttl", "3s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
+				upAndSleep).prints("up")
 			guardian := p.guardian()
 			if kind == "silent" {
 				proxy.Hold()
@@ -211,7 +213,8 @@ func TestAGuardianWithoutAStoreEnds(t *testing.T) {
 func TestAGuardianTriesAgain(t *testing.T) {
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(w, w.server.Addr())
-	p := w.start("run", "--ttl", "60s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", upAndSleep).prints("up")
+	p := w.start("run", "--ttl", "60s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
+		upAndSleep).prints("up")
 	proxy.Hold()
 	p.kill()
 	<-p.exited
@@ -247,14 +250,15 @@ func TestAKilledHostsLeadershipIsGivenUp(t *testing.T) {
 	w := plainWorld(t)
 	first := w.candidate("c0").prints("up")
 	next := w.candidate("c1").tells("waits for n")
-	w.eventually("the worker acts", func() bool { return len(w.reigns()) == 1 })
+	w.eventually("the worker acts", func() bool { return len(w.periods()) == 1 })
 	first.kill()
 	next.prints("up")
-	w.eventually("the next acts", func() bool { return len(w.reigns()) == 2 })
+	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	w.wantOrder(2)
 	next.kill() // nobody hosts the store any more; the guardian must not
 	<-next.exited
-	if s, err := os.ReadFile(filepath.Join(w.dir, "state", "primacy", "primacy.lock")); err != nil || strings.TrimSpace(string(s)) != fmt.Sprint(next.cmd.Process.Pid) {
+	if s, err := os.ReadFile(filepath.Join(w.dir, "state", "primacy", "primacy.lock")); err != nil ||
+		strings.TrimSpace(string(s)) != fmt.Sprint(next.cmd.Process.Pid) {
 		t.Errorf("the store's host is %q (%v), want it to be the killed one", s, err)
 	}
 	for _, link := range w.processes() { // they would go on for a ttl

@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,11 +15,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
+	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/internal/zktest"
@@ -35,7 +41,9 @@ var whole = map[string]func(t *testing.T) string{
 		return withLogin(redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).URL())
 	},
 	"zookeeper": func(t *testing.T) string {
-		return withLogin(strings.Replace(zktest.Start(t, zktest.Options{Config: []string{"maxSessionTimeout=120000"}}).URL(), "zk://", "zk://keeper:"+swordfish+"@", 1))
+		return withLogin(strings.Replace(zktest.Start(t,
+			zktest.Options{Config: []string{"maxSessionTimeout=120000"}}).URL(), "zk://",
+			"zk://keeper:"+swordfish+"@", 1))
 	},
 }
 
@@ -72,7 +80,8 @@ func (w *world) namesLeft() (names []string) {
 func (w *world) states() []stateJSON {
 	w.Helper()
 	var all []stateJSON
-	for _, line := range strings.Split(strings.TrimSpace(w.start("status", "-o", "ndjson").ends(0).out.String()), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(w.start("status", "-o", "ndjson").ends(0).out.String()),
+		"\n") {
 		if line != "" {
 			all = append(all, decode[stateJSON](w, line))
 		}
@@ -119,7 +128,8 @@ func (w *world) elections() {
 	w.start("leader", "n").ends(0).says("a\n")
 	w.start("leader", "n", "--is", "b").ends(exitNo)
 	st := decode[stateJSON](w, w.start("status", "n", "-o", "json").ends(0).out.String())
-	if st.Leader == nil || st.Leader.ID != "a" || len(st.Waiting) != 1 || st.Waiting[0].ID != "b" || st.Waiting[0].Token <= st.Leader.Token {
+	if st.Leader == nil || st.Leader.ID != "a" || len(st.Waiting) != 1 || st.Waiting[0].ID != "b" ||
+		st.Waiting[0].Token <= st.Leader.Token {
 		w.Fatalf("status: %+v, want a before b", st)
 	}
 	w.start("transfer", "n", "--to", "b").ends(0).says("b\n")
@@ -172,13 +182,15 @@ func (w *world) locks() {
 	w.start("lock", "-n", "l", "true").ends(exitNotAcquired)
 	holds.signal(syscall.SIGTERM)
 	<-holds.exited
-	r1, r2 := w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up"), w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up")
+	r1, r2 := w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up"),
+		w.start("lock", "-s", "rw", "sh", "-c", stops).prints("up")
 	w.start("lock", "-n", "-x", "rw", "true").ends(exitNotAcquired)
 	for _, p := range []*prog{r1, r2} {
 		p.signal(syscall.SIGTERM)
 		<-p.exited
 	}
-	s1, s2 := w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up"), w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up")
+	s1, s2 := w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up"),
+		w.start("lock", "--slots", "2", "sem", "sh", "-c", stops).prints("up")
 	w.start("lock", "-n", "--slots", "2", "sem", "true").ends(exitNotAcquired)
 	for _, p := range []*prog{s1, s2} {
 		p.signal(syscall.SIGTERM)
@@ -190,8 +202,10 @@ func (w *world) locks() {
 func (w *world) crons() {
 	w.Helper()
 	ran := filepath.Join(w.dir, "ran")
-	file := w.cronFile("[jobs.j]\nschedule = \"* * * * * *\"\ncommand = \"echo $PRIMACY_CRON_INSTANT >> " + ran + "\"\n")
-	a, b := w.start("cron", "--id", "ca", "--look", "500ms", "-f", file), w.start("cron", "--id", "cb", "--look", "500ms", "-f", file)
+	file := w.cronFile("[jobs.j]\nschedule = \"* * * * * *\"\ncommand = \"echo $PRIMACY_CRON_INSTANT >> " + ran +
+		"\"\n")
+	a, b := w.start("cron", "--id", "ca", "--look", "500ms", "-f", file),
+		w.start("cron", "--id", "cb", "--look", "500ms", "-f", file)
 	w.eventually("three instants ran", func() bool {
 		data, _ := os.ReadFile(ran)
 		return strings.Count(string(data), "\n") >= 3
@@ -220,7 +234,8 @@ func (w *world) sidecar() {
 	etcd := freeAddr(w.T)
 	socket := filepath.Join(w.dir, "s")
 	p := w.start("serve", "--socket", socket, "--etcd-api", etcd).tells("serving etcd's")
-	c := http.Client{Timeout: limit, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := http.Client{Timeout: limit, Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	w.eventually("it is ready", func() bool {
@@ -232,7 +247,8 @@ func (w *world) sidecar() {
 		return r.StatusCode == http.StatusOK
 	})
 	lease := etcdLease(w, etcd)
-	r, err := http.Post("http://"+etcd+"/v3/election/campaign", "application/json", strings.NewReader(`{"name":"ZWxlY3Rpb24=","value":"dmFsdWU=","lease":`+lease+`}`))
+	r, err := http.Post("http://"+etcd+"/v3/election/campaign", "application/json",
+		strings.NewReader(`{"name":"ZWxlY3Rpb24=","value":"dmFsdWU=","lease":`+lease+`}`))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -241,7 +257,8 @@ func (w *world) sidecar() {
 	if r.StatusCode != http.StatusOK || !strings.Contains(string(body), `"leader"`) {
 		w.Errorf("etcd's campaign: %d %s", r.StatusCode, body)
 	}
-	if r, err = http.Post("http://"+etcd+"/v3/lease/revoke", "application/json", strings.NewReader(`{"ID":`+lease+`}`)); err != nil || r.StatusCode != http.StatusOK {
+	if r, err = http.Post("http://"+etcd+"/v3/lease/revoke", "application/json",
+		strings.NewReader(`{"ID":`+lease+`}`)); err != nil || r.StatusCode != http.StatusOK {
 		w.Errorf("etcd's revoke: %v, %v", r, err)
 	} else {
 		r.Body.Close()
@@ -275,7 +292,8 @@ func (w *world) examined() {
 	}
 	p.keepsQuiet()
 	p = w.start("doctor", "--torture", "8s", "--ttl", "3s", "--candidates", "3").within(2 * limit)
-	if code := p.wait(); code != 0 && code != exitNotAcquired { // on a busy machine too little may happen in 8 s to say more
+	// on a busy machine too little may happen in 8 s to say more
+	if code := p.wait(); code != 0 && code != exitNotAcquired {
 		w.Errorf("%v: exit %d: %s", p, code, p.out.String())
 	}
 	p.says("two leaders at once  0\n").keepsQuiet()
@@ -289,7 +307,8 @@ func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
 	for range 3 {
 		addrs = append(addrs, redistest.Start(t, redistest.Options{Password: swordfish, Persist: "always"}).Addr())
 	}
-	w := onStore(t, "redis+quorum://:"+swordfish+"@"+strings.Join(addrs, ",")+"?guard=off").with("PRIMACY_QUIET=true") // its warnings would be more than one line
+	// its warnings would be more than one line
+	w := onStore(t, "redis+quorum://:"+swordfish+"@"+strings.Join(addrs, ",")+"?guard=off").with("PRIMACY_QUIET=true")
 	a := w.start("run", "--id", "a", "n", "sh", "-c", stops).prints("up")
 	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.start("leader", "n").ends(0).says("a\n")
@@ -328,7 +347,8 @@ func TestNobodyAnswers(t *testing.T) {
 	w := plainWorld(t)
 	for _, scheme := range open.Schemes {
 		url := fmt.Sprintf("%s://u:%s@%s", scheme, swordfish, freeAddr(t))
-		p := w.start("leader", "n", "--store", url, "--timeout", "2s").within(10 * time.Second).ends(exitUnreachable).inOneLine().complains("127.0.0.1:")
+		p := w.start("leader", "n", "--store", url, "--timeout",
+			"2s").within(10 * time.Second).ends(exitUnreachable).inOneLine().complains("127.0.0.1:")
 		if strings.Contains(p.err.String(), swordfish) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}
@@ -344,8 +364,10 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	server.Exec(sql)
 	server.Exec(`CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA house TO app; GRANT ALL ON ALL TABLES IN SCHEMA house TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA house TO app`)
 	at := strings.Split(server.URL(), "@")[1]
-	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo", "led").ends(0).says("led\n")
-	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n", "true").ends(exitUnreachable).inOneLine().complains("primacy schema")
+	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo",
+		"led").ends(0).says("led\n")
+	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n",
+		"true").ends(exitUnreachable).inOneLine().complains("primacy schema")
 	w.start("schema", "--store", "redis://h").ends(exitUsage).inOneLine().complains("has no schema")
 }
 
@@ -376,4 +398,233 @@ func TestTheLinesOfTheStorePages(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What stands in etcd, read and written past the program, over etcd's HTTP gateway.
+
+// kv is a key in etcd. JSON has bytes in base64 and 64-bit numbers in strings, as Go's own encoding
+// of []byte and etcd's.
+type kv struct {
+	Key            []byte `json:"key"`
+	Value          []byte `json:"value"`
+	Lease          string `json:"lease"`
+	CreateRevision string `json:"create_revision"`
+}
+
+func (w *world) post(path string, in, out any) {
+	w.Helper()
+	var err error
+	for range 5 { // each try has a short limit
+		if err = w.server.Post(path, in, out); err == nil {
+			return
+		}
+		if late, ok := errors.AsType[net.Error](err); !ok || !late.Timeout() {
+			break
+		}
+	}
+	w.Fatalf("etcd %s: %v", path, err)
+}
+
+// keys returns the keys below the prefix, oldest first.
+func (w *world) keys(prefix string) []kv {
+	w.Helper()
+	var out struct {
+		Kvs []kv `json:"kvs"`
+	}
+	end := []byte(prefix)
+	end[len(end)-1]++ // no prefix of ours ends in 0xff
+	w.post("/v3/kv/range", map[string]any{"key": []byte(prefix), "range_end": end, "sort_order": "ASCEND",
+		"sort_target": "CREATE"}, &out)
+	return out.Kvs
+}
+
+// line returns the claims on a name that needs no escaping, oldest first.
+func (w *world) line(name string) []kv {
+	w.Helper()
+	return w.keys(w.prefix + name + "/")
+}
+
+// awaitLine waits until so many stand in the line.
+func (w *world) awaitLine(name string, n int) []kv {
+	w.Helper()
+	var line []kv
+	w.eventually(strconv.Itoa(n)+" stand for "+name, func() bool { line = w.line(name); return len(line) == n })
+	return line
+}
+
+func (w *world) put(key string, value []byte, lease string) {
+	w.Helper()
+	w.post("/v3/kv/put", map[string]any{"key": []byte(w.prefix + key), "value": value, "lease": lease}, nil)
+}
+
+func (w *world) delete(key string) {
+	w.Helper()
+	w.post("/v3/kv/deleterange", map[string]any{"key": []byte(w.prefix + key)}, nil)
+}
+
+// grant returns a new lease that nobody keeps alive.
+func (w *world) grant(seconds int) string {
+	w.Helper()
+	var out struct {
+		ID string `json:"ID"`
+	}
+	w.post("/v3/lease/grant", map[string]any{"TTL": seconds}, &out)
+	return out.ID
+}
+
+func (w *world) revoke(lease string) {
+	w.Helper()
+	w.post("/v3/lease/revoke", map[string]any{"ID": lease}, nil)
+}
+
+// newHole returns a way to the server that accepts connections and says nothing.
+func newHole(w *world) *etcdtest.Proxy {
+	w.Helper()
+	hole := etcdtest.NewProxy(w, w.server.Addr())
+	hole.Hold()
+	return hole
+}
+
+// What other programs, or an operator's hand, may leave in a line. It holds the line by etcd's own
+// rules.
+func foreignKeys() map[string]func(w *world, name string) (key string, value []byte, lease string) {
+	binary := make([]byte, 4096)
+	_, _ = rand.Read(binary)
+	copy(binary, "\x1b[2J\x00\r\n\t")
+	return map[string]func(*world, string) (string, []byte, string){
+		"without-lease": func(w *world, n string) (string, []byte, string) {
+			return n + "/something",
+				[]byte("by hand"), "0"
+		},
+		"no-lease-in-key": func(w *world, n string) (string, []byte, string) {
+			return n + "/not hex at all", []byte("x"), w.grant(60)
+		},
+		"someone-elses-lease": func(w *world, n string) (string, []byte, string) {
+			l := w.grant(60)
+			return n + "/" + asHex(w.grant(60)), []byte("x"), l
+		},
+		"binary": func(w *world, n string) (string, []byte, string) {
+			return n + "/" + string(binary[:40]), binary,
+				"0"
+		},
+		"megabyte": func(w *world, n string) (string, []byte, string) {
+			return n + "/big", bytes.Repeat([]byte("M"), 1<<20), "0"
+		},
+		"empty": func(w *world, n string) (string, []byte, string) { return n + "/", nil, "0" },
+		"deep":  func(w *world, n string) (string, []byte, string) { return n + "/a/b/../c", []byte("x"), "0" },
+		"etcdctl": func(w *world, n string) (string, []byte, string) {
+			l := w.grant(60)
+			return n + "/" + asHex(l), []byte("web-1"), l
+		},
+		"bad-value": func(w *world, n string) (string, []byte, string) {
+			return n + "/x", []byte("{\"owner\": \"\x1b]0;x\x07\xff"), "0"
+		},
+	}
+}
+
+func asHex(lease string) string {
+	n, err := strconv.ParseInt(lease, 10, 64)
+	if err != nil {
+		return lease
+	}
+	return strconv.FormatInt(n, 16)
+}
+
+func TestAForeignKeyLeadsAsAnUnknownAndIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	for name, claim := range foreignKeys() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			key, value, lease := claim(w, name)
+			w.put(key, value, lease)
+			token := w.line(name)[0].CreateRevision
+			shows := func(p *prog) *prog {
+				t.Helper()
+				p.ends(0).says("another program")
+				for _, r := range p.out.String() {
+					if r != '\n' && !unicode.IsPrint(r) {
+						t.Errorf("%v prints the control character %U", p, r)
+					}
+				}
+				if len(p.out.String()) > 2000 || strings.Count(p.out.String(), "\n") > 30 {
+					t.Errorf("%v prints %d bytes", p, len(p.out.String()))
+				}
+				return p
+			}
+			shows(w.start("status")).says(token)
+			shows(w.start("status", name)).says("leads", token)
+			shows(w.start("leader", name))
+			got := decode[stateJSON](w, w.start("leader", "-o", "json", name).ends(0).out.String())
+			if got.Leader == nil || got.Leader.ID != "" || got.Leader.Token.String() != token || got.Leader.Note == "" {
+				t.Errorf("leader -o json: %+v", got.Leader)
+			}
+			w.start("leader", "--is", "x", name).ends(exitNo)
+			o := w.start("observe", name).prints("another program").prints(token)
+
+			// One that is asked to resign cannot: told, not waited for. Nothing is lost, and nobody
+			// jumps the line.
+			if p := w.start("resign", name); p.wait() == 0 || p.wait() == exitNo {
+				t.Errorf("resign: exit %d", p.wait())
+			} else {
+				p.inOneLine().complains("another program")
+			}
+			p := w.start("run", "--id", "me", name, "sh", "-c", "echo up; sleep 1000").tells("another program")
+			w.awaitLine(name, 2)
+			w.start("run", "-q", "--wait", "300ms", name, "echo", "never").ends(exitNotAcquired).inOneLine()
+			line := w.awaitLine(name, 2)
+			if !bytes.Equal(line[0].Value, value) || string(line[0].Key) != w.prefix+key {
+				t.Errorf("the foreign claim has changed: %q", clip(string(line[0].Value)))
+			}
+			if p.out.String() != "" {
+				t.Error("the command runs beside it")
+			}
+			w.delete(key)
+			p.prints("up")
+			o.prints("me leads")
+			o.signal(2).ends(0)
+			p.signal(15).ends(128 + 15)
+		})
+	}
+}
+
+// in returns the world for a subtest: what it starts ends with that.
+func (w *world) in(t *testing.T) *world {
+	n := *w
+	n.T = t
+	return &n
+}
+
+// A line of more than 4 MB (gRPC reads no more unless told), and records of sessions that are not
+// ours.
+func TestAForeignLineIsReadWhole(t *testing.T) {
+	w := newWorld(t)
+	for i := range 5 {
+		w.put("n/"+strconv.Itoa(i), bytes.Repeat([]byte{byte(i)}, 1<<20), "0")
+	}
+	w.start("status", "n").ends(0).says("waits 4", "another program")
+	w.start("status").ends(0).says("n ", " 4 ")
+	got := decode[stateJSON](w, w.start("status", "-o", "json", "n").ends(0).out.String())
+	if len(got.Waiting) != 4 || len(got.Waiting[3].Value) < 1<<20 {
+		t.Errorf("status -o json: %d wait", len(got.Waiting))
+	}
+	p := w.start("run", "n", "echo", "up").tells("another program")
+	w.awaitLine("n", 6)
+	for i := range 5 {
+		w.delete("n/" + strconv.Itoa(i))
+	}
+	p.ends(0).says("up")
+}
+
+func TestASessionRecordThatIsGarbage(t *testing.T) {
+	w := newWorld(t)
+	p := w.start("run", "--id", "me", "n", "sleep", "1000").tells("leads n")
+	for _, k := range w.keys(w.prefix) {
+		if key := strings.TrimPrefix(string(k.Key), w.prefix); !strings.HasPrefix(key, "n/") {
+			w.put(key, []byte("\xff\x00{"), k.Lease)
+		}
+	}
+	w.start("status", "n").ends(0).says("session record cannot be read")
+	w.start("status").ends(0).says("another program, lease")
+	p.signal(15).ends(128 + 15)
 }

@@ -84,7 +84,8 @@ func TestValidAsksNoNetwork(t *testing.T) {
 	in = none.with("PRIMACY_STATE_FILE=" + left)
 	for text, want := range map[string]string{
 		string(b): "is over",
-		regexp.MustCompile(`"deadline_boot_ns":"\d+"`).ReplaceAllString(strings.Replace(string(b), `"boot_id":"`, `"boot_id":"x`, 1), `"deadline_boot_ns":"9223372036854775807"`): "is over",
+		regexp.MustCompile(`"deadline_boot_ns":"\d+"`).ReplaceAllString(strings.Replace(string(b), `"boot_id":"`,
+			`"boot_id":"x`, 1), `"deadline_boot_ns":"9223372036854775807"`): "is over",
 	} {
 		if err := os.WriteFile(left, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -139,17 +140,20 @@ func TestStatusShowsAllBelowOrOne(t *testing.T) {
 
 	// JSON: an array of all, an object for one, a line each for ndjson; 64-bit numbers are strings.
 	states := decode[[]stateJSON](w, w.start("status", "-o", "json").ends(0).out.String())
-	if len(states) != 2 || states[0].Name != "team/n" || states[0].Leader.ID != "a" || states[0].Waiting[0].ID != "b" || len(states[1].Waiting) != 0 {
+	if len(states) != 2 || states[0].Name != "team/n" || states[0].Leader.ID != "a" ||
+		states[0].Waiting[0].ID != "b" || len(states[1].Waiting) != 0 {
 		t.Errorf("status -o json: %+v", states)
 	}
-	lines := strings.Split(strings.TrimSpace(w.with("PRIMACY_OUTPUT=ndjson").start("status").ends(0).out.String()), "\n")
+	lines := strings.Split(strings.TrimSpace(w.with("PRIMACY_OUTPUT=ndjson").start("status").ends(0).out.String()),
+		"\n")
 	if len(lines) != 2 || decode[stateJSON](w, lines[1]).Name != "teamster" {
 		t.Errorf("status -o ndjson: %q", lines)
 	}
 	if p := w.start("status", "-o", "json", "nobody...").ends(0); strings.TrimSpace(p.out.String()) != "[]" {
 		t.Errorf("got %q, want an empty array", p.out.String())
 	}
-	if p := w.start("status", "-o", "json", "nobody").ends(exitNo); !strings.Contains(p.out.String(), `"leader": null`) || p.err.String() != "" {
+	if p := w.start("status", "-o", "json", "nobody").ends(exitNo); !strings.Contains(p.out.String(),
+		`"leader": null`) || p.err.String() != "" {
 		t.Errorf("got %q, %q", p.out.String(), p.err.String())
 	}
 	numbersAreStrings(w, w.start("status", "-o", "json", "team/n").ends(0).out.String())
@@ -265,7 +269,8 @@ func TestOneEmbeddedStoreForAllOnTheMachine(t *testing.T) {
 	t.Parallel()
 	w := plainWorld(t) // no PRIMACY_STORE: the folder in XDG_STATE_HOME
 	first := w.start("run", "--id", "first", "n", "sh", "-c", "echo up; sleep 1000").prints("up")
-	second := w.start("run", "--id", "second", "n", "sh", "-c", `echo "$PRIMACY_TOKEN $PRIMACY_STORE"; sleep 1000`).tells("waits for n: first leads")
+	second := w.start("run", "--id", "second", "n", "sh", "-c",
+		`echo "$PRIMACY_TOKEN $PRIMACY_STORE"; sleep 1000`).tells("waits for n: first leads")
 	w.start("leader", "n").ends(0).says("first\n")
 	if _, err := os.Stat(filepath.Join(w.dir, "state", "primacy", "primacy.store")); err != nil {
 		t.Error(err)

@@ -71,7 +71,8 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	e.prints("up")
 	w.past(5)
 
-	f := w.start("run", "--id", "f", "n", "sh", "-c", "echo up; while ! test -e go; do sleep 0.05; done; exit 3").tells("waits for n")
+	f := w.start("run", "--id", "f", "n", "sh", "-c",
+		"echo up; while ! test -e go; do sleep 0.05; done; exit 3").tells("waits for n")
 	w.awaitLine("n", 2)
 	e.signal(syscall.SIGSTOP)
 	f.prints("up")
@@ -89,7 +90,8 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	f.ends(3)
 
 	all = w.past(6)
-	if got, want := whys(all), []string{"f failed", "e expired", "d died", "c deposed", "b transferred", "a resigned"}; !slices.Equal(got, want) {
+	if got, want := whys(all), []string{"f failed", "e expired", "d died", "c deposed", "b transferred",
+		"a resigned"}; !slices.Equal(got, want) {
 		t.Errorf("the history says %q, want %q", got, want)
 	}
 	if r := all[5]; r.By != "ops" || r.Text != "new kernel" || r.Lasted == "" {
@@ -98,13 +100,16 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	if r := all[4]; r.By != "ops" || r.Text != "closer to the data" || r.Successor != "c" || r.Gap == "" {
 		t.Errorf("transferred: %+v", r)
 	}
-	if r := all[3]; r.Gap == "" || len(r.Gap) > 3 { // from the end of one right to the beginning of the next: the name is never free
+	// from the end of one right to the beginning of the next: the name is never free
+	if r := all[3]; r.Gap == "" || len(r.Gap) > 3 {
 		t.Errorf("the gap after a hand-over: %+v", r)
 	}
 	w.start("history", "--limit", "2", "n").ends(0).says("lease expired", "failed: the command ended with status 3")
-	w.start("history", "n").ends(0).says("TOKEN", "GAP BEFORE", "resigned: new kernel", "ops", "transferred to c: closer to the data",
+	w.start("history", "n").ends(0).says("TOKEN", "GAP BEFORE", "resigned: new kernel", "ops",
+		"transferred to c: closer to the data",
 		"deposed: its claim was removed", "process died: the supervisor was killed")
-	w.start("status", "n").ends(exitNo).says("nobody leads n", "the last terms:", "failed: the command ended with status 3")
+	w.start("status", "n").ends(exitNo).says("nobody leads n", "the last terms:",
+		"failed: the command ended with status 3")
 	w.start("history", "--limit", "-1", "n").ends(exitUsage).inOneLine()
 }
 
