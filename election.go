@@ -204,16 +204,11 @@ func entryOf(s driver.Entry) Entry {
 	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
 }
 
-// List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease. A
-// store that cannot list gives an ErrInvalid.
+// List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease.
 func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
-	lister, ok := s.store.(driver.Lister)
-	if !ok {
-		return nil, invalid("%s cannot list its elections; ask for one by name", s.store.Caps().Store)
-	}
 	var states []State
 	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
-		lines, err := lister.Lines(ctx, prefix)
+		lines, err := s.store.Lines(ctx, prefix)
 		states = nil
 		for _, l := range lines {
 			states = append(states, stateOf(l))

@@ -147,7 +147,7 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 }
 
 // Lease returns the ID under which the store knows the lease, for who is to end it once this process is seen dead (see
-// [driver.Revoker]). It is the same for the whole term.
+// [driver.Store]). It is the same for the whole term.
 func (t *Term) Lease() string { return t.l.dl.ID() }
 
 // TTL returns the time to live of the lease, as the store granted it.

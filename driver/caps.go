@@ -9,12 +9,14 @@ import (
 var (
 	// ErrGone says that a lease or place no longer exists. It never exists again.
 	ErrGone = errors.New("no longer in the store")
-	// ErrTaken answers a Claim with Try on a name that others hold or wait for. Nothing was left in the line.
+	// ErrTaken answers a Claim with Try on a name that others hold or wait for. Nothing was left in
+	// the line.
 	ErrTaken = errors.New("held by another")
-	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a value too large,
-	// a server too old. Nothing happened.
+	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no
+	// permission, a value too large, a server too old. Nothing happened.
 	ErrRefused = errors.New("the store refused")
-	// ErrNoSuccessor answers a Transfer to a claim that does not wait in the line. The name was not given up.
+	// ErrNoSuccessor answers a Transfer to a claim that does not wait in the line. The name was not
+	// given up.
 	ErrNoSuccessor = errors.New("does not stand in the line")
 )
 
@@ -38,8 +40,8 @@ func (t TokenLife) String() string {
 	return "none"
 }
 
-// Caps says what a store does by itself. The library refuses options that the store cannot honour, and shows the rest
-// to people.
+// Caps says what a store does by itself. The library refuses options that the store cannot honour,
+// and shows the rest to people.
 type Caps struct {
 	Store         string        // what it is, with its version: "etcd 3.7.3"
 	FIFO          bool          // the oldest claim leads, and the line has an order
@@ -50,7 +52,7 @@ type Caps struct {
 	Shared        bool          // claims with Slots can be made
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
 	Linearizable  bool          // Line never shows a state older than its call
-	BestEffort    string        // what can make two leaders though all clocks keep the bound: "a failover that loses writes"; empty: nothing
+	BestEffort    string        // what can make two leaders though clocks keep the bound; empty: nothing
 	MinTTL        time.Duration // the least and the largest ttl it can keep
 	MaxTTL        time.Duration
 	Warnings      []string // what it cannot promise as it is set up, for people

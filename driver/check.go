@@ -7,9 +7,11 @@ import (
 	"strings"
 )
 
-// What follows is for those who write a store: rules of the port that need no storage, so that each store has the same.
+// What follows is for those who write a store: rules of the port that need no storage, so that each
+// store has the same.
 
-// CheckClaims returns an [ErrRefused] for claims of one call that could never be told apart later, or nil. A store asks it before anything else.
+// CheckClaims returns an [ErrRefused] for claims of one call that could never be told apart later,
+// or nil. A store asks it before anything else.
 func CheckClaims(claims ...Claim) error {
 	type seat struct{ name, seat string }
 	seats, shared := map[seat]bool{}, map[string]int{}
@@ -39,7 +41,8 @@ func CheckExchange(p Place, c Claim) error {
 	return nil
 }
 
-// CheckRecord returns an [ErrRefused] for a record that cannot be kept in the journal of that name, or nil.
+// CheckRecord returns an [ErrRefused] for a record that cannot be kept in the journal of that name,
+// or nil.
 func CheckRecord(journal string, r Record) error {
 	ok := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_", c)
@@ -56,12 +59,14 @@ func CheckRecord(journal string, r Record) error {
 	return nil
 }
 
-// IsFinal says whether err is an answer of the store. Every other error, and nil, is not: it leaves the outcome unknown.
+// IsFinal says whether err is an answer of the store. Every other error, and nil, is not: it leaves
+// the outcome unknown.
 func IsFinal(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, ErrTaken) || errors.Is(err, ErrRefused) || errors.Is(err, ErrNoSuccessor)
 }
 
-// Misfit is the [ErrRefused] for a shared claim of name with want slots where those in its line have others.
+// Misfit is the [ErrRefused] for a shared claim of name with want slots where those in its line
+// have others.
 func Misfit(name string, have, want int) error {
 	return fmt.Errorf("%s is shared with %s, not %s: %w", name, slotsText(have), slotsText(want), ErrRefused)
 }
@@ -73,8 +78,9 @@ func slotsText(n int) string {
 	return fmt.Sprintf("%d slots", n)
 }
 
-// Free says whether a claim with so many slots holds when claims with these stand before it: an exclusive one only as the first, a shared one behind
-// no exclusive one, and where its slots are counted only as one of the first so many.
+// Free says whether a claim with so many slots holds when claims with these stand before it: an
+// exclusive one only as the first, a shared one behind no exclusive one, and where its slots are
+// counted only as one of the first so many.
 func Free(slots int, before ...int) bool {
 	if slots == 0 {
 		return len(before) == 0

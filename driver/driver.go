@@ -1,17 +1,20 @@
-// Package driver is the port between Primacy and a store. Most users never call it: they hand a [Store] to
-// primacy.NewSession and use elections and locks. Read it to write a store, or to learn what a store must promise.
+// Package driver is the port between Primacy and a store. Most users never call it: they hand a
+// [Store] to primacy.NewSession and use elections and locks. Read it to write a store, or to learn
+// what a store must promise.
 //
-// A store keeps leases and, per name, a line of claims. It stays stupid: deadlines, retries, contexts, logs and every
-// decision about leadership are written once, above it. A store may run its own streams and watches, but it never
-// decides who leads and never reads a clock to do so.
+// A store keeps leases and, per name, a line of claims. It stays stupid: deadlines, retries,
+// contexts, logs and every decision about leadership are written once, above it. A store may run
+// its own streams and watches, but it never decides who leads and never reads a clock to do so.
 //
 // # Rules for every method
 //
-//   - The context is obeyed, promptly, also when the network swallows packets. What a call that was given up may still do
-//     in the store is said at each method.
-//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoSuccessor] are final answers. Any other error means that the outcome is unknown: the
-//     call may have happened, or may happen later. The caller repeats it with the same claim ID or place.
-//   - Methods may be called by many goroutines at once, but for Renew, of which one is in flight for each lease.
+//   - The context is obeyed, promptly, also when the network swallows packets. What a call that was
+//     given up may still do in the store is said at each method.
+//   - [ErrGone], [ErrTaken], [ErrRefused] and [ErrNoSuccessor] are final answers ([IsFinal]). Any
+//     other error means that the outcome is unknown: the call may have happened, or may happen
+//     later. The caller repeats it with the same claim ID or place.
+//   - Methods may be called by many goroutines at once, but for Renew and News, of which one each is
+//     in flight for a lease.
 //
 // The suite in package drivertest holds a store to every clause of this page.
 package driver
@@ -26,23 +29,39 @@ type Store interface {
 	// Caps tells what the store does by itself. It does not change and does no I/O.
 	Caps() Caps
 
-	// Grant makes a lease: the store's promise to keep the lease's claims until ttl after its last renewal, and to
-	// remove them all by itself some time after that. Owner is the identity shown to observers beside each claim.
-	// A ttl the store cannot keep exactly is rounded up; Lease.TTL tells. A Grant whose outcome is unknown may leave a
-	// lease without claims behind, which expires by itself.
+	// Grant makes a lease: the store's promise to keep the lease's claims until ttl after its last
+	// renewal, and to remove them all by itself some time after that. Owner is the identity shown
+	// to observers beside each claim. A ttl the store cannot keep exactly is rounded up; Lease.TTL
+	// tells. A Grant whose outcome is unknown may leave a lease without claims behind, which
+	// expires by itself.
 	Grant(ctx context.Context, owner string, ttl time.Duration) (Lease, error)
 
-	// Line returns the line of name as it stands at some instant between call and return (Caps.Linearizable), not before.
-	// A name never used has an empty line, which is no error.
+	// Line returns the line of name as it stands at some instant between call and return
+	// (Caps.Linearizable), not before. A name never used has an empty line, which is no error.
 	Line(ctx context.Context, name string) (Line, error)
 
-	// Next blocks until the line of name differs from the one whose revision is after, then returns it. It returns at
-	// once where it differs already. States, not events: a caller that comes late finds the present state and loses only
-	// what is over. It never returns an older line than after.
+	// Next blocks until the line of name differs from the one whose revision is after, then returns
+	// it. It returns at once where it differs already. States, not events: a caller that comes late
+	// finds the present state and loses only what is over. It never returns an older line than
+	// after.
 	Next(ctx context.Context, name string, after uint64) (Line, error)
 
-	// Close frees what the store opened by itself (streams, goroutines). A client handed in by the caller stays open,
-	// and leases stay in the store until they end.
+	// Lines returns the lines of all names that begin with prefix and in which somebody stands,
+	// ordered by name.
+	Lines(ctx context.Context, prefix string) ([]Line, error)
+
+	// Revoke ends the lease of that ID ([Lease.ID]) and with it every claim, at once: for a caller
+	// that has seen the lease's process and all its work die, and for an operator. What is gone
+	// already is no error.
+	Revoke(ctx context.Context, lease string) error
+
+	// Examine looks at everything that a session standing for name needs: servers, their versions,
+	// space, permissions. It changes nothing. A server that does not answer is a finding; what was
+	// not found out when ctx ends is one too. It is for people: no decision rests on it.
+	Examine(ctx context.Context, name string) []Finding
+
+	// Close frees what the store opened by itself (streams, goroutines). A client handed in by the
+	// caller stays open, and leases stay in the store until they end.
 	Close() error
 }
 
@@ -54,48 +73,56 @@ type Lease interface {
 	// TTL is the time to live as the store granted it, which may be more than was asked for.
 	TTL() time.Duration
 
-	// Renew asks the store to start the ttl afresh. Nil means: the lease lives at least TTL, on the clock of whoever ends it, from
-	// the moment Renew was CALLED. The store answers nil only if it knows that no other leader of the store's own
-	// cluster can have ended the lease meanwhile. [ErrGone] is final: a lease never comes back. Renewing covers all claims.
+	// Renew asks the store to start the ttl afresh. Nil means: the lease lives at least TTL, on the
+	// clock of whoever ends it, from the moment Renew was CALLED. The store answers nil only if it
+	// knows that no other leader of the store's own cluster can have ended the lease meanwhile.
+	// [ErrGone] is final: a lease never comes back. Renewing covers all claims.
 	Renew(ctx context.Context) error
 
-	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID: the same ID finds its
-	// place again, which is how a lost answer is repeated. A claim under a new ID never takes up the place of an
-	// earlier ID: where one still stands, it is removed first. With Claim.Try the answer is [ErrTaken] unless the claim
-	// holds at once, and then nothing of this call is left in the line; where an earlier call of the same ID had an unknown outcome
-	// the caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no more. One lease has at most one claim
-	// for each name and seat. [ErrRefused] also where Slots is not what the shared claims in the line have, for then the line would
-	// keep neither number; nothing is left in it.
+	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID:
+	// the same ID finds its place again, which is how a lost answer is repeated. A claim under a
+	// new ID never takes up the place of an earlier ID: where one still stands, it is removed
+	// first. With Claim.Try the answer is [ErrTaken] unless the claim holds at once, and then
+	// nothing of this call is left in the line; where an earlier call of the same ID had an unknown
+	// outcome the caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no
+	// more. One lease has at most one claim for each name and seat. [ErrRefused] also where Slots
+	// is not what the shared claims in the line have, for then the line would keep neither number;
+	// nothing is left in it.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
-	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone] as soon as the place
-	// no longer stands, whoever removed it. Nil promises what Follow says of Held. When ctx ends the claim stays in the
-	// line; the caller releases it. Wait goes from the port: use Follow and News.
+	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone]
+	// as soon as the place no longer stands, whoever removed it. Nil promises what Follow says of
+	// Held. When ctx ends the claim stays in the line; the caller releases it. Wait goes from the
+	// port: use Follow and News.
 	Wait(ctx context.Context, p Place) (Place, error)
 
-	// Follow has News tell, once for each place and call, as soon as the store finds out: of a place that waits, that it
-	// is held (Held); of one with Held, where the store has a line (Caps.FIFO), that a claim of another lease waits
-	// behind it (Wanted), also if it does already. It does no I/O and does not block. A place that is removed is told as
-	// Gone, followed or not, and one that its owner gives up is not told: neither is followed any more.
+	// Follow has News tell, once for each place and call, as soon as the store finds out: of a
+	// place that waits, that it is held (Held); of one with Held, where the store has a line
+	// (Caps.FIFO), that a claim of another lease waits behind it (Wanted), also if it does already.
+	// It does no I/O and does not block. A place that is removed is told as Gone, followed or not,
+	// and one that its owner gives up is not told: neither is followed any more.
 	//
-	// Held means that the place was held at some instant after it entered and before News returned, by a read or by a
-	// complete record of what was removed from the line, its own place included. Of a claim that is known to have gone
-	// by that instant News tells Gone, never Held. The store tells one waiter for each release, never all, and never
-	// relies on one signal alone: where a push can be lost there is a timer beside it.
+	// Held means that the place was held at some instant after it entered and before News returned,
+	// by a read or by a complete record of what was removed from the line, its own place included.
+	// Of a claim that is known to have gone by that instant News tells Gone, never Held. The store
+	// tells one waiter for each release, never all, and never relies on one signal alone: where a
+	// push can be lost there is a timer beside it.
 	Follow(places ...Place)
 
 	// Update replaces the value that observers see. [ErrGone] if the place no longer stands.
 	Update(ctx context.Context, p Place, value []byte) error
 
-	// Release gives places up, held or waiting. A place with a token is removed only if it still has that token; a place
-	// without one (its Claim's outcome was unknown) by its claim ID. Once Release has returned nil, no call of Claim with that
-	// ID that is still under way can enter the line any more. What is gone already is no error. Never by name or
-	// identity alone: a late Release must not hurt a successor.
+	// Release gives places up, held or waiting. A place with a token is removed only if it still
+	// has that token; a place without one (its Claim's outcome was unknown) by its claim ID. Once
+	// Release has returned nil, no call of Claim with that ID that is still under way can enter the
+	// line any more. What is gone already is no error. Never by name or identity alone: a late
+	// Release must not hurt a successor.
 	Release(ctx context.Context, places ...Place) error
 
-	// News blocks until something happened to places of this lease that its owner did not do, and returns it: a place that was
-	// removed, or a request from outside. Each piece is told at least once while the lease lives; a removed place as soon as
-	// the store can push it. [ErrGone] once the lease itself is known to be gone.
+	// News blocks until something happened to places of this lease that its owner did not do, and
+	// returns it: a place that was removed, or a request from outside. Each piece is told at least
+	// once while the lease lives; a removed place as soon as the store can push it. [ErrGone] once
+	// the lease itself is known to be gone.
 	News(ctx context.Context) ([]News, error)
 
 	// Close ends the lease and with it every claim, at once. What is gone already is no error.
@@ -104,11 +131,12 @@ type Lease interface {
 
 // Claim is what a candidate asks for: a place in the line for a name.
 //
-// Slots says beside whom it may hold. An exclusive claim (0) holds when it is the first of the line. A shared one holds when no exclusive
-// claim stands before it and, with n slots, fewer than n claims in all. So an exclusive claim that waits lets nobody overtake it.
+// Slots says beside whom it may hold. An exclusive claim (0) holds when it is the first of the
+// line. A shared one holds when no exclusive claim stands before it and, with n slots, fewer than n
+// claims in all. So an exclusive claim that waits lets nobody overtake it.
 type Claim struct {
 	Name  string
-	Seat  string // tells claims of one lease on one name apart: at most 16 letters and digits; empty for the usual one
+	Seat  string // tells claims of one lease on one name apart: at most 16 letters and digits, or empty
 	Slots int    // 0: exclusive; n: at most n hold at once; Unlimited: shared by any number
 	ID    string // unique for ever; chosen by the caller
 	Value []byte // shown to observers
@@ -127,9 +155,10 @@ type Place struct {
 	Token uint64 // fencing token; with Caps.FIFO it is final already while waiting. 0: not known
 	Held  bool   // it holds: for an exclusive claim, it is the first of the line
 
-	// Record, if not nil, is left in the journal of Journal by the call that gives the place up ([Lease.Release], [Transferer]), in the step that removes it where
-	// the store can, in place of one with its key. It is only left by a call that removed the place, and only on a store that is a
-	// [Journal]; a record that cannot be kept never keeps a place from being given up.
+	// Record, if not nil, is left in the journal of Journal by the call that gives the place up
+	// ([Lease.Release], [Transferer]), in the step that removes it where the store can, in place of
+	// one with its key. It is only left by a call that removed the place, and only on a store that
+	// is a [Journal]; a record that cannot be kept never keeps a place from being given up.
 	Record  *Record
 	Journal string
 }
@@ -159,7 +188,7 @@ type News struct {
 	Gone    bool     // the place was removed
 	Held    bool     // the place, which was followed while it waited, is held: see [Lease.Follow]
 	Wanted  bool     // the place, which was followed while it was held, has somebody waiting behind it
-	Request *Request // a wish from outside; nil with any of the others
+	Request *Request // what somebody else asks for; nil with any of the others
 }
 
 // Request asks a holder to give its place up. The holder decides.
@@ -171,37 +200,33 @@ type Request struct {
 	Priority int    `json:"priority,omitempty"` // not 0: only if the holder's own priority is smaller
 }
 
-// Lister is a store that can list its names.
-type Lister interface {
-	// Lines returns the lines of all names that begin with prefix and in which somebody stands, ordered by name.
-	Lines(ctx context.Context, prefix string) ([]Line, error)
-}
+// What follows is optional: a store has it or not, and the library asks by a type assertion.
 
-// Asker is a store that can carry a request to a holder.
+// Asker is a [Store] that can carry a request to a holder.
 type Asker interface {
-	// Ask delivers r to whoever holds name under r.Token, as News. [ErrGone] if that term is over. The request is forgotten
-	// with the term, so a late one cannot reach a successor. [ErrRefused] for a claim that is shared.
+	// Ask delivers r to whoever holds name under r.Token, as News. [ErrGone] if that term is over.
+	// The request is forgotten with the term, so a late one cannot reach a successor. [ErrRefused]
+	// for a claim that is shared.
 	Ask(ctx context.Context, name string, r Request) error
 }
 
 // Transferer is a [Lease] that can hand a name to a claim that waits, out of turn.
 type Transferer interface {
-	// Transfer gives p up, which holds its name alone, in favour of the claim with the token heir. Every claim between the two is removed
-	// from the line before, or in the same step, and hears of it as News: so tokens and order stay true. There is no moment in which
-	// the line is empty, or led by anybody but p and then the heir. [ErrNoSuccessor] if no exclusive claim with that token waits behind p: then p
-	// still holds. [ErrRefused] if p waits or is shared, or if the heir's claim is of the same lease. [ErrGone] if p does not stand, which may be the work of an earlier call whose outcome was unknown.
-	Transfer(ctx context.Context, p Place, heir uint64) error
+	// Transfer gives p up, which holds its name alone, in favour of the claim whose token is
+	// successor. Every claim between the two is removed from the line before, or in the same step,
+	// and its owner gets News of it: so tokens and order stay true. There is no moment in which the
+	// line is empty, or led by anybody but p and then the successor. [ErrNoSuccessor] if no
+	// exclusive claim with that token waits behind p: then p still holds. [ErrRefused] if p waits
+	// or is shared, or if the successor's claim is of the same lease. [ErrGone] if p does not
+	// stand, which may be the work of an earlier call whose outcome was unknown.
+	Transfer(ctx context.Context, p Place, successor uint64) error
 }
 
 // Exchanger is a [Lease] that can give a place up and stand again in one request.
 type Exchanger interface {
-	// Exchange gives p up and enters c, of the same name and another seat, behind all who wait: as Release(p) and after it Claim(c), with their answers, in
-	// one step. p is given up whenever the error is nil. After an unknown outcome the caller repeats the two one by one. [ErrRefused], before anything is done, for claims that are shared, for Try and for different names.
+	// Exchange gives p up and enters c, of the same name and another seat, behind all who wait: as
+	// Release(p) and after it Claim(c), with their answers, in one step. p is given up whenever the
+	// error is nil. After an unknown outcome the caller repeats the two one by one. [ErrRefused],
+	// before anything is done, for claims that are shared, for Try and for different names.
 	Exchange(ctx context.Context, p Place, c Claim) (Place, error)
-}
-
-// Revoker is a [Store] that can end the lease of another process, for who has seen that process and all its work die.
-type Revoker interface {
-	// Revoke ends the lease of that ID ([Lease.ID]) and with it every claim, at once. What is gone already is no error.
-	Revoke(ctx context.Context, lease string) error
 }

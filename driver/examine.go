@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// What follows is optional: a store implements it for `primacy doctor`, and no decision about leadership ever rests on it.
+// What follows is for people: `primacy doctor`, `top` and operators. No decision about leadership
+// ever rests on it, and the interfaces are optional.
 
 // Level says how serious a finding is.
 type Level string
@@ -25,24 +26,19 @@ type Finding struct {
 	Advice string // what to do; empty where nothing is
 }
 
-// Examiner is a store that can tell how it and its servers are.
-type Examiner interface {
-	// Examine looks at everything that a session standing for name needs: servers, their versions, space, permissions. It changes
-	// nothing. A server that does not answer is a finding; what was not found out when ctx ends is one too.
-	Examine(ctx context.Context, name string) []Finding
-}
-
 // LeaseTimer is a [Lease] that can tell how much of it is left.
 type LeaseTimer interface {
-	// Left asks how much is left of the lease on the very clock that ends it, rounded down to a multiple of step. Two answers
-	// without a renewal between them show at which rate that clock runs. [ErrGone] if the lease has ended.
+	// Left asks how much is left of the lease on the very clock that ends it, rounded down to a
+	// multiple of step. Two answers without a renewal between them show at which rate that clock
+	// runs. [ErrGone] if the lease has ended.
 	Left(ctx context.Context) (left, step time.Duration, err error)
 }
 
 // LeaseViewer is a [Store] that can tell how much is left of anybody's lease, for people who watch.
 type LeaseViewer interface {
-	// Remaining tells of these leases, by [Entry.Lease], how much was left of each at some instant during the call. One that has ended, or
-	// of which the store does not know what its waiters go by, is missing from the answer.
+	// Remaining tells of these leases, by [Entry.Lease], how much was left of each at some instant
+	// during the call. One that has ended, or of which the store does not know what its waiters go
+	// by, is missing from the answer.
 	Remaining(ctx context.Context, leases ...string) (map[string]Remaining, error)
 }
 
@@ -53,13 +49,12 @@ type Remaining struct {
 	Step time.Duration
 }
 
-// Admin does to leases and claims by hand what an operator may: no holder is asked, so one may lead on beside the next until it
-// has heard of it.
+// Admin does to leases and claims by hand what an operator may: no holder is asked, so one may lead
+// on beside the next until it has heard of it.
 type Admin interface {
 	// Leases returns the IDs of the leases whose owner begins with prefix.
 	Leases(ctx context.Context, prefix string) ([]string, error)
-	// RemoveClaim deletes the claim on name that has this token, and nothing else. What is gone already is no error.
+	// RemoveClaim deletes the claim on name that has this token, and nothing else. What is gone
+	// already is no error.
 	RemoveClaim(ctx context.Context, name string, token uint64) error
-	// EndLease ends a lease, with all its claims. What is gone already is no error.
-	EndLease(ctx context.Context, id string) error
 }

@@ -19,11 +19,9 @@ import (
 
 var _ driver.LeaseViewer = (*Store)(nil)
 
-var _ driver.Revoker = (*Store)(nil)
-
 var _ driver.Admin = (*Store)(nil)
 
-// Revoke implements [driver.Revoker]. An ID that no session of this prefix has is a session that
+// Revoke implements [driver.Store]. An ID that no session of this prefix has is a session that
 // is gone: etcd leases of other programs are not touched. After an unknown etcdwire.Outcome it
 // can be repeated.
 //

@@ -20,8 +20,6 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-var _ driver.Examiner = (*Store)(nil)
-
 // seen is what one endpoint said.
 type seen struct {
 	endpoint string
@@ -30,7 +28,7 @@ type seen struct {
 	err      error
 }
 
-// Examine implements [driver.Examiner].
+// Examine implements [driver.Store].
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	all := s.askAll(ctx)
 	var out []driver.Finding

@@ -179,7 +179,7 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 	return false, nil
 }
 
-// Lines implements [driver.Lister].
+// Lines implements [driver.Store].
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	what := verb("lines", prefix)
 	kvs, rev, err := s.readLines(ctx, what, s.prefix+escape(prefix))

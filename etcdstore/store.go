@@ -24,7 +24,7 @@ const (
 	maxTTL   = 300 * time.Second
 )
 
-// Store is a [driver.Store] on etcd, and a [driver.Lister], [driver.Asker], [driver.Revoker] and
+// Store is a [driver.Store] on etcd, and a [driver.Asker] and
 // [driver.Journal] too.
 type Store struct {
 	layout

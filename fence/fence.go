@@ -1,5 +1,6 @@
-// Package fence holds what all fences share: the stamp that travels with a write, the rule that admits or refuses it, and the
-// errors. A fence for a resource is a package of its own, so that nobody links a client he does not use:
+// Package fence holds what all fences share: the stamp that travels with a write, the rule that
+// admits or refuses it, and the errors. A fence for a resource is a package of its own, so that
+// nobody links a client he does not use:
 //
 //	etcdfence    the user's own Txn, under a compare on the claim's key
 //	sqlfence     a row checked and locked in the user's own transaction: PostgreSQL, SQLite
@@ -9,22 +10,25 @@
 //
 // # Why
 //
-// No check inside a process protects a write that is under way when the process is paused: it lands whenever the process, or the
-// packet, goes on. A fence is the resource's own refusal of a token smaller than the largest it has seen. It needs no clock and
-// assumes nothing about delays and pauses; only that tokens grow.
+// No check inside a process protects a write that is under way when the process is paused: it lands
+// whenever the process, or the packet, goes on. A fence is the resource's own refusal of a token
+// smaller than the largest it has seen. It needs no clock and assumes nothing about delays and
+// pauses; only that tokens grow.
 //
 // # Two conditions
 //
-// The check and the effect are one atomic step. Otherwise the newer leader's write comes between them.
+// The check and the effect are one atomic step. Otherwise the newer leader's write comes between
+// them.
 //
-// A new leader raises the fence before it reads what it will build on. Otherwise an older leader's write may land between that
-// read and the new leader's first write, and is then overwritten unseen. Every package has a Raise.
+// A new leader raises the fence before it reads what it will build on. Otherwise an older leader's
+// write may land between that read and the new leader's first write, and is then overwritten
+// unseen. Every package has a Raise.
 //
 // # What no fence can do
 //
-// It orders writes to one resource. It does not undo what an older leader wrote before the fence was raised, and it does not
-// order two resources against each other. Of a virtual machine that was started twice from one snapshot both copies have the
-// same token: no fence can tell them apart.
+// It orders writes to one resource. It does not undo what an older leader wrote before the fence
+// was raised, and it does not order two resources against each other. Of a virtual machine that was
+// started twice from one snapshot both copies have the same token: no fence can tell them apart.
 package fence
 
 import (
@@ -43,25 +47,31 @@ type Term interface {
 	Check() error
 }
 
-// Stamp travels with a write: which election's leader writes, and under which token. The zero value is nobody's.
+// Stamp travels with a write: which election's leader writes, and under which token. The zero value
+// is nobody's.
 type Stamp struct {
 	Name   string        `json:"name"` // the election's; a fence is raised under it
 	Token  primacy.Token `json:"token"`
 	Origin string        `json:"origin,omitempty"` // of the token, see Stamp.From; empty: not told
 }
 
-// Of returns the stamp of a term. It does not ask whether the term is still on: that is what the fence is for.
+// Of returns the stamp of a term. It does not ask whether the term is still on: that is what the
+// fence is for.
 func Of(t Term) Stamp { return Stamp{Name: t.Name(), Token: t.Token()} }
 
-// From returns s with the origin of its token, if store can tell it (*etcdstore.Store can: the cluster's ID).
+// From returns s with the origin of its token, if store can tell it (*etcdstore.Store can: the
+// cluster's ID).
 //
-// Tokens grow within one history of a store. A store that was restored from a backup, or replaced, counts from an earlier number
-// again, and then "larger" no longer means "newer". A fence that was given an origin refuses every other one, and none, with
-// [ErrOrigin], until an operator has said that it is right (Adopt). So either all leaders of an election give one, or none does.
+// Tokens grow within one history of a store. A store that was restored from a backup, or replaced,
+// counts from an earlier number again, and then "larger" no longer means "newer". A fence that was
+// given an origin refuses every other one, and none, with [ErrOrigin], until an operator has said
+// that it is right (Adopt). So either all leaders of an election give one, or none does.
 //
-// An origin shows a restore only if the store's identity changed with it. etcd's cluster ID is computed from --initial-cluster-token and
-// the members' peer URLs: restored, or started on an empty disk, with the same flags it is the same, nothing is noticed, and a leader of
-// before and one of after may even have one and the same token. So restore etcd with a new --initial-cluster-token, or with
+// An origin shows a restore only if the store's identity changed with it. etcd's cluster ID is
+// computed from --initial-cluster-token and the members' peer URLs: restored, or started on an
+// empty disk, with the same flags it is the same, nothing is noticed, and a leader of before and
+// one of after may even have one and the same token. So restore etcd with a new
+// --initial-cluster-token, or with
 // --bump-revision and --mark-compacted, which let tokens grow on.
 func (s Stamp) From(store any) Stamp {
 	if o, ok := store.(interface{ Origin() string }); ok {
@@ -70,8 +80,9 @@ func (s Stamp) From(store any) Stamp {
 	return s
 }
 
-// FromEnv returns the stamp of the term under which `primacy run` started this command: PRIMACY_NAME and PRIMACY_TOKEN.
-// It returns a primacy.ErrInvalid if they are not set, or make no stamp.
+// FromEnv returns the stamp of the term under which `primacy run` started this command:
+// PRIMACY_NAME and PRIMACY_TOKEN. It returns a primacy.ErrInvalid if they are not set, or make no
+// stamp.
 func FromEnv() (Stamp, error) {
 	s := Stamp{Name: os.Getenv("PRIMACY_NAME")}
 	text := os.Getenv("PRIMACY_TOKEN")
@@ -98,9 +109,10 @@ func (s Stamp) Valid() error {
 	return nil
 }
 
-// After returns nil if a write with s may follow one with last, the zero Stamp where nothing was seen yet. Otherwise it returns a
-// *StaleError, an *OriginError, or a primacy.ErrInvalid if last is another election's. It is the rule of every fence; a resource with a fence of its own calls it while it holds
-// whatever makes check and effect one step. What it stores afterwards is s.
+// After returns nil if a write with s may follow one with last, the zero Stamp where nothing was
+// seen yet. Otherwise it returns a *StaleError, an *OriginError, or a primacy.ErrInvalid if last is
+// another election's. It is the rule of every fence; a resource with a fence of its own calls it
+// while it holds whatever makes check and effect one step. What it stores afterwards is s.
 func (s Stamp) After(last Stamp) error {
 	switch {
 	case last.Token == 0:
@@ -117,16 +129,20 @@ func (s Stamp) After(last Stamp) error {
 
 // The one fact each error tells. Test with errors.Is.
 var (
-	// ErrStale says that a newer leader has been here. This attempt wrote nothing; an earlier one may have, where the client library repeats a
-	// request by itself whose answer was lost (go-redis unless MaxRetries is -1, net/http for idempotent methods and an
-	// Idempotency-Key). Whoever gets it has lost the election, whatever his clock says: stop acting as leader. Repeating cannot help.
+	// ErrStale says that a newer leader has been here. This attempt wrote nothing; an earlier one
+	// may have, where the client library repeats a request by itself whose answer was lost
+	// (go-redis unless MaxRetries is -1, net/http for idempotent methods and an Idempotency-Key).
+	// Whoever gets it has lost the election, whatever his clock says: stop acting as leader.
+	// Repeating cannot help.
 	ErrStale = errors.New("a newer leader has been here")
-	// ErrOrigin says that the token comes from another store than those seen so far, so that their order means nothing. This attempt
-	// wrote nothing. An operator has to find out whether the store was restored or replaced, or an address is wrong.
+	// ErrOrigin says that the token comes from another store than those seen so far, so that their
+	// order means nothing. This attempt wrote nothing. An operator has to find out whether the
+	// store was restored or replaced, or an address is wrong.
 	ErrOrigin = errors.New("the token comes from another store")
-	// ErrNotRaised says that the fence does not know the token: the leader has not raised it, or the resource has lost
-	// what it knew. This attempt wrote nothing. Ask the term's Check first. Only if it says yes raise the fence, read again what the write
-	// was built on, and write: a leader of the past that raises a fence that has forgotten its successor is let in again.
+	// ErrNotRaised says that the fence does not know the token: the leader has not raised it, or
+	// the resource has lost what it knew. This attempt wrote nothing. Ask the term's Check first.
+	// Only if it says yes raise the fence, read again what the write was built on, and write: a
+	// leader of the past that raises a fence that has forgotten its successor is let in again.
 	ErrNotRaised = errors.New("the fence was not raised under this token")
 )
 

@@ -24,7 +24,8 @@ func harness() drivertest.Harness {
 	}
 }
 
-// inBubbles runs each clause in a bubble of its own, where time passes as soon as everybody waits for it.
+// inBubbles runs each clause in a bubble of its own, where time passes as soon as everybody waits
+// for it.
 func inBubbles(t *testing.T, faults *drivertest.Faults) {
 	for _, c := range drivertest.Clauses() {
 		t.Run(c.Name, func(t *testing.T) {

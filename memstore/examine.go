@@ -13,13 +13,12 @@ import (
 )
 
 var (
-	_ driver.Examiner    = (*Store)(nil)
 	_ driver.Admin       = (*Store)(nil)
 	_ driver.LeaseViewer = (*Store)(nil)
 	_ driver.LeaseTimer  = (*lease)(nil)
 )
 
-// Examine implements [driver.Examiner]: there is no server to look at.
+// Examine implements [driver.Store]: there is no server to look at.
 func (s *Store) Examine(context.Context, string) []driver.Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +53,8 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, err
 }
 
-// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not found.
+// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not
+// found.
 func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
 	err = s.do(ctx, "", func() error {
 		for l := range s.standing() {

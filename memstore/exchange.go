@@ -10,7 +10,6 @@ import (
 
 var (
 	_ driver.Exchanger = (*lease)(nil)
-	_ driver.Revoker   = (*Store)(nil)
 )
 
 // Exchange gives p up and enters want, in one step.

@@ -70,7 +70,8 @@ func (s *Store) keep(name string, r driver.Record) {
 	s.journals[name][r.Key] = bytes.Clone(r.Value)
 }
 
-// leave keeps the record that a place carries, as the place is given up. One that cannot be kept holds up nothing.
+// leave keeps the record that a place carries, as the place is given up. One that cannot be kept
+// holds up nothing.
 func (s *Store) leave(p driver.Place) {
 	if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
 		s.keep(p.Journal, *p.Record)

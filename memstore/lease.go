@@ -47,8 +47,8 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 		return nil, err
 	}
 	err = l.do(ctx, func() error {
-		// A Claim that was under way when its ID was released arrives here. It must not enter: nobody would ever
-		// release it again.
+		// A Claim that was under way when its ID was released arrives here. It must not enter:
+		// nobody would ever release it again.
 		for _, want := range claims {
 			if l.spent.Has(want.ID) {
 				return fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
@@ -140,7 +140,8 @@ func (l *lease) drop(p driver.Place) {
 	}
 }
 
-// News returns what others did to the lease's places since the last call, or blocks until there is something.
+// News returns what others did to the lease's places since the last call, or blocks until there is
+// something.
 func (l *lease) News(ctx context.Context) (news []driver.News, err error) {
 	err = l.store.until(ctx, l.owner, func() (<-chan struct{}, error) {
 		if l.ended {
@@ -173,7 +174,8 @@ func (l *lease) do(ctx context.Context, f func() error) error {
 	})
 }
 
-// start starts the ttl, afresh if it runs. The store's clock counts ttl while the caller's counts ttl / Rate.
+// start starts the ttl, afresh if it runs. The store's clock counts ttl while the caller's counts
+// ttl / Rate.
 func (l *lease) start() {
 	d := time.Duration(float64(l.ttl) / l.store.opts.Rate)
 	// Before the timer: the timer must not find that it came too early, for it comes only once.
@@ -194,7 +196,8 @@ func (l *lease) expire() {
 	}
 }
 
-// end ends the lease and removes its claims, in order of their seats so that a run with a faked clock repeats exactly.
+// end ends the lease and removes its claims, in order of their seats so that a run with a faked
+// clock repeats exactly.
 func (l *lease) end() {
 	if l.ended {
 		return
@@ -210,8 +213,8 @@ func (l *lease) end() {
 	close(l.told)
 }
 
-// displace removes the claim that the lease has on the seat under another ID. To take its place up instead would hand
-// the new claim a term that is being resigned.
+// displace removes the claim that the lease has on the seat under another ID. To take its place up
+// instead would hand the new claim a term that is being resigned.
 func (l *lease) displace(want driver.Claim) {
 	if c := l.claims[storeutil.SeatOf(want)]; c != nil && c.id != want.ID {
 		l.store.remove(c)
@@ -227,7 +230,8 @@ func (l *lease) free(want driver.Claim) bool {
 	return ln.free(want.Slots, len(ln.claims))
 }
 
-// leave removes all claims on the names, for a Try that failed: its caller believes that it has none.
+// leave removes all claims on the names, for a Try that failed: its caller believes that it has
+// none.
 func (l *lease) leave(claims []driver.Claim) {
 	for _, want := range claims {
 		if c := l.claims[storeutil.SeatOf(want)]; c != nil {
@@ -236,7 +240,8 @@ func (l *lease) leave(claims []driver.Claim) {
 	}
 }
 
-// find returns the claim of the place if it still stands: under its claim ID, and under its token if the caller knows it.
+// find returns the claim of the place if it still stands: under its claim ID, and under its token
+// if the caller knows it.
 func (l *lease) find(p driver.Place) *claim {
 	c := l.claims[storeutil.SeatAt(p)] // none once the lease has ended
 	if c == nil || c.id != p.ID || p.Token != 0 && c.token != p.Token {
@@ -245,7 +250,8 @@ func (l *lease) find(p driver.Place) *claim {
 	return c
 }
 
-// forget drops a claim that was removed, with all requests for it: a late one must not reach the next term.
+// forget drops a claim that was removed, with all requests for it: a late one must not reach the
+// next term.
 func (l *lease) forget(c *claim) {
 	delete(l.claims, storeutil.Seat{Name: c.line.name, Seat: c.seat})
 	if l.ended {

@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// line is the state of a name: its claims in the order of their tokens. The first holds it, and others beside it where they share it.
+// line is the state of a name: its claims in the order of their tokens. The first holds it, and
+// others beside it where they share it.
 type line struct {
 	name     string
 	revision uint64
@@ -16,8 +17,8 @@ type line struct {
 	changed  chan struct{} // closed at the next change, for all who observe
 }
 
-// claim is a place in a line. Its token is the count at which it entered, so a later claim has a larger one and the
-// token is final while the claim still waits.
+// claim is a place in a line. Its token is the count at which it entered, so a later claim has a
+// larger one and the token is final while the claim still waits.
 type claim struct {
 	lease *lease
 	line  *line
@@ -64,8 +65,8 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 	}
 }
 
-// remove takes a claim out of its line for ever and wakes those who come to hold by it: one, or the readers behind a writer. Waking
-// them all would cost a crowd of n waiters n² calls.
+// remove takes a claim out of its line for ever and wakes those who come to hold by it: one, or the
+// readers behind a writer. Waking them all would cost a crowd of n waiters n² calls.
 func (s *Store) remove(c *claim) {
 	ln := c.line
 	i := slices.Index(ln.claims, c)

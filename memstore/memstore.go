@@ -1,16 +1,18 @@
-// Package memstore is a store in the memory of one process: the reference for people who write a store, and the store
-// for tests of programs that use Primacy. Nothing outlives the process and no other process sees it.
+// Package memstore is a store in the memory of one process: the reference for people who write a
+// store, and the store for tests of programs that use Primacy. Nothing outlives the process and no
+// other process sees it.
 //
-// Read it first. A store is a map of lines and some leases; each method of the port is one step under one mutex:
+// Read it first. A store is a map of lines and some leases; each method of the port is one step
+// under one mutex:
 //
 //	Store ──► line "db-primary":  claim 7 (holds) ◄─ claim 9 (waits) ◄─ claim 12 (waits)
 //	  │                              │                   │                   │
 //	  └─────► lease a (timer) ───────┴───────────────────│───────────────────┘
 //	  └─────► lease b (timer) ───────────────────────────┘
 //
-// Leases end by time.AfterFunc, so testing/synctest moves them (call New inside the bubble). [Options.Rate] makes the
-// store's clock run fast or slow against the caller's, [Store.Partition], [Store.Expire] and [Store.Remove] do what
-// networks and operators do.
+// Leases end by time.AfterFunc, so testing/synctest moves them (call New inside the bubble).
+// [Options.Rate] makes the store's clock run fast or slow against the caller's, [Store.Partition],
+// [Store.Expire] and [Store.Remove] do what networks and operators do.
 package memstore
 
 import (
@@ -29,8 +31,8 @@ import (
 
 // Options sets a store up. The zero value works.
 type Options struct {
-	// Rate is how fast the store's clock runs against the caller's: 1.05 is 5 % fast, so a lease of 10 s ends after
-	// 9.52 s. Default 1.
+	// Rate is how fast the store's clock runs against the caller's: 1.05 is 5 % fast, so a lease of
+	// 10 s ends after 9.52 s. Default 1.
 	Rate float64
 	// MinTTL is the least ttl; a shorter one is rounded up to it. Default 1 ms.
 	MinTTL time.Duration
@@ -38,8 +40,8 @@ type Options struct {
 	MaxTTL time.Duration
 }
 
-// Store keeps leases and lines in memory. It implements driver.Store, driver.Lister, driver.Asker and driver.Journal. All who share the
-// value are clients of one storage.
+// Store keeps leases and lines in memory. It implements driver.Store, driver.Asker
+// and driver.Journal. All who share the value are clients of one storage.
 type Store struct {
 	opts Options
 
@@ -53,12 +55,12 @@ type Store struct {
 
 var (
 	_ driver.Store   = (*Store)(nil)
-	_ driver.Lister  = (*Store)(nil)
 	_ driver.Asker   = (*Store)(nil)
 	_ driver.Journal = (*Store)(nil)
 )
 
-// New returns an empty store. It panics if o contradicts itself, which no test should be able to overlook.
+// New returns an empty store. It panics if o contradicts itself, which no test should be able to
+// overlook.
 func New(o Options) *Store {
 	if o.Rate == 0 {
 		o.Rate = 1
@@ -72,11 +74,13 @@ func New(o Options) *Store {
 	if o.Rate < 0 || o.MinTTL < 0 || o.MaxTTL < o.MinTTL {
 		panic(fmt.Sprintf("memstore: Rate must be positive and MinTTL <= MaxTTL, got %+v", o))
 	}
-	// The count starts at 1 because revision 0 means "older than every line", also than one never used.
+	// The count starts at 1 because revision 0 means "older than every line", also than one never
+	// used.
 	return &Store{opts: o, count: 1, lines: map[string]*line{}, cut: map[string]chan struct{}{}, journals: map[string]map[string][]byte{}}
 }
 
-// Caps tells what the store does. It promises tokens only until loss: a new process counts from the start again.
+// Caps tells what the store does. It promises tokens only until loss: a new process counts from the
+// start again.
 func (s *Store) Caps() driver.Caps {
 	return driver.Caps{
 		Store:         "memory",
@@ -167,7 +171,8 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 // Close does nothing: leases stay until they end.
 func (s *Store) Close() error { return nil }
 
-// Expire ends the lease that holds name as if its ttl had passed, and reports whether there was one.
+// Expire ends the lease that holds name as if its ttl had passed, and reports whether there was
+// one.
 func (s *Store) Expire(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +183,8 @@ func (s *Store) Expire(name string) bool {
 	return holder != nil
 }
 
-// Remove deletes the claim with that token from the line of name, as an operator would by hand: its lease lives on and
-// hears of it by News. It reports whether there was one.
+// Remove deletes the claim with that token from the line of name, as an operator would by hand: its
+// lease lives on and hears of it by News. It reports whether there was one.
 func (s *Store) Remove(name string, token uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +197,9 @@ func (s *Store) Remove(name string, token uint64) bool {
 	return false
 }
 
-// Partition cuts owner off, or heals it. While it lasts, every call for a lease of owner hangs until its context ends,
-// and no answer arrives, not even of a Wait that began before. Calls that still hang when it heals reach the store then.
+// Partition cuts owner off, or heals it. While it lasts, every call for a lease of owner hangs
+// until its context ends, and no answer arrives, not even of a Wait that began before. Calls that
+// still hang when it heals reach the store then.
 func (s *Store) Partition(owner string, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +213,8 @@ func (s *Store) Partition(owner string, cut bool) {
 	}
 }
 
-// do runs f as one step of the store, as soon as owner can reach it. An error that is not f's means that f did not run.
+// do runs f as one step of the store, as soon as owner can reach it. An error that is not f's means
+// that f did not run.
 func (s *Store) do(ctx context.Context, owner string, f func() error) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -227,9 +234,9 @@ func (s *Store) do(ctx context.Context, owner string, f func() error) error {
 	}
 }
 
-// until runs f as one step, and again after each signal that f tells it to wait for. What f saw before a signal is not
-// carried over: the signal says only that it is worth looking again. In memory no signal is lost, so no timer is needed
-// beside it; a store behind a network needs one.
+// until runs f as one step, and again after each signal that f tells it to wait for. What f saw
+// before a signal is not carried over: the signal says only that it is worth looking again. In
+// memory no signal is lost, so no timer is needed beside it; a store behind a network needs one.
 func (s *Store) until(ctx context.Context, owner string, f func() (wait <-chan struct{}, err error)) error {
 	for {
 		var wait <-chan struct{}

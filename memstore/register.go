@@ -10,8 +10,9 @@ import (
 	"sync"
 )
 
-// Register is a compare-and-swap register in memory: the reference for people who write one, and what package registerstore is tested over. All who share the
-// value are clients of one storage. It is safe for concurrent use, and its calls wait for nothing but Watch.
+// Register is a compare-and-swap register in memory: the reference for people who write one, and
+// what package registerstore is tested over. All who share the value are clients of one storage. It
+// is safe for concurrent use, and its calls wait for nothing but Watch.
 type Register struct {
 	mu      sync.Mutex
 	count   uint64 // the last version given out: one counter for all keys, so that none repeats, also after a Delete
@@ -120,7 +121,8 @@ func (r *Register) Watch(ctx context.Context, key, version string) (value []byte
 	}
 }
 
-// Calls returns what was asked for until now. Lost counts among the Puts those that found another version.
+// Calls returns what was asked for until now. Lost counts among the Puts those that found another
+// version.
 func (r *Register) Calls() Calls {
 	r.mu.Lock()
 	defer r.mu.Unlock()

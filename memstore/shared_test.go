@@ -9,7 +9,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// crowd enters one claim for each number of slots, each under a lease of its own, and returns places and leases in order.
+// crowd enters one claim for each number of slots, each under a lease of its own, and returns
+// places and leases in order.
 func crowd(t *testing.T, s *Store, slots ...int) (leases []driver.Lease, places []driver.Place) {
 	t.Helper()
 	for i, n := range slots {

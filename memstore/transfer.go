@@ -31,7 +31,8 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		if ln.claims[at].lease == l {
 			return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 		}
-		// Those between first: the last to go is the one that holds, so that nobody but the heir comes to hold.
+		// Those between first: the last to go is the one that holds, so that nobody but the heir
+		// comes to hold.
 		for range at - 1 {
 			l.store.depose(ln.claims[1])
 		}

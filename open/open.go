@@ -1,5 +1,5 @@
-// Package open turns a store URL into a store, for programs that want all of them. Who imports it links every store's client; a program
-// that knows its store imports just that one.
+// Package open turns a store URL into a store, for programs that want all of them. Who imports it
+// links every store's client; a program that knows its store imports just that one.
 //
 //	etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]            etcds:// with TLS
 //	postgres://[USER[:PASSWORD]@]HOST[:5432][,HOST…]/DATABASE      TLS by sslmode=, as libpq has it
@@ -8,8 +8,9 @@
 //	redis+plain://[[USER]:PASSWORD@]HOST[,HOST,HOST][/DB]          the same over keys that redsync and redislock understand
 //	zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]                zks:// with TLS
 //
-// Options follow as a query. For every store: password-file=FILE (instead of a password in the URL). With TLS: ca=FILE (certificate authority),
-// cert=FILE and key=FILE (this client's certificate), server-name=NAME. Of one store:
+// Options follow as a query. For every store: password-file=FILE (instead of a password in the
+// URL). With TLS: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's
+// certificate), server-name=NAME. Of one store:
 //
 //	etcd      heartbeat=true (sessions of any TTL have a heartbeat: see etcdstore.Options); PREFIX is put before every key, default "primacy"
 //	postgres  schema=NAME (default "primacy"), migrate=false; all others as libpq knows them: sslmode, sslrootcert, target_session_attrs, …
@@ -18,7 +19,8 @@
 //	quorum    prefix=NAME, max-ttl=DURATION (default 30s), guard=DURATION (a server that started less long ago does not count) or guard=off
 //	zk        ROOT is the node under which all others are, default "primacy"; tick=DURATION (the servers' tickTime, if they do not tell it)
 //
-// Write %XX for characters that mean something in a URL, in passwords above all: / is %2F, ? is %3F, @ is %40, % is %25.
+// Write %XX for characters that mean something in a URL, in passwords above all: / is %2F, ? is
+// %3F, @ is %40, % is %25.
 package open
 
 import (
@@ -69,9 +71,10 @@ func DefaultPort(scheme string) string { return kinds[scheme].port }
 // Secure says whether a scheme is one that asks for TLS by its name.
 func Secure(scheme string) bool { return kinds[scheme].secure }
 
-// Open connects to the store that rawURL names. A store that does not answer is waited for until ctx ends, one that
-// refuses connections is an error at once; both name the endpoints. A URL that cannot work
-// is an ErrURL, a store that refuses us a driver.ErrRefused. Close the store after the sessions on it.
+// Open connects to the store that rawURL names. A store that does not answer is waited for until
+// ctx ends, one that refuses connections is an error at once; both name the endpoints. A URL that
+// cannot work is an ErrURL, a store that refuses us a driver.ErrRefused. Close the store after the
+// sessions on it.
 func Open(ctx context.Context, rawURL string) (driver.Store, error) {
 	a, err := parse(rawURL)
 	if err != nil {

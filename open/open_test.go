@@ -136,7 +136,8 @@ func TestThePasswordMayComeFromAFile(t *testing.T) {
 	}
 }
 
-// FuzzURL holds the parser to: no panic, and no part of a password in an error or an endpoint, however it is written.
+// FuzzURL holds the parser to: no panic, and no part of a password in an error or an endpoint,
+// however it is written.
 func FuzzURL(f *testing.F) {
 	for _, s := range []string{"", "p", "/", "?", "#", "@", ":", "%", "%2F", "%zz", "a/b", "a?b=c", "a?ca=b", "@/@", ",", ",x@y,", "://",
 		"[::1]", "\n", "\x00", "\xff", ":1/", "p@h:1?x=", "/?@#", "?;", " ", "ü"} {

@@ -17,8 +17,8 @@ func openPostgres(ctx context.Context, a address) (driver.Store, error) {
 	return pgstore.Open(ctx, c)
 }
 
-// Schema returns the SQL that creates what the store of a postgres:// URL needs, for whoever may run it where the program's own user may not. It does
-// not connect. Any other URL is an ErrURL.
+// Schema returns the SQL that creates what the store of a postgres:// URL needs, for whoever may
+// run it where the program's own user may not. It does not connect. Any other URL is an ErrURL.
 func Schema(rawURL string) (string, error) {
 	a, err := parse(rawURL)
 	if err != nil {
@@ -38,7 +38,8 @@ func Schema(rawURL string) (string, error) {
 	return sql, nil
 }
 
-// postgresConfig leaves to the driver what libpq's URLs can say. The password goes beside the URL, so that no error can quote it.
+// postgresConfig leaves to the driver what libpq's URLs can say. The password goes beside the URL,
+// so that no error can quote it.
 func postgresConfig(a address) (c pgstore.Config, err error) {
 	if a.query.Has("password") {
 		return c, bad("a password among the options: write it before the host, %s, or use password-file=FILE", "postgres://USER:PASSWORD@HOST/DATABASE")

@@ -69,7 +69,8 @@ func TestZooKeeperURLs(t *testing.T) {
 	}
 }
 
-// TestEachStoreSaysWhatIsWrongWithItsURL goes through Open, which must not get as far as the network.
+// TestEachStoreSaysWhatIsWrongWithItsURL goes through Open, which must not get as far as the
+// network.
 func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"postgres://u:CANARY@h/db?password=CANARY":            "write it before the host",

@@ -9,7 +9,8 @@ import (
 // tlsFiles names the files of a TLS connection; empty ones are left to the system.
 type tlsFiles struct{ ca, cert, key, serverName string }
 
-// takeTLS takes the options of TLS and returns its configuration: nil where the scheme asks for none.
+// takeTLS takes the options of TLS and returns its configuration: nil where the scheme asks for
+// none.
 func (a *address) takeTLS(secureScheme string) (*tls.Config, error) {
 	var f tlsFiles
 	f.ca, _ = a.take("ca")

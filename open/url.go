@@ -24,7 +24,8 @@ type address struct {
 func (a address) secure() bool    { return kinds[a.scheme].secure }
 func (a address) example() string { return kinds[a.scheme].example }
 
-// parse takes a URL apart. By hand, since net/url takes one host only and puts passwords into its errors.
+// parse takes a URL apart. By hand, since net/url takes one host only and puts passwords into its
+// errors.
 func parse(rawURL string) (a address, err error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if _, known := kinds[scheme]; !known {
@@ -36,7 +37,8 @@ func parse(rawURL string) (a address, err error) {
 	a.scheme = scheme
 	rest, rawQuery, _ := strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
-	// The part of a password before an unescaped / or ? would be taken for a host, and hosts are named in errors.
+	// The part of a password before an unescaped / or ? would be taken for a host, and hosts are
+	// named in errors.
 	if strings.Contains(path+rawQuery, "@") {
 		return a, bad("there is an @ after the first / or ?: in user and password write / as %%2F and ? as %%3F, elsewhere @ as %%40")
 	}
@@ -89,7 +91,8 @@ func (a *address) readHosts(list string) error {
 	return nil
 }
 
-// host makes HOST:PORT of HOST[:PORT]. Errors do not quote it: where the @ was forgotten it is user and password.
+// host makes HOST:PORT of HOST[:PORT]. Errors do not quote it: where the @ was forgotten it is user
+// and password.
 func (a *address) host(host string) (string, error) {
 	name, port := host, kinds[a.scheme].port
 	if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") {

@@ -14,7 +14,6 @@ import (
 )
 
 var (
-	_ driver.Revoker     = (*Store)(nil)
 	_ driver.Admin       = (*Store)(nil)
 	_ driver.LeaseViewer = (*Store)(nil)
 	_ driver.Journal     = (*Store)(nil)
@@ -42,7 +41,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	return nil
 }
 
-// Revoke implements [driver.Revoker].
+// Revoke implements [driver.Store].
 func (s *Store) Revoke(ctx context.Context, lease string) error { return s.EndLease(ctx, lease) }
 
 // EndLease implements [driver.Admin].

@@ -13,8 +13,6 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-var _ driver.Examiner = (*Store)(nil)
-
 // settings is how a server says that it is set up.
 type settings struct {
 	fsync, pages, commit, isolation, standbys string
@@ -62,7 +60,7 @@ func (st settings) bestEffort() string {
 	return strings.Join(all, ", or ")
 }
 
-// Examine implements [driver.Examiner].
+// Examine implements [driver.Store].
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	ctx, cancel := context.WithTimeout(ctx, 2*callLimit)
 	defer cancel()

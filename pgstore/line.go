@@ -50,7 +50,7 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	return lines[0], nil
 }
 
-// Lines implements [driver.Lister].
+// Lines implements [driver.Store].
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	if err := fit(prefix); err != nil {
 		return nil, err

@@ -55,8 +55,8 @@ type Options struct {
 	NoMigrate bool   // never create or change the schema
 }
 
-// Store is a [driver.Store] on PostgreSQL. It is also a [driver.Lister], [driver.Asker],
-// [driver.Revoker], [driver.Journal], [driver.Examiner], [driver.LeaseViewer] and [driver.Admin].
+// Store is a [driver.Store] on PostgreSQL. It is also a [driver.Asker],
+// [driver.Journal], [driver.LeaseViewer] and [driver.Admin].
 type Store struct {
 	*db
 	caps     driver.Caps
@@ -67,9 +67,8 @@ type Store struct {
 }
 
 var (
-	_ driver.Store  = (*Store)(nil)
-	_ driver.Lister = (*Store)(nil)
-	_ driver.Asker  = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
+	_ driver.Asker = (*Store)(nil)
 )
 
 // Open connects to PostgreSQL, and creates or migrates the schema where it must. It waits until ctx

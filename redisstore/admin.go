@@ -21,7 +21,7 @@ func (s *Store) end(ctx context.Context, id string) error {
 	return err
 }
 
-// Revoke implements [driver.Revoker].
+// Revoke implements [driver.Store].
 func (s *Store) Revoke(ctx context.Context, lease string) error { return s.end(ctx, lease) }
 
 // EndLease implements [driver.Admin].

@@ -70,13 +70,10 @@ type Store struct {
 
 var (
 	_ driver.Store       = (*Store)(nil)
-	_ driver.Lister      = (*Store)(nil)
 	_ driver.Asker       = (*Store)(nil)
-	_ driver.Revoker     = (*Store)(nil)
 	_ driver.Journal     = (*Store)(nil)
 	_ driver.LeaseViewer = (*Store)(nil)
 	_ driver.Admin       = (*Store)(nil)
-	_ driver.Examiner    = (*Store)(nil)
 )
 
 // errClosed answers calls on a Store that was closed.

@@ -15,21 +15,21 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// attempt is one try of a claim, and what may stand of it on each server. No two tries have the same value: what deletes the keys of one that failed
-// cannot hurt the next.
+// attempt is one try of a claim, and what may stand of it on each server. No two tries have the
+// same value: what deletes the keys of one that failed cannot hurt the next.
 type attempt struct {
-	c     *claim
-	own   string // what its values begin with
-	spots []spot
-	off   chan struct{} // closed when it was given up and can stand on no majority any more
+	c   *claim
+	own string // what its values begin with
+	on  []state
+	off chan struct{} // closed when it was given up and can stand on no majority any more
 }
 
-// spot is what may stand of a try on one server. The lease's lock guards it.
-type spot struct {
+// state is what may stand of a try on one server. The lease's lock guards it.
+type state struct {
 	set    bool          // the key may be there
 	flying int           // calls that may set it and have not returned
 	late   time.Duration // by the boot clock, until when one that was given up may set it
-	parted bool          // it is being left
+	given  bool          // it is being left
 	clear  bool          // it was: nothing is there, and nothing can come
 }
 
@@ -45,8 +45,8 @@ const (
 	stampLen = 10 // the number of updates, behind it
 )
 
-// value is what the claim's keys hold. The caller has the lock.
-func (a *attempt) value() string {
+// value is what the claim's keys hold. The caller holds l.mu.
+func (a *attempt) valueLocked() string {
 	text, _ := json.Marshal(info{a.c.l.owner, a.c.l.id, a.c.Value}) // strings and bytes only: it cannot fail
 	return fmt.Sprintf("%s%010d%s", a.own, a.c.updates, text)
 }
@@ -63,17 +63,19 @@ func parse(v string) (own, stamp string, in info, ok bool) {
 	return own, stamp, in, true
 }
 
-// try begins another try of a claim. The caller has the lock.
-func (l *lease) try(c *claim) *attempt {
+// newAttemptLocked begins another try of a claim. The caller holds l.mu.
+func (c *claim) newAttemptLocked() *attempt {
+	l := c.l
 	l.tries++ // of the lease, not of the claim: the ID of one that was taken back may come again
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%d", l.id, c.ID, l.tries))
-	c.cur = &attempt{c: c, own: hex.EncodeToString(sum[:ownLen/2]), spots: make([]spot, len(l.s.servers)), off: make(chan struct{})}
+	c.cur = &attempt{c: c, own: hex.EncodeToString(sum[:ownLen/2]), on: make([]state, len(l.s.servers)), off: make(chan struct{})}
 	return c.cur
 }
 
-// round asks all servers at once to set the keys of these tries, and returns as soon as each is decided.
+// round asks all servers at once to set the keys of these tries, and returns as soon as each is
+// decided.
 func (l *lease) round(ctx context.Context, tries []*attempt) []outcome {
-	answers := l.s.fan(func(v *server) ([]any, error) { return l.enterAt(v, tries) })
+	answers := l.s.askAll(func(v *server) ([]any, error) { return l.enterAt(v, tries) })
 	tallies := make([]tally, len(tries))
 	got := make([]outcome, len(tries))
 	count := newCount(l.s, 0) // for what the servers that failed have said
@@ -129,13 +131,15 @@ func (t *tally) add(s *Store, a answer, i int) {
 	}
 }
 
-// decided says whether nothing that is still to come can change the outcome: that of one who fails depends on why.
+// decided says whether nothing that is still to come can change the outcome: that of one who fails
+// depends on why.
 func (t *tally) decided(s *Store) bool {
 	waiting := len(s.servers) - t.own - t.other - t.none
 	return t.own >= s.quorum || waiting == 0 || t.own+waiting < s.quorum && t.own+t.other >= s.quorum
 }
 
-// outcome says what the counts mean. Taken is only what others may hold, or as many do as each keep others from it.
+// outcome says what the counts mean. Taken is only what others may hold, or as many do as each keep
+// others from it.
 func (t *tally) outcome(s *Store, n *count) outcome {
 	if t.own >= s.quorum {
 		return outcome{held: true}
@@ -151,27 +155,28 @@ func (t *tally) outcome(s *Store, n *count) outcome {
 	return o
 }
 
-// enterAt asks one server to set the keys of these tries, and keeps account of what may stand there.
+// enterAt asks one server to set the keys of these tries, and keeps account of what may stand
+// there.
 func (l *lease) enterAt(v *server, tries []*attempt) ([]any, error) {
 	keys, args := []string{l.s.revoked(l.id)}, []any{v.latest(l.limit), l.ttl.Milliseconds()}
 	l.mu.Lock()
 	for _, a := range tries {
-		if a.c.out || l.ended || a.spots[v.at].parted {
+		if a.c.out || l.ended || a.on[v.at].given {
 			l.mu.Unlock()
 			return nil, fmt.Errorf("%s was given up: %w", a.c.Name, driver.ErrGone)
 		}
 	}
 	for _, a := range tries {
-		a.spots[v.at].flying++
+		a.on[v.at].flying++
 		keys = append(keys, l.s.key(a.c.Name), l.s.mark(a.own))
-		args = append(args, a.value(), l.s.channel(a.c.Name))
+		args = append(args, a.valueLocked(), l.s.channel(a.c.Name))
 	}
 	l.mu.Unlock()
 	got, err := v.call(enter, l.limit, keys, args...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, a := range tries {
-		p := &a.spots[v.at]
+		p := &a.on[v.at]
 		p.flying--
 		switch {
 		case err == nil && len(got) > 2*i:
@@ -180,8 +185,8 @@ func (l *lease) enterAt(v *server, tries []*attempt) ([]any, error) {
 			p.set = true // as far as we know
 			p.late = boottime.Now() + 2*straying(l.limit)
 		}
-		if a.spots[v.at].parted {
-			l.settleOff(a)
+		if a.on[v.at].given {
+			a.noteOffLocked()
 		}
 	}
 	return got, err

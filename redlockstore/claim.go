@@ -16,14 +16,16 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// claim is one claim of a lease. While it waits nothing of it stands on the servers: it tries again and again.
+// claim is one claim of a lease. While it waits nothing of it stands on the servers: it tries again
+// and again.
 type claim struct {
 	l *lease
 	driver.Claim
 	turn chan struct{} // holds one: tries of a claim are made one at a time
 	gone chan struct{} // closed when it was given up or lost
 
-	// The lease's lock guards what follows. cur changes only while the claim is not held, by who has its turn.
+	// The lease's lock guards what follows. cur changes only while the claim is not held, by who
+	// has its turn.
 	held, out bool
 	answered  bool // a call of Claim has returned it
 	followed  bool // News is to tell that it holds
@@ -52,7 +54,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	if err := ctx.Err(); err != nil || len(claims) == 0 {
 		return nil, err
 	}
-	all, old, err := l.stand(claims)
+	all, old, err := l.prepare(claims)
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +74,9 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return l.answer(ctx, all, got)
 }
 
-// stand finds or makes the claims. What stands on their seats under other IDs is given up, and returned.
-func (l *lease) stand(claims []driver.Claim) (all []*claim, old []*attempt, err error) {
+// prepare finds or makes the claims. What stands on their seats under other IDs is given up, and
+// returned.
+func (l *lease) prepare(claims []driver.Claim) (all []*claim, old []*attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.overLocked(boottime.Now()) {
@@ -88,7 +91,7 @@ func (l *lease) stand(claims []driver.Claim) (all []*claim, old []*attempt, err 
 		at := storeutil.SeatOf(want)
 		c := l.claims[at]
 		if c != nil && c.ID != want.ID {
-			l.remove(c)
+			c.removeLocked()
 			c = nil
 		}
 		if c == nil {
@@ -99,13 +102,14 @@ func (l *lease) stand(claims []driver.Claim) (all []*claim, old []*attempt, err 
 		all = append(all, c)
 	}
 	// An earlier claim of a name may hold it still, for a moment, or an earlier try of the same.
-	old = l.still(func(c *claim) bool {
+	old = l.leavingLocked(func(c *claim) bool {
 		return slices.ContainsFunc(all, func(o *claim) bool { return o.Name == c.Name && o.Seat == c.Seat })
 	})
 	return all, old, nil
 }
 
-// takeTurns waits until no other call tries for any of the claims. In one order, so that two calls never wait for each other.
+// takeTurns waits until no other call tries for any of the claims. In one order, so that two calls
+// never wait for each other.
 func takeTurns(ctx context.Context, all []*claim) (done func(), err error) {
 	sorted := slices.SortedFunc(slices.Values(all), func(a, b *claim) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Seat, b.Seat)) })
 	var taken []*claim
@@ -134,8 +138,9 @@ type outcome struct {
 	err   error
 }
 
-// answer makes the answer of a Claim. A Try that does not hold leaves nothing, and neither do those beside it; and who hears that nothing came of his call
-// has nothing standing that he was not told of before.
+// answer makes the answer of a Claim. A Try that does not hold leaves nothing, and neither do those
+// beside it; and who hears that nothing came of his call has nothing standing that he was not told
+// of before.
 func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places []driver.Place, err error) {
 	l.mu.Lock()
 	for i, c := range all {
@@ -154,7 +159,7 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	final := taken || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrRefused)
 	for _, c := range all {
 		if c.answered = c.answered || err == nil; taken || final && !c.answered {
-			left = append(left, l.withdraw(c))
+			left = append(left, c.withdrawLocked())
 		}
 	}
 	l.mu.Unlock()
@@ -167,9 +172,10 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	return nil, fmt.Errorf("claim: %w", err)
 }
 
-// withdraw takes a claim out of its seat whose ID may come again, and what News has not told of it yet. The caller has
-// the lock.
-func (l *lease) withdraw(c *claim) *attempt {
+// withdraw takes a claim out of its seat whose ID may come again, and what News has not told of it
+// yet. The caller holds l.mu.
+func (c *claim) withdrawLocked() *attempt {
+	l := c.l
 	if c.out {
 		return c.cur
 	}
@@ -177,40 +183,28 @@ func (l *lease) withdraw(c *claim) *attempt {
 	close(c.gone)
 	delete(l.claims, storeutil.SeatOf(c.Claim))
 	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Held && n.Place.ID == c.ID })
-	l.part(c.cur)
+	c.cur.giveUpLocked()
 	return c.cur
 }
 
-// remove takes a claim out for ever. The caller has the lock.
-func (l *lease) remove(c *claim) {
-	l.spent.Add(c.ID)
-	l.withdraw(c)
+// remove takes a claim out for ever. The caller holds l.mu.
+func (c *claim) removeLocked() {
+	c.l.spent.Add(c.ID)
+	c.withdrawLocked()
 }
 
-// lose takes a claim out whose majority is gone, and tells its owner. The caller has the lock.
-func (l *lease) lose(c *claim) {
-	if c.out || l.ended {
+// lose takes a claim out whose majority is gone, and tells its owner. The caller holds l.mu.
+func (c *claim) loseLocked() {
+	if c.out || c.l.ended {
 		return
 	}
 	p := c.place()
-	l.remove(c)
-	l.tellLocked(driver.News{Place: p, Gone: true})
+	c.removeLocked()
+	c.l.addNewsLocked(driver.News{Place: p, Gone: true})
 }
 
-// tellLocked has News return n. The caller holds l.mu.
-func (l *lease) tellLocked(n driver.News) {
-	l.news = append(l.news, n)
-	l.wakeLocked()
-}
-
-// wakeLocked has News look at what there is to tell. The caller holds l.mu.
-func (l *lease) wakeLocked() {
-	close(l.told)
-	l.told = make(chan struct{})
-}
-
-// find returns the claim of a place if it stands. The caller has the lock.
-func (l *lease) find(p driver.Place) *claim {
+// findLocked returns the claim of a place if it stands. The caller holds l.mu.
+func (l *lease) findLocked(p driver.Place) *claim {
 	c := l.claims[storeutil.SeatAt(p)]
 	if c == nil || c.ID != p.ID || p.Token != 0 {
 		return nil
@@ -253,14 +247,15 @@ func (l *lease) settle(ctx context.Context, all []*claim) []outcome {
 	return got
 }
 
-// enter tries for claims that are not held. A try that fails is taken back. Keys that were set before a renewal began may end before the deadline that
-// it gives the lease: then they are extended once more before the claim is said to be held.
+// enter tries for claims that are not held. A try that fails is taken back. Keys that were set
+// before a renewal began may end before the deadline that it gives the lease: then they are
+// extended once more before the claim is said to be held.
 func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
 	got := make([]outcome, len(all))
 	tries := make([]*attempt, len(all))
 	l.mu.Lock()
 	for i, c := range all {
-		tries[i] = l.try(c)
+		tries[i] = c.newAttemptLocked()
 	}
 	l.mu.Unlock()
 	for open, n := tries, 0; len(open) > 0; n++ {
@@ -282,10 +277,10 @@ func (l *lease) enter(ctx context.Context, all []*claim) []outcome {
 			switch {
 			case !got[i].held || a.c.out || l.overLocked(boottime.Now()):
 				got[i].held = false
-				l.part(a)
+				a.giveUpLocked()
 			case slow && n >= 4:
 				got[i] = outcome{err: errSlow}
-				l.part(a)
+				a.giveUpLocked()
 			case slow || l.renewals != renewals:
 				again = append(again, a)
 			default:

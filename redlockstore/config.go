@@ -3,7 +3,6 @@ package redlockstore
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -11,11 +10,10 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// Config says where the servers are. Only Addrs is required. All who stand for the same names must have the same Addrs, DB, Prefix, Plain, MaxTTL
-// and Guard.
+// Config says where the servers are. Only Addrs is required. All who stand for the same names must
+// have the same Addrs, DB, Prefix, Plain, MaxTTL and Guard.
 type Config struct {
 	Addrs    []string // host:port of each server; they know nothing of each other. An odd number is best
 	Username string
@@ -27,9 +25,10 @@ type Config struct {
 
 	// MaxTTL is the largest ttl of a lease that anybody may have. Default 30 s.
 	MaxTTL time.Duration
-	// Guard is for how long after its start a server does not count: it may have come back without keys that somebody still relies on. Default
-	// MaxTTL and a tenth. Below 0 it is off, for servers none of which ever loses a write that it has acknowledged
-	// (appendfsync always, on all).
+	// Guard is for how long after its start a server does not count: it may have come back without
+	// keys that somebody still relies on. Default MaxTTL and a tenth. Below 0 it is off, for
+	// servers none of which ever loses a write that it has acknowledged (appendfsync always, on
+	// all).
 	Guard time.Duration
 }
 
@@ -72,9 +71,10 @@ func (c Config) fill() (Config, error) {
 	return c, nil
 }
 
-// Open returns a store over these servers, as soon as a majority has answered. Servers that do not answer are waited for until ctx ends. It is an
-// error at once when so many refuse the connection that no majority is left; [driver.ErrRefused] when one refuses the login or
-// the permissions, or when two addresses lead to one server.
+// Open returns a store over these servers, as soon as a majority has answered. Servers that do not
+// answer are waited for until ctx ends. It is an error at once when so many refuse the connection
+// that no majority is left; [driver.ErrRefused] when one refuses the login or the permissions, or
+// when two addresses lead to one server.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	c, err := c.fill()
 	if err != nil {
@@ -86,61 +86,4 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("redis quorum %s: %w", strings.Join(c.Addrs, ","), err)
 	}
 	return s, nil
-}
-
-// await waits until a majority of the servers has answered, and a moment for the others.
-func (s *Store) await(ctx context.Context) error {
-	moment := time.After(250 * time.Millisecond)
-	for rest := false; ; {
-		up, refused := 0, 0
-		var last error
-		s.mu.Lock()
-		changed := s.changed
-		s.mu.Unlock()
-		for _, v := range s.servers {
-			switch err := v.state(); {
-			case err == nil:
-				up++
-			case errors.Is(err, driver.ErrRefused):
-				return err
-			case errors.Is(err, errNotReached) || isTimeout(err):
-				if refused == 0 {
-					last = err
-				}
-			default:
-				last = err
-				refused++
-			}
-		}
-		if up == len(s.servers) || up >= s.quorum && rest {
-			return nil
-		}
-		if refused > len(s.servers)-s.quorum {
-			return last
-		}
-		select {
-		case <-changed:
-		case <-moment:
-			rest = true
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d servers answered, %d are needed (%w; the last said: %w)", up, len(s.servers), s.quorum, ctx.Err(), last)
-		}
-	}
-}
-
-// trusted says whether enough servers count, and if not, why.
-func (s *Store) trusted() error {
-	now, n, wait := boottime.Now(), 0, time.Duration(0)
-	for _, v := range s.servers {
-		left := v.guarded(now)
-		if left <= 0 {
-			n++
-		}
-		wait = max(wait, left)
-	}
-	if n >= s.quorum {
-		return nil
-	}
-	return fmt.Errorf("%d of %d servers were started less than %v ago and may have lost keys: they do not count for up to %v yet",
-		len(s.servers)-n, len(s.servers), s.cfg.Guard, (wait + time.Second - 1).Truncate(time.Second))
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/redlockstore"
 )
 
-// fleet is n independent servers. That they were just started is known to lose nothing, so the guard is off unless a test is about it.
+// fleet is n independent servers. That they were just started is known to lose nothing, so the
+// guard is off unless a test is about it.
 func fleet(t testing.TB, n int) ([]*redistest.Server, redlockstore.Config) {
 	t.Helper()
 	all := make([]*redistest.Server, n)

@@ -10,28 +10,6 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// answer is what one server said.
-type answer struct {
-	at  int
-	got []any
-	err error
-}
-
-// fan asks all servers at once. Each answers, also if nobody listens any more.
-func (s *Store) fan(do func(v *server) ([]any, error)) <-chan answer {
-	answers := make(chan answer, len(s.servers))
-	for _, v := range s.servers {
-		ask := func() {
-			got, err := do(v)
-			answers <- answer{v.at, got, err}
-		}
-		if !s.run(ask) {
-			answers <- answer{v.at, nil, errClosed}
-		}
-	}
-	return answers
-}
-
 // count counts answers for several claims.
 type count struct {
 	s        *Store
@@ -114,4 +92,15 @@ func (n *count) error(why error) error {
 		return fmt.Errorf("%w (%w)", err, why)
 	}
 	return err
+}
+
+// failed counts the servers that have not answered as they should.
+func (n *count) failed() int {
+	failed := 0
+	for _, err := range n.errs {
+		if err != nil {
+			failed++
+		}
+	}
+	return failed
 }

@@ -22,7 +22,8 @@ type health struct {
 	within time.Duration     // how long the question took, so far ahead may be wrong
 }
 
-// Examine asks each server how it is: version, memory, persistence, its part in replication, since when it runs, and its clock beside the others'.
+// Examine asks each server how it is: version, memory, persistence, its part in replication, since
+// when it runs, and its clock beside the others'.
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	all := make([]health, len(s.servers))
 	done := make(chan int, len(s.servers))
@@ -138,7 +139,8 @@ func (h health) persistence(topic string) driver.Finding {
 	return f
 }
 
-// clocks compares the servers' clocks. Only their rates and steps matter, not what they show; far apart they are a sign that nobody keeps them.
+// clocks compares the servers' clocks. Only their rates and steps matter, not what they show; far
+// apart they are a sign that nobody keeps them.
 func clocks(all []health) []driver.Finding {
 	var ahead []time.Duration
 	var within time.Duration

@@ -69,7 +69,8 @@ func keys(all []*redistest.Server, name string) (on []int) {
 	return on
 }
 
-// Two of five are killed, or frozen. Leases are renewed, claims made and handed on, and only the first call pays for the silence.
+// Two of five are killed, or frozen. Leases are renewed, claims made and handed on, and only the
+// first call pays for the silence.
 func TestAMinorityMayFail(t *testing.T) {
 	t.Parallel()
 	for what, fail := range map[string]func(*redistest.Server){"killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop} {
@@ -116,7 +117,8 @@ func TestAMinorityMayFail(t *testing.T) {
 	}
 }
 
-// Without a majority nobody is granted anything, nothing is renewed, and the error names who is missing. When it is back all goes on.
+// Without a majority nobody is granted anything, nothing is renewed, and the error names who is
+// missing. When it is back all goes on.
 func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -168,7 +170,8 @@ func retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// A claim stands on two of three; one of these restarts without its keys. It must not give its voice to another while the first may rely on it.
+// A claim stands on two of three; one of these restarts without its keys. It must not give its
+// voice to another while the first may rely on it.
 func TestARestartedServerStaysOut(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -215,7 +218,8 @@ func TestARestartedServerStaysOut(t *testing.T) {
 	}
 }
 
-// What a server said in its first life does not count in its second: the holder loses what he has there, and hears of it when that was his majority.
+// What a server said in its first life does not count in its second: the holder loses what he has
+// there, and hears of it when that was his majority.
 func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)

@@ -14,7 +14,8 @@ import (
 
 // What goes wrong in libraries of today, by their own issues, and must not here.
 
-// redsync #186: a lock that was won on exactly a majority dies with one more server, for what was missing is never acquired again.
+// redsync #186: a lock that was won on exactly a majority dies with one more server, for what was
+// missing is never acquired again.
 func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -45,7 +46,8 @@ func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 	}
 }
 
-// redsync WithSetNXOnExtend (#147, #149): A loses the lock, B locks, works and unlocks, then A extends it as if nothing had been.
+// redsync WithSetNXOnExtend (#147, #149): A loses the lock, B locks, works and unlocks, then A
+// extends it as if nothing had been.
 func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -138,8 +140,9 @@ func TestATryThatFailsLeavesNoKey(t *testing.T) {
 	}
 }
 
-// redsync: a SET that was given up arrives after the release, on another connection, and blocks everybody for a ttl. Here a frozen server has it in
-// its buffers, and who could delete the key is gone.
+// redsync: a SET that was given up arrives after the release, on another connection, and blocks
+// everybody for a ttl. Here a frozen server has it in its buffers, and who could delete the key is
+// gone.
 func TestALateSetDoesNothing(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -204,7 +207,8 @@ func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
 	}
 }
 
-// The deadline counts from the last renewal: keys that were set by a Claim that was under way meanwhile must live as long.
+// The deadline counts from the last renewal: keys that were set by a Claim that was under way
+// meanwhile must live as long.
 func TestAClaimLivesAsLongAsTheRenewalBesideItSays(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -255,7 +259,8 @@ func newDelay(t *testing.T, target string, d time.Duration) string {
 	return p.Addr()
 }
 
-// rueidislock waits for Redis's own expire cycle after a crash: seconds with thousands of keys that expire, minutes with tens of thousands.
+// rueidislock waits for Redis's own expire cycle after a crash: seconds with thousands of keys that
+// expire, minutes with tens of thousands.
 func TestTheNextHoldsWhenTheTTLOfADeadOneIsOver(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -276,7 +281,8 @@ func TestTheNextHoldsWhenTheTTLOfADeadOneIsOver(t *testing.T) {
 	}
 }
 
-// rueidislock hangs for ever on a free lock once a round trip takes longer than its time-out for the next try.
+// rueidislock hangs for ever on a free lock once a round trip takes longer than its time-out for
+// the next try.
 func TestAFreeLockIsTakenOverASlowLink(t *testing.T) {
 	t.Parallel()
 	_, c := fleet(t, 3)

@@ -11,8 +11,9 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Hints are published by the scripts that set, change and delete keys. They may be lost, and nothing rests on them: who waits looks by itself too. A hint is
-// passed on when as many servers have sent it as make a majority, for then the name is free, or held.
+// Hints are published by the scripts that set, change and delete keys. They may be lost, and
+// nothing rests on them: who waits looks by itself too. A hint is passed on when as many servers
+// have sent it as make a majority, for then the name is free, or held.
 
 // hints wakes one who waits for a name, or watches it.
 type hints struct {
@@ -50,7 +51,7 @@ func (s *Store) hint(name string) *hints {
 	return h
 }
 
-// changed has every subscription follow the channels that are asked for. The caller has the lock.
+// changed has every subscription follow the channels that are asked for. The caller holds l.mu.
 func (b *hub) changed() {
 	for _, kick := range b.kick {
 		storeutil.Signal(kick)
@@ -107,7 +108,8 @@ func (v *server) subscribe() {
 	}
 }
 
-// follow subscribes to the channels that are asked for, and to no others, one change after the other: a name comes and goes with each who waits.
+// follow subscribes to the channels that are asked for, and to no others, one change after the
+// other: a name comes and goes with each who waits.
 func (v *server) follow(ctx context.Context, stop context.CancelFunc, p *redis.PubSub) {
 	defer stop()
 	have := map[string]bool{}

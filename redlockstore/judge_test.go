@@ -79,7 +79,8 @@ func (c *candidates) stand(ctx context.Context, t *testing.T, config redlockstor
 	_ = store.Close()
 }
 
-// judge lets six candidates fight over five servers, of which fail makes some fail, while their links are cut now and then. Nobody may lead beside another.
+// judge lets six candidates fight over five servers, of which fail makes some fail, while their
+// links are cut now and then. Nobody may lead beside another.
 func judge(t *testing.T, c redlockstore.Config, d time.Duration, fail func(n int)) []drivertest.Interval {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -137,7 +138,8 @@ func TestNobodyLeadsBesideAnotherWhileServersFreeze(t *testing.T) {
 	}
 }
 
-// Servers are killed and come back empty; the guard keeps them out. One at a time, so that a majority remains.
+// Servers are killed and come back empty; the guard keeps them out. One at a time, so that a
+// majority remains.
 func TestNobodyLeadsBesideAnotherWhileServersForget(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 5)

@@ -1,6 +1,7 @@
 package redlockstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// lease is a lease with its claims, at most one for each seat. The servers know only its claims' keys.
+// lease is a lease with its claims, at most one for each seat. The servers know only its claims'
+// keys.
 type lease struct {
 	s     *Store
 	owner string
@@ -33,17 +35,19 @@ type lease struct {
 	done     chan struct{} // closed when it has ended
 	news     []driver.News
 	refused  error         // what servers said to a claim that is followed; News returns it
-	told     chan struct{} // closed when there is news
+	added    chan struct{} // closed when there is news
 }
 
 func (l *lease) ID() string { return l.id }
 
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// errLost says that a claim is gone and that its owner has not heard of it: nothing is renewed until he has.
+// errLost says that a claim is gone and that its owner has not heard of it: nothing is renewed
+// until he has.
 var errLost = errors.New("a claim has lost its majority, and its owner was not told yet")
 
-// Renew starts the ttl of every held claim afresh. Nil: each stands on a majority since before the call, and was extended there within it.
+// Renew starts the ttl of every held claim afresh. Nil: each stands on a majority since before the
+// call, and was extended there within it.
 func (l *lease) Renew(ctx context.Context) error {
 	called := boottime.Now()
 	held, err := l.begin(ctx, called)
@@ -69,8 +73,8 @@ func (l *lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// begin begins a renewal, and returns the claims that it has to extend. From here on a claim that is being entered is extended once more before it is
-// said to be held.
+// begin begins a renewal, and returns the claims that it has to extend. From here on a claim that
+// is being entered is extended once more before it is said to be held.
 func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, err error) {
 	select {
 	case l.gate <- struct{}{}:
@@ -83,7 +87,7 @@ func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, er
 	if l.overLocked(now) {
 		return nil, driver.ErrGone
 	}
-	if l.untold() {
+	if l.hasLossLocked() {
 		return nil, errLost
 	}
 	l.renewals++
@@ -95,8 +99,8 @@ func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, er
 	return held, nil
 }
 
-// untold says whether there is news of a claim that is gone. The caller has the lock.
-func (l *lease) untold() bool {
+// hasLossLocked says whether there is news of a claim that is gone. The caller holds l.mu.
+func (l *lease) hasLossLocked() bool {
 	for _, n := range l.news {
 		if n.Gone {
 			return true
@@ -105,10 +109,11 @@ func (l *lease) untold() bool {
 	return false
 }
 
-// overLocked says whether the lease is over, and ends it when its time has come. The caller has the lock.
+// overLocked says whether the lease is over, and ends it when its time has come. The caller holds
+// l.mu.
 func (l *lease) overLocked(now time.Duration) bool {
 	if !l.ended && now >= l.renewed+l.ttl {
-		l.end()
+		l.endLocked()
 	}
 	return l.ended
 }
@@ -120,21 +125,22 @@ func (l *lease) left() time.Duration {
 	return l.renewed + l.ttl - boottime.Now()
 }
 
-// end ends the lease and gives every claim up. The caller has the lock.
-func (l *lease) end() {
+// endLocked ends the lease and gives every claim up. The caller holds l.mu.
+func (l *lease) endLocked() {
 	if l.ended {
 		return
 	}
 	l.ended = true
 	for _, c := range l.claims {
-		l.remove(c)
+		c.removeLocked()
 	}
 	l.news = nil
 	close(l.done)
 }
 
-// prolong starts the ttl of these held claims afresh on all servers. It returns those that have certainly lost their majority, whose owner is told, and an
-// error unless each of the others was extended on a majority that counts. What a minority has lost is set there again.
+// prolong starts the ttl of these held claims afresh on all servers. It returns those that have
+// certainly lost their majority, whose owner is told, and an error unless each of the others was
+// extended on a majority that counts. What a minority has lost is set there again.
 func (l *lease) prolong(ctx context.Context, held []*claim) (lost []*claim, err error) {
 	_ = l.s.again(ctx, func() error {
 		if lost, err = l.prolongOnce(ctx, held); len(lost) > 0 {
@@ -152,14 +158,14 @@ func (l *lease) prolongOnce(ctx context.Context, held []*claim) (lost []*claim, 
 		keys, args = append(keys, l.s.key(c.Name)), append(args, c.cur.own)
 	}
 	l.mu.Unlock()
-	answers := l.s.fan(func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
+	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
 	count := newCount(l.s, len(held))
 	for range l.s.servers {
 		select {
 		case a := <-answers:
 			if a.err == nil && len(a.got) > 0 && a.got[0] == int64(1) {
 				l.mu.Lock()
-				l.end()
+				l.endLocked()
 				l.mu.Unlock()
 				return nil, fmt.Errorf("the lease was revoked: %w", driver.ErrGone)
 			}
@@ -181,8 +187,8 @@ func (l *lease) prolongOnce(ctx context.Context, held []*claim) (lost []*claim, 
 	return lost, err
 }
 
-// judge tells the owner of claims that have certainly lost their majority, and returns them. Short says that of another it is not known to be kept, or
-// that too few servers count at all.
+// judge tells the owner of claims that have certainly lost their majority, and returns them. Short
+// says that of another it is not known to be kept, or that too few servers count at all.
 func (l *lease) judge(held []*claim, n *count) (lost []*claim, short bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,7 +196,7 @@ func (l *lease) judge(held []*claim, n *count) (lost []*claim, short bool) {
 		switch {
 		case c.out: // its owner has given it up meanwhile
 		case n.not[i] > len(l.s.servers)-l.s.quorum:
-			l.lose(c)
+			c.loseLocked()
 			lost = append(lost, c)
 		case n.own[i] < l.s.quorum:
 			short = true
@@ -199,8 +205,8 @@ func (l *lease) judge(held []*claim, n *count) (lost []*claim, short bool) {
 	return lost, short || n.counting < l.s.quorum
 }
 
-// repair sets keys again where a minority of the servers has lost them. It is called when a majority was just extended, so nobody else can hold them; and it
-// sets only what is free.
+// repair sets keys again where a minority of the servers has lost them. It is called when a
+// majority was just extended, so nobody else can hold them; and it sets only what is free.
 func (l *lease) repair(held []*claim, count *count, answers <-chan answer) {
 	if count.answered == len(l.s.servers) && !count.anyFree() {
 		return
@@ -228,11 +234,73 @@ func (l *lease) Close(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	over := boottime.Now() >= l.renewed+l.ttl
-	l.end()
-	leaving := l.still(func(*claim) bool { return true })
+	l.endLocked()
+	leaving := l.leavingLocked(func(*claim) bool { return true })
 	l.mu.Unlock()
 	if over {
 		return nil // it ended by itself, and so do its keys
 	}
 	return l.awaitOff(ctx, "close", leaving)
+}
+
+// Update replaces the value that observers see: on all servers where the claim is held, else from
+// when it is.
+func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	c := l.findLocked(p)
+	over := l.overLocked(boottime.Now())
+	l.mu.Unlock()
+	if c == nil || over {
+		return fmt.Errorf("update: %w", driver.ErrGone)
+	}
+	done, err := takeTurns(ctx, []*claim{c})
+	if err != nil {
+		return err
+	}
+	defer done()
+	l.mu.Lock()
+	if c.out {
+		l.mu.Unlock()
+		return fmt.Errorf("update: %w", driver.ErrGone)
+	}
+	c.Value = bytes.Clone(value)
+	c.updates++
+	held := c.held
+	var text string
+	if held {
+		text = c.cur.valueLocked()
+	}
+	l.mu.Unlock()
+	if !held {
+		return nil
+	}
+	return l.announce(ctx, c, text)
+}
+
+// announce brings a new value to a majority.
+func (l *lease) announce(ctx context.Context, c *claim, text string) error {
+	key, channel := l.s.key(c.Name), l.s.channel(c.Name)
+	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(update, l.limit, []string{key}, text, channel) })
+	n := newCount(l.s, 1)
+	for range l.s.servers {
+		select {
+		case a := <-answers:
+			n.add(a, 0)
+		case <-ctx.Done():
+			return fmt.Errorf("update: %w", n.error(ctx.Err()))
+		}
+		if n.enough() {
+			return nil
+		}
+	}
+	lost, _ := l.judge([]*claim{c}, n)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(lost) > 0 || c.out {
+		return fmt.Errorf("update: %w", driver.ErrGone)
+	}
+	return fmt.Errorf("update: %w", n.error(nil))
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -14,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// views are the lines as this client saw them last. The servers keep no revisions, so that a revision is this client's: it counts the changes that it saw,
-// beginning with the time, so that those of two processes compare more or less.
+// views are the lines as this client saw them last. The servers keep no revisions, so that a
+// revision is this client's: it counts the changes that it saw, beginning with the time, so that
+// those of two processes compare more or less.
 type views struct {
 	mu   sync.Mutex
 	last uint64
@@ -28,7 +30,8 @@ type view struct {
 	read time.Duration // by the boot clock, before the read that showed it began
 }
 
-// maxViews is how many lines are remembered. One that was forgotten gets a new revision, and is told once more.
+// maxViews is how many lines are remembered. One that was forgotten gets a new revision, and is
+// told once more.
 const maxViews = 10_000
 
 // reading is what a majority, or what is left of it, says of a name.
@@ -37,7 +40,8 @@ type reading struct {
 	left   time.Duration // until the keys expire; 0: not known
 }
 
-// Line asks all servers who holds the name: one value on a majority of them. It is not linearizable: the servers are read one beside the other.
+// Line asks all servers who holds the name: one value on a majority of them. It is not
+// linearizable: the servers are read one beside the other.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	ln, _, err := s.line(ctx, name)
 	return ln, err
@@ -87,6 +91,13 @@ func same(a, b *driver.Entry) bool {
 	return a.Owner == b.Owner && a.Lease == b.Lease && a.Note == b.Note && bytes.Equal(a.Value, b.Value)
 }
 
+// poll is how long who waits lets pass between two looks when no hint comes, at most; pollPlain
+// where releases are not told.
+const (
+	poll      = time.Second
+	pollPlain = 150 * time.Millisecond
+)
+
 // Next looks again and again: when a change is told, when the keys expire, and now and then.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	h := s.hint(name)
@@ -122,7 +133,7 @@ func (s *Store) readOnce(ctx context.Context, names []string) ([]reading, error)
 		keys[i] = s.key(name)
 	}
 	n, all := newCount(s, 0), make([]sighting, len(names))
-	answers := s.fan(func(v *server) ([]any, error) { return v.call(look, maxLimit/2, keys) })
+	answers := s.askAll(func(v *server) ([]any, error) { return v.call(look, maxLimit/2, keys) })
 	for range s.servers {
 		select {
 		case a := <-answers:
@@ -171,7 +182,8 @@ func (g *sighting) add(a answer, i int) {
 	g.left[whose(text)] = append(g.left[whose(text)], time.Duration(ms)*time.Millisecond)
 }
 
-// whose is what is one on all servers where a claim stands: ours may be updated on some and not on others.
+// whose is what is one on all servers where a claim stands: ours may be updated on some and not on
+// others.
 func whose(text string) string {
 	if own, _, _, ok := parse(text[1:]); ok {
 		return "=" + own
@@ -226,7 +238,8 @@ func (g *sighting) reading(s *Store) reading {
 	return reading{holder: st, left: max(0, left)}
 }
 
-// Lines returns the lines of the names that somebody holds. Of plain keys it knows only those that were locked through Primacy.
+// Lines returns the lines of the names that somebody holds. Of plain keys it knows only those that
+// were locked through Primacy.
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	names, err := s.scan(ctx, prefix)
 	if err != nil {
@@ -247,4 +260,13 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	}
 	slices.SortFunc(all, func(a, b driver.Line) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
+}
+
+// pollAfter is a random time around the interval of looks.
+func (s *Store) pollAfter() time.Duration {
+	d := poll
+	if s.cfg.Plain {
+		d = pollPlain
+	}
+	return d/2 + rand.N(d)
 }

@@ -2,15 +2,19 @@ package redlockstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// News returns what happened to places of the lease that their owner did not do, or blocks until there is something. Where nobody renews so often, it
-// looks at the servers every few seconds whether the held ones stand.
+// News returns what happened to places of the lease that their owner did not do, or blocks until
+// there is something. Where nobody renews so often, it looks at the servers every few seconds
+// whether the held ones stand.
 func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	every := min(max(2*time.Second, l.ttl/4), 4*time.Second, l.ttl/2)
 	for {
@@ -19,7 +23,7 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		}
 		l.mu.Lock()
 		over := l.overLocked(boottime.Now())
-		news, told, refused := l.news, l.told, l.refused
+		news, added, refused := l.news, l.added, l.refused
 		if l.news = nil; len(news) == 0 {
 			l.refused = nil
 		}
@@ -37,7 +41,7 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		select {
 		case <-timer.C:
 			l.look(ctx, every)
-		case <-told:
+		case <-added:
 		case <-l.done:
 		case <-ctx.Done():
 		}
@@ -45,7 +49,8 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	}
 }
 
-// look finds out whether the held claims stand, unless that is known to have been so within the last while.
+// look finds out whether the held claims stand, unless that is known to have been so within the
+// last while.
 func (l *lease) look(ctx context.Context, within time.Duration) {
 	l.mu.Lock()
 	var held []*claim
@@ -60,7 +65,7 @@ func (l *lease) look(ctx context.Context, within time.Duration) {
 		return
 	}
 	n := newCount(l.s, len(held))
-	answers := l.s.fan(func(v *server) ([]any, error) { return v.call(look, l.limit, keys) })
+	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(look, l.limit, keys) })
 	for range l.s.servers {
 		select {
 		case a := <-answers:
@@ -95,4 +100,162 @@ func (l *lease) states(a answer, held []*claim) answer {
 		out.got = append(out.got, is)
 	}
 	return out
+}
+
+// Follow has News tell, of places that wait, when they are held: each has a goroutine that tries,
+// until it holds or is gone. The servers know of no line, so that a holder is not told who waits.
+func (l *lease) Follow(places ...driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		c := l.findLocked(p)
+		if c == nil || p.Held {
+			continue
+		}
+		c.followed = true
+		if c.held {
+			c.tellHeldLocked()
+		} else if !c.pursued {
+			c.pursued = l.s.run(func() { c.keepTrying() })
+		}
+	}
+}
+
+// tellHeldLocked has News tell, once, that a claim which is followed holds. The caller holds l.mu.
+func (c *claim) tellHeldLocked() {
+	if c.followed && c.held {
+		c.followed = false
+		c.l.addNewsLocked(driver.News{Place: c.place(), Held: true})
+	}
+}
+
+// keepTrying tries for a followed claim until it holds or is gone. Servers that refuse are told
+// once by News, as an error, and asked again: they may have been set up anew.
+func (c *claim) keepTrying() {
+	l := c.l
+	for tries := 0; ; tries++ {
+		err := c.pursue(l.s.ctx)
+		l.mu.Lock()
+		if err == nil || errors.Is(err, driver.ErrGone) || l.s.ctx.Err() != nil {
+			c.pursued = false
+			c.tellHeldLocked()
+			l.mu.Unlock()
+			return
+		}
+		if errors.Is(err, driver.ErrRefused) {
+			l.refused = err
+			l.wakeNewsLocked()
+		}
+		l.mu.Unlock()
+		select {
+		case <-time.After(min(25*time.Millisecond<<min(tries, 5), poll)):
+		case <-c.gone:
+		case <-l.done:
+		case <-l.s.ctx.Done():
+		}
+	}
+}
+
+// pursue tries for a claim until it is held: when a release is told, when the keys in the way
+// expire, and now and then.
+func (c *claim) pursue(ctx context.Context) error {
+	l := c.l
+	var hints *hints
+	for splits := 0; ; {
+		o, err := c.tryAgain(ctx)
+		switch {
+		case err != nil:
+			return err
+		case o.held || o.err != nil:
+			return o.err
+		}
+		pause := l.s.pollAfter()
+		if hints == nil {
+			hints = l.s.hint(c.Name)
+			defer hints.close()
+			pause = time.Millisecond + rand.N(5*time.Millisecond) // it may have come free before we listened
+		}
+		if o.split {
+			splits = min(splits+1, 6)
+			pause = rand.N(2 * time.Millisecond << splits)
+		} else {
+			splits = 0
+		}
+		if o.free > 0 {
+			pause = min(pause, o.free+rand.N(2*time.Millisecond))
+		}
+		if err := c.rest(ctx, hints, min(pause, max(0, l.left())+time.Millisecond)); err != nil {
+			return err
+		}
+	}
+}
+
+// tryAgain tries once for a claim that waits.
+func (c *claim) tryAgain(ctx context.Context) (outcome, error) {
+	l := c.l
+	if err := ctx.Err(); err != nil {
+		return outcome{}, err
+	}
+	done, err := takeTurns(ctx, []*claim{c})
+	if err != nil {
+		return outcome{}, err
+	}
+	defer done()
+	l.mu.Lock()
+	gone := l.overLocked(boottime.Now()) || c.out
+	old := l.leavingLocked(func(o *claim) bool { return o == c }) // they would be in our own way
+	l.mu.Unlock()
+	if gone {
+		return outcome{}, driver.ErrGone
+	}
+	if err := l.awaitOff(ctx, "wait", old); err != nil {
+		return outcome{}, err
+	}
+	return l.settle(ctx, []*claim{c})[0], nil
+}
+
+// rest waits for a hint that the name came free, at most for pause.
+func (c *claim) rest(ctx context.Context, h *hints, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-h.freed:
+		// All who wait were told. Those who ask in the same moment split the servers between them.
+		return storeutil.Sleep(ctx, rand.N(3*time.Millisecond))
+	case <-c.gone:
+		return driver.ErrGone
+	case <-c.l.done:
+		return driver.ErrGone
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// Wait tries again and again until the place is held.
+func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+	l.mu.Lock()
+	c := l.findLocked(p)
+	l.mu.Unlock()
+	if c == nil {
+		return driver.Place{}, fmt.Errorf("wait: %w", driver.ErrGone)
+	}
+	if err := c.pursue(ctx); err != nil {
+		return driver.Place{}, fmt.Errorf("wait: %w", err)
+	}
+	p.Held = true
+	return p, nil
+}
+
+// tellLocked has News return n. The caller holds l.mu.
+func (l *lease) addNewsLocked(n driver.News) {
+	l.news = append(l.news, n)
+	l.wakeNewsLocked()
+}
+
+// wakeLocked has News look at what there is to tell. The caller holds l.mu.
+func (l *lease) wakeNewsLocked() {
+	close(l.added)
+	l.added = make(chan struct{})
 }

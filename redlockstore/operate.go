@@ -2,12 +2,10 @@ package redlockstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // scan returns the names with keys on any of the servers, of which a majority has to answer.
@@ -69,7 +67,8 @@ func (v *server) scan(ctx context.Context, prefix string) (names []string, err e
 	}
 }
 
-// Revoke ends the lease of that ID: a mark on a majority keeps it from being renewed and from claiming anything, and its keys are deleted.
+// Revoke ends the lease of that ID: a mark on a majority keeps it from being renewed and from
+// claiming anything, and its keys are deleted.
 func (s *Store) Revoke(ctx context.Context, lease string) error {
 	if err := s.everywhere(ctx, func(v *server) error {
 		return v.rdb.Set(ctx, s.revoked(lease), "1", 2*s.cfg.MaxTTL).Err() // by then it has run out, renewed or not
@@ -88,37 +87,6 @@ func (s *Store) Revoke(ctx context.Context, lease string) error {
 		if err := s.everywhere(ctx, func(v *server) error { return v.revoke(lease, some, keys) }); err != nil {
 			return fmt.Errorf("revoke: %w", err)
 		}
-	}
-	return nil
-}
-
-// everywhere does something on all servers, and returns an error unless a majority has done it, and all that answer have.
-func (s *Store) everywhere(ctx context.Context, do func(*server) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	var all sync.WaitGroup
-	errs := make([]error, len(s.servers))
-	for i, v := range s.servers {
-		all.Go(func() {
-			if errs[i] = v.state(); errs[i] == nil {
-				errs[i] = do(v)
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { all.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	n := newCount(s, 0)
-	for _, err := range errs {
-		n.add(answer{err: err}, 0)
-	}
-	if n.failed() > len(s.servers)-s.quorum {
-		return n.error(nil)
 	}
 	return nil
 }
@@ -147,16 +115,3 @@ func (v *server) revoke(lease string, names, keys []string) error {
 	_, err = v.call(leave, maxLimit, there, args...)
 	return err
 }
-
-// failed counts the servers that have not answered as they should.
-func (n *count) failed() int {
-	failed := 0
-	for _, err := range n.errs {
-		if err != nil {
-			failed++
-		}
-	}
-	return failed
-}
-
-var errClosed = errors.New("the store was closed")

@@ -12,51 +12,53 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Release gives places up. Nil: none of them can stand on a majority any more, whatever is still under way. Servers that do not answer get their call
-// in the background, until the key there has expired.
+// Release gives places up. Nil: none of them can stand on a majority any more, whatever is still
+// under way. Servers that do not answer get their call in the background, until the key there has
+// expired.
 func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	for _, p := range places {
-		if c := l.find(p); c != nil {
-			l.remove(c)
+		if c := l.findLocked(p); c != nil {
+			c.removeLocked()
 		} else if c := l.claims[storeutil.SeatAt(p)]; c == nil || c.ID != p.ID {
 			l.spent.Add(p.ID) // nothing stands yet, but the Claim may still be on its way
 		}
 	}
-	leaving := l.still(func(c *claim) bool {
+	leaving := l.leavingLocked(func(c *claim) bool {
 		return slices.ContainsFunc(places, func(p driver.Place) bool { return p.ID == c.ID && p.Name == c.Name })
 	})
 	l.mu.Unlock()
 	return l.awaitOff(ctx, "release", leaving)
 }
 
-// part gives a try up: its keys are deleted, in the background. The caller has the lock.
-func (l *lease) part(a *attempt) {
-	if a == nil || a.spots[0].parted {
+// giveUpLocked gives a try up: its keys are deleted, in the background. The caller holds l.mu.
+func (a *attempt) giveUpLocked() {
+	if a == nil || a.on[0].given {
 		return
 	}
-	now := boottime.Now()
+	l, now := a.c.l, boottime.Now()
 	until := now + l.ttl*11/10 + 2*straying(l.limit) // by then every key of it has expired
-	for i := range a.spots {
-		p := &a.spots[i]
-		p.parted = true
+	for i := range a.on {
+		p := &a.on[i]
+		p.given = true
 		if !p.set && p.flying == 0 && p.late <= now {
 			p.clear = true
 			continue
 		}
-		l.s.servers[i].part(&parting{a: a, at: i, until: until})
+		l.s.servers[i].remove(&removal{a: a, at: i, until: until})
 	}
 	l.leaving = append(l.leaving, a)
-	l.settleOff(a)
+	a.noteOffLocked()
 }
 
-// settleOff notes when a try can stand on no majority any more. The caller has the lock.
-func (l *lease) settleOff(a *attempt) {
+// noteOffLocked notes when a try can stand on no majority any more. The caller holds l.mu.
+func (a *attempt) noteOffLocked() {
+	l := a.c.l
 	left := 0
-	for _, p := range a.spots {
+	for _, p := range a.on {
 		if !p.clear {
 			left++
 		}
@@ -67,8 +69,9 @@ func (l *lease) settleOff(a *attempt) {
 	}
 }
 
-// still returns the tries given up that may stand on a majority, of the claims that fit. The caller has the lock.
-func (l *lease) still(fits func(*claim) bool) (all []*attempt) {
+// leavingLocked returns the tries given up that may stand on a majority, of the claims that fit.
+// The caller holds l.mu.
+func (l *lease) leavingLocked(fits func(*claim) bool) (all []*attempt) {
 	for _, a := range l.leaving {
 		if fits(a.c) {
 			all = append(all, a)
@@ -92,45 +95,47 @@ func (l *lease) awaitOff(ctx context.Context, what string, all []*attempt) error
 	return nil
 }
 
-// parting is a key to be deleted on one server.
-type parting struct {
+// removal is a key to be deleted on one server.
+type removal struct {
 	a     *attempt
 	at    int
 	until time.Duration // by the boot clock: after it there is nothing to delete
 }
 
-// part has a key deleted, soon.
-func (v *server) part(p *parting) {
+// remove has a key deleted, soon.
+func (v *server) remove(p *removal) {
 	v.mu.Lock()
-	v.parting = append(v.parting, p)
+	v.removals = append(v.removals, p)
 	v.mu.Unlock()
-	v.depart()
+	v.startRemoving()
 }
 
-// depart deletes what is to be deleted, in the background, while the server answers; its probe calls it when it does again.
-func (v *server) depart() {
+// startRemoving deletes what is to be deleted, in the background, while the server answers; its
+// probe calls it when it does again.
+func (v *server) startRemoving() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.working || len(v.parting) == 0 {
+	if v.removing || len(v.removals) == 0 {
 		return
 	}
-	v.working = v.s.run(v.work)
+	v.removing = v.s.run(v.removeKeys)
 }
 
 // batch is how many keys one call deletes at most.
 const batch = 100
 
-// work deletes keys until there are none. While the server is down it lets those go whose time has passed.
-func (v *server) work() {
+// removeKeys deletes keys until there are none. While the server is down it lets those go whose
+// time has passed.
+func (v *server) removeKeys() {
 	for {
 		v.mu.Lock()
-		if len(v.parting) == 0 || v.s.ctx.Err() != nil {
-			v.working = false
+		if len(v.removals) == 0 || v.s.ctx.Err() != nil {
+			v.removing = false
 			v.mu.Unlock()
 			return
 		}
-		some := v.parting[:min(batch, len(v.parting)):min(batch, len(v.parting))]
-		v.parting = v.parting[len(some):]
+		some := v.removals[:min(batch, len(v.removals)):min(batch, len(v.removals))]
+		v.removals = v.removals[len(some):]
 		v.mu.Unlock()
 		err := v.leave(some)
 		if err == nil {
@@ -138,30 +143,31 @@ func (v *server) work() {
 		}
 		v.mu.Lock()
 		now := boottime.Now()
-		gone := func(p *parting) bool { return p.until <= now }
-		v.parting = append(slices.Clone(some), v.parting...)
-		var over []*parting
-		v.parting = slices.DeleteFunc(v.parting, func(p *parting) bool {
+		gone := func(p *removal) bool { return p.until <= now }
+		v.removals = append(slices.Clone(some), v.removals...)
+		var over []*removal
+		v.removals = slices.DeleteFunc(v.removals, func(p *removal) bool {
 			if gone(p) {
 				over = append(over, p)
 			}
 			return gone(p)
 		})
 		v.mu.Unlock()
-		v.departed(over)
+		v.noteClear(over)
 		_ = storeutil.Sleep(v.s.ctx, 50*time.Millisecond)
 	}
 }
 
-// leave deletes some keys in one call. Where a call may still be under way that sets one, a mark is left, which it will find.
-func (v *server) leave(some []*parting) error {
+// leave deletes some keys in one call. Where a call may still be under way that sets one, a mark is
+// left, which it will find.
+func (v *server) leave(some []*removal) error {
 	var keys []string
 	var args []any
 	for _, p := range some {
 		l := p.a.c.l
 		keep := int64(0)
 		l.mu.Lock()
-		if spot := p.a.spots[p.at]; spot.flying > 0 || spot.late > boottime.Now() {
+		if state := p.a.on[p.at]; state.flying > 0 || state.late > boottime.Now() {
 			keep = (2*straying(l.limit) + time.Second).Milliseconds()
 		}
 		l.mu.Unlock()
@@ -171,17 +177,17 @@ func (v *server) leave(some []*parting) error {
 	if _, err := v.call(leave, maxLimit, keys, args...); err != nil {
 		return err
 	}
-	v.departed(some)
+	v.noteClear(some)
 	return nil
 }
 
-// departed notes that nothing of these tries stands on the server, and nothing can come.
-func (v *server) departed(some []*parting) {
+// noteClear notes that nothing of these tries stands on the server, and nothing can come.
+func (v *server) noteClear(some []*removal) {
 	for _, p := range some {
 		l := p.a.c.l
 		l.mu.Lock()
-		p.a.spots[p.at].clear = true
-		l.settleOff(p.a)
+		p.a.on[p.at].clear = true
+		p.a.noteOffLocked()
 		l.mu.Unlock()
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/primacy-go/primacy/redlockstore"
 )
 
-// The ID of a Try that was taken may come again. What deletes the keys of the first call, or keeps its late ones out, must not meet those of the second:
-// deleted on one server, the keys of a holder are no majority any more, and he hears of it too late.
+// The ID of a Try that was taken may come again. What deletes the keys of the first call, or keeps
+// its late ones out, must not meet those of the second: deleted on one server, the keys of a holder
+// are no majority any more, and he hears of it too late.
 func TestATryAgainUnderTheSameIDIsAnother(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -46,7 +47,8 @@ func TestATryAgainUnderTheSameIDIsAnother(t *testing.T) {
 	}
 }
 
-// Of two calls of one Try beside each other the one must not be told that its claim was given up because the other found the name taken.
+// Of two calls of one Try beside each other the one must not be told that its claim was given up
+// because the other found the name taken.
 func TestTwoCallsOfOneTryAreBothToldThatItIsTaken(t *testing.T) {
 	t.Parallel()
 	_, c := fleet(t, 3)

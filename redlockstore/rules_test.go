@@ -29,7 +29,7 @@ func TestFromWhenAServerCounts(t *testing.T) {
 		{"the same as ever", "new", 0, 0},
 	} {
 		v := &server{s: &Store{cfg: Config{Guard: guard}}, runID: tc.before}
-		v.know("new", "7", tc.uptime, time.Minute)
+		v.learnProcess("new", "7", tc.uptime, time.Minute)
 		if got := max(0, v.counts-time.Minute); got != tc.want {
 			t.Errorf("%s: counts after %v, want %v", tc.what, got, tc.want)
 		}
@@ -40,26 +40,27 @@ func TestValues(t *testing.T) {
 	t.Parallel()
 	l := &lease{owner: `a "b"`, id: "L", s: &Store{servers: make([]*server, 3)}}
 	c := &claim{l: l, Claim: driver.Claim{Name: "n", ID: "1", Value: []byte("\x00\xff")}}
-	first, again := l.try(c), l.try(c)
+	first, again := c.newAttemptLocked(), c.newAttemptLocked()
 	if first.own == again.own {
 		t.Error("two tries have one value: what deletes the keys of the first would delete those of the second")
 	}
-	if l.try(&claim{l: l, Claim: c.Claim}).own == first.own {
+	if (&claim{l: l, Claim: c.Claim}).newAttemptLocked().own == first.own {
 		t.Error("the same of a claim that was taken back, and one that was made under its ID again")
 	}
 	c.updates = 7
-	own, stamp, in, ok := parse(again.value())
+	own, stamp, in, ok := parse(again.valueLocked())
 	if !ok || own != again.own || stamp != "0000000007" || in.Owner != l.owner || in.Lease != "L" || string(in.Value) != "\x00\xff" {
 		t.Errorf("parse = %q %q %+v %v", own, stamp, in, ok)
 	}
-	for _, v := range []string{"", "x", strings.Repeat("a", 42), strings.Repeat("a", 32) + "000000000x{}", strings.Repeat("Z", 32) + "0000000000{}", again.value()[:50]} {
+	for _, v := range []string{"", "x", strings.Repeat("a", 42), strings.Repeat("a", 32) + "000000000x{}", strings.Repeat("Z", 32) + "0000000000{}", again.valueLocked()[:50]} {
 		if _, _, _, ok := parse(v); ok {
 			t.Errorf("%q is taken for ours", v)
 		}
 	}
 }
 
-// A call that sets a key is under way when its claim is given up, and reaches the server after the one that deletes it.
+// A call that sets a key is under way when its claim is given up, and reaches the server after the
+// one that deletes it.
 func TestAMarkStopsACallUnderWay(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t, redistest.Options{})
@@ -75,20 +76,20 @@ func TestAMarkStopsACallUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, v := granted.(*lease), s.servers[0]
-	all, _, err := l.stand([]driver.Claim{{Name: "x", ID: "1"}})
+	all, _, err := l.prepare([]driver.Claim{{Name: "x", ID: "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	a := l.try(all[0])
-	a.spots[0].flying++
-	l.part(a)
+	a := all[0].newAttemptLocked()
+	a.on[0].flying++
+	a.giveUpLocked()
 	l.mu.Unlock()
 	if err := l.awaitOff(ctx, "release", []*attempt{a}); err != nil {
 		t.Fatal(err)
 	}
 	late := func(latest int64) string {
-		got, err := v.call(enter, time.Second, []string{s.revoked(l.id), s.key("x"), s.mark(a.own)}, latest, 5000, a.value(), s.channel("x"))
+		got, err := v.call(enter, time.Second, []string{s.revoked(l.id), s.key("x"), s.mark(a.own)}, latest, 5000, a.valueLocked(), s.channel("x"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +107,8 @@ func TestAMarkStopsACallUnderWay(t *testing.T) {
 	}
 }
 
-// An answer that took long, as over a suspend, says nothing of the server's clock: calls that were given up would be carried out for as much longer.
+// An answer that took long, as over a suspend, says nothing of the server's clock: calls that were
+// given up would be carried out for as much longer.
 func TestAnAnswerThatTookLongSetsNoClock(t *testing.T) {
 	t.Parallel()
 	v := &server{s: &Store{}}

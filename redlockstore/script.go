@@ -2,7 +2,8 @@ package redlockstore
 
 import "github.com/redis/go-redis/v9"
 
-// Values are ours by their first 32 characters; the next ten count updates. Times are in milliseconds, relative but for the server's own.
+// Values are ours by their first 32 characters; the next ten count updates. Times are in
+// milliseconds, relative but for the server's own.
 
 const lua = `
 local function clock()
@@ -19,8 +20,9 @@ end
 `
 
 var (
-	// enter sets keys that are free. KEYS: the mark of a revoked lease, then key and mark of each claim. ARGV: the moment after which nothing is done,
-	// ttl, then value and channel of each claim. It answers with the time, then state and time left of each.
+	// enter sets keys that are free. KEYS: the mark of a revoked lease, then key and mark of each
+	// claim. ARGV: the moment after which nothing is done, ttl, then value and channel of each
+	// claim. It answers with the time, then state and time left of each.
 	enter = redis.NewScript(lua + `
 local now = clock()
 local out, revoked = {now}, redis.call('EXISTS', KEYS[1]) == 1
@@ -43,8 +45,9 @@ for i = 1, (#KEYS - 1) / 2 do
 end
 return out`)
 
-	// extend starts the ttl of keys afresh that are ours, and sets none. KEYS: the mark of a revoked lease, then the keys. ARGV: ttl, then the value's
-	// beginning of each. It answers with the time, whether the lease was revoked, then the state of each.
+	// extend starts the ttl of keys afresh that are ours, and sets none. KEYS: the mark of a
+	// revoked lease, then the keys. ARGV: ttl, then the value's beginning of each. It answers with
+	// the time, whether the lease was revoked, then the state of each.
 	extend = redis.NewScript(lua + `
 local revoked = redis.call('EXISTS', KEYS[1])
 local out = {clock(), revoked}
@@ -54,8 +57,9 @@ for i = 2, #KEYS do
 end
 return out`)
 
-	// leave deletes keys that are ours, and leaves marks. KEYS: key and mark of each claim. ARGV: for each claim the value's beginning, for how long its mark
-	// is kept (0: none), and the channel.
+	// leave deletes keys that are ours, and leaves marks. KEYS: key and mark of each claim. ARGV:
+	// for each claim the value's beginning, for how long its mark is kept (0: none), and the
+	// channel.
 	leave = redis.NewScript(lua + `
 local out = {clock()}
 for i = 1, #KEYS / 2 do
@@ -68,7 +72,8 @@ for i = 1, #KEYS / 2 do
 end
 return out`)
 
-	// update replaces a value of ours by a later one, and leaves its expiry. KEYS: the key. ARGV: value, channel.
+	// update replaces a value of ours by a later one, and leaves its expiry. KEYS: the key. ARGV:
+	// value, channel.
 	update = redis.NewScript(lua + `
 local is, v = own(KEYS[1], string.sub(ARGV[1], 1, 32))
 if is == 'own' and string.sub(v, 33, 42) < string.sub(ARGV[1], 33, 42) then
@@ -77,8 +82,8 @@ if is == 'own' and string.sub(v, 33, 42) < string.sub(ARGV[1], 33, 42) then
 end
 return {clock(), is}`)
 
-	// look reads keys. It answers with the time, then what is there ("=" and the value, "" for nothing, "!" and the type of what is no string) and the
-	// time left of each.
+	// look reads keys. It answers with the time, then what is there ("=" and the value, "" for
+	// nothing, "!" and the type of what is no string) and the time left of each.
 	look = redis.NewScript(lua + `
 local out = {clock()}
 for i = 1, #KEYS do

@@ -2,6 +2,7 @@ package redlockstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"strconv"
@@ -16,24 +17,24 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// server is one of the N. A call on one that does not answer fails at once, so that a silent minority costs one time-out and not one a call; a probe
-// finds out when it answers again.
+// server is one of the N. A call on one that does not answer fails at once, so that a silent
+// minority costs one time-out and not one a call; a probe finds out when it answers again.
 type server struct {
 	s    *Store
 	at   int
 	addr string
 	rdb  *redis.Client
 
-	mu      sync.Mutex
-	down    error         // why it gets no calls; nil while it answers
-	probing bool          // a probe runs
-	runID   string        // of the process that answered last
-	version string        // of it
-	counts  time.Duration // by the boot clock, from when its answers count
-	heardAt time.Duration // by the boot clock, before the call that told
-	heardMs int64         // the server's own clock
-	parting []*parting    // keys to be deleted
-	working bool          // somebody does so
+	mu       sync.Mutex
+	down     error         // why it gets no calls; nil while it answers
+	probing  bool          // a probe runs
+	runID    string        // of the process that answered last
+	version  string        // of it
+	counts   time.Duration // by the boot clock, from when its answers count
+	heardAt  time.Duration // by the boot clock, before the call that told
+	heardMs  int64         // the server's own clock
+	removals []*removal    // keys to be deleted
+	removing bool          // somebody does so
 }
 
 // errNotReached is why a server is down that no answer has come from yet, good or bad.
@@ -43,7 +44,7 @@ func newServer(s *Store, at int) *server {
 	v := &server{s: s, at: at, addr: s.cfg.Addrs[at]}
 	v.down = &serverError{v.addr, errNotReached.Error(), errNotReached}
 	o := v.options()
-	o.OnConnect = v.met
+	o.OnConnect = v.onConnect
 	v.rdb = redis.NewClient(o)
 	return v
 }
@@ -57,7 +58,8 @@ func (v *server) options() *redis.Options {
 	}
 }
 
-// dial connects. A failure is told by the first use of the connection: go-redis would write it to stderr.
+// dial connects. A failure is told by the first use of the connection: go-redis would write it to
+// stderr.
 func (v *server) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, addr)
@@ -70,8 +72,9 @@ func (v *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return conn, nil
 }
 
-// met looks at the process that a new connection leads to. A restart ends all connections, so no answer of another process is taken for this one's.
-func (v *server) met(ctx context.Context, c *redis.Conn) error {
+// onConnect looks at the process that a new connection leads to. A restart ends all connections, so
+// no answer of another process is taken for this one's.
+func (v *server) onConnect(ctx context.Context, c *redis.Conn) error {
 	info, err := c.Info(ctx, "server").Result()
 	if err != nil && v.s.cfg.Guard < 0 && isReply(err) {
 		return nil // nobody needs to know how long it has run
@@ -90,16 +93,16 @@ func (v *server) met(ctx context.Context, c *redis.Conn) error {
 	if f["redis_mode"] == "cluster" {
 		return refusal("it is part of a Redis Cluster: name independent servers, or use redis:// with cluster=true")
 	}
-	if old := v.s.twin(v, f["run_id"]); old != "" {
+	if old := v.s.sameProcess(v, f["run_id"]); old != "" {
 		return refusal("it is the same server as " + old + ", and would vote twice")
 	}
-	v.know(f["run_id"], f["redis_version"], time.Duration(uptime)*time.Second, boottime.Now())
+	v.learnProcess(f["run_id"], f["redis_version"], time.Duration(uptime)*time.Second, boottime.Now())
 	return nil
 }
 
-// know keeps from when on the process counts. What was restarted under our eyes is young whatever it says; uptimes are whole seconds, by a clock that may
-// have been between two.
-func (v *server) know(runID, version string, uptime, now time.Duration) {
+// learnProcess keeps from when on the process counts. What was restarted under our eyes is young
+// whatever it says; uptimes are whole seconds, by a clock that may have been between two.
+func (v *server) learnProcess(runID, version string, uptime, now time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if runID == v.runID {
@@ -115,7 +118,8 @@ func (v *server) know(runID, version string, uptime, now time.Duration) {
 	v.runID, v.version, v.counts = runID, version, now+max(0, left)
 }
 
-// guarded is for how long the server's answers do not count yet; one that was never reached never did.
+// guarded is for how long the server's answers do not count yet; one that was never reached never
+// did.
 func (v *server) guarded(now time.Duration) time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -134,7 +138,8 @@ type unsent struct{ error }
 
 func (e unsent) Unwrap() error { return e.error }
 
-// call runs a script within limit. Its error names the server; only a reply of the server's (isReply) means that nothing more happens, unless it is unsent.
+// call runs a script within limit. Its error names the server; only a reply of the server's
+// (isReply) means that nothing more happens, unless it is unsent.
 func (v *server) call(script *redis.Script, limit time.Duration, keys []string, args ...any) ([]any, error) {
 	if err := v.state(); err != nil {
 		return nil, unsent{err}
@@ -158,7 +163,8 @@ func (v *server) call(script *redis.Script, limit time.Duration, keys []string, 
 	return nil, err
 }
 
-// heard keeps what the server's clock showed. An answer that took long (a machine that slept between) would set latest too far ahead.
+// heard keeps what the server's clock showed. An answer that took long (a machine that slept
+// between) would set latest too far ahead.
 func (v *server) heard(sent time.Duration, ms int64) {
 	if boottime.Now()-sent > maxLimit+maxLimit/4 {
 		return
@@ -168,15 +174,17 @@ func (v *server) heard(sent time.Duration, ms int64) {
 	v.heardAt, v.heardMs = sent, ms
 }
 
-// latest is the moment, on the server's own clock, after which a call that is sent now with this limit must not do anything any more. Should that clock have
-// moved on, the call does nothing either, and the next one goes by what it answered.
+// latest is the moment, on the server's own clock, after which a call that is sent now with this
+// limit must not do anything any more. Should that clock have moved on, the call does nothing
+// either, and the next one goes by what it answered.
 func (v *server) latest(limit time.Duration) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.heardMs + (boottime.Now() - v.heardAt + straying(limit)).Milliseconds()
 }
 
-// straying is for how long a call that was given up after limit may still be under way and do something.
+// straying is for how long a call that was given up after limit may still be under way and do
+// something.
 func straying(limit time.Duration) time.Duration { return limit + 500*time.Millisecond }
 
 // fail takes the server out until a probe has answered.
@@ -208,7 +216,7 @@ func (v *server) probe() {
 			v.mu.Unlock()
 			v.s.wake()
 			if err == nil {
-				v.depart()
+				v.startRemoving()
 				return
 			}
 			if storeutil.Sleep(v.s.ctx, pause) != nil {
@@ -244,7 +252,8 @@ func (v *server) wrap(err error) error {
 	return &serverError{v.addr, err.Error(), err}
 }
 
-// refusal is a driver.ErrRefused that wraps nothing: go-redis unwraps what a new connection meets with.
+// refusal is a driver.ErrRefused that wraps nothing: go-redis unwraps what a new connection meets
+// with.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -292,3 +301,29 @@ func fields(info string) map[string]string {
 	}
 	return f
 }
+
+// handshake makes a TLS connection of conn.
+func (v *server) handshake(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	c := v.s.cfg.TLS.Clone()
+	if c.ServerName == "" {
+		c.ServerName, _, _ = net.SplitHostPort(v.addr)
+	}
+	sealed := tls.Client(conn, c)
+	if err := sealed.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return sealed, nil
+}
+
+// deadConn is a connection that could not be made.
+type deadConn struct{ err error }
+
+func (c *deadConn) Read([]byte) (int, error)         { return 0, c.err }
+func (c *deadConn) Write([]byte) (int, error)        { return 0, c.err }
+func (c *deadConn) Close() error                     { return nil }
+func (c *deadConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c *deadConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c *deadConn) SetDeadline(time.Time) error      { return nil }
+func (c *deadConn) SetReadDeadline(time.Time) error  { return nil }
+func (c *deadConn) SetWriteDeadline(time.Time) error { return nil }

@@ -13,7 +13,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Store is a client of the N servers. It implements driver.Store, driver.Lister, driver.Revoker and driver.Examiner.
+// Store is a client of the N servers. It implements driver.Store.
 type Store struct {
 	cfg     Config
 	quorum  int
@@ -30,17 +30,15 @@ type Store struct {
 }
 
 var (
-	_ driver.Store    = (*Store)(nil)
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Examiner = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
 )
 
 // maxLimit is the longest time that one call on one server may take.
 const maxLimit = time.Second
 
-// limitOf is how long one server may take for one call under a lease with that ttl, a new connection included. Others are not held up by it: an outcome is
-// decided by those that answer. Only where it is not, the first call that meets with a silent server takes so long.
+// limitOf is how long one server may take for one call under a lease with that ttl, a new
+// connection included. Others are not held up by it: an outcome is decided by those that answer.
+// Only where it is not, the first call that meets with a silent server takes so long.
 func limitOf(ttl time.Duration) time.Duration {
 	return min(max(ttl/4, 500*time.Millisecond), maxLimit)
 }
@@ -66,8 +64,9 @@ func (s *Store) wake() {
 	s.changed = make(chan struct{})
 }
 
-// twin returns the address of another server that is the same process, or "". The first to say so is taken for the one.
-func (s *Store) twin(v *server, runID string) string {
+// sameProcess returns the address of another server that is the same process, or "". The first to
+// say so is taken for the one.
+func (s *Store) sameProcess(v *server, runID string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.runs[runID]; o != nil && o != v {
@@ -106,8 +105,9 @@ func (s *Store) Caps() driver.Caps {
 	}
 }
 
-// Grant makes a lease, once a majority of the servers has answered that counts. The servers know nothing of it: it is over when it was not renewed for
-// its ttl, by this machine's clock that counts suspended time. Its claims end by the servers' clocks, not before it.
+// Grant makes a lease, once a majority of the servers has answered that counts. The servers know
+// nothing of it: it is over when it was not renewed for its ttl, by this machine's clock that
+// counts suspended time. Its claims end by the servers' clocks, not before it.
 func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
 	if ttl <= 0 || ttl > s.cfg.MaxTTL {
 		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.cfg.MaxTTL, driver.ErrRefused)
@@ -115,7 +115,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	ttl = max(minTTL, (ttl + time.Millisecond - 1).Truncate(time.Millisecond))
 	l := &lease{
 		s: s, owner: owner, id: rand.Text(), ttl: ttl, limit: limitOf(ttl), gate: make(chan struct{}, 1), renewed: boottime.Now(),
-		claims: map[storeutil.Seat]*claim{}, told: make(chan struct{}), done: make(chan struct{}),
+		claims: map[storeutil.Seat]*claim{}, added: make(chan struct{}), done: make(chan struct{}),
 	}
 	if _, err := l.prolong(ctx, nil); err != nil {
 		return nil, fmt.Errorf("grant: %w", err)
@@ -123,7 +123,8 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	return l, nil
 }
 
-// again repeats a call on all servers that found no majority, for a moment: one whose connections have ended, or that was busy, is back by then.
+// again repeats a call on all servers that found no majority, for a moment: one whose connections
+// have ended, or that was busy, is back by then.
 func (s *Store) again(ctx context.Context, do func() error) (err error) {
 	for n := range 4 {
 		if err = do(); err == nil || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrGone) {
@@ -153,7 +154,8 @@ func (s *Store) Close() error {
 	return errors.Join(all...)
 }
 
-// key is the key of a name, channel where hints about it are published, mark that of a claim that was given up, revoked that of a lease.
+// key is the key of a name, channel where hints about it are published, mark that of a claim that
+// was given up, revoked that of a lease.
 func (s *Store) key(name string) string {
 	if s.cfg.Plain {
 		return name
@@ -177,3 +179,116 @@ func (s *Store) run(f func()) bool {
 	s.back.Go(f)
 	return true
 }
+
+// await waits until a majority of the servers has answered, and a moment for the others.
+func (s *Store) await(ctx context.Context) error {
+	moment := time.After(250 * time.Millisecond)
+	for rest := false; ; {
+		up, refused := 0, 0
+		var last error
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		for _, v := range s.servers {
+			switch err := v.state(); {
+			case err == nil:
+				up++
+			case errors.Is(err, driver.ErrRefused):
+				return err
+			case errors.Is(err, errNotReached) || isTimeout(err):
+				if refused == 0 {
+					last = err
+				}
+			default:
+				last = err
+				refused++
+			}
+		}
+		if up == len(s.servers) || up >= s.quorum && rest {
+			return nil
+		}
+		if refused > len(s.servers)-s.quorum {
+			return last
+		}
+		select {
+		case <-changed:
+		case <-moment:
+			rest = true
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d servers answered, %d are needed (%w; the last said: %w)", up, len(s.servers), s.quorum, ctx.Err(), last)
+		}
+	}
+}
+
+// trusted says whether enough servers count, and if not, why.
+func (s *Store) trusted() error {
+	now, n, wait := boottime.Now(), 0, time.Duration(0)
+	for _, v := range s.servers {
+		left := v.guarded(now)
+		if left <= 0 {
+			n++
+		}
+		wait = max(wait, left)
+	}
+	if n >= s.quorum {
+		return nil
+	}
+	return fmt.Errorf("%d of %d servers were started less than %v ago and may have lost keys: they do not count for up to %v yet",
+		len(s.servers)-n, len(s.servers), s.cfg.Guard, (wait + time.Second - 1).Truncate(time.Second))
+}
+
+// answer is what one server said.
+type answer struct {
+	at  int
+	got []any
+	err error
+}
+
+// askAll asks all servers at once. Each answers, also if nobody listens any more.
+func (s *Store) askAll(do func(v *server) ([]any, error)) <-chan answer {
+	answers := make(chan answer, len(s.servers))
+	for _, v := range s.servers {
+		ask := func() {
+			got, err := do(v)
+			answers <- answer{v.at, got, err}
+		}
+		if !s.run(ask) {
+			answers <- answer{v.at, nil, errClosed}
+		}
+	}
+	return answers
+}
+
+// everywhere does something on all servers, and returns an error unless a majority has done it, and
+// all that answer have.
+func (s *Store) everywhere(ctx context.Context, do func(*server) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	errs := make([]error, len(s.servers))
+	for i, v := range s.servers {
+		all.Go(func() {
+			if errs[i] = v.state(); errs[i] == nil {
+				errs[i] = do(v)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	n := newCount(s, 0)
+	for _, err := range errs {
+		n.add(answer{err: err}, 0)
+	}
+	if n.failed() > len(s.servers)-s.quorum {
+		return n.error(nil)
+	}
+	return nil
+}
+
+var errClosed = errors.New("the store was closed")

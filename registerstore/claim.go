@@ -20,7 +20,8 @@ func (l *lease) isSpent(id string) bool {
 	return l.spent.Has(id)
 }
 
-// spend keeps an ID from entering again, and forgets its place: what becomes of it is the owner's doing.
+// spend keeps an ID from entering again, and forgets its place: what becomes of it is the owner's
+// doing.
 func (l *lease) spend(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +127,8 @@ func (l *lease) doubted(id string) bool {
 	return b != nil && (b.flights > 0 || b.unknown)
 }
 
-// Claim implements [driver.Lease]. Claims on one name are entered together, those on several one by one: if one is not to be, the others are given up again.
+// Claim implements [driver.Lease]. Claims on one name are entered together, those on several one by
+// one: if one is not to be, the others are given up again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if err := driver.CheckClaims(claims...); err != nil {
 		return nil, err
@@ -166,7 +168,8 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return nil, err
 }
 
-// groupBy returns the indexes below n, those with the same key together, in the order in which keys come first.
+// groupBy returns the indexes below n, those with the same key together, in the order in which keys
+// come first.
 func groupBy(n int, key func(i int) string) (groups [][]int) {
 	at := map[string]int{}
 	for i := range n {
@@ -213,8 +216,9 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 	}
 }
 
-// takenBy looks whether those who stand in the way of a Try live: it reports true if one of them does not and was removed. Over the others vigil is kept for a while: nobody may wait
-// behind them, and who tries again and again finds them dead after hardly more than the ttl.
+// takenBy looks whether those who stand in the way of a Try live: it reports true if one of them
+// does not and was removed. Over the others vigil is kept for a while: nobody may wait behind them,
+// and who tries again and again finds them dead after hardly more than the ttl.
 func (l *lease) takenBy(ctx context.Context, name string, d *document) (over bool, err error) {
 	leases := append(followed(d.Claims), leasesOf(d.Claims[:d.holding()])...) // one slot of many may be a dead holder's
 	slices.Sort(leases)

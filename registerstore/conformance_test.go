@@ -124,7 +124,8 @@ func harness(t testing.TB, wrap func(testing.TB, *memstore.Register) registersto
 	}
 }
 
-// inBubbles runs each clause in a bubble of its own, where time passes as soon as everybody waits for it.
+// inBubbles runs each clause in a bubble of its own, where time passes as soon as everybody waits
+// for it.
 func inBubbles(t *testing.T, faults *drivertest.Faults, wrap func(testing.TB, *memstore.Register) registerstore.Register) {
 	for _, c := range drivertest.Clauses() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/primacy-go/primacy/registerstore"
 )
 
-// A hundred processes stand for one name, and the first of them hold it for a moment each, in their order. No hand-over costs more calls than each
-// of those who wait needs to look once.
+// A hundred processes stand for one name, and the first of them hold it for a moment each, in their
+// order. No hand-over costs more calls than each of those who wait needs to look once.
 func TestAHundredWaiters(t *testing.T) {
 	const turns = 25
 	for n, polls := range map[int]bool{100: false, 30: true} {

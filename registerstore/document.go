@@ -73,7 +73,8 @@ func (d *document) stored() []byte {
 	return b
 }
 
-// clone returns a document to change. Claims are values, and what they point to is replaced, never changed.
+// clone returns a document to change. Claims are values, and what they point to is replaced, never
+// changed.
 func (d *document) clone() *document {
 	c := *d
 	c.Claims, c.Deposed, c.Marks = slices.Clone(d.Claims), slices.Clone(d.Deposed), slices.Clone(d.Marks)
@@ -122,7 +123,8 @@ func (d *document) seat(lease, seat string) int {
 	return slices.IndexFunc(d.Claims, func(c claim) bool { return c.Lease == lease && string(c.Seat) == seat })
 }
 
-// find returns where a place stands: under its claim ID, and under its token if the caller knows it; -1 if it stands no more.
+// find returns where a place stands: under its claim ID, and under its token if the caller knows
+// it; -1 if it stands no more.
 func (d *document) find(lease string, p driver.Place) int {
 	i := d.seat(lease, p.Seat)
 	if i < 0 || string(d.Claims[i].ID) != p.ID || p.Token != 0 && d.Claims[i].Token != p.Token {

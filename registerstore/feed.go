@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// feed follows the line of one name for all of this process who want to know: one watch, or one poll, however many they are. It runs while somebody listens.
+// feed follows the line of one name for all of this process who want to know: one watch, or one
+// poll, however many they are. It runs while somebody listens.
 type feed struct {
 	s    *Store
 	name string
@@ -21,7 +22,8 @@ type feed struct {
 	at   string            // its version
 }
 
-// sub is one who listens. Notify is called with Store.mu locked after each new document: it must not block.
+// sub is one who listens. Notify is called with Store.mu locked after each new document: it must
+// not block.
 type sub struct {
 	f      *feed
 	notify func()
@@ -81,7 +83,8 @@ func (f *feed) run(ctx context.Context) {
 		if err == nil {
 			first = false
 			if d, err := parse(f.name, value, version); err == nil {
-				// One that is older again and again is of a storage that was put back: asked at once each time, it would be asked all the time.
+				// One that is older again and again is of a storage that was put back: asked at
+				// once each time, it would be asked all the time.
 				if stale++; f.s.offer(f.name, d, version) {
 					stale = 0
 				}
@@ -106,7 +109,8 @@ func (f *feed) known(version string) string {
 	return version
 }
 
-// offer tells a document to those who listen, unless they know a later one, and reports whether they do not. It is not changed any more.
+// offer tells a document to those who listen, unless they know a later one, and reports whether
+// they do not. It is not changed any more.
 func (s *Store) offer(name string, d *document, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,13 +126,16 @@ func (s *Store) offer(name string, d *document, version string) bool {
 }
 
 const (
-	// near is how many leases wait before one who keeps vigil over all that stand before him. Who is further back keeps it over the last far of them, or a crowd of n would keep n² vigils: as
-	// those end he comes nearer. So a row of dead waiters costs one silence, and a longer row some more.
+	// near is how many leases wait before one who keeps vigil over all that stand before him. Who
+	// is further back keeps it over the last far of them, or a crowd of n would keep n² vigils: as
+	// those end he comes nearer. So a row of dead waiters costs one silence, and a longer row some
+	// more.
 	near = 16
 	far  = 2
 )
 
-// watched returns the leases over which he keeps vigil who stands at i. Those who hold wait for nobody, so each who waits near the front keeps vigil over all of them.
+// watched returns the leases over which he keeps vigil who stands at i. Those who hold wait for
+// nobody, so each who waits near the front keeps vigil over all of them.
 func (d *document) watched(i int) []string {
 	all := leasesOf(d.Claims[:i])
 	if len(leasesOf(d.Claims[min(d.holding(), i):i])) <= near {
@@ -143,7 +150,8 @@ func followed(claims []claim) []string {
 	return append(slices.Clone(all[:min(len(all), near)]), lastOf(all, min(far, max(0, len(all)-near)))...)
 }
 
-// attendance is one who waits for a line to move: by a push or a poll of the line, or by the end of a lease that stands in it.
+// attendance is one who waits for a line to move: by a push or a poll of the line, or by the end of
+// a lease that stands in it.
 type attendance struct {
 	s    *Store
 	name string
@@ -155,7 +163,8 @@ type attendance struct {
 	posts map[string]*post // by lease; nil once it was stopped
 }
 
-// attend begins to wait for changes of name. Poke is called after each, with Store.mu locked; if it is nil, next waits for them.
+// attend begins to wait for changes of name. Poke is called after each, with Store.mu locked; if it
+// is nil, next waits for them.
 func (s *Store) attend(name string, poke func()) *attendance {
 	a := &attendance{s: s, name: name, wake: make(chan struct{}, 1), poke: poke, posts: map[string]*post{}}
 	if poke == nil {
@@ -180,7 +189,8 @@ func (a *attendance) stop() {
 	a.posts = nil
 }
 
-// passOn has the vigils go on for a while behind one who gives up: many who wait for less than a silence each would never see the end of a dead holder.
+// passOn has the vigils go on for a while behind one who gives up: many who wait for less than a
+// silence each would never see the end of a dead holder.
 func (a *attendance) passOn(own string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,7 +233,8 @@ func (a *attendance) ended(d *document) (ids []string) {
 	return ids
 }
 
-// next waits for a document later than d, and returns it. What has ended meanwhile is removed from the line first.
+// next waits for a document later than d, and returns it. What has ended meanwhile is removed from
+// the line first.
 func (a *attendance) next(ctx context.Context, d *document, gone <-chan struct{}) (*document, error) {
 	for {
 		if last := a.sub.latest(); last != nil && last.Seq > d.Seq {
@@ -244,7 +255,8 @@ func (a *attendance) next(ctx context.Context, d *document, gone <-chan struct{}
 	}
 }
 
-// Next implements [driver.Store]. Who follows a line keeps vigil over the leases that stand in it, as who waits does.
+// Next implements [driver.Store]. Who follows a line keeps vigil over the leases that stand in it,
+// as who waits does.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	a := s.attend(name, nil)
 	defer a.stop()

@@ -63,7 +63,8 @@ func (sh *shelf) trim(keep, size int) {
 	}
 }
 
-// shelve changes a journal as one step: f changes it, more than once perhaps, and reports whether it is to be written. It is step for journals.
+// shelve changes a journal as one step: f changes it, more than once perhaps, and reports whether
+// it is to be written. It is step for journals.
 func (s *Store) shelve(ctx context.Context, name string, f func(sh *shelf) bool) error {
 	mark, unknown, attempted := newMark(), 0, false
 	what := "write the journal of " + strconv.Quote(name)
@@ -105,7 +106,8 @@ func (s *Store) shelfOf(ctx context.Context, name string) (*shelf, string, error
 	return sh, version, err
 }
 
-// Append implements [driver.Journal]. A journal is one value: [Options.Journal] limits it, whatever keep says.
+// Append implements [driver.Journal]. A journal is one value: [Options.Journal] limits it, whatever
+// keep says.
 func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
 	if err := driver.CheckRecord(name, r); err != nil {
 		return driver.Record{}, false, err
@@ -183,8 +185,10 @@ func nameOf(key string, value []byte) (string, error) {
 	return string(named.Name), nil
 }
 
-// record leaves the records of places that were given up in their journals. These are registers of their own, so it is another step: a process that dies between the two leaves none,
-// and one that cannot be kept, or not soon, holds up nothing. It is written to the end also where the caller has gone.
+// record leaves the records of places that were given up in their journals. These are registers of
+// their own, so it is another step: a process that dies between the two leaves none, and one that
+// cannot be kept, or not soon, holds up nothing. It is written to the end also where the caller has
+// gone.
 func (l *lease) record(ctx context.Context, places ...driver.Place) error {
 	by := map[string][]driver.Record{}
 	for _, p := range places {

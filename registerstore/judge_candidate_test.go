@@ -24,7 +24,8 @@ type candidate struct {
 	lost     bool
 }
 
-// accepted counts the right to lead from before the call: 0.9 of the ttl on the candidate's own clock.
+// accepted counts the right to lead from before the call: 0.9 of the ttl on the candidate's own
+// clock.
 func (p *candidate) accepted(asked time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,8 +18,9 @@ import (
 	"github.com/primacy-go/primacy/registerstore"
 )
 
-// far is a register behind a network and inside a process that can be paused: then nothing is sent, and no answer is read. A strike that was about to be sent is sent
-// after the pause, with all that came meanwhile unread.
+// far is a register behind a network and inside a process that can be paused: then nothing is sent,
+// and no answer is read. A strike that was about to be sent is sent after the pause, with all that
+// came meanwhile unread.
 type far struct {
 	*bad
 	mu    sync.Mutex
@@ -126,7 +127,8 @@ func (tr *trial) count(what string) {
 	tr.told[what]++
 }
 
-// life is one life of a process: a store of its own, one lease, terms on all names until it crashes or the trial ends.
+// life is one life of a process: a store of its own, one lease, terms on all names until it crashes
+// or the trial ends.
 func (tr *trial) life(who string, rate float64, seed uint64) {
 	f := newFar(tr.t, tr.reg, seed)
 	var reg registerstore.Register = f
@@ -209,7 +211,8 @@ func judge(t *testing.T, seed uint64, over float64) (told map[string]int, err er
 	return tr.told, tr.empty()
 }
 
-// empty says what is left when everybody is dead: one who comes must have each name after he has watched the others for a while, and nothing may be left of them.
+// empty says what is left when everybody is dead: one who comes must have each name after he has
+// watched the others for a while, and nothing may be left of them.
 func (tr *trial) empty() error {
 	s, err := registerstore.FromRegister(tr.reg, registerstore.Options{})
 	if err != nil {
@@ -264,8 +267,9 @@ func seeds(t *testing.T, n int) (all []uint64) {
 	return all
 }
 
-// TestNeverTwo lets six candidates, whose clocks' rates differ by up to 8 % from the true one, fight for two names over a bad network, with pauses, crashes and
-// transfers. REGISTER_SEEDS is how many seeds to run (default 6).
+// TestNeverTwo lets six candidates, whose clocks' rates differ by up to 8 % from the true one,
+// fight for two names over a bad network, with pauses, crashes and transfers. REGISTER_SEEDS is how
+// many seeds to run (default 6).
 func TestNeverTwo(t *testing.T) {
 	sum := map[string]int{}
 	for _, seed := range seeds(t, 6) {
@@ -290,7 +294,8 @@ func TestNeverTwo(t *testing.T) {
 	}
 }
 
-// TestTooShortASilenceIsSeen: a vigil that is shorter than the clocks allow must be found by the same judge, or it would find nothing.
+// TestTooShortASilenceIsSeen: a vigil that is shorter than the clocks allow must be found by the
+// same judge, or it would find nothing.
 func TestTooShortASilenceIsSeen(t *testing.T) {
 	found := slices.ContainsFunc(seeds(t, 40), func(seed uint64) (bad bool) {
 		synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,8 @@ const (
 // longest is how many bytes of an escaped name stand in a key; what is longer ends with a hash.
 const longest = 120
 
-// escape writes a name with lower-case letters, digits and "-" only: everything else is "-" and two hexadecimal digits.
+// escape writes a name with lower-case letters, digits and "-" only: everything else is "-" and two
+// hexadecimal digits.
 func escape(name string) string {
 	const hexDigits = "0123456789abcdef"
 	var b strings.Builder
@@ -31,7 +32,8 @@ func escape(name string) string {
 	return b.String()
 }
 
-// keyPart returns what stands for a name in a key. Names that differ have parts that differ: no byte is escaped as "-x".
+// keyPart returns what stands for a name in a key. Names that differ have parts that differ: no
+// byte is escaped as "-x".
 func keyPart(name string) string {
 	s := escape(name)
 	if len(s) <= longest {

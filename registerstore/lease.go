@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// lease is a lease that this process owns. Its register is rewritten at each renewal; what it has claimed stands in documents, and is known here too.
+// lease is a lease that this process owns. Its register is rewritten at each renewal; what it has
+// claimed stands in documents, and is known here too.
 type lease struct {
 	s     *Store
 	id    string
@@ -109,8 +110,10 @@ func (l *lease) beat(n uint64) beat {
 	return b
 }
 
-// Renew implements [driver.Lease]: it rewrites the register under the version known. A write that came through though its caller was told otherwise is found by its
-// number: each is sent once. What has a number that was accepted before, under another version, is a register that was made again: the lease has ended.
+// Renew implements [driver.Lease]: it rewrites the register under the version known. A write that
+// came through though its caller was told otherwise is found by its number: each is sent once. What
+// has a number that was accepted before, under another version, is a register that was made again:
+// the lease has ended.
 func (l *lease) Renew(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -144,7 +147,8 @@ func (l *lease) Renew(ctx context.Context) error {
 	}
 }
 
-// recover looks what is in the register after a renewal found another version there. Done says that it is the renewal itself.
+// recover looks what is in the register after a renewal found another version there. Done says that
+// it is the renewal itself.
 func (l *lease) recover(ctx context.Context) (done bool, err error) {
 	st, err := l.s.leaseNow(ctx, l.id)
 	if err != nil {
@@ -204,8 +208,8 @@ func (l *lease) check(ctx context.Context) error {
 	return err
 }
 
-// alive runs f, which is under the lease, and beside it asks whether that lives. If it was ended then what f did counts for nothing: it is as if
-// it had been done just before.
+// alive runs f, which is under the lease, and beside it asks whether that lives. If it was ended
+// then what f did counts for nothing: it is as if it had been done just before.
 func (l *lease) alive(ctx context.Context, f func() error) error {
 	if l.over() {
 		return l.goneErr("call")

@@ -113,7 +113,8 @@ func TestARenewalWhoseOutcomeWasUnknownDoesNotCountAndHarmsNothing(t *testing.T)
 	})
 }
 
-// A request that was repeated on its way and comes long after the lease was ended and removed must not bring it back.
+// A request that was repeated on its way and comes long after the lease was ended and removed must
+// not bring it back.
 func TestALeaseWhoseRegisterIsMadeAgainIsGone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *hooked) {
 		var made []byte
@@ -169,7 +170,8 @@ func TestALeaseThatEndedAfterARenewalWithoutAnAnswerIsGone(t *testing.T) {
 	})
 }
 
-// The waiter sleeps when it is about to end the lease, and the owner, who was only slow, renews meanwhile.
+// The waiter sleeps when it is about to end the lease, and the owner, who was only slow, renews
+// meanwhile.
 func TestAVigilThatSleptStrikesInVain(t *testing.T) {
 	bubble(t, func(t *testing.T, r *hooked) {
 		l := granted(t, storeOver(t, r), "a", 10*time.Second)

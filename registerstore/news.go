@@ -36,7 +36,8 @@ func (l *lease) Follow(places ...driver.Place) {
 	}
 }
 
-// News implements [driver.Lease]. It compares the places of the lease with the documents: so nothing is lost between two calls.
+// News implements [driver.Lease]. It compares the places of the lease with the documents: so
+// nothing is lost between two calls.
 func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	select {
 	case l.asks <- struct{}{}:
@@ -66,7 +67,8 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	}
 }
 
-// take returns what is to be told. That a place is held, or was removed, is told only of a lease that lives: one that has ended has no places.
+// take returns what is to be told. That a place is held, or was removed, is told only of a lease
+// that lives: one that has ended has no places.
 func (l *lease) take(ctx context.Context) ([]driver.News, error) {
 	l.mu.Lock()
 	verify := false
@@ -139,7 +141,8 @@ func (l *lease) heed(name string) *attendance {
 	return a
 }
 
-// compare tells what is new of the places in d, and returns the leases over which vigil is to be kept for those that are followed while they wait.
+// compare tells what is new of the places in d, and returns the leases over which vigil is to be
+// kept for those that are followed while they wait.
 func (l *lease) compare(d *document) (rank int, leases []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Ask implements [driver.Asker]: the request stands in the document, beside the claim it is for, and goes with it.
+// Ask implements [driver.Asker]: the request stands in the document, beside the claim it is for,
+// and goes with it.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	if _, err := s.Line(ctx, name); err != nil { // a holder whose lease has ended holds no more
 		return err
@@ -21,7 +22,8 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	return err
 }
 
-// Revoke implements [driver.Revoker]. The lines that the lease's last renewal named are cleared at once; in others whoever waits behind its claims removes them.
+// Revoke implements [driver.Store]. The lines that the lease's last renewal named are cleared at
+// once; in others whoever waits behind its claims removes them.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	if !isLeaseID(id) {
 		return ctx.Err() // no lease has it
@@ -89,8 +91,10 @@ func (s *Store) allLeases(ctx context.Context) (map[string]leaseState, error) {
 	return all, nil
 }
 
-// Sweep ends every lease that nobody renews, with its claims, and removes what is left of those that ended. It watches each for 1.12 times its ttl on this machine's clock, as who
-// waits does, and returns how many it found dead. A store that makes leases does it by itself, once in an hour or so.
+// Sweep ends every lease that nobody renews, with its claims, and removes what is left of those
+// that ended. It watches each for 1.12 times its ttl on this machine's clock, as who waits does,
+// and returns how many it found dead. A store that makes leases does it by itself, once in an hour
+// or so.
 func (s *Store) Sweep(ctx context.Context) (int, error) {
 	all, err := s.allLeases(ctx)
 	if err != nil {
@@ -135,7 +139,8 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 	return int(dead.Load()), err
 }
 
-// sweepNowAndThen sweeps in the background until Close, at times that differ from one process to the next.
+// sweepNowAndThen sweeps in the background until Close, at times that differ from one process to
+// the next.
 func (s *Store) sweepNowAndThen() {
 	s.spawn(func() {
 		for storeutil.Sleep(s.ctx, jitter(time.Hour)) == nil {
@@ -144,7 +149,8 @@ func (s *Store) sweepNowAndThen() {
 	})
 }
 
-// passBy keeps vigil for a while over a lease that stood in the way of a Try, and removes it from that line if it ends.
+// passBy keeps vigil for a while over a lease that stood in the way of a Try, and removes it from
+// that line if it ends.
 func (s *Store) passBy(name, lease string) {
 	key := lease + " " + name
 	s.mu.Lock()
@@ -184,7 +190,7 @@ func (s *Store) pass(name, lease string) {
 	}
 }
 
-// Examine implements [driver.Examiner].
+// Examine implements [driver.Store].
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	begun := time.Now()
 	value, version, err := s.reg.Get(ctx, s.lineKey(name))

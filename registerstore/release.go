@@ -62,7 +62,8 @@ func (l *lease) release(ctx context.Context, places []driver.Place) error {
 	return l.record(ctx, places...)
 }
 
-// leave takes note that a place is being given up: its ID must not enter any more, and that it goes is no news.
+// leave takes note that a place is being given up: its ID must not enter any more, and that it goes
+// is no news.
 func (l *lease) leave(p driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +80,8 @@ func (l *lease) leave(p driver.Place) {
 	}
 }
 
-// may takes note that a write under mark may have given up a place that has a record to leave, if it stood.
+// may takes note that a write under mark may have given up a place that has a record to leave, if
+// it stood.
 func (l *lease) may(mark string, p driver.Place, stood bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +204,8 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	return l.record(ctx, p)
 }
 
-// heirLives removes the claim of an heir whose lease has ended, so that nobody hands over to the dead.
+// heirLives removes the claim of an heir whose lease has ended, so that nobody hands over to the
+// dead.
 func (l *lease) heirLives(ctx context.Context, name string, heir uint64) error {
 	d, _, err := l.s.read(ctx, name)
 	if err != nil {

@@ -43,7 +43,8 @@ func standing(t *testing.T, s *registerstore.Store, name string) (n int) {
 	return n
 }
 
-// Who is told that one of two names is taken believes that neither of his claims stands, also where the outcome of the other was unknown.
+// Who is told that one of two names is taken believes that neither of his claims stands, also where
+// the outcome of the other was unknown.
 func TestATryOfTwoNamesLeavesNothingWhereTheOutcomeOfOneIsUnknown(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {
 		var deaf atomic.Int64
@@ -76,7 +77,8 @@ func TestATryOfTwoNamesLeavesNothingWhereTheOutcomeOfOneIsUnknown(t *testing.T) 
 	})
 }
 
-// A Claim that hears that it was given up is over, but its first write may be under way yet: it must find another version once Release has answered.
+// A Claim that hears that it was given up is over, but its first write may be under way yet: it
+// must find another version once Release has answered.
 func TestAWriteUnderWayEntersNothingAfterItsClaimHeardOfTheRelease(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {
 		var hold atomic.Bool
@@ -170,7 +172,8 @@ func TestAClaimThatEnteredIsNotRefused(t *testing.T) {
 	})
 }
 
-// crowdHolds has so many leases hold one slot of n each, the one at dead never renewed. The others are renewed until the test ends.
+// crowdHolds has so many leases hold one slot of n each, the one at dead never renewed. The others
+// are renewed until the test ends.
 func crowdHolds(t *testing.T, s *registerstore.Store, slots, dead int) {
 	for i := range slots {
 		l := granted(t, s, fmt.Sprint(i), 4*time.Second)
@@ -192,7 +195,8 @@ func crowdHolds(t *testing.T, s *registerstore.Store, slots, dead int) {
 	}
 }
 
-// Those who hold wait for nobody: who waits behind a hundred of them is the only one to see that one in the middle has died.
+// Those who hold wait for nobody: who waits behind a hundred of them is the only one to see that
+// one in the middle has died.
 func TestADeadHolderOfOneSlotAmongManyIsPassedOver(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {
 		s := storeOver(t, h)
@@ -270,7 +274,8 @@ func TestShortWaitsPassADeadHolderOver(t *testing.T) {
 
 type caller struct{}
 
-// A read in the background that hangs must not keep who tries again and again from finding out that the holder is dead.
+// A read in the background that hangs must not keep who tries again and again from finding out that
+// the holder is dead.
 func TestTriesGoOnAfterAReadInTheBackgroundThatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {
 		var hang atomic.Bool
@@ -300,7 +305,8 @@ func TestTriesGoOnAfterAReadInTheBackgroundThatHangs(t *testing.T) {
 	})
 }
 
-// A line that was put back to an earlier state, or deleted by hand, is not asked for without a pause.
+// A line that was put back to an earlier state, or deleted by hand, is not asked for without a
+// pause.
 func TestALineThatWasDeletedByHandIsNotReadAllTheTime(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {
 		var line atomic.Value

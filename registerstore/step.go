@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// doubts is how many calls in turn may fail before the caller is told so: who repeats the whole verb does more than who repeats one of its calls.
+// doubts is how many calls in turn may fail before the caller is told so: who repeats the whole
+// verb does more than who repeats one of its calls.
 const doubts = 4
 
 // look is Get, tried again a few times.
@@ -40,10 +41,13 @@ func (s *Store) read(ctx context.Context, name string) (*document, string, error
 	return d, version, err
 }
 
-// step changes the document of name as one step: f gets a clone and changes it, perhaps more than once, each time another clone. It is written if f made it another one, or asked
-// for that with force, also when f answers with an error; with an unknown outcome of the write f's answer is not known either. It returns the document as it is afterwards.
+// step changes the document of name as one step: f gets a clone and changes it, perhaps more than
+// once, each time another clone. It is written if f made it another one, or asked for that with
+// force, also when f answers with an error; with an unknown outcome of the write f's answer is not
+// known either. It returns the document as it is afterwards.
 //
-// A write that may have been carried out is looked for by its mark: a document that has it came of it.
+// A write that may have been carried out is looked for by its mark: a document that has it came of
+// it.
 func (s *Store) step(ctx context.Context, name string, f func(d *document) (force bool, err error)) (*document, error) {
 	return s.stepAs(ctx, newMark(), name, f)
 }
@@ -66,7 +70,8 @@ func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *documen
 		}
 		to := d.clone()
 		force, err := f(to)
-		// A write of this very step may be under way, and come after f's answer that nothing is to be done: then it must find another version.
+		// A write of this very step may be under way, and come after f's answer that nothing is to
+		// be done: then it must find another version.
 		if to.Rev == d.Rev && to.Wishes == d.Wishes && !force {
 			if unknown == 0 || open != version {
 				return d, err
@@ -94,7 +99,8 @@ func (s *Store) stepAs(ctx context.Context, mark, name string, f func(d *documen
 	}
 }
 
-// unsettled is err, which is not final if a write may have been carried out before it: who is told that nothing happened leaves his claim behind.
+// unsettled is err, which is not final if a write may have been carried out before it: who is told
+// that nothing happened leaves his claim behind.
 func unsettled(err error, written bool) error {
 	if written && driver.IsFinal(err) {
 		return fmt.Errorf("it may have happened: %v", err)
@@ -102,12 +108,14 @@ func unsettled(err error, written bool) error {
 	return err
 }
 
-// backoff is how long to wait after try tries that others were faster at: a random time, so that many who want to write at once thin out.
+// backoff is how long to wait after try tries that others were faster at: a random time, so that
+// many who want to write at once thin out.
 func backoff(try int) time.Duration {
 	return rand.N(min(time.Millisecond<<min(try, 10), 200*time.Millisecond)) + 50*time.Microsecond
 }
 
-// wrap says what was tried. It keeps the errors of a context and of the port, and nothing else of them becomes final: only ErrRefused is a register's to say.
+// wrap says what was tried. It keeps the errors of a context and of the port, and nothing else of
+// them becomes final: only ErrRefused is a register's to say.
 func (s *Store) wrap(what string, err error) error {
 	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoSuccessor} {
 		if errors.Is(err, not) {
@@ -125,8 +133,9 @@ func (s *Store) purge(ctx context.Context, name string, ended ...string) (*docum
 	})
 }
 
-// changed blocks until key has another version than version, and returns what it has then. It relies on no one signal: beside a watch there is a slow poll, and where
-// the watch fails a faster one.
+// changed blocks until key has another version than version, and returns what it has then. It
+// relies on no one signal: beside a watch there is a slow poll, and where the watch fails a faster
+// one.
 func (s *Store) changed(ctx context.Context, key, version string) (value []byte, next string, err error) {
 	for ctx.Err() == nil {
 		wait := s.opts.Poll
@@ -155,7 +164,8 @@ func (s *Store) changed(ctx context.Context, key, version string) (value []byte,
 // again is how long to wait after a call that failed.
 func (s *Store) again() time.Duration { return min(s.opts.Poll, 250*time.Millisecond) }
 
-// get is Get under a time limit of its own: a call that hangs must not make those deaf who ask in the background.
+// get is Get under a time limit of its own: a call that hangs must not make those deaf who ask in
+// the background.
 func (s *Store) get(ctx context.Context, key string) ([]byte, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Patience)
 	defer cancel()

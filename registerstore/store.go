@@ -14,23 +14,28 @@ import (
 
 // Options sets a store up. The zero value works.
 type Options struct {
-	// Name is what the storage is, for people: "S3 bucket locks". Default "register". It must not contain a password.
+	// Name is what the storage is, for people: "S3 bucket locks". Default "register". It must not
+	// contain a password.
 	Name string
-	// Prefix begins every key. Several stores in one storage need prefixes of which none begins with another.
+	// Prefix begins every key. Several stores in one storage need prefixes of which none begins
+	// with another.
 	Prefix string
-	// Poll is how often a line is looked at that somebody waits for: where the register is no Watcher, the time a hand-over takes. With one it is the second
-	// signal, for watches that went deaf. Default 250 ms, with a Watcher 5 s.
+	// Poll is how often a line is looked at that somebody waits for: where the register is no
+	// Watcher, the time a hand-over takes. With one it is the second signal, for watches that went
+	// deaf. Default 250 ms, with a Watcher 5 s.
 	Poll time.Duration
 	// Patience is how long one background read may take before it is tried again. Default 10 s.
 	Patience time.Duration
-	// Token says for how long the register keeps what it acknowledged. Default driver.TokenDurable. A storage that loses acknowledged writes when it fails over says
-	// driver.TokenUntilLoss.
+	// Token says for how long the register keeps what it acknowledged. Default driver.TokenDurable.
+	// A storage that loses acknowledged writes when it fails over says driver.TokenUntilLoss.
 	Token driver.TokenLife
-	// MinTTL is the least ttl; a shorter one is rounded up to it. It should be ten times what a Put takes on a bad day. Default 1 s.
+	// MinTTL is the least ttl; a shorter one is rounded up to it. It should be ten times what a Put
+	// takes on a bad day. Default 1 s.
 	MinTTL time.Duration
 	// MaxTTL is the largest ttl; a longer one is refused. Default 1 h.
 	MaxTTL time.Duration
-	// Journal is how many bytes of records a journal keeps at most, whatever was asked for: it is one value. Default 1 MiB, at least 64 KiB.
+	// Journal is how many bytes of records a journal keeps at most, whatever was asked for: it is
+	// one value. Default 1 MiB, at least 64 KiB.
 	Journal int
 	// Warnings go to Caps: what the storage cannot promise as it is set up.
 	Warnings []string
@@ -58,13 +63,10 @@ type Store struct {
 }
 
 var (
-	_ driver.Store    = (*Store)(nil)
-	_ driver.Lister   = (*Store)(nil)
-	_ driver.Asker    = (*Store)(nil)
-	_ driver.Revoker  = (*Store)(nil)
-	_ driver.Journal  = (*Store)(nil)
-	_ driver.Admin    = (*Store)(nil)
-	_ driver.Examiner = (*Store)(nil)
+	_ driver.Store   = (*Store)(nil)
+	_ driver.Asker   = (*Store)(nil)
+	_ driver.Journal = (*Store)(nil)
+	_ driver.Admin   = (*Store)(nil)
 )
 
 // FromRegister returns a store over r. It does no I/O. An error says what is wrong with o.
@@ -156,14 +158,16 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	return s.lineNow(ctx, name, map[string]bool{})
 }
 
-// lineNow is Line, where alive says of leases that were looked at since the call began whether they live.
+// lineNow is Line, where alive says of leases that were looked at since the call began whether they
+// live.
 func (s *Store) lineNow(ctx context.Context, name string, alive map[string]bool) (driver.Line, error) {
 	for {
 		d, _, err := s.read(ctx, name)
 		if err != nil {
 			return driver.Line{}, err
 		}
-		// A lease that is looked at after the document was read, and lives, lived then. Those known before may have ended meanwhile: that is no older than the call.
+		// A lease that is looked at after the document was read, and lives, lived then. Those known
+		// before may have ended meanwhile: that is no older than the call.
 		ended, err := s.endedOf(ctx, leasesOf(d.Claims), alive)
 		if err != nil {
 			return driver.Line{}, err
@@ -203,7 +207,8 @@ func (s *Store) endedOf(ctx context.Context, ids []string, alive map[string]bool
 	return ended, err
 }
 
-// Lines implements [driver.Lister]. It is not a picture of one instant: each line is one of its own.
+// Lines implements [driver.Store]. It is not a picture of one instant: each line is one of its
+// own.
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	at := s.opts.Prefix + lines
 	keys, err := s.reg.List(ctx, at+prefixPart(prefix))

@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// text is a string in JSON that is kept byte by byte: JSON's own strings would replace what is not UTF-8, and two names would become one.
+// text is a string in JSON that is kept byte by byte: JSON's own strings would replace what is not
+// UTF-8, and two names would become one.
 type text string
 
 // raw is how a text is written that is not UTF-8.

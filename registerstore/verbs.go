@@ -8,8 +8,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// What follows changes a document in place: the caller hands in a clone, and writes it if it is another one then, also beside an error. Nothing here
-// reads a clock, a lease or the storage.
+// What follows changes a document in place: the caller hands in a clone, and writes it if it is
+// another one then, also beside an error. Nothing here reads a clock, a lease or the storage.
 
 // self is who changes a document.
 type self struct {
@@ -21,7 +21,8 @@ type self struct {
 // enter enters claims of one lease, or with an error none.
 func (d *document) enter(me self, claims []driver.Claim) ([]driver.Place, error) {
 	for _, want := range claims {
-		// A Claim that was under way when its ID was released arrives here. It must not enter: nobody would ever release it again.
+		// A Claim that was under way when its ID was released arrives here. It must not enter:
+		// nobody would ever release it again.
 		if me.spent(want.ID) || slices.Contains(d.Deposed, text(want.ID)) {
 			return nil, fmt.Errorf("claim %s on %s was given up or removed: %w", want.ID, want.Name, driver.ErrGone)
 		}
@@ -63,8 +64,8 @@ func (d *document) append(me self, want driver.Claim) {
 	})
 }
 
-// displace removes the claim that the lease has on the seat under another ID. To take its place up instead would hand the new claim a term that
-// is being resigned.
+// displace removes the claim that the lease has on the seat under another ID. To take its place up
+// instead would hand the new claim a term that is being resigned.
 func (d *document) displace(me self, want driver.Claim) {
 	if i := d.seat(me.lease, want.Seat); i >= 0 && string(d.Claims[i].ID) != want.ID {
 		me.spend(string(d.Claims[i].ID))
@@ -72,7 +73,8 @@ func (d *document) displace(me self, want driver.Claim) {
 	}
 }
 
-// leave removes the claims of a Try that failed: its caller believes that it has none. Where none stood before either, nothing changes at all.
+// leave removes the claims of a Try that failed: its caller believes that it has none. Where none
+// stood before either, nothing changes at all.
 func (d *document) leave(me self, claims []driver.Claim, fresh map[string]bool, was *document) {
 	for _, want := range claims {
 		if i := d.seat(me.lease, want.Seat); i >= 0 {

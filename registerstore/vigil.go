@@ -37,7 +37,8 @@ type leaseState struct {
 	version string // "": it is not there
 }
 
-// over says whether it has ended. One that is not there has: it is made before its first claim, and removed after its end.
+// over says whether it has ended. One that is not there has: it is made before its first claim, and
+// removed after its end.
 func (st leaseState) over() bool { return st.version == "" || st.Over }
 
 // parseLease reads a lease's register.
@@ -62,17 +63,22 @@ func (s *Store) leaseNow(ctx context.Context, id string) (leaseState, error) {
 }
 
 const (
-	// overTTL is by how much the silence after which a lease is ended is longer than its ttl. With a drift of d the holder trusts 1 − d of the ttl on his own clock. Two clocks
-	// that each miss d of the true one differ by a factor of (1 + d) ÷ (1 − d) at most, and where d is taken of the faster one, by 1 ÷ (1 − d)². So the
-	// silence must be 1 + d of the ttl, or 1 ÷ (1 − d): with the 0.10 that is the default 1.10, or 1.112.
+	// overTTL is by how much the silence after which a lease is ended is longer than its ttl. With
+	// a drift of d the holder trusts 1 − d of the ttl on his own clock. Two clocks that each miss d
+	// of the true one differ by a factor of (1 + d) ÷ (1 − d) at most, and where d is taken of the
+	// faster one, by 1 ÷ (1 − d)². So the silence must be 1 + d of the ttl, or 1 ÷ (1 − d): with
+	// the 0.10 that is the default 1.10, or 1.112.
 	overTTL = 1.12
-	// maxRank is that of who only observes. Each rank waits a hundredth of the silence longer, so that not all strike at once.
+	// maxRank is that of who only observes. Each rank waits a hundredth of the silence longer, so
+	// that not all strike at once.
 	maxRank = 12
 )
 
-// vigil watches one lease for all of this process who wait for its end, and ends it when it falls silent. Why that is safe stands in the package's documentation: the silence is
-// counted on this process's clock from after the receipt of a version, and the lease is ended by a compare-and-swap on that very version. Go's clock
-// measures it: where it stands still, in suspend, the vigil only lasts longer.
+// vigil watches one lease for all of this process who wait for its end, and ends it when it falls
+// silent. Why that is safe stands in the package's documentation: the silence is counted on this
+// process's clock from after the receipt of a version, and the lease is ended by a compare-and-swap
+// on that very version. Go's clock measures it: where it stands still, in suspend, the vigil only
+// lasts longer.
 type vigil struct {
 	s     *Store
 	lease string
@@ -131,7 +137,8 @@ func (v *vigil) isOver() bool {
 	return v.over
 }
 
-// silence returns how long a lease must be silent until it is ended, and how much longer this vigil leaves it to those who are nearer.
+// silence returns how long a lease must be silent until it is ended, and how much longer this vigil
+// leaves it to those who are nearer.
 func (v *vigil) silence(ttl time.Duration) (silence, more time.Duration) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
@@ -182,7 +189,8 @@ func (v *vigil) look(ctx context.Context, read func(context.Context) ([]byte, st
 	return st, nil
 }
 
-// listen waits for another version than st's, until the lease was silent for too long: then it ends it. It returns what there is afterwards.
+// listen waits for another version than st's, until the lease was silent for too long: then it ends
+// it. It returns what there is afterwards.
 func (v *vigil) listen(ctx context.Context, st leaseState) (leaseState, error) {
 	silence, more := v.silence(time.Duration(st.TTL))
 	v.s.mu.Lock()
@@ -219,7 +227,8 @@ func (v *vigil) changedLease(ctx context.Context, version string, silence time.D
 	}
 }
 
-// strike ends the lease if it still has that version, and removes it. It returns what the lease is then.
+// strike ends the lease if it still has that version, and removes it. It returns what the lease is
+// then.
 func (v *vigil) strike(ctx context.Context, st leaseState) (leaseState, error) {
 	ended := leaseState{beat: st.beat, version: st.version}
 	ended.Over = true
@@ -246,7 +255,8 @@ func (v *vigil) tell() {
 	}
 }
 
-// endLease ends a lease, whatever version it has, and removes its claims. What is gone already is no error.
+// endLease ends a lease, whatever version it has, and removes its claims. What is gone already is
+// no error.
 func (s *Store) endLease(ctx context.Context, id string) (leaseState, error) {
 	for try := 0; ; try++ {
 		st, err := s.leaseNow(ctx, id)
@@ -267,8 +277,9 @@ func (s *Store) endLease(ctx context.Context, id string) (leaseState, error) {
 	}
 }
 
-// bury removes the claims of a lease that has ended from the lines that it named and from others, and then itself. It may fail: whoever looks at a line
-// removes what is over, and a lease that is not there has ended too.
+// bury removes the claims of a lease that has ended from the lines that it named and from others,
+// and then itself. It may fail: whoever looks at a line removes what is over, and a lease that is
+// not there has ended too.
 func (s *Store) bury(ctx context.Context, id string, st leaseState, names ...string) error {
 	for _, name := range st.Lines {
 		names = append(names, string(name))

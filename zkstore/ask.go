@@ -15,10 +15,8 @@ import (
 )
 
 var (
-	_ driver.Lister  = (*Store)(nil)
-	_ driver.Asker   = (*Store)(nil)
-	_ driver.Revoker = (*Store)(nil)
-	_ driver.Admin   = (*Store)(nil)
+	_ driver.Asker = (*Store)(nil)
+	_ driver.Admin = (*Store)(nil)
 )
 
 // letter is a request in a lease's mail node.

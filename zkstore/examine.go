@@ -12,9 +12,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-var _ driver.Examiner = (*Store)(nil)
-
-// Examine implements [driver.Examiner]. It asks each server for its version and role, looks at the
+// Examine implements [driver.Store]. It asks each server for its version and role, looks at the
 // tick and the session timeouts, and at what stands in the line of name.
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	found := make([]driver.Finding, len(s.servers.all))

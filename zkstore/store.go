@@ -51,8 +51,8 @@ type Config struct {
 	Tick time.Duration
 }
 
-// Store is a [driver.Store] on ZooKeeper, and a [driver.Lister], [driver.Asker], [driver.Revoker],
-// [driver.Journal], [driver.Examiner] and [driver.Admin] too.
+// Store is a [driver.Store] on ZooKeeper, and a [driver.Asker],
+// [driver.Journal] and [driver.Admin] too.
 type Store struct {
 	config  Config
 	servers servers

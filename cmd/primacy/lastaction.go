@@ -39,9 +39,6 @@ var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_p
 // lastAction returns what the guardian is to do if this process is killed, nil where the store
 // cannot.
 func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
-	if _, ok := r.at.(driver.Revoker); !ok {
-		return nil
-	}
 	w := lastAction{Store: r.store, Lease: term.Lease(), Env: map[string]string{}}
 	if w.Store == "" || strings.HasPrefix(w.Store, embeddedScheme) {
 		dir, err := r.embeddedDir() // the default depends on the environment
@@ -103,12 +100,8 @@ func (w lastAction) carryOut(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	r, ok := st.(driver.Revoker)
-	if !ok {
-		return driver.ErrRefused
-	}
 	w.record(ctx, st)
-	return r.Revoke(ctx, w.Lease)
+	return st.Revoke(ctx, w.Lease)
 }
 
 // recordLimit is how long the record may hold up the end of the lease.

@@ -9,15 +9,17 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Await follows a place that waits and returns it as soon as l's news tell that it is held. The error is
-// [driver.ErrGone] as soon as they tell that the place was removed or that the lease is gone, another final answer of
-// the store ([driver.ErrRefused]), or ctx's own with what the store said last.
+// Await follows a place that waits and returns it as soon as l's news tell that it is held. The
+// error is [driver.ErrGone] as soon as they tell that the place was removed or that the lease is
+// gone, another final answer of the store ([driver.ErrRefused]), or ctx's own with what the store
+// said last.
 //
-// What the owner does himself is no news: who releases, exchanges or transfers a place that is awaited ends ctx too.
+// What the owner does himself is no news: who releases, exchanges or transfers a place that is
+// awaited ends ctx too.
 //
-// One goroutine reads the news of a lease while anybody is in Await or in [News], so that any number of places can be
-// awaited at once. Nobody else may call l.News meanwhile. What comes for others is kept for [News]. l must be
-// comparable, as pointers are.
+// One goroutine reads the news of a lease while anybody is in Await or in [News], so that any
+// number of places can be awaited at once. Nobody else may call l.News meanwhile. What comes for
+// others is kept for [News]. l must be comparable, as pointers are.
 func Await(ctx context.Context, l driver.Lease, p driver.Place) (driver.Place, error) {
 	in := inboxOf(l)
 	defer in.leave()
@@ -38,8 +40,8 @@ func Await(ctx context.Context, l driver.Lease, p driver.Place) (driver.Place, e
 	}
 }
 
-// News returns the news of l like l.News, beside any number of [Await], but not what an Await was told that it waited
-// for.
+// News returns the news of l like l.News, beside any number of [Await], but not what an Await was
+// told that it waited for.
 func News(ctx context.Context, l driver.Lease) ([]driver.News, error) {
 	in := inboxOf(l)
 	defer in.leave()
@@ -106,7 +108,8 @@ func (in *inbox) startLocked() {
 	go in.read(ctx, in.done)
 }
 
-// leave ends the reading with the last reader, so that the caller may read l.News himself afterwards.
+// leave ends the reading with the last reader, so that the caller may read l.News himself
+// afterwards.
 func (in *inbox) leave() {
 	in.mu.Lock()
 	in.readers--

@@ -17,8 +17,8 @@ import (
 // runBroken makes a child process of this test run the suite on the broken stores.
 const runBroken = "DRIVERTEST_RUN_BROKEN"
 
-// TestTheSuiteBites runs the suite on stores that each break one clause, and wants that very clause to fail. The suite
-// fails its process by nature, so it runs in a child.
+// TestTheSuiteBites runs the suite on stores that each break one clause, and wants that very clause
+// to fail. The suite fails its process by nature, so it runs in a child.
 func TestTheSuiteBites(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenStores$", "-test.v")
 	cmd.Env = append(os.Environ(), runBroken+"=1")

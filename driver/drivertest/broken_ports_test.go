@@ -10,50 +10,38 @@ import (
 // portBreaks break the optional ports: what follows places, exchanges them, and revokes leases.
 var portBreaks = []broken{
 	{name: "tells all who follow", clause: "a place that is followed is told when it is held, and nobody else",
-		lease: func(l driver.Lease) driver.Lease { return &hasty{Lease: l, told: make(chan driver.News, 100)} }},
+		lease: func(l driver.Lease) driver.Lease { return hasty{saying(l)} }},
 	{name: "follows only what comes", clause: "a place that is followed too late is told so as well",
 		lease: func(l driver.Lease) driver.Lease { return onlyComing{l} }},
 	{name: "says held of what was removed", clause: "a followed place that is removed is told gone and not held",
 		lease: func(l driver.Lease) driver.Lease { return heldForGone{l} }},
 	{name: "says gone of what was released", clause: "a followed place that is released is told nothing",
 		lease: func(l driver.Lease) driver.Lease {
-			return &tellsReleased{&tellsOwn{Lease: l, told: make(chan driver.News, 100)}}
+			return tellsReleased{tellsOwn{saying(l)}}
 		}},
 	{name: "tells one of many", clause: "all followed places are told when one lease before them ends",
 		lease: func(l driver.Lease) driver.Lease { return followsFirst{l} }},
 	{name: "tells nobody that another waits", clause: "a followed holder is told once that another waits behind it",
 		lease: func(l driver.Lease) driver.Lease { return waitersOnly{l} }},
 	{name: "stays when exchanged", clause: "an exchange gives the place up and stands behind all who wait",
-		lease: func(l driver.Lease) driver.Lease { return exchanges{l, claimsOnly} }},
+		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, claimsOnly} }},
 	{name: "does not stand again", clause: "an exchange while nobody waits holds under a larger token",
-		lease: func(l driver.Lease) driver.Lease { return exchanges{l, releasesFirst} }},
+		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, releasesFirst} }},
 	{name: "exchanges under another ID", clause: "an exchange can be repeated as a release and a claim",
-		lease: func(l driver.Lease) driver.Lease { return exchanges{l, otherID} }},
+		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, otherID} }},
 	{name: "exchanges what was given up", clause: "an exchange under an ID that was given up does not enter",
-		lease: func(l driver.Lease) driver.Lease { return exchanges{l, otherID} }},
+		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, otherID} }},
 	{name: "takes silence for the end of a claim", clause: "an exchange whose answer was cut off leaves nothing behind",
-		lease: func(l driver.Lease) driver.Lease { return exchanges{l, silenceEnds} }},
+		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, silenceEnds} }},
 	{name: "exchanges everything", clause: "an exchange that cannot be is refused and changes nothing",
-		lease: func(l driver.Lease) driver.Lease { return exchanges{l, releasesFirst} }},
+		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, releasesFirst} }},
 	{name: "revokes nothing", clause: "revoking a lease ends it with every claim",
 		store: func(s *memstore.Store) driver.Store { return revokesNothing{s} }},
 }
 
-type hasty struct {
-	driver.Lease
-	told chan driver.News
-}
+type hasty struct{ says }
 
-func (l *hasty) Follow(places ...driver.Place) {
-	for _, p := range places {
-		p.Held = true
-		l.told <- driver.News{Place: p, Held: true}
-	}
-}
-
-func (l *hasty) News(ctx context.Context) ([]driver.News, error) {
-	return (&tellsOwn{Lease: l.Lease, told: l.told}).News(ctx)
-}
+func (l hasty) Follow(places ...driver.Place) { l.held(places...) }
 
 // onlyComing tells nothing of a place that holds by the time it is to be followed.
 type onlyComing struct{ driver.Lease }
@@ -80,9 +68,9 @@ func (l heldForGone) News(ctx context.Context) ([]driver.News, error) {
 	return news, err
 }
 
-type tellsReleased struct{ driver.Lease }
+type tellsReleased struct{ tellsOwn }
 
-func (l *tellsReleased) Follow(...driver.Place) {}
+func (l tellsReleased) Follow(...driver.Place) {}
 
 type followsFirst struct{ driver.Lease }
 
@@ -104,7 +92,7 @@ type exchanges struct {
 	how func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error)
 }
 
-func (l exchanges) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
+func (l *exchanges) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	return l.how(ctx, l.Lease, p, c)
 }
 

@@ -3,6 +3,7 @@ package drivertest_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -11,26 +12,26 @@ import (
 
 var sharedBreaks = []broken{
 	{name: "has one claim for each name", clause: "a lease has a claim for each seat of a name",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, func(c *driver.Claim) { c.Seat = "" }} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, func(c *driver.Claim) { c.Seat = "" }) }},
 	{name: "replaces the claims of other seats", clause: "a claim under a new ID replaces that of its seat only",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, func(c *driver.Claim) { c.Seat = "" }} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, func(c *driver.Claim) { c.Seat = "" }) }},
 	{name: "releases another seat", clause: "a seat is released by its claim ID",
-		lease: func(l driver.Lease) driver.Lease { return releasesAs{l, func(p *driver.Place) { p.Seat = "" }} }},
+		lease: func(l driver.Lease) driver.Lease { return releasing(l, func(p *driver.Place) { p.Seat = "" }) }},
 	{name: "forgets seats in its news", clause: "a seat that was removed by hand is told with its seat and slots",
 		lease: func(l driver.Lease) driver.Lease { return newsWithoutSeat{l} }},
 	{name: "lets readers in one by one", clause: "readers hold together",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, func(c *driver.Claim) { c.Slots = 0 }} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, func(c *driver.Claim) { c.Slots = 0 }) }},
 	{name: "lets writers in beside readers", clause: "a writer waits for every reader before it",
 		lease: func(l driver.Lease) driver.Lease {
-			return claimsAs{l, func(c *driver.Claim) { c.Slots = driver.Unlimited }}
+			return claiming(l, func(c *driver.Claim) { c.Slots = driver.Unlimited })
 		}},
 	{name: "lets readers in beside a writer", clause: "readers behind a writer wait for it and then hold together",
-		lease: func(l driver.Lease) driver.Lease { return overtakes{l} }},
+		lease: func(l driver.Lease) driver.Lease { return overtakes{saying(l)} }},
 	{name: "lets readers overtake", clause: "readers behind a writer that gives up hold at once",
-		lease: func(l driver.Lease) driver.Lease { return overtakes{l} }},
+		lease: func(l driver.Lease) driver.Lease { return overtakes{saying(l)} }},
 	{name: "wakes one reader only", clause: "readers behind a writer wait for it and then hold together",
 		lease: func(l driver.Lease) driver.Lease {
-			return claimsAs{l, func(c *driver.Claim) { c.Slots = min(-c.Slots, 1) }}
+			return claiming(l, func(c *driver.Claim) { c.Slots = min(-c.Slots, 1) })
 		}},
 	{name: "says the first holds only", clause: "a line tells who of it holds and with how many slots",
 		store: func(s *memstore.Store) driver.Store { return firstOnly{s} }},
@@ -45,51 +46,51 @@ var sharedBreaks = []broken{
 	{name: "misses who else holds", clause: "the next line is told when another shared claim comes to hold",
 		store: func(s *memstore.Store) driver.Store { return firstOnly{s} }},
 	{name: "counts no slots", clause: "a semaphore lets in as many as it has slots",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, unlimited} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, unlimited) }},
 	{name: "wakes all who wait for a slot", clause: "a slot that is given up wakes the first waiter and not the others",
-		lease: func(l driver.Lease) driver.Lease { return wakesAll{l} }},
+		lease: func(l driver.Lease) driver.Lease { return wakesAll{saying(l)} }},
 	{name: "has one slot", clause: "a slot that is given up wakes the first waiter and not the others",
 		lease: func(l driver.Lease) driver.Lease {
-			return claimsAs{l, func(c *driver.Claim) { c.Slots = min(c.Slots, 1) }}
+			return claiming(l, func(c *driver.Claim) { c.Slots = min(c.Slots, 1) })
 		}},
 	{name: "gives slots in order", clause: "slots come free in any order",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, func(c *driver.Claim) { c.Slots = 0 }} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, func(c *driver.Claim) { c.Slots = 0 }) }},
 	{name: "keeps the slot for who gave up", clause: "a waiter for a slot that gives up is passed over",
 		lease: func(l driver.Lease) driver.Lease { return waitersStay{l} }},
 	{name: "fills a semaphore beside a writer", clause: "behind an exclusive claim a semaphore fills up when it goes",
-		lease: func(l driver.Lease) driver.Lease { return overtakes{l} }},
+		lease: func(l driver.Lease) driver.Lease { return overtakes{saying(l)} }},
 	{name: "lets a writer in beside a slot", clause: "an exclusive claim waits until every slot before it is free",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, func(c *driver.Claim) { c.Slots = 3 }} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, func(c *driver.Claim) { c.Slots = 3 }) }},
 	{name: "leaves tries for a slot in the line", clause: "a try for a slot holds at once or leaves nothing in the line",
 		lease: func(l driver.Lease) driver.Lease { return triesStay{l} }},
 	{name: "lets all tries have a slot", clause: "of many tries for slots at once as many hold as there are",
-		lease: func(l driver.Lease) driver.Lease { return claimsAs{l, unlimited} }},
+		lease: func(l driver.Lease) driver.Lease { return claiming(l, unlimited) }},
 	{name: "keeps slots of dead holders", clause: "a slot comes free when its holder's lease ends",
 		store: func(s *memstore.Store) driver.Store { return neverEnds{s} }},
 	{name: "counts no slots in a crowd", clause: "never more hold than there are slots, and nobody beside a writer",
-		lease: func(l driver.Lease) driver.Lease { return overtakes{l} }},
+		lease: func(l driver.Lease) driver.Lease { return overtakes{saying(l)} }},
 	{name: "hands over to whoever is next", clause: "a transfer makes the named claim lead out of turn",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, releasesOnly} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
 	{name: "hands over to nobody", clause: "a transfer to the next in line passes over nobody",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, doesNothing} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, doesNothing} }},
 	{name: "does not tell who was passed over", clause: "those passed over in a transfer hear of it and can stand again",
-		lease: func(l driver.Lease) driver.Lease { return hands{noNews{l}, handsOver(l)} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{noNews{l}, handsOver(l)} }},
 	{name: "tells who handed over", clause: "a transfer is no news to who made it",
 		lease: func(l driver.Lease) driver.Lease { return tellsTransfer(l) }},
 	{name: "gives up though there is no heir", clause: "a transfer to a claim that does not wait behind leaves the holder alone",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, givesUp(l)} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, givesUp(l)} }},
 	{name: "gives up for a shared claim", clause: "a transfer to a shared claim leaves the holder alone",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, givesUp(l)} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, givesUp(l)} }},
 	{name: "hands over twice", clause: "a transfer of a place that is gone is told so",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, ignoresGone(l)} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, ignoresGone(l)} }},
 	{name: "lets waiters hand over", clause: "a transfer of a place that does not hold the name alone is refused",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, releasesOnly} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
 	{name: "leaves shared claims before the heir", clause: "shared claims between holder and heir go as well",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, releasesOnly} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
 	{name: "lets others lead in between", clause: "observers see nobody lead between holder and heir",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, releasesOnly} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
 	{name: "takes silence for no heir", clause: "a transfer whose answer was cut off can be repeated",
-		lease: func(l driver.Lease) driver.Lease { return hands{l, silenceIsNoHeir(l)} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{l, silenceIsNoHeir(l)} }},
 }
 
 func unlimited(c *driver.Claim) {
@@ -98,17 +99,27 @@ func unlimited(c *driver.Claim) {
 	}
 }
 
-// claimsAs enters other claims than it was asked for, and does not say so.
+// claimsAs enters other claims than it was asked for, and does not say so. A pointer, so that it
+// can be compared.
 type claimsAs struct {
 	driver.Lease
 	change func(*driver.Claim)
+	mu     sync.Mutex
+	asked  map[string]driver.Claim // by ID
 }
 
-func (l claimsAs) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+func claiming(l driver.Lease, change func(*driver.Claim)) *claimsAs {
+	return &claimsAs{Lease: l, change: change, asked: map[string]driver.Claim{}}
+}
+
+func (l *claimsAs) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	other := append([]driver.Claim(nil), claims...)
+	l.mu.Lock()
 	for i := range other {
+		l.asked[other[i].ID] = other[i]
 		l.change(&other[i])
 	}
+	l.mu.Unlock()
 	places, err := l.Lease.Claim(ctx, other...)
 	for i := range places {
 		places[i].Seat, places[i].Slots = claims[i].Seat, claims[i].Slots
@@ -116,24 +127,35 @@ func (l claimsAs) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.P
 	return places, err
 }
 
-func (l claimsAs) as(p driver.Place) driver.Place {
+func (l *claimsAs) as(p driver.Place) driver.Place {
 	c := driver.Claim{Seat: p.Seat, Slots: p.Slots}
 	l.change(&c)
 	p.Seat, p.Slots = c.Seat, c.Slots
 	return p
 }
 
-func (l claimsAs) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	got, err := l.Lease.Wait(ctx, l.as(p))
-	got.Seat, got.Slots = p.Seat, p.Slots
-	return got, err
+func (l *claimsAs) Follow(places ...driver.Place) {
+	for _, p := range places {
+		l.Lease.Follow(l.as(p))
+	}
 }
 
-func (l claimsAs) Update(ctx context.Context, p driver.Place, value []byte) error {
+func (l *claimsAs) News(ctx context.Context) ([]driver.News, error) {
+	news, err := l.Lease.News(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range news {
+		c := l.asked[news[i].Place.ID]
+		news[i].Place.Seat, news[i].Place.Slots = c.Seat, c.Slots
+	}
+	return news, err
+}
+
+func (l *claimsAs) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return l.Lease.Update(ctx, l.as(p), value)
 }
 
-func (l claimsAs) Release(ctx context.Context, places ...driver.Place) error {
+func (l *claimsAs) Release(ctx context.Context, places ...driver.Place) error {
 	for _, p := range places {
 		if err := l.Lease.Release(ctx, l.as(p)); err != nil {
 			return err
@@ -147,7 +169,9 @@ type releasesAs struct {
 	change func(*driver.Place)
 }
 
-func (l releasesAs) Release(ctx context.Context, places ...driver.Place) error {
+func releasing(l driver.Lease, change func(*driver.Place)) *releasesAs { return &releasesAs{l, change} }
+
+func (l *releasesAs) Release(ctx context.Context, places ...driver.Place) error {
 	other := append([]driver.Place(nil), places...)
 	for i := range other {
 		l.change(&other[i])
@@ -166,7 +190,7 @@ func (l newsWithoutSeat) News(ctx context.Context) ([]driver.News, error) {
 }
 
 // overtakes has every shared claim hold at once.
-type overtakes struct{ driver.Lease }
+type overtakes struct{ says }
 
 func (l overtakes) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	places, err := l.Lease.Claim(ctx, claims...)
@@ -176,12 +200,14 @@ func (l overtakes) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.
 	return places, err
 }
 
-func (l overtakes) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	if p.Slots != 0 {
-		p.Held = true
-		return p, nil
+func (l overtakes) Follow(places ...driver.Place) {
+	for _, p := range places {
+		if p.Slots != 0 {
+			l.held(p)
+		} else {
+			l.Lease.Follow(p)
+		}
 	}
-	return l.Lease.Wait(ctx, p)
 }
 
 type firstOnly struct{ *memstore.Store }
@@ -250,7 +276,7 @@ type hands struct {
 	how func(ctx context.Context, l driver.Lease, p driver.Place, heir uint64) error
 }
 
-func (l hands) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l *hands) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	return l.how(ctx, l.Lease, p, heir)
 }
 
@@ -297,8 +323,8 @@ func silenceIsNoHeir(l driver.Lease) handing {
 }
 
 func tellsTransfer(l driver.Lease) driver.Lease {
-	told := &tellsOwn{Lease: l, told: make(chan driver.News, 100)}
-	return hands{told, func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
+	told := tellsOwn{saying(l)}
+	return &hands{told, func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
 		told.told <- driver.News{Place: p, Gone: true}
 		return handsOver(l)(ctx, l, p, heir)
 	}}

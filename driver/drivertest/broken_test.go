@@ -35,9 +35,9 @@ var breaks = []broken{
 	{name: "leaves failed tries in the line", clause: "a try of a held name is told so and leaves nothing in the line",
 		lease: func(l driver.Lease) driver.Lease { return triesStay{l} }},
 	{name: "says held of what is gone", clause: "a wait never says held of a claim that went while it waited",
-		lease: func(l driver.Lease) driver.Lease { return saysHeld{l} }},
+		lease: func(l driver.Lease) driver.Lease { return &saysHeld{says: saying(l), followed: map[string]bool{}} }},
 	{name: "wakes everybody", clause: "a release wakes one waiter and not the others",
-		lease: func(l driver.Lease) driver.Lease { return wakesAll{l} }},
+		lease: func(l driver.Lease) driver.Lease { return wakesAll{saying(l)} }},
 	{name: "does not look at its context", clause: "a call that blocks returns as soon as its context ends",
 		lease: func(l driver.Lease) driver.Lease { return ignoresContext{l} }},
 	{name: "releases by name", clause: "a late release with an old token does not hurt the successor",
@@ -55,7 +55,7 @@ var breaks = []broken{
 	{name: "tells no news", clause: "news tells a place that was removed by hand",
 		lease: func(l driver.Lease) driver.Lease { return noNews{l} }},
 	{name: "tells what the owner did", clause: "news says nothing of what the owner did",
-		lease: func(l driver.Lease) driver.Lease { return &tellsOwn{Lease: l, told: make(chan driver.News, 100)} }},
+		lease: func(l driver.Lease) driver.Lease { return tellsOwn{saying(l)} }},
 	{name: "closes nothing", clause: "closing a lease ends all its claims at once",
 		lease: func(l driver.Lease) driver.Lease { return closesNothing{l} }},
 	{name: "takes silence for an answer", clause: "every call obeys its context also when packets vanish, and its outcome is unknown",
@@ -150,35 +150,82 @@ func (l triesStay) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.
 	return places, err
 }
 
-type saysHeld struct{ driver.Lease }
-
-func (l saysHeld) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	got, err := l.Lease.Wait(ctx, p)
-	if errors.Is(err, driver.ErrGone) {
-		p.Held = true
-		return p, nil
-	}
-	return got, err
+// says tells, beside the news of its lease, what is put into told.
+type says struct {
+	driver.Lease
+	told chan driver.News
 }
 
-type wakesAll struct{ driver.Lease }
+func saying(l driver.Lease) says { return says{l, make(chan driver.News, 100)} }
 
-func (l wakesAll) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	select {
-	case <-time.After(time.Second): // by when a first release has come
-		p.Held = true
-		return p, nil
-	case <-ctx.Done():
-		return p, ctx.Err()
+func (l says) News(ctx context.Context) ([]driver.News, error) {
+	type answer struct {
+		news []driver.News
+		err  error
 	}
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ch := make(chan answer, 1)
+	go func() {
+		news, err := l.Lease.News(inner)
+		ch <- answer{news, err}
+	}()
+	select {
+	case a := <-ch:
+		return a.news, a.err
+	case n := <-l.told:
+		cancel()
+		return append((<-ch).news, n), nil
+	}
+}
+
+// held tells of places that they are held.
+func (l says) held(places ...driver.Place) {
+	for _, p := range places {
+		p.Held = true
+		l.told <- driver.News{Place: p, Held: true}
+	}
+}
+
+// saysHeld tells of places that were released while they were followed that they are held.
+type saysHeld struct {
+	says
+	mu       sync.Mutex
+	followed map[string]bool
+}
+
+func (l *saysHeld) Follow(places ...driver.Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		l.followed[p.ID] = true
+	}
+	l.Lease.Follow(places...)
+}
+
+func (l *saysHeld) Release(ctx context.Context, places ...driver.Place) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range places {
+		if l.followed[p.ID] {
+			l.held(p)
+		}
+	}
+	return l.Lease.Release(ctx, places...)
+}
+
+type wakesAll struct{ says }
+
+func (l wakesAll) Follow(places ...driver.Place) {
+	time.AfterFunc(time.Second, func() { l.held(places...) }) // by when a first release has come
 }
 
 type ignoresContext struct{ driver.Lease }
 
-func (l ignoresContext) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
+func (l ignoresContext) News(ctx context.Context) ([]driver.News, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	return l.Lease.Wait(ctx, p)
+	return l.Lease.News(ctx)
 }
 
 type byName struct {
@@ -252,32 +299,26 @@ type updatesNothing struct{ driver.Lease }
 
 func (l updatesNothing) Update(context.Context, driver.Place, []byte) error { return nil }
 
+// noNews tells nothing of what was removed.
 type noNews struct{ driver.Lease }
 
 func (l noNews) News(ctx context.Context) ([]driver.News, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
+	for {
+		news, err := l.Lease.News(ctx)
+		news = slices.DeleteFunc(news, func(n driver.News) bool { return n.Gone })
+		if len(news) > 0 || err != nil {
+			return news, err
+		}
+	}
 }
 
-type tellsOwn struct {
-	driver.Lease
-	told chan driver.News
-}
+type tellsOwn struct{ says }
 
-func (l *tellsOwn) Release(ctx context.Context, places ...driver.Place) error {
+func (l tellsOwn) Release(ctx context.Context, places ...driver.Place) error {
 	for _, p := range places {
 		l.told <- driver.News{Place: p, Gone: true}
 	}
 	return l.Lease.Release(ctx, places...)
-}
-
-func (l *tellsOwn) News(ctx context.Context) ([]driver.News, error) {
-	select {
-	case n := <-l.told:
-		return []driver.News{n}, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 type closesNothing struct{ driver.Lease }
@@ -363,5 +404,3 @@ func (l sameToken) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.
 	}
 	return places, err
 }
-
-func (l sameToken) Wait(_ context.Context, p driver.Place) (driver.Place, error) { return p, nil }

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -52,12 +53,17 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 		{"Grant", func(ctx context.Context) error { _, err := s.Grant(ctx, "x", l.TTL()); return err }},
 		{"Line", func(ctx context.Context) error { _, err := s.Line(ctx, p.Name); return err }},
 		{"Next", func(ctx context.Context) error { _, err := s.Next(ctx, p.Name, 0); return err }},
+		{"Lines", func(ctx context.Context) error { _, err := s.Lines(ctx, p.Name); return err }},
+		{"Revoke", func(ctx context.Context) error { return s.Revoke(ctx, l.ID()) }},
 		{"Renew", func(ctx context.Context) error { return l.Renew(ctx) }},
 		{"Claim", func(ctx context.Context) error {
 			_, err := l.Claim(ctx, driver.Claim{Name: unique(), ID: unique()})
 			return err
 		}},
-		{"Wait", func(ctx context.Context) error { _, err := l.Wait(ctx, p); return err }},
+		{"Follow", func(context.Context) error {
+			l.Follow(p)
+			return errors.New("Follow answers by News")
+		}},
 		{"Update", func(ctx context.Context) error { return l.Update(ctx, p, nil) }},
 		{"Release", func(ctx context.Context) error { return l.Release(ctx, p) }},
 		{"News", func(ctx context.Context) error { _, err := l.News(ctx); return err }},
@@ -76,17 +82,11 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 			return err
 		}})
 	}
-	if r, ok := s.(driver.Revoker); ok {
-		all = append(all, call{"Revoke", func(ctx context.Context) error { return r.Revoke(ctx, l.ID()) }})
-	}
-	if ls, ok := s.(driver.Lister); ok {
-		all = append(all, call{"Lines", func(ctx context.Context) error { _, err := ls.Lines(ctx, p.Name); return err }})
-	}
 	return all
 }
 
-// promptly runs every call at once under a context that ends after d, and fails the test where one does not return soon
-// after that. Each gets a lease of its own, because Close ends it.
+// promptly runs every call at once under a context that ends after d, and fails the test where one
+// does not return soon after that. Each gets a lease of its own, because Close ends it.
 func promptly(t *testing.T, s driver.Store, d time.Duration, between func(), want func(c call, err error)) {
 	t.Helper()
 	const slack = 2 * time.Second // for a busy machine; who waits for a time-out of the network takes longer
@@ -131,8 +131,8 @@ func blockedGivenUp(t *testing.T, h Harness) {
 	l := grant(t, s, "b")
 	p := enter(t, l, name)
 	now := line(t, s, name).Revision
+	l.Follow(p)
 	for _, c := range []call{
-		{"Wait", func(ctx context.Context) error { _, err := l.Wait(ctx, p); return err }},
 		{"Next", func(ctx context.Context) error { _, err := s.Next(ctx, name, now); return err }},
 		{"News", func(ctx context.Context) error { _, err := l.News(ctx); return err }},
 	} {
@@ -234,15 +234,16 @@ func manyAtOnce(t *testing.T, h Harness) {
 	all.Wait()
 }
 
-// life is one claim from its beginning to its end. It reports an error and does not end the test, for it runs beside it.
+// life is one claim from its beginning to its end. It reports an error and does not end the test,
+// for it runs beside it.
 func life(ctx context.Context, s driver.Store, l driver.Lease, name string) error {
 	places, err := l.Claim(ctx, driver.Claim{Name: name, ID: unique()})
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
-	p, err := l.Wait(ctx, places[0])
+	p, err := Await(ctx, l, places[0])
 	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	if err := l.Update(ctx, p, []byte(p.ID)); err != nil {
 		return fmt.Errorf("update: %w", err)
@@ -272,7 +273,7 @@ func restartWait(t *testing.T, h Harness) {
 	need(t, h.Restart != nil, "Harness.Restart")
 	leases, places := queue(t, h, unique(), 2)
 	turn := waiting(t, leases[1], places[1])
-	silent(t, "Wait returned while another holds", turn)
+	silent(t, "told while another holds", turn)
 	h.Restart(t)
 	eventually(t, "the release after the restart", func() bool { return leases[0].Release(soon(t), places[0]) == nil })
 	(<-turn).must(t)

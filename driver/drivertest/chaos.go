@@ -45,7 +45,8 @@ func contention(t *testing.T, h Harness) {
 	runFight(t, open(t, h), []driver.Store{open(t, h), open(t, h)}, 4, 6, func() {})
 }
 
-// runFight lets workers of each store lead some terms each, then looks at what is left and at the history.
+// runFight lets workers of each store lead some terms each, then looks at what is left and at the
+// history.
 func runFight(t *testing.T, watches driver.Store, stores []driver.Store, workers, terms int, settle func()) {
 	t.Helper()
 	f := &fight{begun: time.Now()}
@@ -65,7 +66,8 @@ func runFight(t *testing.T, watches driver.Store, stores []driver.Store, workers
 	all.Wait()
 	settle()
 	for _, name := range append(f.names, shared...) {
-		// At once: a claim that stands now stands until its lease ends, which nobody has closed yet.
+		// At once: a claim that stands now stands until its lease ends, which nobody has closed
+		// yet.
 		if ln := line(t, watches, name); ln.Holder != nil || len(ln.Waiters) != 0 {
 			t.Errorf("line in the end = %+v, want it empty: every claim was released", ln)
 		}
@@ -83,7 +85,8 @@ func runFight(t *testing.T, watches driver.Store, stores []driver.Store, workers
 	}
 }
 
-// work leads some terms under a lease of its own, which stays open: closing it would hide what it left behind.
+// work leads some terms under a lease of its own, which stays open: closing it would hide what it
+// left behind.
 func (f *fight) work(ctx context.Context, s driver.Store, who string, names []string, terms int) error {
 	l, err := until(ctx, func() (driver.Lease, error) { return s.Grant(ctx, who, longTTL(s)) })
 	if err != nil {
@@ -119,7 +122,8 @@ func (f *fight) term(ctx context.Context, l driver.Lease, who string, c driver.C
 		unsure = unsure || err != nil && !driver.IsFinal(err)
 		return places, err
 	})
-	// Where one of the tries is unaccounted for, only a release by claim ID keeps it out of the line for good.
+	// Where one of the tries is unaccounted for, only a release by claim ID keeps it out of the
+	// line for good.
 	byID := driver.Place{Name: c.Name, ID: c.ID}
 	if errors.Is(err, driver.ErrTaken) {
 		return untilDone(ctx, func() error { return l.Release(ctx, byID) })
@@ -127,9 +131,9 @@ func (f *fight) term(ctx context.Context, l driver.Lease, who string, c driver.C
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
-	held, err := until(ctx, func() (driver.Place, error) { return l.Wait(ctx, places[0]) })
+	held, err := Await(ctx, l, places[0])
 	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	from := time.Since(f.begun)
 	if err := untilDone(ctx, func() error { return l.Update(ctx, held, []byte(who)) }); err != nil {
@@ -148,7 +152,8 @@ func (f *fight) record(in Interval) {
 	f.history = append(f.history, in)
 }
 
-// number gives tokens to a history of a store without tokens, so that only overlaps are found in it.
+// number gives tokens to a history of a store without tokens, so that only overlaps are found in
+// it.
 func (f *fight) number() {
 	slices.SortFunc(f.history, func(a, b Interval) int { return cmp.Compare(a.From, b.From) })
 	for i := range f.history {

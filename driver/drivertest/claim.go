@@ -124,9 +124,7 @@ func newID(t *testing.T, h Harness) {
 	if s.Caps().Token != driver.TokenNone && q.Token <= p.Token {
 		t.Errorf("token of the new ID = %d, want more than %d: it is a new term", q.Token, p.Token)
 	}
-	wantGone(t, "Update of the earlier place", l.Update(soon(t), p, nil))
-	_, err := l.Wait(soon(t), p)
-	wantGone(t, "Wait for the earlier place", err)
+	wantOver(t, "the earlier place", l, p)
 	// The resign of the earlier term comes late, and must not hurt the new one.
 	release(t, l, p)
 	ln := line(t, s, name)

@@ -10,13 +10,15 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Faults says how often a call meets which fault. Shares are from 0 to 1, drawn for each call; the first that strikes in
-// the order below is the only one. The zero value has no faults.
+// Faults says how often a call meets which fault. Shares are from 0 to 1, drawn for each call; the
+// first that strikes in the order below is the only one. The zero value has no faults.
 //
-// A call that was answered with nil is over: the port lets only a call whose outcome is unknown happen later. So Late and
-// Twice answer with an error, but for Renew, Release and Close, which may come twice by their own clauses.
+// A call that was answered with nil is over: the port lets only a call whose outcome is unknown
+// happen later. So Late and Twice answer with an error, but for Renew, Release and Close, which may
+// come twice by their own clauses.
 //
-// Wait, Next and News are not done late or twice, and News loses nothing: what blocks is asked again and again anyway.
+// Wait, Next and News are not done late or twice, and News loses nothing: what blocks is asked
+// again and again anyway.
 type Faults struct {
 	Seed  uint64        // the same seed and the same order of calls give the same faults
 	Delay time.Duration // each call is delayed by a random time below this, before it reaches the store
@@ -27,8 +29,9 @@ type Faults struct {
 	Lag   time.Duration // what is done later is done after a random time below this
 }
 
-// FaultyStore is a store behind a bad network. It implements driver.Lister, driver.Asker, driver.Revoker and driver.Journal if the store does, and
-// its leases driver.Transferer and driver.Exchanger.
+// FaultyStore is a store behind a bad network. It implements driver.Asker and
+// driver.Journal if the store does, and its leases driver.Transferer and
+// driver.Exchanger.
 type FaultyStore interface {
 	driver.Store
 	Set(f Faults) // other faults from now on; a new Seed begins its sequence
@@ -65,8 +68,8 @@ type fate struct {
 	drop, lose, late, twice bool
 }
 
-// draw decides for the next call. Every call takes the same number of draws, so that the sequence of a seed does not
-// depend on which faults are switched on.
+// draw decides for the next call. Every call takes the same number of draws, so that the sequence
+// of a seed does not depend on which faults are switched on.
 func (n *network) draw() fate {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -89,8 +92,8 @@ func (n *network) draw() fate {
 	return out
 }
 
-// pass waits while the network hangs. It returns the context for what follows: a call that ignored its context while it
-// hung goes on without it.
+// pass waits while the network hangs. It returns the context for what follows: a call that ignored
+// its context while it hung goes on without it.
 func (n *network) pass(ctx context.Context) (context.Context, error) {
 	for {
 		n.mu.Lock()

@@ -48,16 +48,16 @@ type faultyPorts struct {
 	net *network
 }
 
-func (s faultyPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
-	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
+func (s *faulty) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	return through(ctx, s.net, changes, func(ctx context.Context) ([]driver.Line, error) { return s.Store.Lines(ctx, prefix) })
 }
 
 func (s faultyPorts) Ask(ctx context.Context, name string, r driver.Request) error {
 	return act(ctx, s.net, changes, func(ctx context.Context) error { return s.asker.Ask(ctx, name, r) })
 }
 
-func (s faultyPorts) Revoke(ctx context.Context, lease string) error {
-	return act(ctx, s.net, idempotent, func(ctx context.Context) error { return s.revoker.Revoke(ctx, lease) })
+func (s *faulty) Revoke(ctx context.Context, lease string) error {
+	return act(ctx, s.net, idempotent, func(ctx context.Context) error { return s.Store.Revoke(ctx, lease) })
 }
 
 func (s faultyPorts) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
@@ -117,10 +117,6 @@ func (l *faultyLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driv
 	return through(ctx, l.net, changes, func(ctx context.Context) ([]driver.Place, error) { return l.Lease.Claim(ctx, claims...) })
 }
 
-func (l *faultyLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return through(ctx, l.net, blocks, func(ctx context.Context) (driver.Place, error) { return l.Lease.Wait(ctx, p) })
-}
-
 func (l *faultyLease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.Lease.Update(ctx, p, value) })
 }
@@ -129,7 +125,8 @@ func (l *faultyLease) Release(ctx context.Context, places ...driver.Place) error
 	return act(ctx, l.net, idempotent, func(ctx context.Context) error { return l.Lease.Release(ctx, places...) })
 }
 
-// News keeps what the store told until it came through, for the store tells it once and a driver is local to its caller.
+// News keeps what the store told until it came through, for the store tells it once and a driver is
+// local to its caller.
 func (l *faultyLease) News(ctx context.Context) ([]driver.News, error) {
 	_, err := through(ctx, l.net, blocks, func(ctx context.Context) (nothing, error) {
 		l.mu.Lock()

@@ -216,23 +216,23 @@ func TestAnswersHangToo(t *testing.T) {
 func TestFaultyHasWhatTheStoreHas(t *testing.T) {
 	s := memstore.New(memstore.Options{})
 	type bare struct{ driver.Store }
-	type lister struct {
+	type journal struct {
 		driver.Store
-		driver.Lister
+		driver.Journal
 	}
 	type asker struct {
 		driver.Store
 		driver.Asker
 	}
 	for _, test := range []struct {
-		store       driver.Store
-		lists, asks bool
-	}{{s, true, true}, {bare{s}, false, false}, {lister{s, s}, true, false}, {asker{s, s}, false, true}} {
+		store         driver.Store
+		records, asks bool
+	}{{s, true, true}, {bare{s}, false, false}, {journal{s, s}, true, false}, {asker{s, s}, false, true}} {
 		f := drivertest.Faulty(test.store, drivertest.Faults{})
-		_, lists := f.(driver.Lister)
+		_, records := f.(driver.Journal)
 		_, asks := f.(driver.Asker)
-		if lists != test.lists || asks != test.asks {
-			t.Errorf("%T behind the network: lists %v, asks %v, want %v, %v", test.store, lists, asks, test.lists, test.asks)
+		if records != test.records || asks != test.asks {
+			t.Errorf("%T behind the network: records %v, asks %v, want %v, %v", test.store, records, asks, test.records, test.asks)
 		}
 	}
 }

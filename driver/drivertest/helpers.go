@@ -66,7 +66,8 @@ func grantFor(t *testing.T, s driver.Store, owner string, ttl time.Duration) dri
 		t.Fatalf("Grant: %v", err)
 	}
 	t.Cleanup(func() {
-		// The test's own context has ended by now. The result does not matter: it may be ended or cut off.
+		// The test's own context has ended by now. The result does not matter: it may be ended or
+		// cut off.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = l.Close(ctx)
@@ -175,7 +176,7 @@ func standing(ln driver.Line, lease string) (n int) {
 	return n
 }
 
-// waited is the result of a Wait.
+// waited is what became of a place that was followed.
 type waited struct {
 	place driver.Place
 	err   error
@@ -185,28 +186,30 @@ type waited struct {
 func (w waited) must(t *testing.T) driver.Place {
 	t.Helper()
 	if w.err != nil {
-		t.Fatalf("Wait: %v, want the place held", w.err)
+		t.Fatalf("waiting: %v, want the place held", w.err)
 	}
 	if !w.place.Held {
-		t.Fatalf("Wait returned %+v, want it held", w.place)
+		t.Fatalf("news told %+v, want it held", w.place)
 	}
 	return w.place
 }
 
-// waiting starts a Wait, repeated while its outcome is unknown. It ends by itself with the test.
+// waiting follows a place until News has told what became of it. It ends by itself with the test.
 func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 	done, ctx := make(chan waited, 1), soon(t)
 	go func() {
-		for {
-			got, err := l.Wait(ctx, p)
-			if err == nil || driver.IsFinal(err) || ctx.Err() != nil {
-				done <- waited{got, err}
-				return
-			}
-			pause(ctx)
-		}
+		got, err := Await(ctx, l, p)
+		done <- waited{got, err}
 	}()
 	return done
+}
+
+// wantOver fails the test unless p no longer stands: an Update of it is told so, and nothing is
+// told when it is followed.
+func wantOver(t *testing.T, what string, l driver.Lease, p driver.Place) {
+	t.Helper()
+	wantGone(t, "Update of "+what, l.Update(soon(t), p, nil))
+	silent(t, "news of "+what+", which was followed", waiting(t, l, p))
 }
 
 // pause waits a little between two tries.

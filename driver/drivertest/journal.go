@@ -291,16 +291,12 @@ func journalNoLine(t *testing.T, h Harness) {
 		t.Errorf("a claim on %q = %+v, want it held", name, p)
 	}
 	wantRecords(t, j, name, "k=v")
-	lister, ok := s.(driver.Lister)
-	if !ok {
-		return
-	}
 	add(t, j, name+"/only a journal", "k", "v", 3)
-	lines, err := lister.Lines(soon(t), name)
+	lines, err := s.Lines(soon(t), name)
 	if err != nil || len(lines) != 1 || lines[0].Name != name || len(lines[0].Waiters) > 0 {
 		t.Errorf("Lines = %+v, %v, want the one of %q with its one claim", lines, err, name)
 	}
-	all, err := lister.Lines(soon(t), "")
+	all, err := s.Lines(soon(t), "")
 	if err != nil {
 		t.Errorf("Lines: %v", err)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Times here are read from time.Now and not from the boot clock: a suspended machine need not pass, and a bubble of
-// testing/synctest fakes only the former.
+// Times here are read from time.Now and not from the boot clock: a suspended machine need not pass,
+// and a bubble of testing/synctest fakes only the former.
 
 var leaseClauses = []Clause{
 	{Name: "a lease that is not renewed ends with all its claims", Check: leaseEnds, slow: true},
@@ -33,8 +33,7 @@ func leaseEnds(t *testing.T, h Harness) {
 			t.Fatalf("line of claim %d = %+v, want lease %s to hold", i, ln, l.ID())
 		}
 		free(t, watches, name)
-		_, err := l.Wait(soon(t), places[i])
-		wantGone(t, "Wait for a claim whose lease ended", err)
+		wantGone(t, "Update of a claim whose lease ended", l.Update(soon(t), places[i], nil))
 	}
 }
 
@@ -68,7 +67,8 @@ func renewCounts(t *testing.T, h Harness) {
 			}
 			continue // the machine stalled: begin again
 		}
-		// Clocks of stores count milliseconds, so a hundredth is allowed; the library's drift bound is ten times that.
+		// Clocks of stores count milliseconds, so a hundredth is allowed; the library's drift bound
+		// is ten times that.
 		if lived := free(t, watches, name).Sub(asked); lived < l.TTL()-l.TTL()/100 {
 			t.Errorf("the lease ended %v after Renew was called, want at least its ttl %v", lived, l.TTL())
 		}
@@ -99,7 +99,8 @@ func renewedLives(t *testing.T, h Harness) {
 	t.Fatal("the machine is too slow for this ttl: raise Harness.TTL")
 }
 
-// keepUp renews l for longer than its ttl, and reports false if the machine stalled so that the lease could end.
+// keepUp renews l for longer than its ttl, and reports false if the machine stalled so that the
+// lease could end.
 func keepUp(t *testing.T, l driver.Lease, begun time.Time) bool {
 	t.Helper()
 	for last := begun; time.Since(begun) < l.TTL()*8/5; {
@@ -176,8 +177,8 @@ func closeEnds(t *testing.T, h Harness) {
 		t.Errorf("the claims ended %v after Close, want at once", took)
 	}
 	wantGone(t, "Renew after Close", l.Renew(soon(t)))
-	_, err := l.Wait(soon(t), mine)
-	wantGone(t, "Wait after Close", err)
+	wantGone(t, "Update after Close", l.Update(soon(t), mine, nil))
+	wantGone(t, "waiting after Close", (<-waiting(t, l, mine)).err)
 }
 
 func closeTwice(t *testing.T, h Harness) {

@@ -140,7 +140,8 @@ func nextTells(t *testing.T, h Harness) {
 		step.do()
 		at = (<-next).newer(t, at.Revision)
 	}
-	// The release of the last may have been told in two states: nobody, or first the one who came to hold.
+	// The release of the last may have been told in two states: nobody, or first the one who came
+	// to hold.
 	for at.Holder != nil {
 		at = (<-following(t, s, name, at.Revision)).newer(t, at.Revision)
 	}
@@ -212,8 +213,6 @@ func nextOther(t *testing.T, h Harness) {
 
 func lists(t *testing.T, h Harness) {
 	s := open(t, h)
-	lister, ok := s.(driver.Lister)
-	need(t, ok, "a store that lists its names")
 	base := unique()
 	a, b := grant(t, s, "a"), grant(t, open(t, h), "b")
 	want := []string{base + "/a", base + "/b", base + "/b/c", base + "/d"}
@@ -223,7 +222,7 @@ func lists(t *testing.T, h Harness) {
 	enter(t, b, want[1])
 	release(t, b, enter(t, b, base+"/gone"))
 	line(t, s, base+"/never")
-	lines, err := lister.Lines(soon(t), base+"/")
+	lines, err := s.Lines(soon(t), base+"/")
 	if err != nil {
 		t.Fatalf("Lines: %v", err)
 	}
@@ -240,7 +239,7 @@ func lists(t *testing.T, h Harness) {
 	if !slices.Equal(got, want) {
 		t.Errorf("Lines = %s, want %s", strings.Join(got, " "), strings.Join(want, " "))
 	}
-	if all, err := lister.Lines(soon(t), ""); err != nil || len(all) < len(want)+2 {
+	if all, err := s.Lines(soon(t), ""); err != nil || len(all) < len(want)+2 {
 		t.Errorf("Lines of every prefix = %d lines, %v, want at least %d", len(all), err, len(want)+2)
 	}
 }

@@ -32,7 +32,7 @@ func listening(t *testing.T, l driver.Lease) <-chan heard {
 	ch, ctx := make(chan heard, 64), t.Context()
 	go func() {
 		for ctx.Err() == nil {
-			news, err := l.News(ctx)
+			news, err := News(ctx, l)
 			for _, n := range news {
 				ch <- heard{news: n}
 			}
@@ -232,7 +232,7 @@ func askForgotten(t *testing.T, h Harness) {
 	ctx, cancel := context.WithTimeout(t.Context(), quiet)
 	defer cancel()
 	for ctx.Err() == nil {
-		news, _ := leases[0].News(ctx)
+		news, _ := News(ctx, leases[0])
 		for _, n := range news {
 			if n.Request != nil {
 				t.Errorf("news = %+v with request %+v, want it forgotten with its term", n, *n.Request)

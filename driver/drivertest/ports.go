@@ -2,7 +2,8 @@ package drivertest
 
 import "github.com/primacy-go/primacy/driver"
 
-// A wrapper has an optional port exactly where what it wraps has it, for the library asks by a type assertion.
+// A wrapper has an optional port exactly where what it wraps has it, for the library asks by a type
+// assertion.
 
 // leasePorts are the optional ports of a lease, nil where it has them not.
 type leasePorts struct {

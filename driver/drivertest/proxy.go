@@ -6,8 +6,9 @@ import (
 	"github.com/primacy-go/primacy/internal/proxy"
 )
 
-// Proxy is a TCP proxy on loopback that can cut its connections silently: nothing is closed or refused, bytes only stop,
-// as when a cable is pulled. They arrive when it is healed, as TCP sends them again.
+// Proxy is a TCP proxy on loopback that can cut its connections silently: nothing is closed or
+// refused, bytes only stop, as when a cable is pulled. They arrive when it is healed, as TCP sends
+// them again.
 type Proxy struct {
 	// Addr is where clients connect, host:port.
 	Addr string
@@ -22,7 +23,8 @@ type Proxy struct {
 //		return open(t, p.Addr), p.Cut
 //	},
 //
-// The client must know no other way to the storage: switch off what finds the members of a cluster by itself.
+// The client must know no other way to the storage: switch off what finds the members of a cluster
+// by itself.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p, err := proxy.Listen(target)

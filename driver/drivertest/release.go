@@ -127,8 +127,8 @@ func otherID(t *testing.T, h Harness) {
 	}
 }
 
-// released is the straggler in slow motion: the Claim reaches the store after the Release. Its answer is of no interest;
-// that nothing stands is.
+// released is the straggler in slow motion: the Claim reaches the store after the Release. Its
+// answer is of no interest; that nothing stands is.
 func released(t *testing.T, h Harness) {
 	s, name := open(t, h), unique()
 	l := grant(t, s, "a")
@@ -145,8 +145,8 @@ func released(t *testing.T, h Harness) {
 	}
 }
 
-// releasedPushes is the straggler that comes still later, when its lease stands for the name under a new ID. To the store
-// it looks like the newer one.
+// releasedPushes is the straggler that comes still later, when its lease stands for the name under
+// a new ID. To the store it looks like the newer one.
 func releasedPushes(t *testing.T, h Harness) {
 	s, name := open(t, h), unique()
 	l := grant(t, s, "a")

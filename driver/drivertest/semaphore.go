@@ -45,7 +45,8 @@ func slotsFill(t *testing.T, h Harness) {
 	}
 }
 
-// slotTurns runs Wait for those that do not hold yet and tells on one channel which of them has come to hold.
+// slotTurns runs Wait for those that do not hold yet and tells on one channel which of them has
+// come to hold.
 func slotTurns(t *testing.T, all []stand, from int) <-chan int {
 	done := make(chan int, len(all))
 	for i := from; i < len(all); i++ {
@@ -289,9 +290,9 @@ func (c *crowd) turn(ctx context.Context, l driver.Lease, want driver.Claim) err
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
-	p, err := l.Wait(ctx, places[0])
+	p, err := Await(ctx, l, places[0])
 	if err != nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	c.enter(want.Slots)
 	time.Sleep(2 * time.Millisecond)

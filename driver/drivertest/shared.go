@@ -109,8 +109,7 @@ func seatReplaced(t *testing.T, h Harness) {
 	if !p.Held || !q.Held || !r.Held {
 		t.Errorf("places = %+v, %+v, %+v, want all held: the third takes the second's slot", p, q, r)
 	}
-	_, err := l.Wait(soon(t), q)
-	wantGone(t, "Wait for the claim that was replaced", err)
+	wantOver(t, "the claim that was replaced", l, q)
 	if err := l.Update(soon(t), p, []byte("x")); err != nil {
 		t.Errorf("Update of the other seat: %v", err)
 	}
@@ -261,13 +260,11 @@ func ranks(ln driver.Line) (out []ranked) {
 func shows(t *testing.T, s driver.Store, name string, want ...ranked) {
 	t.Helper()
 	lines := []driver.Line{line(t, s, name), (<-following(t, s, name, 0)).newer(t, 0)}
-	if ls, ok := s.(driver.Lister); ok {
-		all, err := ls.Lines(soon(t), name)
-		if err != nil {
-			t.Fatalf("Lines: %v", err)
-		}
-		lines = append(lines, all...)
+	all, err := s.Lines(soon(t), name)
+	if err != nil {
+		t.Fatalf("Lines: %v", err)
 	}
+	lines = append(lines, all...)
 	for _, ln := range lines {
 		got := ranks(ln)
 		same := len(got) == len(want)

@@ -9,8 +9,9 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// stubborn returns a store that repeats each call whose outcome is unknown until the answer is final, as the library above
-// a driver does. So the clauses, which expect answers, can run over [Faulty].
+// stubborn returns a store that repeats each call whose outcome is unknown until the answer is
+// final, as the library above a driver does. So the clauses, which expect answers, can run over
+// [Faulty].
 func stubborn(s driver.Store) driver.Store {
 	ports := storePortsOf(s)
 	return storeWith(stubbornStore{s}, ports, stubbornPorts{ports})
@@ -54,19 +55,20 @@ func (s stubbornStore) Next(ctx context.Context, name string, after uint64) (dri
 
 type stubbornPorts struct{ storePorts }
 
-func (s stubbornPorts) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
-	return until(ctx, func() ([]driver.Line, error) { return s.lister.Lines(ctx, prefix) })
+func (s stubbornStore) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	return until(ctx, func() ([]driver.Line, error) { return s.Store.Lines(ctx, prefix) })
 }
 
 func (s stubbornPorts) Ask(ctx context.Context, name string, r driver.Request) error {
 	return untilDone(ctx, func() error { return s.asker.Ask(ctx, name, r) })
 }
 
-func (s stubbornPorts) Revoke(ctx context.Context, lease string) error {
-	return untilDone(ctx, func() error { return s.revoker.Revoke(ctx, lease) })
+func (s stubbornStore) Revoke(ctx context.Context, lease string) error {
+	return untilDone(ctx, func() error { return s.Store.Revoke(ctx, lease) })
 }
 
-// Append may be told false after an unknown answer: then that call has done it, if what is there is what it brought.
+// Append may be told false after an unknown answer: then that call has done it, if what is there is
+// what it brought.
 func (s stubbornPorts) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
 	unsure := false
 	err = untilDone(ctx, func() (err error) {
@@ -91,8 +93,8 @@ func (l stubbornLease) Renew(ctx context.Context) error {
 	return untilDone(ctx, func() error { return l.Lease.Renew(ctx) })
 }
 
-// Claim repeats under the same IDs. A try that is told taken after an unknown answer is released by ID: the try that got
-// lost may still be under way, and would hold the name for nobody.
+// Claim repeats under the same IDs. A try that is told taken after an unknown answer is released by
+// ID: the try that got lost may still be under way, and would hold the name for nobody.
 func (l stubbornLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	unsure := false
 	places, err := until(ctx, func() ([]driver.Place, error) {
@@ -110,10 +112,6 @@ func (l stubbornLease) Claim(ctx context.Context, claims ...driver.Claim) ([]dri
 		}
 	}
 	return places, err
-}
-
-func (l stubbornLease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	return until(ctx, func() (driver.Place, error) { return l.Lease.Wait(ctx, p) })
 }
 
 func (l stubbornLease) Update(ctx context.Context, p driver.Place, value []byte) error {

@@ -39,7 +39,8 @@ func transfer(t *testing.T, h Harness, l driver.Lease, p driver.Place, heir uint
 	}
 }
 
-// done reports whether a Transfer was told gone because an earlier try, whose answer was lost, had done it. Who leads is looked at in any case.
+// done reports whether a Transfer was told gone because an earlier try, whose answer was lost, had
+// done it. Who leads is looked at in any case.
 func (h Harness) done(err error) bool { return h.Faults != nil && errors.Is(err, driver.ErrGone) }
 
 // handingQueue is queue, where the first can transfer.

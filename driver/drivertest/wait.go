@@ -15,7 +15,7 @@ var waitClauses = []Clause{
 	{Name: "the token is final already while the claim waits", Check: tokenFinal},
 	{Name: "a wait comes to hold when the holder's lease ends", Check: waitOutlives, slow: true},
 	{Name: "a waiter whose lease ended is passed over", Check: deadWaiterPassed, slow: true},
-	{Name: "a wait ends as soon as its place was released", Check: waitReleased},
+	{Name: "a wait whose place was released is told nothing", Check: waitReleased},
 	{Name: "a wait ends as soon as its lease was closed", Check: waitClosed},
 	{Name: "a wait ends when its own lease ends", Check: waitExpired, slow: true},
 	{Name: "a wait ends as soon as its place was removed by hand", Check: waitRemoved},
@@ -25,7 +25,8 @@ var waitClauses = []Clause{
 	{Name: "a wait that was cut off during the release still comes to hold", Check: waitCutOff},
 }
 
-// queue makes n leases of different clients that stand in the line of name one behind the other, the first holding.
+// queue makes n leases of different clients that stand in the line of name one behind the other,
+// the first holding.
 func queue(t *testing.T, h Harness, name string, n int) ([]driver.Lease, []driver.Place) {
 	t.Helper()
 	var leases []driver.Lease
@@ -88,7 +89,7 @@ func waitHeld(t *testing.T, h Harness) {
 	l := grant(t, open(t, h), "a")
 	p := enter(t, l, unique())
 	if got := hold(t, l, p); got != p {
-		t.Errorf("Wait for a place that is held = %+v, want %+v", got, p)
+		t.Errorf("news of a place that is held = %+v, want %+v", got, p)
 	}
 }
 
@@ -123,7 +124,8 @@ func deadWaiterPassed(t *testing.T, h Harness) {
 	dies, _ := mortal(t, h, open(t, h), name)
 	last := grant(t, s, "c")
 	turn := waiting(t, last, enter(t, last, name))
-	// Released while the one between lives still: it gets the turn or not, but must not keep it for more than its ttl.
+	// Released while the one between lives still: it gets the turn or not, but must not keep it for
+	// more than its ttl.
 	release(t, first, p)
 	begun := time.Now()
 	(<-turn).must(t)
@@ -134,27 +136,30 @@ func deadWaiterPassed(t *testing.T, h Harness) {
 
 func waitReleased(t *testing.T, h Harness) {
 	leases, places := queue(t, h, unique(), 2)
-	turn := waiting(t, leases[1], places[1])
-	silent(t, "Wait returned while another holds", turn)
+	ch := listening(t, leases[1])
+	leases[1].Follow(places[1])
+	silent(t, "told while another holds", ch)
 	release(t, leases[1], places[1])
-	wantGone(t, "Wait for a place that was released meanwhile", (<-turn).err)
+	release(t, leases[0], places[0])
+	silent(t, "told of a place that its owner released", ch)
+	wantOver(t, "the place that was released", leases[1], places[1])
 }
 
 func waitClosed(t *testing.T, h Harness) {
 	leases, places := queue(t, h, unique(), 2)
 	turn := waiting(t, leases[1], places[1])
-	silent(t, "Wait returned while another holds", turn)
+	silent(t, "told while another holds", turn)
 	if err := leases[1].Close(soon(t)); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	wantGone(t, "Wait under a lease that was closed meanwhile", (<-turn).err)
+	wantGone(t, "waiting under a lease that was closed meanwhile", (<-turn).err)
 }
 
 func waitExpired(t *testing.T, h Harness) {
 	s, name := open(t, h), unique()
 	enter(t, grant(t, s, "a"), name)
 	dies, places := mortal(t, h, open(t, h), name)
-	wantGone(t, "Wait under a lease that ended", (<-waiting(t, dies, places[0])).err)
+	wantGone(t, "waiting under a lease that ended", (<-waiting(t, dies, places[0])).err)
 }
 
 func waitRemoved(t *testing.T, h Harness) {
@@ -163,10 +168,10 @@ func waitRemoved(t *testing.T, h Harness) {
 	name := unique()
 	leases, places := queue(t, h, name, 3)
 	turn, behind := waiting(t, leases[1], places[1]), waiting(t, leases[2], places[2])
-	silent(t, "Wait returned while another holds", turn)
+	silent(t, "told while another holds", turn)
 	h.Remove(t, name, places[1].Token)
-	wantGone(t, "Wait for a place that was removed by hand", (<-turn).err)
-	silent(t, "Wait of the one behind returned while the first still holds", behind)
+	wantGone(t, "waiting for a place that was removed by hand", (<-turn).err)
+	silent(t, "the one behind was told while the first still holds", behind)
 	release(t, leases[0], places[0])
 	(<-behind).must(t)
 }
@@ -179,27 +184,36 @@ func holderRemoved(t *testing.T, h Harness) {
 	h.Remove(t, name, places[0].Token)
 	(<-turn).must(t)
 	wantGone(t, "Update of a place that was removed by hand", leases[0].Update(soon(t), places[0], []byte("x")))
-	_, err := leases[0].Wait(soon(t), places[0])
-	wantGone(t, "Wait for a place that was removed by hand", err)
+	hear(t, "that the holder was removed", listening(t, leases[0]), gone(places[0]))
 }
 
 func waitNotHeld(t *testing.T, h Harness) {
-	for range 10 {
+	told := make(chan heard, 10)
+	for range cap(told) {
 		leases, places := queue(t, h, unique(), 2)
-		turn := waiting(t, leases[1], places[1])
-		// The claim goes first, then the one before it: the signal that wakes the waiter may be either.
+		ch := listening(t, leases[1])
+		go func() {
+			select {
+			case n := <-ch:
+				told <- n
+			case <-t.Context().Done():
+			}
+		}()
+		leases[1].Follow(places[1])
+		// The claim goes first, then the one before it: the signal that wakes the waiter may be
+		// either.
 		release(t, leases[1], places[1])
 		release(t, leases[0], places[0])
-		wantGone(t, "Wait for a place that went before its turn came", (<-turn).err)
 	}
+	silent(t, "told of a place that went before its turn came", told)
 }
 
 func waitGivenUp(t *testing.T, h Harness) {
 	leases, places := queue(t, h, unique(), 2)
 	ctx, cancel := context.WithTimeout(t.Context(), quiet)
 	defer cancel()
-	if _, err := leases[1].Wait(ctx, places[1]); err == nil || driver.IsFinal(err) {
-		t.Errorf("Wait that was given up = %v, want the context's error", err)
+	if _, err := Await(ctx, leases[1], places[1]); err == nil || driver.IsFinal(err) {
+		t.Errorf("a wait that was given up = %v, want the context's error", err)
 	}
 	release(t, leases[0], places[0])
 	if p := hold(t, leases[1], places[1]); places[1].Token != 0 && p.Token != places[1].Token {
@@ -214,10 +228,10 @@ func waitCutOff(t *testing.T, h Harness) {
 	holds, waits := grant(t, s, "a"), grant(t, far, "b")
 	p := enter(t, holds, name)
 	turn := waiting(t, waits, enter(t, waits, name))
-	silent(t, "Wait returned while another holds", turn)
+	silent(t, "told while another holds", turn)
 	cut(true)
 	release(t, holds, p)
-	silent(t, "Wait returned though cut off", turn)
+	silent(t, "told though cut off", turn)
 	cut(false)
 	(<-turn).must(t)
 }

@@ -86,7 +86,8 @@ func TestTheCallersOwnTxnIsUnchanged(t *testing.T) {
 	}
 }
 
-// What changes while a term lasts is no concern of the compare: the lease (a move after a change of etcd's leader), the value.
+// What changes while a term lasts is no concern of the compare: the lease (a move after a change of
+// etcd's leader), the value.
 func TestAClaimThatMovesKeepsItsGuard(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -167,7 +168,8 @@ func TestOnlyTheHolderOfThisClusterBinds(t *testing.T) {
 	}
 }
 
-// Many goroutines count up while their leaders change: each acknowledged step is there, and none after its claim was gone.
+// Many goroutines count up while their leaders change: each acknowledged step is there, and none
+// after its claim was gone.
 func TestManyTxnsWhileLeadersChange(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

@@ -1,4 +1,5 @@
-// Package etcdfence fences what a leader writes to etcd: the user's own Txn, under one compare more.
+// Package etcdfence fences what a leader writes to etcd: the user's own Txn, under one compare
+// more.
 //
 //	guard, err := etcdfence.Bind(ctx, client, store, term)   // once a term; store is the *etcdstore.Store of the election
 //	resp, err := guard.Txn(ctx).
@@ -6,31 +7,36 @@
 //		Then(clientv3.OpPut("config", "…")).
 //		Commit()                                             // err is a *fence.StaleError if the claim is gone
 //
-// A *clientv3.Client is the clientv3.KV that is asked for. Guard.Txn takes the place of Client.Txn: resp is what etcd would have answered to the user's own If, Then and Else, so a failed
-// compare of his is still resp.Succeeded == false and no error. The compare that is added costs no round trip.
+// A *clientv3.Client is the clientv3.KV that is asked for. Guard.Txn takes the place of Client.Txn:
+// resp is what etcd would have answered to the user's own If, Then and Else, so a failed compare of
+// his is still resp.Succeeded == false and no error. The compare that is added costs no round trip.
 //
 // # What it guarantees
 //
-// Bound to the election's own cluster ([Bind]), a Txn applies only while the claim holds the name, in etcd's own order: the key stands with
-// the term's token as its create revision. That is stronger than a growing number: a write is refused from the moment the claim is
-// removed, even before the next leader writes. A claim that is moved to another lease keeps its create revision. The next leader
-// leads only after the removal, so there is nothing to raise, and every read of it comes after the last write of the old one.
-// It needs no clock. Of a lock it is the process's claim that is compared, which those who hand the lock on inside the process share;
-// a reader's or a semaphore's term cannot be bound, since others hold beside it.
+// Bound to the election's own cluster ([Bind]), a Txn applies only while the claim holds the name,
+// in etcd's own order: the key stands with the term's token as its create revision. That is
+// stronger than a growing number: a write is refused from the moment the claim is removed, even
+// before the next leader writes. A claim that is moved to another lease keeps its create revision.
+// The next leader leads only after the removal, so there is nothing to raise, and every read of it
+// comes after the last write of the old one. It needs no clock. Of a lock it is the process's claim
+// that is compared, which those who hand the lock on inside the process share; a reader's or a
+// semaphore's term cannot be bound, since others hold beside it.
 //
-// For keys in another etcd cluster [Raise] keeps the newest token in a key there, and a Txn applies only while that is its own. Raise it
-// before the first read.
+// For keys in another etcd cluster [Raise] keeps the newest token in a key there, and a Txn applies
+// only while that is its own. Raise it before the first read.
 //
 // # What it cannot
 //
-// One Txn is one step; two are not. Writes that use the client beside the guard are not fenced. In a cluster that was
-// restored from a snapshot claims stand again with their old create revisions, so a leader of that moment still passes there until its
-// restored lease ends; restored, or started on an empty disk, with the same flags it has the same ID, so that nothing tells it from the
-// old one: use a new --initial-cluster-token, or --bump-revision and --mark-compacted (see fence.Stamp.From). A Txn answered by a
-// cluster with another ID than the store's ends in a *fence.OriginError, which then does not say that nothing was written. A guarded Txn
-// has room for one operation less than the server's limit (--max-txn-ops, 128), and one that only reads goes through etcd's log as a
-// write does. With etcd's authentication the client needs leave to read the claim's key
-// (<prefix><name>/), or to write the fence's.
+// One Txn is one step; two are not. Writes that use the client beside the guard are not fenced. In
+// a cluster that was restored from a snapshot claims stand again with their old create revisions,
+// so a leader of that moment still passes there until its restored lease ends; restored, or started
+// on an empty disk, with the same flags it has the same ID, so that nothing tells it from the old
+// one: use a new --initial-cluster-token, or --bump-revision and --mark-compacted (see
+// fence.Stamp.From). A Txn answered by a cluster with another ID than the store's ends in a
+// *fence.OriginError, which then does not say that nothing was written. A guarded Txn has room for
+// one operation less than the server's limit (--max-txn-ops, 128), and one that only reads goes
+// through etcd's log as a write does. With etcd's authentication the client needs leave to read the
+// claim's key (<prefix><name>/), or to write the fence's.
 package etcdfence
 
 import (
@@ -63,9 +69,10 @@ type Guard struct {
 	judge  func(*clientv3.GetResponse) error
 }
 
-// Bind returns a guard for Txns in the cluster that keeps the election. It makes two reads, one through the store and one through kv, which may
-// be another client. Its error is a *fence.StaleError if the term's claim does not hold the name (any more), a
-// *fence.OriginError if kv speaks to another cluster, otherwise what etcd said.
+// Bind returns a guard for Txns in the cluster that keeps the election. It makes two reads, one
+// through the store and one through kv, which may be another client. Its error is a
+// *fence.StaleError if the term's claim does not hold the name (any more), a *fence.OriginError if
+// kv speaks to another cluster, otherwise what etcd said.
 func Bind(ctx context.Context, kv clientv3.KV, store Store, t fence.Term) (*Guard, error) {
 	s := fence.Of(t).From(store)
 	if err := s.Valid(); err != nil {
@@ -92,8 +99,8 @@ func Bind(ctx context.Context, kv clientv3.KV, store Store, t fence.Term) (*Guar
 	return claimGuard(kv, s, key, claim), nil
 }
 
-// claimOf returns the create revision of a term's claim: of an election it is the token itself, of a lock that holders in one process
-// hand on it is not.
+// claimOf returns the create revision of a term's claim: of an election it is the token itself, of
+// a lock that holders in one process hand on it is not.
 func claimOf(t fence.Term) primacy.Token {
 	if c, ok := t.(interface{ ClaimToken() primacy.Token }); ok {
 		return c.ClaimToken()
@@ -101,7 +108,8 @@ func claimOf(t fence.Term) primacy.Token {
 	return t.Token()
 }
 
-// claimGuard compares the claim's create revision, and nothing else: its lease, its value and its mod revision change in a term.
+// claimGuard compares the claim's create revision, and nothing else: its lease, its value and its
+// mod revision change in a term.
 func claimGuard(kv clientv3.KV, s fence.Stamp, key string, claim primacy.Token) *Guard {
 	line := key[:len(key)-len(lastPart(key))]
 	return &Guard{kv: kv, stamp: s, origin: s.Origin,
@@ -128,9 +136,10 @@ func lastPart(key string) string {
 
 func originOf(cluster uint64) string { return "etcd/" + strconv.FormatUint(cluster, 16) }
 
-// Txn returns a Txn under the fence, to be used as one of the client's. Its Commit returns what etcd answered to the caller's
-// own If, Then and Else. The error is a *fence.StaleError, a *fence.OriginError or fence.ErrNotRaised if nothing was applied because of
-// the fence; after any other error, or the end of ctx, whether it was applied is unknown.
+// Txn returns a Txn under the fence, to be used as one of the client's. Its Commit returns what
+// etcd answered to the caller's own If, Then and Else. The error is a *fence.StaleError, a
+// *fence.OriginError or fence.ErrNotRaised if nothing was applied because of the fence; after any
+// other error, or the end of ctx, whether it was applied is unknown.
 func (g *Guard) Txn(ctx context.Context) clientv3.Txn { return &txn{g: g, ctx: ctx} }
 
 // txn collects what the caller's Txn is made of.
@@ -168,8 +177,8 @@ func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
 	return t
 }
 
-// Commit implements clientv3.Txn. The caller's Txn is nested in one whose only compare is the fence: so its own failed compares and the
-// fence's are told apart.
+// Commit implements clientv3.Txn. The caller's Txn is nested in one whose only compare is the
+// fence: so its own failed compares and the fence's are told apart.
 func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

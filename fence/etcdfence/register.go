@@ -11,11 +11,12 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// Raise is for keys in a cluster that does not keep the election. It writes s into key, unless a larger token is there, and returns a
-// guard whose Txns apply only while key holds s. Call it once a term, before the first read of what will be written. Two
-// resources may share a key; each election needs its own. Its error is a *fence.StaleError or a *fence.OriginError if s has no say any
-// more; after any other whether it was raised is unknown, repeat the call.
-// The key's value is the stamp as JSON in one spelling; one that was spelt otherwise by hand is written anew.
+// Raise is for keys in a cluster that does not keep the election. It writes s into key, unless a
+// larger token is there, and returns a guard whose Txns apply only while key holds s. Call it once
+// a term, before the first read of what will be written. Two resources may share a key; each
+// election needs its own. Its error is a *fence.StaleError or a *fence.OriginError if s has no say
+// any more; after any other whether it was raised is unknown, repeat the call. The key's value is
+// the stamp as JSON in one spelling; one that was spelt otherwise by hand is written anew.
 func Raise(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) (*Guard, error) {
 	text, err := encode(key, s)
 	if err != nil {
@@ -50,8 +51,8 @@ func Raise(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) (*Gua
 	}
 }
 
-// Adopt is an operator's word that from now on s counts, whatever key holds: after the store of the election was restored or
-// replaced. Before it, make sure that no leader of the old store runs.
+// Adopt is an operator's word that from now on s counts, whatever key holds: after the store of the
+// election was restored or replaced. Before it, make sure that no leader of the old store runs.
 func Adopt(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) error {
 	text, err := encode(key, s)
 	if err != nil {
@@ -73,7 +74,8 @@ func registerGuard(kv clientv3.KV, key, text string, s fence.Stamp) *Guard {
 				err = s.After(last)
 			}
 			if err == nil {
-				// Somebody removed the key, wrote a smaller token or spelt ours otherwise: the cluster was restored, or an operator erred.
+				// Somebody removed the key, wrote a smaller token or spelt ours otherwise: the
+				// cluster was restored, or an operator erred.
 				err = fmt.Errorf("fence %q: %w %d: %s holds %d: ask the term's Check, and only if it says yes Raise it and read again",
 					s.Name, fence.ErrNotRaised, s.Token, key, last.Token)
 			}
@@ -81,7 +83,8 @@ func registerGuard(kv clientv3.KV, key, text string, s fence.Stamp) *Guard {
 		}}
 }
 
-// encode returns what key holds while s is the newest stamp. One spelling for each stamp: it is compared byte by byte.
+// encode returns what key holds while s is the newest stamp. One spelling for each stamp: it is
+// compared byte by byte.
 func encode(key string, s fence.Stamp) (string, error) {
 	if err := s.Valid(); err != nil {
 		return "", err

@@ -86,7 +86,8 @@ func TestTheRegister(t *testing.T) {
 	}
 }
 
-// A stamp that an operator wrote by hand is spelt as he likes: the leader raises over it, and is not locked out.
+// A stamp that an operator wrote by hand is spelt as he likes: the leader raises over it, and is
+// not locked out.
 func TestAStampThatIsSpeltOtherwise(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, etcdtest.Start(t, etcdtest.Options{}))

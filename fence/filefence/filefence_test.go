@@ -204,7 +204,8 @@ func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 	put(t, path, "three", 2)
 }
 
-// Many writers with tokens of all sizes, and readers who ask nobody: tokens in the file never go back, no version is ever seen in part.
+// Many writers with tokens of all sizes, and readers who ask nobody: tokens in the file never go
+// back, no version is ever seen in part.
 func TestManyWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	put(t, path, version(1, 0), 1)

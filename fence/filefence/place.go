@@ -42,8 +42,9 @@ func (f *file) close() {
 	f.root.Close()
 }
 
-// lock returns the file at path, locked. While it waited the folder may have been moved away, or a link on the way been changed; what is
-// written in the old place would then be acknowledged and never seen, so it looks again.
+// lock returns the file at path, locked. While it waited the folder may have been moved away, or a
+// link on the way been changed; what is written in the old place would then be acknowledged and
+// never seen, so it looks again.
 func lock(ctx context.Context, path string, s fence.Stamp) (*file, error) {
 	if err := s.Valid(); err != nil {
 		return nil, err
@@ -111,9 +112,10 @@ func (f *file) stillAt(path string) bool {
 	return err == nil && os.SameFile(ours, there)
 }
 
-// resolve returns the folder and the name that the system finds at path, so that all who write one file by different names have one
-// fence. The file need not be there; a link to a file that is not there is followed too. Nothing is shortened as text: "sub/../f" is not
-// "f" where sub is a symbolic link.
+// resolve returns the folder and the name that the system finds at path, so that all who write one
+// file by different names have one fence. The file need not be there; a link to a file that is not
+// there is followed too. Nothing is shortened as text: "sub/../f" is not "f" where sub is a
+// symbolic link.
 func resolve(path string) (dir, base string, err error) {
 	if !filepath.IsAbs(path) {
 		wd, err := os.Getwd()

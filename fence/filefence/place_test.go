@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/fence/filefence"
 )
 
-// A path means what the system takes it for: ".." behind a symbolic link is the parent of what the link points to.
+// A path means what the system takes it for: ".." behind a symbolic link is the parent of what the
+// link points to.
 func TestDotsBehindALink(t *testing.T) {
 	root := t.TempDir()
 	err := errors.Join(os.MkdirAll(root+"/other/deep", 0o755), os.Mkdir(root+"/app", 0o755), os.Symlink(root+"/other/deep", root+"/app/sub"),
@@ -65,8 +66,8 @@ func TestNamesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A stamp that is to be seen may not be safe from a crash yet: its writer was killed before the sync, or the disk refused. So it is
-// written and synced again, by Raise, Read and Write alike.
+// A stamp that is to be seen may not be safe from a crash yet: its writer was killed before the
+// sync, or the disk refused. So it is written and synced again, by Raise, Read and Write alike.
 func TestAStampThatIsThereIsStoredAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	put(t, path, "one", 7)
@@ -91,7 +92,8 @@ func TestAStampThatIsThereIsStoredAgain(t *testing.T) {
 	}
 }
 
-// A folder that is moved while a writer waits for the lock: it writes what is at the path by then, under the fence there.
+// A folder that is moved while a writer waits for the lock: it writes what is at the path by then,
+// under the fence there.
 func TestAFolderThatIsMovedAway(t *testing.T) {
 	root := t.TempDir()
 	dir, away := filepath.Join(root, "app"), filepath.Join(root, "away")

@@ -46,25 +46,29 @@ type problem struct {
 	Known   string        `json:"known,omitempty"`
 }
 
-// Transport sends a term's stamp with every request. Make one for each term. It is safe for concurrent use if Base is.
+// Transport sends a term's stamp with every request. Make one for each term. It is safe for
+// concurrent use if Base is.
 type Transport struct {
 	Stamp fence.Stamp
 	Check func() error      // the term's; asked before each request. Nil: never asked, where only the token is known
 	Base  http.RoundTripper // http.DefaultTransport if nil
 }
 
-// Client returns a client whose requests carry the term's stamp, without an origin. Where the fence knows an origin, use [ClientFrom].
+// Client returns a client whose requests carry the term's stamp, without an origin. Where the fence
+// knows an origin, use [ClientFrom].
 func Client(t fence.Term) *http.Client { return ClientFrom(t, nil) }
 
-// ClientFrom is [Client] with the origin of the term's token, if store can tell it, see [fence.Stamp.From]. Either all leaders of an
-// election send one, or none does: once the fence knows an origin, a stamp without one is a *fence.OriginError.
+// ClientFrom is [Client] with the origin of the term's token, if store can tell it, see
+// [fence.Stamp.From]. Either all leaders of an election send one, or none does: once the fence
+// knows an origin, a stamp without one is a *fence.OriginError.
 func ClientFrom(t fence.Term, store any) *http.Client {
 	return &http.Client{Transport: &Transport{Stamp: fence.Of(t).From(store), Check: t.Check}}
 }
 
-// RoundTrip implements http.RoundTripper. Where Check says no, nothing is sent and its error is returned. A refusal of the
-// fence is a *fence.StaleError or a *fence.OriginError instead of a response, so that a caller who looks at no status cannot
-// take it for success; http.Client wraps both, errors.Is and errors.As find them. Every other response is returned as it is.
+// RoundTrip implements http.RoundTripper. Where Check says no, nothing is sent and its error is
+// returned. A refusal of the fence is a *fence.StaleError or a *fence.OriginError instead of a
+// response, so that a caller who looks at no status cannot take it for success; http.Client wraps
+// both, errors.Is and errors.As find them. Every other response is returned as it is.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.ready(); err != nil {
 		if r.Body != nil {
@@ -103,8 +107,8 @@ func (t *Transport) ready() error {
 	return t.Check()
 }
 
-// refusal returns the error in a 412 of a fence, and closes the body; nil for any other response, which is not touched. It
-// looks at headers only: the answer to HEAD has no body.
+// refusal returns the error in a 412 of a fence, and closes the body; nil for any other response,
+// which is not touched. It looks at headers only: the answer to HEAD has no body.
 func (t *Transport) refusal(resp *http.Response) error {
 	h := resp.Header
 	if resp.StatusCode != http.StatusPreconditionFailed || h.Get(FenceHeader) != "refused" {
@@ -123,9 +127,10 @@ func (t *Transport) refusal(resp *http.Response) error {
 		ProblemHeader, h.Get(ProblemHeader), LargestHeader, h.Get(LargestHeader))
 }
 
-// Raise makes the fence at rawURL refuse tokens smaller than the client's from now on, and returns when no handler runs under one. Call
-// it before the first read of what will be written. The client is one with a [Transport]. Errors are those of the
-// transport; one that says so if no fence answers at that address.
+// Raise makes the fence at rawURL refuse tokens smaller than the client's from now on, and returns
+// when no handler runs under one. Call it before the first read of what will be written. The client
+// is one with a [Transport]. Errors are those of the transport; one that says so if no fence
+// answers at that address.
 func Raise(ctx context.Context, client *http.Client, rawURL string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodOptions, rawURL, nil)
 	if err != nil {

@@ -12,9 +12,10 @@ import (
 
 // exchange is one request and its answer, which can be interrupted.
 //
-// A body that a stopped client never finishes would hold its handler for ever: only a read deadline in the past ends that. On HTTP/1 the
-// deadline is the connection's, and outlives the request: net/http reads ahead once a body has ended, fails, and cancels the contexts of
-// all later requests on the connection, which may be another leader's, by way of a proxy. So there
+// A body that a stopped client never finishes would hold its handler for ever: only a read deadline
+// in the past ends that. On HTTP/1 the deadline is the connection's, and outlives the request:
+// net/http reads ahead once a body has ended, fails, and cancels the contexts of all later requests
+// on the connection, which may be another leader's, by way of a proxy. So there
 //
 //	no deadline is set once the body has been read to its end,
 //	an answer says Connection: close if its header is written after the deadline was set, or before the body has ended,
@@ -45,7 +46,8 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	return x
 }
 
-// interrupt ends what the handler reads or writes. Its answer gets a second; net/http lifts a write deadline with the end of each request.
+// interrupt ends what the handler reads or writes. Its answer gets a second; net/http lifts a write
+// deadline with the end of each request.
 func (x *exchange) interrupt() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -78,7 +80,8 @@ func (x *exchange) beforeHeader() {
 	}
 }
 
-// returned is called when the handler has returned by itself. The header may have been written; then this changes nothing.
+// returned is called when the handler has returned by itself. The header may have been written;
+// then this changes nothing.
 func (x *exchange) returned() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

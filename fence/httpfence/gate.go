@@ -36,10 +36,12 @@ type running struct {
 	stopped bool
 }
 
-// memoryLimit is how long a memory may take. Its context is not the request's: a client that goes away must not leave a half stored token.
+// memoryLimit is how long a memory may take. Its context is not the request's: a client that goes
+// away must not leave a half stored token.
 const memoryLimit = 10 * time.Second
 
-// place is what has one gate. Two gates over one memory would each admit what the other refuses, and set the memory back.
+// place is what has one gate. Two gates over one memory would each admit what the other refuses,
+// and set the memory back.
 type place struct {
 	memory Memory
 	name   string
@@ -83,8 +85,8 @@ func (g *gate) enter(ctx context.Context, h *running) error {
 	}
 }
 
-// admit lets h in, or tells those under other tokens to return and gives what is closed when one has. Neither where h's stamp is not the
-// largest.
+// admit lets h in, or tells those under other tokens to return and gives what is closed when one
+// has. Neither where h's stamp is not the largest.
 func (g *gate) admit(h *running) (in bool, left chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,7 +100,8 @@ func (g *gate) admit(h *running) (in bool, left chan struct{}) {
 	return true, nil
 }
 
-// stopOthers tells every handler under another stamp than s to return, and counts them. The caller has the lock, and s is the largest.
+// stopOthers tells every handler under another stamp than s to return, and counts them. The caller
+// has the lock, and s is the largest.
 func (g *gate) stopOthers(s fence.Stamp) int {
 	n := 0
 	for h := range g.inside {
@@ -198,7 +201,8 @@ func (g *gate) set(last fence.Stamp, loaded, safe bool) {
 	g.last, g.loaded, g.safe = last, loaded, safe
 }
 
-// alone runs do while nobody else uses the memory. A memory that does not answer keeps its turn, but no caller longer than ctx.
+// alone runs do while nobody else uses the memory. A memory that does not answer keeps its turn,
+// but no caller longer than ctx.
 func (g *gate) alone(ctx context.Context, do func(ctx context.Context) error) error {
 	select {
 	case g.turn <- struct{}{}:

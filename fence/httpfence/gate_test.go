@@ -146,7 +146,8 @@ func TestHandlersUnderOneTokenRunSideBySide(t *testing.T) {
 	})
 }
 
-// Many goroutines, tokens of all sizes, handlers with two steps: no step under a smaller token follows one under a larger.
+// Many goroutines, tokens of all sizes, handlers with two steps: no step under a smaller token
+// follows one under a larger.
 func TestManyRequests(t *testing.T) {
 	var turn, largest, handled, refused atomic.Int64
 	step := func(token int64) {
@@ -184,7 +185,8 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// A client that is stopped in the middle of its body holds its handler in a read; the next leader gets in all the same.
+// A client that is stopped in the middle of its body holds its handler in a read; the next leader
+// gets in all the same.
 func TestAStoppedClientDoesNotKeepTheNextLeaderOut(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) { stoppedClient(t, proto) })

@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/fence/httpfence"
 )
 
-// oldLeader serves one request under 7 that is interrupted by a Raise of 9, and gives its connection, with what was answered.
+// oldLeader serves one request under 7 that is interrupted by a Raise of 9, and gives its
+// connection, with what was answered.
 type oldLeader struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -42,8 +43,9 @@ func (o *oldLeader) answer(t *testing.T) (code int, text string, closes bool) {
 	return resp.StatusCode, string(b), resp.Close
 }
 
-// What a handler has done when the newer leader comes decides what becomes of its connection: either it is closed, or the requests that
-// follow on it, the newer leader's through a proxy, are served as if nothing had been.
+// What a handler has done when the newer leader comes decides what becomes of its connection:
+// either it is closed, or the requests that follow on it, the newer leader's through a proxy, are
+// served as if nothing had been.
 func TestAnInterruptedConnectionIsClosedOrSound(t *testing.T) {
 	started := make(chan struct{}, 1)
 	wait := func(r *http.Request) { started <- struct{}{}; <-r.Context().Done() }
@@ -139,7 +141,8 @@ func TestAnInterruptedConnectionIsClosedOrSound(t *testing.T) {
 	}
 }
 
-// A handler that took over its connection, and waits for a client that says nothing, is interrupted as well.
+// A handler that took over its connection, and waits for a client that says nothing, is interrupted
+// as well.
 func TestAHijackedConnectionDoesNotKeepTheNextLeaderOut(t *testing.T) {
 	reading, ended := make(chan struct{}, 1), make(chan error, 1)
 	srv := httptest.NewServer((&httpfence.Fence{Name: "x", Memory: &memory{}}).Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -171,7 +174,8 @@ func TestAHijackedConnectionDoesNotKeepTheNextLeaderOut(t *testing.T) {
 	}
 }
 
-// A leader that knocks again and again does not give the handler it waits for another second each time.
+// A leader that knocks again and again does not give the handler it waits for another second each
+// time.
 func TestKnockingDoesNotExtendTheOldAnswer(t *testing.T) {
 	started := make(chan struct{}, 1)
 	srv := httptest.NewServer((&httpfence.Fence{Name: "x", Memory: &memory{}}).Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -16,7 +16,8 @@ import (
 	"github.com/primacy-go/primacy/fence/internal/durable"
 )
 
-// Folder is a [Memory] in a folder: a small file for each election, replaced in one step and synced with its folder.
+// Folder is a [Memory] in a folder: a small file for each election, replaced in one step and synced
+// with its folder.
 type Folder struct {
 	mu     sync.Mutex // a Store that is under way ends before Close gives the folder to another process
 	root   *os.Root
@@ -27,8 +28,9 @@ type Folder struct {
 // errClosed says that another process may have the folder.
 var errClosed = errors.New("the fence's folder is closed: another server may have it; close it after the server's Shutdown, not before")
 
-// Dir returns the memory in the folder at path, which is made if it is not there. Until Close, or the end of this process, nobody else
-// gets it: two servers with a memory each of them has read once would each admit what the other refuses.
+// Dir returns the memory in the folder at path, which is made if it is not there. Until Close, or
+// the end of this process, nobody else gets it: two servers with a memory each of them has read
+// once would each admit what the other refuses.
 func Dir(path string) (*Folder, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("fence memory: %w", err)
@@ -71,8 +73,8 @@ func (m *Folder) Store(_ context.Context, s fence.Stamp) error {
 	return durable.WriteStamp(m.root, file(s.Name), file(s.Name)+"-new", s)
 }
 
-// Close gives the folder free. Call it after the server's Shutdown has returned: from now on every token is refused (503), and a
-// handler that still runs does so beside those of the next process.
+// Close gives the folder free. Call it after the server's Shutdown has returned: from now on every
+// token is refused (503), and a handler that still runs does so beside those of the next process.
 func (m *Folder) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,7 +99,8 @@ func (m *Folder) open() error {
 	return nil
 }
 
-// file returns the file for an election: its name, escaped; a hash of it where that would be too long for a file.
+// file returns the file for an election: its name, escaped; a hash of it where that would be too
+// long for a file.
 func file(name string) string {
 	base := url.PathEscape(name)
 	if len(base) > 200 {

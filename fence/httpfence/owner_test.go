@@ -25,7 +25,8 @@ func folder(t *testing.T, dir string) *httpfence.Folder {
 	return m
 }
 
-// Two Fences over one memory are one: what the first refuses the second does not let in, and neither sets the disk back.
+// Two Fences over one memory are one: what the first refuses the second does not let in, and
+// neither sets the disk back.
 func TestFencesOfOneMemoryAreOne(t *testing.T) {
 	for what, m := range map[string]httpfence.Memory{"folder": folder(t, t.TempDir()), "own": &memory{}} {
 		handled := 0
@@ -98,7 +99,8 @@ func TestAClosedFolderLetsNobodyIn(t *testing.T) {
 	}
 }
 
-// Who waits for the older handlers while the folder is closed is not let in when they have returned.
+// Who waits for the older handlers while the folder is closed is not let in when they have
+// returned.
 func TestAFolderThatIsClosedWhileALeaderWaits(t *testing.T) {
 	m := folder(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +122,8 @@ func TestAFolderThatIsClosedWhileALeaderWaits(t *testing.T) {
 	})
 }
 
-// weak is a memory whose Store may fail when the stamp is to be seen, but not yet safe from a crash.
+// weak is a memory whose Store may fail when the stamp is to be seen, but not yet safe from a
+// crash.
 type weak struct {
 	visible, durable fence.Stamp
 	fail             bool

@@ -12,18 +12,20 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// Memory is where a server keeps the largest token. One process uses it at a time, and in it all fences of one Memory and name are
-// one: Memories that compare equal are the same, so use a pointer, and do not wrap one place twice. It is asked about one name by one
-// goroutine at a time, and its context ends after 10 s: what takes longer is refused (503).
+// Memory is where a server keeps the largest token. One process uses it at a time, and in it all
+// fences of one Memory and name are one: Memories that compare equal are the same, so use a
+// pointer, and do not wrap one place twice. It is asked about one name by one goroutine at a time,
+// and its context ends after 10 s: what takes longer is refused (503).
 type Memory interface {
 	// Load returns the stamp stored last for the election name, the zero Stamp if there is none.
 	Load(ctx context.Context, name string) (fence.Stamp, error)
-	// Store keeps s for s.Name. It returns nil only when s will be there after a crash. Once it has returned, with an error too, s must not
-	// get there any more: it might replace a larger one.
+	// Store keeps s for s.Name. It returns nil only when s will be there after a crash. Once it has
+	// returned, with an error too, s must not get there any more: it might replace a larger one.
 	Store(ctx context.Context, s fence.Stamp) error
 }
 
-// Fence guards what its handlers do against leaders of the past. Set the fields, then use it for all handlers of one resource:
+// Fence guards what its handlers do against leaders of the past. Set the fields, then use it for
+// all handlers of one resource:
 //
 //	ledger := &httpfence.Fence{Name: "ledger", Memory: memory}
 //	http.Handle("/accounts/", ledger.Wrap(accounts))
@@ -35,8 +37,8 @@ type Fence struct {
 	Memory Memory // required; see [Dir]
 }
 
-// StampOf returns the stamp of the request that ctx belongs to, for a resource further down that has a fence too. It reports false for
-// a request without one.
+// StampOf returns the stamp of the request that ctx belongs to, for a resource further down that
+// has a fence too. It reports false for a request without one.
 func StampOf(ctx context.Context) (fence.Stamp, bool) {
 	s, ok := ctx.Value(stampKey{}).(fence.Stamp)
 	return s, ok
@@ -44,8 +46,9 @@ func StampOf(ctx context.Context) (fence.Stamp, bool) {
 
 type stampKey struct{}
 
-// Wrap returns next behind the fence. What ends the request early stays outside: http.TimeoutHandler answers while its handler still runs, so
-// put it around the wrapped handler, never inside.
+// Wrap returns next behind the fence. What ends the request early stays outside:
+// http.TimeoutHandler answers while its handler still runs, so put it around the wrapped handler,
+// never inside.
 func (f *Fence) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, bad := f.stamp(r)
@@ -81,8 +84,9 @@ func (f *Fence) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store of the election was restored or
-// replaced. Handlers that run are waited for. Before it, make sure that no leader of the old store runs.
+// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
+// of the election was restored or replaced. Handlers that run are waited for. Before it, make sure
+// that no leader of the old store runs.
 func (f *Fence) Adopt(ctx context.Context, s fence.Stamp) error {
 	if err := f.about(s); err != nil {
 		return err

@@ -5,24 +5,29 @@
 //	_, err = redisfence.Call(ctx, client, keys, s, "SET", "{ledger}:total", 17)    // one command
 //	v, err := redisfence.Eval(ctx, client, keys, s, script, []string{"{ledger}:a"}, 5) // a script of one's own
 //
-// s is fence.Of(term). The client is go-redis's Client, ClusterClient or Conn; this package imports none. Not its Ring: that moves
-// the keys of a shard it cannot reach to another one, so that two leaders may each have a fence and data of their own. Set its MaxRetries
-// to -1: it repeats by itself a command whose answer was lost, and the error is then that of the last attempt only.
+// s is fence.Of(term). The client is go-redis's Client, ClusterClient or Conn; this package imports
+// none. Not its Ring: that moves the keys of a shard it cannot reach to another one, so that two
+// leaders may each have a fence and data of their own. Set its MaxRetries to -1: it repeats by
+// itself a command whose answer was lost, and the error is then that of the last attempt only.
 //
 // # What it guarantees
 //
-// Redis runs a script alone. A write lands only while the newest token raised is its own: after a newer leader's Raise every older
-// token gets a *fence.StaleError and nothing is written. In a cluster the fence's key and the keys written must share a hash slot, which
-// a tag in braces gives them ("{ledger}:fence", "{ledger}:total"); the server refuses the script otherwise (CROSSSLOT).
+// Redis runs a script alone. A write lands only while the newest token raised is its own: after a
+// newer leader's Raise every older token gets a *fence.StaleError and nothing is written. In a
+// cluster the fence's key and the keys written must share a hash slot, which a tag in braces gives
+// them ("{ledger}:fence", "{ledger}:total"); the server refuses the script otherwise (CROSSSLOT).
 //
 // # What it cannot
 //
-// It holds until Redis loses writes. A replica that is promoted may not know the newest token (replication is asynchronous; WAIT
-// makes that rarer, not impossible), a restart without appendfsync always may not either, and nothing told the leaders. Where the
-// loss shows, it is told: a write under a token newer than the one Redis knows, or with no fence there at all (FLUSHALL, an
-// eviction), gets fence.ErrNotRaised instead of opening the fence. Ask the term's Check then, and only if it says yes raise again, and read again what was lost with it. Set
-// maxmemory-policy to noeviction or volatile-*: under allkeys-* the fence itself may be evicted. A script that fails half way
-// keeps what it wrote, as ever in Redis. For data that must not be lost, use a fence in etcd or SQL.
+// It holds until Redis loses writes. A replica that is promoted may not know the newest token
+// (replication is asynchronous; WAIT makes that rarer, not impossible), a restart without
+// appendfsync always may not either, and nothing told the leaders. Where the loss shows, it is
+// told: a write under a token newer than the one Redis knows, or with no fence there at all
+// (FLUSHALL, an eviction), gets fence.ErrNotRaised instead of opening the fence. Ask the term's
+// Check then, and only if it says yes raise again, and read again what was lost with it. Set
+// maxmemory-policy to noeviction or volatile-*: under allkeys-* the fence itself may be evicted. A
+// script that fails half way keeps what it wrote, as ever in Redis. For data that must not be lost,
+// use a fence in etcd or SQL.
 package redisfence
 
 import (
@@ -35,7 +40,8 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// Fence is where the largest token is kept: a hash with the fields name, token and origin, without a TTL.
+// Fence is where the largest token is kept: a hash with the fields name, token and origin, without
+// a TTL.
 type Fence struct {
 	Key string
 }
@@ -48,9 +54,10 @@ type Client[C Cmd] interface {
 	Eval(ctx context.Context, script string, keys []string, args ...any) C
 }
 
-// Raise makes the fence refuse smaller tokens from now on. Call it once a term, before the first read of what will be written. The
-// error is a *fence.StaleError if a larger token was raised, a *fence.OriginError if one of another store was. After any other error
-// whether it was raised is unknown; repeat the call.
+// Raise makes the fence refuse smaller tokens from now on. Call it once a term, before the first
+// read of what will be written. The error is a *fence.StaleError if a larger token was raised, a
+// *fence.OriginError if one of another store was. After any other error whether it was raised is
+// unknown; repeat the call.
 func Raise[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) error {
 	if err := f.check(s); err != nil {
 		return err
@@ -59,8 +66,9 @@ func Raise[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) erro
 	return err
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store of the election was restored or
-// replaced. Before it, make sure that no leader of the old store runs.
+// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
+// of the election was restored or replaced. Before it, make sure that no leader of the old store
+// runs.
 func Adopt[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) error {
 	if err := f.check(s); err != nil {
 		return err
@@ -69,15 +77,17 @@ func Adopt[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) erro
 	return err
 }
 
-// Call runs one command on one key under the fence ("SET", "{ledger}:total", 17) and returns its answer, nil where Redis answers nil. The
-// errors are those of [Raise], fence.ErrNotRaised, and the command's own. After an error of the network whether it ran is unknown. Lua
-// takes up to some 7900 arguments in one command ("too many results to unpack"): split longer ones.
+// Call runs one command on one key under the fence ("SET", "{ledger}:total", 17) and returns its
+// answer, nil where Redis answers nil. The errors are those of [Raise], fence.ErrNotRaised, and the
+// command's own. After an error of the network whether it ran is unknown. Lua takes up to some 7900
+// arguments in one command ("too many results to unpack"): split longer ones.
 func Call[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp, command, key string, args ...any) (any, error) {
 	return Eval(ctx, c, f, s, callBody, []string{key}, append([]any{command}, args...)...)
 }
 
-// Eval runs a Lua script under the fence and returns what it returns, nil for nil. The script sees its own keys and arguments, as if the
-// fence were not there: KEYS[1] is keys[0], ARGV[1] is args[0]. It must not write the fence's key. Errors are those of [Call].
+// Eval runs a Lua script under the fence and returns what it returns, nil for nil. The script sees
+// its own keys and arguments, as if the fence were not there: KEYS[1] is keys[0], ARGV[1] is
+// args[0]. It must not write the fence's key. Errors are those of [Call].
 func Eval[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp, script string, keys []string, args ...any) (any, error) {
 	if err := f.check(s); err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"github.com/primacy-go/primacy/fence/redisfence"
 )
 
-// fake is a client that knows no Lua: it answers what the test says. What the scripts mean is tested against a real Redis, in
-// test/fencetest.
+// fake is a client that knows no Lua: it answers what the test says. What the scripts mean is
+// tested against a real Redis, in test/fencetest.
 type fake struct {
 	answer any
 	err    error

@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// The scripts. KEYS[1] is the fence, ARGV[1] to ARGV[3] are the stamp; what follows is the caller's. They answer
+// The scripts. KEYS[1] is the fence, ARGV[1] to ARGV[3] are the stamp; what follows is the
+// caller's. They answer
 //
 //	{"ok", ANSWER}  {"stale", LARGEST}  {"origin", LARGEST, KNOWN}  {"name", KNOWN}  {"unraised", LARGEST}
 const (

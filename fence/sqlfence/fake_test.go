@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// fake is a database that knows no SQL: it answers each statement with what the test says, and notes what it was asked. What the
-// statements mean is tested against real databases, in test/fencetest.
+// fake is a database that knows no SQL: it answers each statement with what the test says, and
+// notes what it was asked. What the statements mean is tested against real databases, in
+// test/fencetest.
 type fake struct {
 	mu     sync.Mutex
 	asked  []string

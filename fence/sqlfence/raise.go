@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// statements are what a dialect says. Each returns exactly one row, since "no row" is another error in each driver.
+// statements are what a dialect says. Each returns exactly one row, since "no row" is another error
+// in each driver.
 type statements struct {
 	hold  string // counts the row if it has this very stamp, and locks it against others; empty where all writers take turns anyhow
 	look  string // the row's stamp
@@ -30,7 +31,8 @@ func (f Fence) statements() statements {
 	if f.Dialect == SQLite {
 		st.raise = upsert + follows + ` RETURNING 1`
 	} else {
-		// FOR SHARE: transactions of one leader run side by side, and all of them must have ended before a larger token's UPDATE.
+		// FOR SHARE: transactions of one leader run side by side, and all of them must have ended
+		// before a larger token's UPDATE.
 		st.hold = `WITH held AS (SELECT 1 FROM TABLE WHERE name = $1 AND token = $2 AND origin = $3 FOR SHARE) SELECT count(*) FROM held`
 		st.raise = `WITH raised AS (` + upsert + follows + ` RETURNING 1) SELECT count(*) FROM raised`
 	}
@@ -82,7 +84,8 @@ func (f Fence) lock(ctx context.Context, s fence.Stamp, ask query) (bool, error)
 		if n, err := count(st.hold); err != nil || n > 0 {
 			return err == nil, err
 		}
-		// Many of a past leader may come here at once; were they to go for the row's lock they would wait for each other.
+		// Many of a past leader may come here at once; were they to go for the row's lock they
+		// would wait for each other.
 		if last, err := f.look(ctx, s, ask); err != nil || s.After(last) != nil {
 			return false, err
 		}

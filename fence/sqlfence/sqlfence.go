@@ -1,4 +1,5 @@
-// Package sqlfence fences what a leader writes to a SQL database: a row is checked and locked inside the leader's own transaction.
+// Package sqlfence fences what a leader writes to a SQL database: a row is checked and locked
+// inside the leader's own transaction.
 //
 //	ledger := sqlfence.Fence{Dialect: sqlfence.PostgreSQL}
 //	err := ledger.EnsureTable(ctx, db) // once, at deploy time
@@ -8,33 +9,37 @@
 //		return err
 //	})
 //
-// Do begins, raises the fence, runs the function and commits. Whoever has a transaction already calls [Fence.Raise] as its first
-// statement; with pgx, [RaisePgx]. This package imports no driver.
+// Do begins, raises the fence, runs the function and commits. Whoever has a transaction already
+// calls [Fence.Raise] as its first statement; with pgx, [RaisePgx]. This package imports no driver.
 //
 // # What it guarantees
 //
-// A transaction that has raised the fence under a token commits only if no larger token was there before it, and no transaction under a
-// larger token gets past its own Raise until this one has ended. So committed transactions are in the order of their tokens, and
-// each leader reads all that older ones have committed. It needs no clock, and holds under every isolation level.
+// A transaction that has raised the fence under a token commits only if no larger token was there
+// before it, and no transaction under a larger token gets past its own Raise until this one has
+// ended. So committed transactions are in the order of their tokens, and each leader reads all that
+// older ones have committed. It needs no clock, and holds under every isolation level.
 //
-// Raise must be the transaction's first statement. Under READ COMMITTED what was read before it may be old by the time the fence is raised;
-// under REPEATABLE READ and SERIALIZABLE the database ends such a transaction with a serialization failure (40001), to be
-// repeated as ever. Transactions of one leader run side by side on PostgreSQL: they share the row's lock. The first ones of a new
+// Raise must be the transaction's first statement. Under READ COMMITTED what was read before it may
+// be old by the time the fence is raised; under REPEATABLE READ and SERIALIZABLE the database ends
+// such a transaction with a serialization failure (40001), to be repeated as ever. Transactions of
+// one leader run side by side on PostgreSQL: they share the row's lock. The first ones of a new
 // leader take turns, and on SQLite all writers do.
 //
 // # What it cannot
 //
-// A savepoint is no transaction: when it is rolled back PostgreSQL lets the row go, SQLite forgets the token, and the transaction around it goes on
-// without a fence. Raise before the first SAVEPOINT; pgx's nested Begin makes one, and RaisePgx refuses what it returns.
+// A savepoint is no transaction: when it is rolled back PostgreSQL lets the row go, SQLite forgets
+// the token, and the transaction around it goes on without a fence. Raise before the first
+// SAVEPOINT; pgx's nested Begin makes one, and RaisePgx refuses what it returns.
 //
-// A leader that is stopped inside a transaction holds the row's lock, and its successor's Raise waits. Set [Fence.Idle], and PostgreSQL
-// ends such a transaction by itself if it is stopped between two statements. One stopped in the middle of COPY, or with rows that it has
-// read half, is not idle to PostgreSQL: kill that process, or end its session from another one (pg_blocking_pids of the waiting session names it,
-// pg_terminate_backend ends it). A leader that goes on after its term, with transactions that overlap
-// without end, holds its successor up as well: let them end with the term's context. Statements outside a transaction that has raised the
-// fence are not fenced. An asynchronous
-// replica that is promoted may have lost the row's newest state, with the newest data. Tokens above 2^63-1 do not fit a bigint and are
-// refused.
+// A leader that is stopped inside a transaction holds the row's lock, and its successor's Raise
+// waits. Set [Fence.Idle], and PostgreSQL ends such a transaction by itself if it is stopped
+// between two statements. One stopped in the middle of COPY, or with rows that it has read half, is
+// not idle to PostgreSQL: kill that process, or end its session from another one (pg_blocking_pids
+// of the waiting session names it, pg_terminate_backend ends it). A leader that goes on after its
+// term, with transactions that overlap without end, holds its successor up as well: let them end
+// with the term's context. Statements outside a transaction that has raised the fence are not
+// fenced. An asynchronous replica that is promoted may have lost the row's newest state, with the
+// newest data. Tokens above 2^63-1 do not fit a bigint and are refused.
 //
 // MySQL is not offered: it is not tested here.
 package sqlfence
@@ -65,14 +70,16 @@ const (
 type Fence struct {
 	Dialect Dialect
 	Table   string // "primacy_fence" if empty; "schema.table" works
-	// Idle is how long a transaction that has raised the fence may do nothing before PostgreSQL ends it, as
-	// idle_in_transaction_session_timeout for this one transaction. About the lease's TTL: without it a leader that was stopped
-	// inside a transaction keeps its successor waiting for as long as its connection stands. It does not end a transaction in the
-	// middle of a statement (COPY, rows half read). 0: as the database is set.
+	// Idle is how long a transaction that has raised the fence may do nothing before PostgreSQL
+	// ends it, as idle_in_transaction_session_timeout for this one transaction. About the lease's
+	// TTL: without it a leader that was stopped inside a transaction keeps its successor waiting
+	// for as long as its connection stands. It does not end a transaction in the middle of a
+	// statement (COPY, rows half read). 0: as the database is set.
 	Idle time.Duration
 }
 
-// Schema returns the statement that makes the table if it is not there, for those who make tables with a tool of their own.
+// Schema returns the statement that makes the table if it is not there, for those who make tables
+// with a tool of their own.
 func (f Fence) Schema() string {
 	number := "bigint"
 	if f.Dialect == SQLite {
@@ -92,7 +99,8 @@ func (f Fence) EnsureTable(ctx context.Context, db *sql.DB) error {
 	}
 	_, err := db.ExecContext(ctx, f.Schema())
 	if err != nil && ctx.Err() == nil {
-		// Of two who make it at once PostgreSQL tells one that it exists, in spite of IF NOT EXISTS.
+		// Of two who make it at once PostgreSQL tells one that it exists, in spite of IF NOT
+		// EXISTS.
 		_, err = db.ExecContext(ctx, f.Schema())
 	}
 	if err != nil {
@@ -101,9 +109,10 @@ func (f Fence) EnsureTable(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Do runs do in a transaction that has raised the fence, and commits it. Where do returns an error, it is rolled back and the error
-// returned. A *fence.StaleError or a *fence.OriginError says that this transaction wrote nothing. An error of the commit itself means, as ever,
-// that the outcome is unknown. When ctx ends before the commit the transaction is rolled back.
+// Do runs do in a transaction that has raised the fence, and commits it. Where do returns an error,
+// it is rolled back and the error returned. A *fence.StaleError or a *fence.OriginError says that
+// this transaction wrote nothing. An error of the commit itself means, as ever, that the outcome is
+// unknown. When ctx ends before the commit the transaction is rolled back.
 func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sql.Tx) error) error {
 	if err := f.check(s); err != nil {
 		return err
@@ -122,23 +131,27 @@ func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sq
 	return tx.Commit()
 }
 
-// Raise makes the fence refuse smaller tokens, and locks its row until tx ends. Call it first in the transaction, before it reads
-// anything and before any SAVEPOINT: a savepoint that is rolled back takes the lock along. On any error roll back: on a *fence.StaleError or *fence.OriginError because the leader is one of the past, on others because the
-// fence is not locked. It waits for transactions under other tokens that hold the row, until ctx ends.
+// Raise makes the fence refuse smaller tokens, and locks its row until tx ends. Call it first in
+// the transaction, before it reads anything and before any SAVEPOINT: a savepoint that is rolled
+// back takes the lock along. On any error roll back: on a *fence.StaleError or *fence.OriginError
+// because the leader is one of the past, on others because the fence is not locked. It waits for
+// transactions under other tokens that hold the row, until ctx ends.
 func (f Fence) Raise(ctx context.Context, tx *sql.Tx, s fence.Stamp) error {
 	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row {
 		return tx.QueryRowContext(ctx, query, args...)
 	})
 }
 
-// PgxTx is a pgx.Tx. A pool or a connection is none, on purpose: without a transaction the lock would be gone with the statement.
+// PgxTx is a pgx.Tx. A pool or a connection is none, on purpose: without a transaction the lock
+// would be gone with the statement.
 type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	QueryRow(ctx context.Context, sql string, args ...any) R
 	Commit(ctx context.Context) error
 	Rollback(ctx context.Context) error
 }
 
-// RaisePgx is [Fence.Raise] for a pgx.Tx. It returns a primacy.ErrInvalid for one that another pgx.Tx's Begin returned, which is a savepoint.
+// RaisePgx is [Fence.Raise] for a pgx.Tx. It returns a primacy.ErrInvalid for one that another
+// pgx.Tx's Begin returned, which is a savepoint.
 func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fence, tx PgxTx[R], s fence.Stamp) error {
 	if f.Dialect != PostgreSQL {
 		return invalid("pgx speaks PostgreSQL's SQL only")
@@ -149,8 +162,9 @@ func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fen
 	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row { return tx.QueryRow(ctx, query, args...) })
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store of the election was restored or
-// replaced. Before it, make sure that no leader of the old store runs.
+// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
+// of the election was restored or replaced. Before it, make sure that no leader of the old store
+// runs.
 func (f Fence) Adopt(ctx context.Context, db *sql.DB, s fence.Stamp) error {
 	if err := f.check(s); err != nil {
 		return err

@@ -72,11 +72,10 @@ func (s *ourSession) Close(ctx context.Context) error {
 func (s *ourSession) Revoke(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, ok := s.store.(driver.Revoker)
-	if !ok || len(s.terms) == 0 {
-		return errors.New("this store cannot end a lease, or nothing is led")
+	if len(s.terms) == 0 {
+		return errors.New("nothing is led")
 	}
-	return r.Revoke(ctx, s.terms[0].Lease())
+	return s.store.Revoke(ctx, s.terms[0].Lease())
 }
 
 func (s *ourSession) Campaign(ctx context.Context, name string) (Held, error) {

@@ -204,21 +204,22 @@ func (p *process) RemoveClaim(ctx context.Context) bool {
 	return true
 }
 
-// EndLease ends the candidate's lease in the store. Only a store with a driver.Admin is asked for it.
+// EndLease ends the candidate's lease in the store. Only a store with a driver.Admin is asked for
+// it.
 func (p *process) EndLease(ctx context.Context) bool {
 	s, _, ok := p.claim(ctx)
 	if !ok || s.Lease == "" {
 		return false
 	}
 	r := removal{who: p.id, from: now()} // it may have won meanwhile, so all its terms are excused
-	err := p.run.o.Store.(driver.Admin).EndLease(ctx, s.Lease)
+	err := p.run.o.Store.Revoke(ctx, s.Lease)
 	r.to = removedBy(err)
 	p.run.judge.removed(r)
 	return true
 }
 
-// removedBy returns by when a removal was over that returned err just now: one whose answer was lost
-// may still happen at any time.
+// removedBy returns by when a removal was over that returned err just now: one whose answer was
+// lost may still happen at any time.
 func removedBy(err error) time.Duration {
 	if err != nil {
 		return math.MaxInt64

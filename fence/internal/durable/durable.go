@@ -1,5 +1,6 @@
-// Package durable replaces files so that a crash leaves the old content or the new, and locks them against other processes. All of it
-// is done in an open folder, not by path: a folder that is moved or replaced under its path cannot get what the lock of another allows.
+// Package durable replaces files so that a crash leaves the old content or the new, and locks them
+// against other processes. All of it is done in an open folder, not by path: a folder that is moved
+// or replaced under its path cannot get what the lock of another allows.
 package durable
 
 import (
@@ -15,10 +16,11 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// Replace puts data in the place of name in root in one step: whoever opens name sees all of the old content or all of the new, after a
-// crash too. It returns once both data and name are on the disk. Mode and owner are those of like, or perm and the process's own
-// where like is nil. The caller holds a lock that keeps other writers of name away: tmp, which a crashed one may have left behind, is
-// removed.
+// Replace puts data in the place of name in root in one step: whoever opens name sees all of the
+// old content or all of the new, after a crash too. It returns once both data and name are on the
+// disk. Mode and owner are those of like, or perm and the process's own where like is nil. The
+// caller holds a lock that keeps other writers of name away: tmp, which a crashed one may have left
+// behind, is removed.
 func Replace(root *os.Root, name, tmp string, data []byte, perm fs.FileMode, like fs.FileInfo) error {
 	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -47,7 +49,8 @@ func fill(f *os.File, data []byte, perm fs.FileMode, like fs.FileInfo) error {
 			return fmt.Errorf("the new file cannot have the owner of the old one: %w", err)
 		}
 	}
-	// After the owner: a change of owner clears setuid. Chmod too does not know the umask, as os.WriteFile does not when it overwrites.
+	// After the owner: a change of owner clears setuid. Chmod too does not know the umask, as
+	// os.WriteFile does not when it overwrites.
 	if err := f.Chmod(perm & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)); err != nil {
 		return err
 	}
@@ -75,7 +78,8 @@ func ReadStamp(root *os.Root, name string) (fence.Stamp, error) {
 		err = s.Valid()
 	}
 	if err != nil {
-		// It was written in one step, so no crash did this. To take it for empty would let any token in.
+		// It was written in one step, so no crash did this. To take it for empty would let any
+		// token in.
 		return fence.Stamp{}, fmt.Errorf("%s is damaged: %w; restore it, or have an operator Adopt a token", filepath.Join(root.Name(), name), err)
 	}
 	return s, nil
@@ -90,8 +94,9 @@ func WriteStamp(root *os.Root, name, tmp string, s fence.Stamp) error {
 	return Replace(root, name, tmp, append(text, '\n'), 0o644, nil)
 }
 
-// Lock takes the exclusive lock of name in root, which is made if it is not there and is never to be removed. It ends with the process
-// at the latest. It waits until ctx ends; a ctx that has ended already still gets a lock that is free.
+// Lock takes the exclusive lock of name in root, which is made if it is not there and is never to
+// be removed. It ends with the process at the latest. It waits until ctx ends; a ctx that has ended
+// already still gets a lock that is free.
 func Lock(ctx context.Context, root *os.Root, name string) (unlock func(), err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		f, err := tryLock(root, name)

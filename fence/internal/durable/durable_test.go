@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/fence"
 )
 
-// What is locked is the open folder: a folder that takes its place at the path afterwards gets nothing of what the lock allows.
+// What is locked is the open folder: a folder that takes its place at the path afterwards gets
+// nothing of what the lock allows.
 func TestAMovedFolderTakesTheWriteAlong(t *testing.T) {
 	dir := t.TempDir()
 	path, away := filepath.Join(dir, "app"), filepath.Join(dir, "away")

@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// flock takes the exclusive lock on f, which ends when f is closed. It reports false if somebody else has it.
+// flock takes the exclusive lock on f, which ends when f is closed. It reports false if somebody
+// else has it.
 func flock(f *os.File) (bool, error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
