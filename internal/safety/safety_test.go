@@ -15,9 +15,10 @@ func TestCheckAcceptsWhatElectionsDo(t *testing.T) {
 		"one":                           {{"n", 1, "a", 0, 10}},
 		"one begins when another ends":  {{"n", 2, "b", 10, 20}, {"n", 1, "a", 0, 10}},
 		"an instant where another ends": {{"n", 1, "a", 0, 10}, {"n", 2, "b", 10, 10}, {"n", 3, "c", 10, 20}},
-		"one term seen more than once":  {{"n", 1, "a", 0, 10}, {"n", 1, "a", 5, 30}, {"n", 1, "a", 7, 8}, {"n", 2, "b", 30, 40}},
-		"two names at once":             {{"n", 2, "a", 0, 10}, {"m", 1, "b", 5, 15}, {"m", 2, "c", 15, 16}},
-		"one owner twice":               {{"n", 1, "a", 0, 10}, {"n", 2, "a", 11, 20}},
+		"one term seen more than once": {{"n", 1, "a", 0, 10}, {"n", 1, "a", 5, 30}, {"n", 1, "a", 7, 8},
+			{"n", 2, "b", 30, 40}},
+		"two names at once": {{"n", 2, "a", 0, 10}, {"m", 1, "b", 5, 15}, {"m", 2, "c", 15, 16}},
+		"one owner twice":   {{"n", 1, "a", 0, 10}, {"n", 2, "a", 11, 20}},
 	} {
 		if err := Check(history); err != nil {
 			t.Errorf("%s: %v, want nil", name, err)
@@ -94,7 +95,8 @@ func TestCheckAgreesWithEveryPair(t *testing.T) {
 		for range 1 + rnd.IntN(5) {
 			from := rnd.IntN(12)
 			history = append(history, Interval{
-				Name: string(rune('m' + rnd.IntN(2))), Token: uint64(from/3 + rnd.IntN(2)), Who: string(rune('a' + rnd.IntN(2))),
+				Name: string(rune('m' + rnd.IntN(2))), Token: uint64(from/3 + rnd.IntN(2)),
+				Who:  string(rune('a' + rnd.IntN(2))),
 				From: time.Duration(from), To: time.Duration(from + rnd.IntN(4)),
 			})
 		}

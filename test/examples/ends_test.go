@@ -20,7 +20,8 @@ echo begins
 for i in {1..24}; do echo "works $PRIMACY_TOKEN"; sleep 0.05; done
 `
 
-// Whatever ends the shell, or all of its process group or service, nobody else leads while its step works.
+// Whatever ends the shell, or all of its process group or service, nobody else leads while its step
+// works.
 func TestTheStepOfAShellThatIsEndedWorksAlone(t *testing.T) {
 	programtest.Needs(t, "bash", "curl", "setsid")
 	t.Parallel()

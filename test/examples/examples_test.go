@@ -134,7 +134,8 @@ func (p *process) ends(want int, limit time.Duration) {
 
 const ttl = 2 * time.Second
 
-// sidecar starts `primacy serve` on a store of its own, and returns what its clients need in their environment.
+// sidecar starts `primacy serve` on a store of its own, and returns what its clients need in their
+// environment.
 func sidecar(t testing.TB) (*process, []string) {
 	t.Helper()
 	bin, err := programtest.Program()
@@ -152,7 +153,8 @@ func sidecar(t testing.TB) (*process, []string) {
 	return p, env
 }
 
-// TestExamples plays the same with each language: two candidates, the leader is killed, the next resigns, the sidecar is frozen and stopped.
+// TestExamples plays the same with each language: two candidates, the leader is killed, the next
+// resigns, the sidecar is frozen and stopped.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	serve, env := sidecar(t)
@@ -231,7 +233,8 @@ func handOver(t, life *testing.T, env, args []string) *process {
 	idle.signal(syscall.SIGTERM) // while it waits
 	select {
 	case <-idle.exited:
-		if state := idle.cmd.ProcessState; state.ExitCode() != 0 && !state.Sys().(syscall.WaitStatus).Signaled() { // an interpreter may have begun only just now
+		// an interpreter may have begun only just now
+		if state := idle.cmd.ProcessState; state.ExitCode() != 0 && !state.Sys().(syscall.WaitStatus).Signaled() {
 			t.Errorf("%v ended while it waited: %v\n%s", args, state, idle.text())
 		}
 	case <-time.After(5 * time.Second):

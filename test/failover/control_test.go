@@ -14,8 +14,9 @@ import (
 	"github.com/primacy-go/primacy/internal/programtest"
 )
 
-// TestFailoverControl takes away what keeps clients from a former leader: the proxy does not ask who leads, and the service does not ask for its
-// term. A whole node that is frozen and thawed must then be seen to act after the next leader, or this harness sees nothing.
+// TestFailoverControl takes away what keeps clients from a former leader: the proxy does not ask
+// who leads, and the service does not ask for its term. A whole node that is frozen and thawed must
+// then be seen to act after the next leader, or this harness sees nothing.
 func TestFailoverControl(t *testing.T) {
 	if os.Getenv("FAILOVER_CONTROL") == "" {
 		t.Skip("FAILOVER_CONTROL is not set: one round and more of a frozen node, as long as it takes")

@@ -48,7 +48,8 @@ func newStageWith(t *testing.T, ttl time.Duration, by example) *stage {
 	var at [][2]string
 	for i := range machines {
 		at = append(at, [2]string{s.network.Host(i) + ":8000", s.network.Host(i) + ":8001"})
-		s.nodes = append(s.nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+strings.Join(members, ","), at[i][0], at[i][1], ttl, on(i)))
+		s.nodes = append(s.nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+strings.Join(members, ","), at[i][0],
+			at[i][1], ttl, on(i)))
 	}
 	proxy := s.network.Host(machines) + ":8080"
 	by.start(t, at, proxy, on(machines))
@@ -57,7 +58,8 @@ func newStageWith(t *testing.T, ttl time.Duration, by example) *stage {
 	return s
 }
 
-// fault is something that happens to the node that leads. It returns what ends it; the next leader is waited for before that.
+// fault is something that happens to the node that leads. It returns what ends it; the next leader
+// is waited for before that.
 type fault struct {
 	name string
 	do   func(s *stage, i int) (heal func())
@@ -171,7 +173,8 @@ func (s *stage) round(f fault) {
 	}
 	heal()
 	time.Sleep(s.ttl / 2) // what the former does now is seen
-	s.Logf("%s (%s%s): token %d after %d, %v after the fault", f.name, lead.ID, leads, next.Token, lead.Token, took.Round(time.Millisecond))
+	s.Logf("%s (%s%s): token %d after %d, %v after the fault", f.name, lead.ID, leads, next.Token, lead.Token,
+		took.Round(time.Millisecond))
 }
 
 // leader waits for one that answers under a larger token.
@@ -192,7 +195,8 @@ func (s *stage) leader(after uint64) (l seen) {
 
 func (s *stage) report(all []seen, rounds int) {
 	v := judge(all)
-	s.Logf("%d answers in %d rounds; %d of the former leader came after one of the next to requests that were under way; without an answer: %v",
+	s.Logf("%d answers in %d rounds; %d of the former leader came after one of the next to requests that were "+
+		"under way; without an answer: %v",
 		len(all), rounds, v.overtaken, s.clients.failures())
 	for _, n := range s.nodes {
 		s.Logf("%s ended so often, by status: %v", n.id, n.ended())
@@ -207,7 +211,8 @@ func (s *stage) report(all []seen, rounds int) {
 	for _, wrong := range v.wrong() {
 		s.Errorf("two leaders: %s", wrong)
 	}
-	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every lease its whole ttl again.
+	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every
+	// lease its whole ttl again.
 	if limit := 2*s.ttl + 8*time.Second; gaps[len(gaps)-1] > limit {
 		s.Errorf("a gap of %v: more than %v", gaps[len(gaps)-1], limit)
 	}

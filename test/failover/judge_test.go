@@ -42,10 +42,13 @@ func judge(all []seen) verdict {
 	var top uint64
 	var last time.Duration // the newest term's last answer so far
 	for i, s := range all {
-		// What had arrived before s was sent: a search, since answers are in the order of their arrival.
-		before, _ := slices.BinarySearchFunc(all[:i], s.sent, func(o seen, at time.Duration) int { return int(o.got - at) })
+		// What had arrived before s was sent: a search, since answers are in the order of their
+		// arrival.
+		before, _ := slices.BinarySearchFunc(all[:i], s.sent,
+			func(o seen, at time.Duration) int { return int(o.got - at) })
 		if before > 0 && newest[before-1] > s.Token {
-			v.byOrder = append(v.byOrder, fmt.Sprintf("token %d of %s answered a request sent at %v, after one of token %d had arrived",
+			v.byOrder = append(v.byOrder, fmt.Sprintf("token %d of %s answered a request sent at %v, after one "+
+				"of token %d had arrived",
 				s.Token, s.ID, s.sent, newest[before-1]))
 		}
 		switch {
@@ -88,16 +91,20 @@ func TestTheJudgeBites(t *testing.T) {
 		overtaken          int
 		gaps               []time.Duration
 	}{
-		{"one after the other", []seen{at(1, 0, 1, 2), at(1, 3, 4, 5), at(2, 8, 9, 10), at(2, 11, 12, 13)}, 0, 0, 0, []time.Duration{5}},
-		{"an old one after a new one", []seen{at(1, 0, 1, 2), at(2, 3, 4, 5), at(1, 6, 7, 8)}, 1, 1, 0 + 1, []time.Duration{3}},
+		{"one after the other", []seen{at(1, 0, 1, 2), at(1, 3, 4, 5), at(2, 8, 9, 10), at(2, 11, 12, 13)}, 0, 0, 0,
+			[]time.Duration{5}},
+		{"an old one after a new one", []seen{at(1, 0, 1, 2), at(2, 3, 4, 5), at(1, 6, 7, 8)}, 1, 1, 0 + 1,
+			[]time.Duration{3}},
 		{"an old answer that was slow", []seen{at(1, 0, 1, 9), at(2, 3, 4, 5)}, 0, 0, 1, nil},
 		{"sent in time, acted too late", []seen{at(1, 0, 7, 9), at(2, 3, 4, 5)}, 0, 1, 1, nil},
 		{"acted in time, though sent late", []seen{at(1, 6, 1, 9), at(2, 3, 4, 5)}, 1, 0, 1, nil}, // clocks that differ
 		{"at one instant", []seen{at(1, 0, 4, 9), at(2, 3, 4, 5)}, 0, 1, 1, nil},
-		{"seen by another client", []seen{at(2, 0, 1, 2), at(1, 2, 3, 4), at(1, 3, 4, 5)}, 1, 1, 2, nil}, // a tie of arrival and sending is no order
+		// a tie of arrival and sending is no order
+		{"seen by another client", []seen{at(2, 0, 1, 2), at(1, 2, 3, 4), at(1, 3, 4, 5)}, 1, 1, 2, nil},
 	} {
 		v := judge(c.all)
-		if len(v.byOrder) != c.byOrder || (v.byInstant != nil) != (c.byInstant > 0) || v.overtaken != c.overtaken || !slices.Equal(v.gaps, c.gaps) {
+		if len(v.byOrder) != c.byOrder || (v.byInstant != nil) != (c.byInstant > 0) || v.overtaken != c.overtaken ||
+			!slices.Equal(v.gaps, c.gaps) {
 			t.Errorf("%s: %+v", c.name, v)
 		}
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/internal/programtest"
 )
 
-// node is one machine's `primacy run`, which is started again when it ends, as a service manager does.
+// node is one machine's `primacy run`, which is started again when it ends, as a service manager
+// does.
 type node struct {
 	testing.TB
 	id   string
@@ -46,7 +47,8 @@ func newNode(t testing.TB, id, store, service, status string, ttl time.Duration,
 		t.Fatal(err)
 	}
 	n := &node{TB: t, id: id, dir: t.TempDir(), ends: map[int]int{}, done: make(chan struct{})}
-	n.args = wrap([]string{bin, "run", "--store", store, "--id", id, "--ttl", ttl.String(), "--timeout", "30s", "--status", status, "billing", "--", self})
+	n.args = wrap([]string{bin, "run", "--store", store, "--id", id, "--ttl", ttl.String(), "--timeout", "30s",
+		"--status", status, "billing", "--", self})
 	n.env = append(os.Environ(), listenEnv+"="+service, "XDG_RUNTIME_DIR="+n.dir)
 	t.Cleanup(n.down)
 	go n.keep()
@@ -133,7 +135,8 @@ func (n *node) parts() (supervisor, guardian, service int, ok bool) {
 	}
 	supervisor = n.cmd.Process.Pid
 	for _, child := range children(supervisor) {
-		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); strings.Contains(string(line), "__guardian") {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); strings.Contains(string(line),
+			"__guardian") {
 			guardian = child
 		}
 	}
@@ -159,7 +162,8 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// send signals processes that may have ended meanwhile; those of a node that has not been waited for keep their numbers.
+// send signals processes that may have ended meanwhile; those of a node that has not been waited
+// for keep their numbers.
 func send(sig syscall.Signal, pids ...int) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, sig)

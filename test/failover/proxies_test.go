@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/internal/programtest"
 )
 
-// example is one of deploy/: its file, and how its proxy is run by a user without rights, in the foreground.
+// example is one of deploy/: its file, and how its proxy is run by a user without rights, in the
+// foreground.
 type example struct {
 	program string
 	file    string
@@ -27,7 +28,8 @@ type example struct {
 }
 
 var examples = map[string]example{
-	"haproxy": {program: "haproxy", file: "haproxy/haproxy.cfg", command: func(config, _ string) []string { return []string{"haproxy", "-db", "-f", config} }},
+	"haproxy": {program: "haproxy", file: "haproxy/haproxy.cfg",
+		command: func(config, _ string) []string { return []string{"haproxy", "-db", "-f", config} }},
 	"caddy": {program: "caddy", file: "caddy/Caddyfile", command: func(config, _ string) []string {
 		return []string{"caddy", "run", "--adapter", "caddyfile", "--config", config}
 	}},
@@ -37,7 +39,8 @@ var examples = map[string]example{
 	}},
 }
 
-// start runs the proxy of an example with other addresses in it: of the nodes, in order, and of the proxy itself.
+// start runs the proxy of an example with other addresses in it: of the nodes, in order, and of the
+// proxy itself.
 func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]string) []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../deploy", e.file))
@@ -103,7 +106,8 @@ func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]s
 	}
 }
 
-// substitute puts other addresses into an example. Where the nodes are one machine, each needs a port of its own for its checks.
+// substitute puts other addresses into an example. Where the nodes are one machine, each needs a
+// port of its own for its checks.
 func (e example) substitute(t testing.TB, text string, nodes [][2]string, at, dir string) string {
 	t.Helper()
 	replace := func(old, by string) {
@@ -131,7 +135,8 @@ func (e example) substitute(t testing.TB, text string, nodes [][2]string, at, di
 		replace("listen 8080", "listen "+at)
 		own := "http {\n    access_log off;\n"
 		for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-			own += fmt.Sprintf("    %s_temp_path %s/%s;\n", kind, dir, kind) // a user without rights has no /var/lib/nginx
+			// a user without rights has no /var/lib/nginx
+			own += fmt.Sprintf("    %s_temp_path %s/%s;\n", kind, dir, kind)
 		}
 		replace("http {\n", own)
 	}
@@ -140,7 +145,8 @@ func (e example) substitute(t testing.TB, text string, nodes [][2]string, at, di
 
 func alone(cmd []string) []string { return cmd }
 
-// TestProxies has each proxy find the leader, and the next one when it is killed. The nodes are three addresses of loopback.
+// TestProxies has each proxy find the leader, and the next one when it is killed. The nodes are
+// three addresses of loopback.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})
@@ -150,7 +156,8 @@ func TestProxies(t *testing.T) {
 	for i := range 3 {
 		host := fmt.Sprintf("127.0.0.%d", 11+i)
 		at = append(at, [2]string{host + ":" + port, host + ":" + checks})
-		nodes = append(nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+etcd.Addr(), at[i][0], at[i][1], 3*time.Second, alone))
+		nodes = append(nodes, newNode(t, fmt.Sprintf("node%d", i), "etcd://"+etcd.Addr(), at[i][0], at[i][1],
+			3*time.Second, alone))
 	}
 	users := map[string]*clients{}
 	for name, e := range examples {
@@ -171,7 +178,8 @@ func TestProxies(t *testing.T) {
 	for round := range 2 {
 		var lead seen
 		for name, c := range users {
-			eventually(t, 20*time.Second, "a leader behind "+name, func() bool { l, ok := c.leader(); lead = l; return ok })
+			eventually(t, 20*time.Second, "a leader behind "+name,
+				func() bool { l, ok := c.leader(); lead = l; return ok })
 		}
 		time.Sleep(500 * time.Millisecond) // each has seen it
 		supervisor, _, service, ok := nodes[lead.ID[4]-'0'].parts()

@@ -48,8 +48,8 @@ type outcome struct {
 	Control        string // error of the control; empty: it landed
 }
 
-// leaderMain leads once: campaigns, raises every fence, asks Check, tells so, and writes when it is told to, without asking again: that
-// is the pause between Check and write. It writes lines:
+// leaderMain leads once: campaigns, raises every fence, asks Check, tells so, and writes when it is
+// told to, without asking again: that is the pause between Check and write. It writes lines:
 //
 //	checked TOKEN
 //	wrote [OUTCOMES]

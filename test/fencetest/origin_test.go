@@ -15,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// What an origin shows of an etcd that lost its disk, and what not: with the same flags the first leader afterwards has the very stamp of
-// the first one before; with a new --initial-cluster-token its origin is another.
+// What an origin shows of an etcd that lost its disk, and what not: with the same flags the first
+// leader afterwards has the very stamp of the first one before; with a new --initial-cluster-token
+// its origin is another.
 func TestWhatAnOriginShows(t *testing.T) {
 	t.Parallel()
 	data, token := filepath.Join(t.TempDir(), "data"), "before"

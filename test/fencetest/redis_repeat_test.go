@@ -34,8 +34,9 @@ func (l *losing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A client that repeats by itself tells only of its last attempt: the first one has landed, a newer leader has raised, and the error is
-// ErrStale. With MaxRetries: -1 the answer that was lost is an error of the network.
+// A client that repeats by itself tells only of its last attempt: the first one has landed, a newer
+// leader has raised, and the error is ErrStale. With MaxRetries: -1 the answer that was lost is an
+// error of the network.
 func TestWhatARepeatedCommandTells(t *testing.T) {
 	t.Parallel()
 	socket := startRedis(t)
@@ -55,10 +56,11 @@ func TestWhatARepeatedCommandTells(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		old := redis.NewClient(&redis.Options{MaxRetries: c.retries, Dialer: func(context.Context, string, string) (net.Conn, error) {
-			conn, err := net.Dial("unix", socket)
-			return &losing{conn, &lose, onLoss}, err
-		}})
+		old := redis.NewClient(&redis.Options{MaxRetries: c.retries,
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				conn, err := net.Dial("unix", socket)
+				return &losing{conn, &lose, onLoss}, err
+			}})
 		t.Cleanup(func() { old.Close() })
 		if err := old.Ping(t.Context()).Err(); err != nil {
 			t.Fatal(err)
@@ -66,7 +68,8 @@ func TestWhatARepeatedCommandTells(t *testing.T) {
 		lose.Store(true)
 		_, err := redisfence.Call(t.Context(), old, f, stamp(7), "INCR", key+":n")
 		if err == nil || errors.Is(err, fence.ErrStale) != c.stale || direct.Get(t.Context(), key+":n").Val() != "1" {
-			t.Errorf("MaxRetries %d: %v, n = %s, want ErrStale: %v", c.retries, err, direct.Get(t.Context(), key+":n").Val(), c.stale)
+			t.Errorf("MaxRetries %d: %v, n = %s, want ErrStale: %v", c.retries, err,
+				direct.Get(t.Context(), key+":n").Val(), c.stale)
 		}
 	}
 }

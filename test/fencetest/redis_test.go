@@ -79,7 +79,8 @@ func redisScripts(t *testing.T, c *redis.Client, f redisfence.Fence) {
 		t.Fatal(err)
 	}
 	for script, want := range map[string]string{
-		"return {KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], #KEYS, #ARGV}": "[{s}:a {s}:b]", // as if the fence were not there
+		// as if the fence were not there
+		"return {KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], #KEYS, #ARGV}": "[{s}:a {s}:b]",
 		"return redis.call('SET', KEYS[1], ARGV[1])":                         "OK",
 		"return redis.status_reply('FINE') -- no newline":                    "FINE",
 		"local x = 1":           "<nil>",
@@ -92,8 +93,10 @@ func redisScripts(t *testing.T, c *redis.Client, f redisfence.Fence) {
 			t.Errorf("%s = %v, %v, want %s", script, got, err, want)
 		}
 	}
-	for _, script := range []string{"return redis.call('INCR', KEYS[1])", "return redis.error_reply('own')", "error('own')", "return redis.call('NOSUCH')", "syntax error"} {
-		if got, err := redisfence.Eval(ctx, c, f, s, script, []string{"{s}:a"}); err == nil || errors.Is(err, fence.ErrStale) {
+	for _, script := range []string{"return redis.call('INCR', KEYS[1])", "return redis.error_reply('own')",
+		"error('own')", "return redis.call('NOSUCH')", "syntax error"} {
+		if got, err := redisfence.Eval(ctx, c, f, s, script, []string{"{s}:a"}); err == nil ||
+			errors.Is(err, fence.ErrStale) {
 			t.Errorf("%s = %v, %v, want its error", script, got, err)
 		}
 	}

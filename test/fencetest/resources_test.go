@@ -34,7 +34,8 @@ type places struct {
 	Etcd, Postgres, Redis, HTTP, Dir string
 }
 
-// resource is one thing that leaders write: a value behind a fence, and beside it the control, a value without.
+// resource is one thing that leaders write: a value behind a fence, and beside it the control, a
+// value without.
 type resource struct {
 	name  string
 	raise func(ctx context.Context) error               // what a new leader does before its first read
@@ -57,7 +58,8 @@ func ping(t testing.TB, url string) error {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // a server that is just starting may take a connection and never answer on it
+	// a server that is just starting may take a connection and never answer on it
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	return db.PingContext(ctx)
 }
@@ -68,7 +70,8 @@ func sqliteURL(dir string) string {
 
 // dialAll returns all resources for one process, closed with it.
 func dialAll(p places, t fence.Term, store *etcdstore.Store) ([]resource, error) {
-	ec, err := clientv3.New(clientv3.Config{Endpoints: []string{p.Etcd}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	ec, err := clientv3.New(clientv3.Config{Endpoints: []string{p.Etcd}, DialTimeout: 5 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +92,10 @@ func dialAll(p places, t fence.Term, store *etcdstore.Store) ([]resource, error)
 		s = s.From(store)
 	}
 	rc := redis.NewClient(&redis.Options{Network: "unix", Addr: p.Redis})
-	return []resource{etcdClaim(ec, store, t), etcdRegister(ec, s), sqlDB("PostgreSQL", pg, sqlfence.Fence{}, s), pgxDB(native, s),
-		sqlDB("SQLite", lite, sqlfence.Fence{Dialect: sqlfence.SQLite}, s), redisDB(rc, s), httpServer(p.HTTP, t, s), files(p.Dir, s)}, nil
+	return []resource{etcdClaim(ec, store, t), etcdRegister(ec, s), sqlDB("PostgreSQL", pg, sqlfence.Fence{}, s),
+		pgxDB(native, s),
+		sqlDB("SQLite", lite, sqlfence.Fence{Dialect: sqlfence.SQLite}, s), redisDB(rc, s), httpServer(p.HTTP, t, s),
+		files(p.Dir, s)}, nil
 }
 
 func etcdClaim(c *clientv3.Client, store *etcdstore.Store, t fence.Term) resource {
@@ -172,7 +177,11 @@ func pgxDB(c *pgx.Conn, s fence.Stamp) resource {
 		write: func(ctx context.Context, v string) error {
 			return in(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, upsert, "pgx/fenced", v); return err })
 		},
-		plain: func(ctx context.Context, v string) error { _, err := c.Exec(ctx, upsert, "pgx/control", v); return err },
+		plain: func(ctx context.Context, v string) error {
+			_,
+				err := c.Exec(ctx, upsert, "pgx/control", v)
+			return err
+		},
 		read: func(ctx context.Context) (string, string, error) {
 			return both(func(what string) (v string, err error) {
 				err = c.QueryRow(ctx, `SELECT coalesce(max(v), '') FROM v WHERE k = $1`, "pgx/"+what).Scan(&v)
@@ -242,6 +251,10 @@ func files(dir string, s fence.Stamp) resource {
 		},
 		plain: func(_ context.Context, v string) error { return os.WriteFile(dir+"/control", []byte(v), 0o600) },
 		read: func(context.Context) (string, string, error) {
-			return both(func(what string) (string, error) { b, err := os.ReadFile(dir + "/" + what); return string(b), err })
+			return both(func(what string) (string, error) {
+				b, err := os.ReadFile(dir + "/" + what)
+				return string(b),
+					err
+			})
 		}}
 }

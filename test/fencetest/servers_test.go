@@ -18,10 +18,12 @@ import (
 	"github.com/primacy-go/primacy/internal/onethread"
 )
 
-// The Debian packages with the servers. redis-tools holds the server's program, and starts no service.
+// The Debian packages with the servers. redis-tools holds the server's program, and starts no
+// service.
 const packages = "apt-get install -y postgresql redis-tools"
 
-// missing ends a test for want of a server: it fails in CI, where a skipped test would pass for a proof.
+// missing ends a test for want of a server: it fails in CI, where a skipped test would pass for a
+// proof.
 func missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -144,7 +146,8 @@ func startPostgres(t testing.TB) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
-	run := exec.Command(server, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50")
+	run := exec.Command(server, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c",
+		"max_connections=50")
 	run.SysProcAttr, run.Dir = &syscall.SysProcAttr{Credential: as.Credential}, dir
 	exited := start(t, run, syscall.SIGINT) // a fast shutdown
 	serves(t, filepath.Join(dir, ".s.PGSQL.5432"), exited)

@@ -27,8 +27,9 @@ func native(t *testing.T, url string) *pgx.Conn {
 	return c
 }
 
-// savepoints: pgx's nested transaction is refused, the one around it is not. The control says why: a savepoint that is rolled back
-// takes the lock along, and the transaction around it writes after a newer leader.
+// savepoints: pgx's nested transaction is refused, the one around it is not. The control says why:
+// a savepoint that is rolled back takes the lock along, and the transaction around it writes after
+// a newer leader.
 func savepoints(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 	tx, err := native(t, url).Begin(t.Context())
 	if err != nil {
@@ -41,7 +42,8 @@ func savepoints(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 	if err := sqlfence.RaisePgx(t.Context(), f, nested, stamp(7)); !errors.Is(err, primacy.ErrInvalid) {
 		t.Errorf("a nested pgx.Tx = %v, want ErrInvalid", err)
 	}
-	if err := errors.Join(nested.Rollback(t.Context()), sqlfence.RaisePgx(t.Context(), f, tx, stamp(7)), tx.Commit(t.Context())); err != nil {
+	if err := errors.Join(nested.Rollback(t.Context()), sqlfence.RaisePgx(t.Context(), f, tx, stamp(7)),
+		tx.Commit(t.Context())); err != nil {
 		t.Error(err)
 	}
 	plain, err := db.BeginTx(t.Context(), nil)

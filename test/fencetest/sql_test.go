@@ -24,7 +24,8 @@ import (
 
 func stamp(token primacy.Token) fence.Stamp { return fence.Stamp{Name: "x", Token: token} }
 
-// begin begins a transaction that has raised the fence, rolled back with the test unless it has ended.
+// begin begins a transaction that has raised the fence, rolled back with the test unless it has
+// ended.
 func begin(t *testing.T, db *sql.DB, f sqlfence.Fence, s fence.Stamp, level sql.IsolationLevel) (*sql.Tx, error) {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -67,7 +68,10 @@ func TestSQLite(t *testing.T) {
 	db := withTables(t, "sqlite", sqliteURL(t.TempDir()), f)
 	t.Run("rules", func(t *testing.T) { rules(t, db, f) })
 	t.Run("writers", func(t *testing.T) { manyWriters(t, db, f) })
-	t.Run("tables", func(t *testing.T) { manyTables(t, db, sqlfence.Fence{Table: "made_at_once", Dialect: sqlfence.SQLite}) })
+	t.Run("tables", func(t *testing.T) {
+		manyTables(t, db,
+			sqlfence.Fence{Table: "made_at_once", Dialect: sqlfence.SQLite})
+	})
 }
 
 // rules: the same cases as in package fence, but decided by the database.
@@ -79,8 +83,10 @@ func rules(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 		s    fence.Stamp
 		want error
 	}{
-		{at(7, ""), nil}, {at(7, ""), nil}, {at(9, ""), nil}, {at(8, ""), fence.ErrStale}, {at(9, "a"), nil}, {at(9, ""), fence.ErrOrigin},
-		{at(10, "b"), fence.ErrOrigin}, {at(math.MaxInt64, "a"), nil}, {at(math.MaxInt64-1, "a"), fence.ErrStale}, {at(math.MaxInt64+1, "a"), primacy.ErrInvalid},
+		{at(7, ""), nil}, {at(7, ""), nil}, {at(9, ""), nil}, {at(8, ""), fence.ErrStale}, {at(9, "a"), nil},
+		{at(9, ""), fence.ErrOrigin},
+		{at(10, "b"), fence.ErrOrigin}, {at(math.MaxInt64, "a"), nil}, {at(math.MaxInt64-1, "a"), fence.ErrStale},
+		{at(math.MaxInt64+1, "a"), primacy.ErrInvalid},
 	} {
 		if err := f.Do(t.Context(), db, c.s, nothing); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%+v: %v, want %v", c.s, err, c.want)
@@ -104,7 +110,8 @@ func rules(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	}
 }
 
-// manyWriters: transactions under tokens of all sizes; no committed one reads a newer token than its own.
+// manyWriters: transactions under tokens of all sizes; no committed one reads a newer token than
+// its own.
 func manyWriters(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	var written, refused, turn atomic.Int64
 	var wg sync.WaitGroup
@@ -112,17 +119,18 @@ func manyWriters(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 		wg.Go(func() {
 			for range 15 {
 				token := 1 + turn.Add(1)/8 + rand.Int64N(3)
-				err := f.Do(t.Context(), db, fence.Stamp{Name: "many", Token: primacy.Token(token)}, func(tx *sql.Tx) error {
-					var last int64
-					if err := tx.QueryRowContext(t.Context(), `SELECT coalesce(max(CAST(v AS bigint)), 0) FROM v WHERE k = 'many'`).Scan(&last); err != nil {
+				err := f.Do(t.Context(), db, fence.Stamp{Name: "many", Token: primacy.Token(token)},
+					func(tx *sql.Tx) error {
+						var last int64
+						if err := tx.QueryRowContext(t.Context(), `SELECT coalesce(max(CAST(v AS bigint)), 0) FROM v WHERE k = 'many'`).Scan(&last); err != nil {
+							return err
+						}
+						if last > token {
+							t.Errorf("a transaction under %d sees what %d has written", token, last)
+						}
+						_, err := tx.ExecContext(t.Context(), upsert, "many", strconv.FormatInt(token, 10))
 						return err
-					}
-					if last > token {
-						t.Errorf("a transaction under %d sees what %d has written", token, last)
-					}
-					_, err := tx.ExecContext(t.Context(), upsert, "many", strconv.FormatInt(token, 10))
-					return err
-				})
+					})
 				switch {
 				case err == nil:
 					written.Add(1)
@@ -161,7 +169,8 @@ func firstInsert(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	}
 }
 
-// newerLeaderWaits: between an older leader's Raise and its commit no newer one gets in, and then it reads what was committed.
+// newerLeaderWaits: between an older leader's Raise and its commit no newer one gets in, and then
+// it reads what was committed.
 func newerLeaderWaits(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	for i, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		old, next := primacy.Token(10*i+1), primacy.Token(10*i+2)
@@ -233,7 +242,8 @@ func oldSnapshots(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	}
 }
 
-// idleTransactionsEnd: a leader that is stopped inside a transaction does not keep its successor out, if Idle is set.
+// idleTransactionsEnd: a leader that is stopped inside a transaction does not keep its successor
+// out, if Idle is set.
 func idleTransactionsEnd(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 	f.Idle = 300 * time.Millisecond
 	tx, err := begin(t, db, f, stamp(7), sql.LevelDefault)

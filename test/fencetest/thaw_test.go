@@ -86,8 +86,8 @@ func withTables(t *testing.T, driver, url string, f sqlfence.Fence) *sql.DB {
 	return db
 }
 
-// A leader asks Check, is stopped, and is thawed when its successor has written: every fence refuses what it writes then, and every control,
-// the same resource without a fence, takes it.
+// A leader asks Check, is stopped, and is thawed when its successor has written: every fence
+// refuses what it writes then, and every control, the same resource without a fence, takes it.
 func TestAThawedLeaderIsRefusedByEveryFence(t *testing.T) {
 	t.Parallel()
 	p := startAll(t)
@@ -110,7 +110,8 @@ func TestAThawedLeaderIsRefusedByEveryFence(t *testing.T) {
 	}
 	for _, o := range told {
 		if !o.Stale || o.Token != oldToken || o.Largest != newToken {
-			t.Errorf("%s: the late write = %q (%d, %d), want ErrStale with %d and %d", o.Resource, o.Err, o.Token, o.Largest, oldToken, newToken)
+			t.Errorf("%s: the late write = %q (%d, %d), want ErrStale with %d and %d", o.Resource, o.Err, o.Token,
+				o.Largest, oldToken, newToken)
 		}
 		if o.Control != "" {
 			t.Errorf("%s: the late write without a fence = %q: the control shows nothing", o.Resource, o.Control)
@@ -120,7 +121,8 @@ func TestAThawedLeaderIsRefusedByEveryFence(t *testing.T) {
 	whatStands(t, p, oldToken, newToken)
 }
 
-// whatStands reads every resource: behind the fence the successor's value, without one the late one.
+// whatStands reads every resource: behind the fence the successor's value, without one the late
+// one.
 func whatStands(t *testing.T, p places, oldToken, newToken primacy.Token) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

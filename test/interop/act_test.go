@@ -35,8 +35,8 @@ func openActs(path string) (acts, error) {
 // errLost says that a holder has learnt, before it was told to leave, that it holds no more.
 var errLost = errors.New("the line was lost while it acted")
 
-// act acts until told to leave, each 2 ms and once more at the end, or until valid says no. An act counts at the instant before it
-// asked. Begun is called after the first act.
+// act acts until told to leave, each 2 ms and once more at the end, or until valid says no. An act
+// counts at the instant before it asked. Begun is called after the first act.
 func (a acts) act(id string, token uint64, leave <-chan struct{}, valid func() bool, begun func()) error {
 	tick := time.NewTicker(actEvery)
 	defer tick.Stop()
@@ -63,8 +63,9 @@ func (a acts) act(id string, token uint64, leave <-chan struct{}, valid func() b
 	}
 }
 
-// actMain is the command. It tells the test what it holds (a key, or a token), hears the number to act under, acts until it is told
-// to leave, and ends. If the test dies the connection ends, and so does this.
+// actMain is the command. It tells the test what it holds (a key, or a token), hears the number to
+// act under, acts until it is told to leave, and ends. If the test dies the connection ends, and so
+// does this.
 func actMain() error {
 	conn, err := net.Dial("unix", os.Getenv(socketEnv))
 	if err != nil {

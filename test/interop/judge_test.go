@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/safety"
 )
 
-// judge reads what everybody did, and fails the test if two acted at once or out of order. It returns the terms.
+// judge reads what everybody did, and fails the test if two acted at once or out of order. It
+// returns the terms.
 func (w *world) judge() []safety.Interval {
 	w.Helper()
 	f, err := os.Open(w.actsPath())
@@ -34,8 +35,8 @@ func (w *world) judge() []safety.Interval {
 // isReader tells from who acted whether he only reads: turns are named for their kind.
 func isReader(t safety.Interval) bool { return strings.HasPrefix(t.Who, "reader-") }
 
-// check returns nil if nobody acted beside one who holds the line alone, and tokens grew from each of those to whoever came after
-// him. Readers may act beside each other.
+// check returns nil if nobody acted beside one who holds the line alone, and tokens grew from each
+// of those to whoever came after him. Readers may act beside each other.
 func check(terms []safety.Interval) error {
 	readers := slices.DeleteFunc(slices.Clone(terms), func(t safety.Interval) bool { return !isReader(t) })
 	writers := slices.DeleteFunc(slices.Clone(terms), isReader)
@@ -64,11 +65,14 @@ func TestTheJudgeBites(t *testing.T) {
 		terms []safety.Interval
 		want  string
 	}{
-		"in turn":                {[]safety.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20), at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
-		"two at once":            {[]safety.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
-		"beside a reader":        {[]safety.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
-		"a reader jumped ahead":  {[]safety.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)}, "token went back"},
-		"a writer jumped ahead":  {[]safety.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)}, "token went back"},
+		"in turn": {[]safety.Interval{at("a", 1, 0, 10), at("reader-RLock-1", 2, 11, 20),
+			at("reader-RLock-2", 3, 12, 30), at("b", 4, 31, 40)}, ""},
+		"two at once":     {[]safety.Interval{at("a", 1, 0, 10), at("b", 2, 9, 12)}, "two leaders at once"},
+		"beside a reader": {[]safety.Interval{at("reader-RLock-1", 1, 0, 10), at("b", 2, 9, 12)}, "at once"},
+		"a reader jumped ahead": {[]safety.Interval{at("reader-RLock-1", 3, 0, 5), at("b", 2, 9, 12)},
+			"token went back"},
+		"a writer jumped ahead": {[]safety.Interval{at("b", 3, 0, 5), at("reader-RLock-1", 2, 9, 12)},
+			"token went back"},
 		"jumped the line":        {[]safety.Interval{at("a", 2, 0, 10), at("b", 1, 11, 12)}, "token went back"},
 		"one token, two holders": {[]safety.Interval{at("a", 1, 0, 10), at("b", 1, 11, 12)}, "two owners"},
 	} {
@@ -79,7 +83,8 @@ func TestTheJudgeBites(t *testing.T) {
 	}
 }
 
-// TestTheHarnessBites: one who acts without holding the line, beside one who does, is found in what was recorded.
+// TestTheHarnessBites: one who acts without holding the line, beside one who does, is found in what
+// was recorded.
 func TestTheHarnessBites(t *testing.T) {
 	w := newWorld(t)
 	honest := w.begin(ourMutex, "honest", ourMutex.join(w, "honest"))

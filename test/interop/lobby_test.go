@@ -79,7 +79,8 @@ func (l *lobby) startProc(name string, each int) {
 		l.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), helperEnv+"=wait", crowdEnv+"="+name, serverEnv+"="+l.server.Addr(), fmt.Sprintf("%s=%d", sizeEnv, each))
+	cmd.Env = append(os.Environ(), helperEnv+"=wait", crowdEnv+"="+name, serverEnv+"="+l.server.Addr(),
+		fmt.Sprintf("%s=%d", sizeEnv, each))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	in, err1 := cmd.StdinPipe()
@@ -126,7 +127,8 @@ func (l *lobby) release(verb string) time.Duration {
 	return time.Since(began)
 }
 
-// sendAway has all who wait in the other processes give up, at once, and returns how long that took.
+// sendAway has all who wait in the other processes give up, at once, and returns how long that
+// took.
 func (l *lobby) sendAway() time.Duration {
 	l.Helper()
 	began := time.Now()
@@ -157,6 +159,7 @@ func (l *lobby) weigh() {
 		}
 		rss, routines = rss+kB, routines+n
 	}
-	l.Logf("%d wait: server %d MB; %d client processes of %d waiters have %d MB and %d goroutines each", l.left, server/1024,
+	l.Logf("%d wait: server %d MB; %d client processes of %d waiters have %d MB and %d goroutines each", l.left,
+		server/1024,
 		len(l.procs), l.left/len(l.procs), rss/len(l.procs)/1024, routines/len(l.procs))
 }

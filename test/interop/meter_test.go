@@ -81,7 +81,8 @@ func (w *world) serverPID() int {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range all {
 		line, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(line), w.server.Endpoint()+"\x00") || !strings.Contains(string(line), "--data-dir") {
+		if err != nil || !strings.Contains(string(line), w.server.Endpoint()+"\x00") ||
+			!strings.Contains(string(line), "--data-dir") {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))

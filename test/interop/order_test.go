@@ -43,8 +43,8 @@ type role struct {
 	when int // fates in the line: while which turn holds
 }
 
-// TestOrder: everybody stands in the line in an order that is known, some give up, are killed or die, and each of the others gets the
-// line exactly in its turn. INTEROP_SEED plays one seed.
+// TestOrder: everybody stands in the line in an order that is known, some give up, are killed or
+// die, and each of the others gets the line exactly in its turn. INTEROP_SEED plays one seed.
 func TestOrder(t *testing.T) {
 	seeds := []uint64{1, 2, 3}
 	if text := os.Getenv("INTEROP_SEED"); text != "" {
@@ -82,7 +82,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// enterAll puts two of each kind in the line, in an order of chance, each when the one before it stands.
+// enterAll puts two of each kind in the line, in an order of chance, each when the one before it
+// stands.
 func (w *world) enterAll(rng *rand.Rand) []*role {
 	w.Helper()
 	cast := slices.Concat(kinds, kinds)
@@ -223,7 +224,8 @@ func standing(before, after []claim) []claim {
 	return both
 }
 
-// takeOut ends a turn that waits. One that gives up leaves no trace; one that is killed leaves its claim until the lease runs out.
+// takeOut ends a turn that waits. One that gives up leaves no trace; one that is killed leaves its
+// claim until the lease runs out.
 func (w *world) takeOut(r *role) {
 	w.Helper()
 	if r.fate == diesInLine {

@@ -10,7 +10,8 @@ import (
 )
 
 // inSession is a stander that takes its turns on a session of ours.
-func inSession(s *primacy.Session, id string, take func(ctx context.Context, s *primacy.Session, id string) (*primacy.Term, error),
+func inSession(s *primacy.Session, id string,
+	take func(ctx context.Context, s *primacy.Session, id string) (*primacy.Term, error),
 	number func(*primacy.Term) uint64) func(w *world) stander {
 	return func(w *world) stander {
 		return func(tn *turn) error {
@@ -29,7 +30,8 @@ func inSession(s *primacy.Session, id string, take func(ctx context.Context, s *
 	}
 }
 
-// The tokens of locks count local hand-overs in their last sixteen bits; those of elections are brought to the same scale.
+// The tokens of locks count local hand-overs in their last sixteen bits; those of elections are
+// brought to the same scale.
 func ofLock(t *primacy.Term) uint64     { return uint64(t.Token()) }
 func ofElection(t *primacy.Term) uint64 { return scale(uint64(t.Token())) }
 

@@ -13,13 +13,15 @@ import (
 	ours "github.com/primacy-go/primacy/concurrency"
 )
 
-// The time to live of leases, in seconds: short for those who may die, long for the others, whose leases a busy machine must not lose.
+// The time to live of leases, in seconds: short for those who may die, long for the others, whose
+// leases a busy machine must not lose.
 const (
 	shortTTL = 6
 	longTTL  = 30
 )
 
-// library is a package with the API of etcd's concurrency: that one unchanged, or ours in its place.
+// library is a package with the API of etcd's concurrency: that one unchanged, or ours in its
+// place.
 type library struct {
 	name    string
 	session func(c *clientv3.Client, ttl int) (session, error)
@@ -144,7 +146,8 @@ func (l library) tryKind() kind {
 	}}
 }
 
-// holdMutex acts as the owner and unlocks. Its token is the key's create revision, not what Mutex.Header shows.
+// holdMutex acts as the owner and unlocks. Its token is the key's create revision, not what
+// Mutex.Header shows.
 func (w *world) holdMutex(tn *turn, s session, m mutex) error {
 	rev, err := w.create(context.Background(), m.Key())
 	if err != nil {

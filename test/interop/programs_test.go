@@ -42,7 +42,8 @@ func (w *world) run(tn *turn, args ...string) (*proc, error) {
 			p.cmd.Args[i] = self
 		}
 	}
-	p.cmd.Env = append(os.Environ(), helperEnv+"=act", idEnv+"="+tn.id, actsEnv+"="+w.actsPath(), socketEnv+"="+w.dir+"/s",
+	p.cmd.Env = append(os.Environ(), helperEnv+"=act", idEnv+"="+tn.id, actsEnv+"="+w.actsPath(),
+		socketEnv+"="+w.dir+"/s",
 		"PRIMACY_STORE="+w.storeURL(), "PRIMACY_ID="+tn.id)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p.cmd.Stderr = &p.stderr
@@ -64,7 +65,8 @@ func (p *proc) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
 func (p *proc) term() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// stopped says whether the program, told to stop waiting, did. One that is told before it listens to signals dies of it.
+// stopped says whether the program, told to stop waiting, did. One that is told before it listens
+// to signals dies of it.
 func (p *proc) stopped(code int) error {
 	if st, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() && st.Signal() == syscall.SIGTERM {
 		return nil
@@ -85,8 +87,9 @@ func (p *proc) died() error {
 	return fmt.Errorf("%s ended: %v: %s", p.cmd.Args, p.cmd.ProcessState, strings.TrimSpace(p.stderr.String()))
 }
 
-// underCommand is a stander whose program acquires, and starts a command that acts. Token makes the judge's number of what the command
-// was told; stopped are the exit statuses of the program when it is told to stop waiting.
+// underCommand is a stander whose program acquires, and starts a command that acts. Token makes the
+// judge's number of what the command was told; stopped are the exit statuses of the program when it
+// is told to stop waiting.
 func (w *world) underCommand(token func(what string) (uint64, error), stopped int, args ...string) stander {
 	return func(tn *turn) error {
 		p, err := w.run(tn, args...)
@@ -153,7 +156,8 @@ func (w *world) keyToken(key string) (uint64, error) {
 }
 
 var ctlLock = kind{name: "etcdctl-lock", dies: leased, join: func(w *world, _ string) stander {
-	return w.underCommand(w.keyToken, 1, etcdtest.Etcdctl(w), "--endpoints", w.server.Addr(), "lock", "--ttl", strconv.Itoa(shortTTL),
+	return w.underCommand(w.keyToken, 1, etcdtest.Etcdctl(w), "--endpoints", w.server.Addr(), "lock", "--ttl",
+		strconv.Itoa(shortTTL),
 		linePrefix, "--", "SELF")
 }}
 
@@ -166,14 +170,16 @@ var (
 
 var ourTTL = strconv.Itoa(shortTTL) + "s"
 
-// ourProgram is a verb of ours whose command gets a token that must be shifted by so many bits to be that of a lock.
+// ourProgram is a verb of ours whose command gets a token that must be shifted by so many bits to
+// be that of a lock.
 func ourProgram(name string, shift int, args ...string) kind {
 	return kind{name: name, dies: leased, join: func(w *world, _ string) stander {
 		token := func(what string) (uint64, error) {
 			n, err := strconv.ParseUint(what, 10, 64)
 			return n << shift, err
 		}
-		return w.underCommand(token, 128+int(syscall.SIGTERM), append(append([]string{w.program()}, args...), "--", "SELF")...)
+		return w.underCommand(token, 128+int(syscall.SIGTERM),
+			append(append([]string{w.program()}, args...), "--", "SELF")...)
 	}}
 }
 
@@ -221,8 +227,8 @@ var ctlElect = kind{name: "etcdctl-elect", dies: hardly, join: func(w *world, _ 
 	}
 }}
 
-// bury ends the claim that etcdctl elect leaves behind, for the minute that its lease lives, where it is told to stop in the moment in
-// which it enters the line.
+// bury ends the claim that etcdctl elect leaves behind, for the minute that its lease lives, where
+// it is told to stop in the moment in which it enters the line.
 func (w *world) bury(tn *turn) {
 	resp, err := w.client.Get(soon(w), linePrefix+"/", clientv3.WithPrefix())
 	if err != nil {

@@ -22,8 +22,9 @@ type tally struct {
 	wait                             time.Duration // the longest, of those that held
 }
 
-// TestMixedRun: two of each kind, and readers, contend for one line for 25 s (INTEROP_FOR sets another time), with turns that are given up and
-// programs that are killed. Nobody acts beside or before another, each kind gets its share, and nothing is left.
+// TestMixedRun: two of each kind, and readers, contend for one line for 25 s (INTEROP_FOR sets
+// another time), with turns that are given up and programs that are killed. Nobody acts beside or
+// before another, each kind gets its share, and nothing is left.
 func TestMixedRun(t *testing.T) {
 	length := 25 * time.Second
 	if text := os.Getenv("INTEROP_FOR"); text != "" {
@@ -104,7 +105,8 @@ func (r *mixed) work(k kind, stand stander, rng *rand.Rand) {
 	}
 }
 
-// turn sees one turn to where it is told to end, and returns how long it waited, or -1 if it never held.
+// turn sees one turn to where it is told to end, and returns how long it waited, or -1 if it never
+// held.
 func (r *mixed) turn(tn *turn, rng *rand.Rand) time.Duration {
 	began := time.Now()
 	kill := tn.kind.isProgram() && tn.kind.dies == leased && rng.IntN(40) == 0
@@ -136,7 +138,8 @@ func (r *mixed) turn(tn *turn, rng *rand.Rand) time.Duration {
 	return waited
 }
 
-// wonAtLast says how long one waited that was told to give up, and won all the same; -1 if it did not.
+// wonAtLast says how long one waited that was told to give up, and won all the same; -1 if it did
+// not.
 func (r *mixed) wonAtLast(tn *turn, began time.Time) time.Duration {
 	if !waitFor(tn.done, 2*limit) {
 		return -1
@@ -169,8 +172,9 @@ func (r *mixed) note(k kind, do func(*tally)) {
 	do(t)
 }
 
-// report shows what came of it, and fails the test if a kind that waits was left out: each stands as often as the others, but for the
-// time its programs take to start, so it should have at least a quarter of the mean.
+// report shows what came of it, and fails the test if a kind that waits was left out: each stands
+// as often as the others, but for the time its programs take to start, so it should have at least a
+// quarter of the mean.
 func (r *mixed) report(terms int) {
 	var b strings.Builder
 	held, waiting := 0, 0

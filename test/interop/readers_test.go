@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestReadersAndStrangers: our readers hold together; one of etcd's own clients waits for all of them, and readers that come later wait
-// behind it.
+// TestReadersAndStrangers: our readers hold together; one of etcd's own clients waits for all of
+// them, and readers that come later wait behind it.
 func TestReadersAndStrangers(t *testing.T) {
 	w := newWorld(t)
 	for _, k := range strangers() {

@@ -115,7 +115,8 @@ func byRedislock(s *redistest.Server, key string) locker {
 	}
 }
 
-// TestRedsyncAndRedislockOnTheSameKey lets the libraries fight with ours for one key, on one server and over three. Never two hold.
+// TestRedsyncAndRedislockOnTheSameKey lets the libraries fight with ours for one key, on one server
+// and over three. Never two hold.
 func TestRedsyncAndRedislockOnTheSameKey(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -225,7 +226,8 @@ func TestPlainKeysOfOthersAreShown(t *testing.T) {
 	if err := m.TryLock(); err == nil {
 		t.Error("redsync locks what we hold")
 	}
-	if _, err := redislock.Obtain(soon(t), servers[0].Client(), "theirs", time.Second, nil); !errors.Is(err, redislock.ErrNotObtained) {
+	if _, err := redislock.Obtain(soon(t), servers[0].Client(), "theirs", time.Second, nil); !errors.Is(err,
+		redislock.ErrNotObtained) {
 		t.Errorf("redislock on what we hold: %v", err)
 	}
 	if err := term.Check(); err != nil {

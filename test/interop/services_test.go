@@ -13,8 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// service is a caller of the server's lock or election service: it keeps a lease of its own, for one turn. Under the lease of a call that
-// was given up no other may be made: what the server does late to clean up behind the first would take the second one's claim out.
+// service is a caller of the server's lock or election service: it keeps a lease of its own, for
+// one turn. Under the lease of a call that was given up no other may be made: what the server does
+// late to clean up behind the first would take the second one's claim out.
 type service struct {
 	w     *world
 	c     *clientv3.Client
@@ -99,7 +100,8 @@ func (s *service) lock(tn *turn) error {
 
 func (s *service) campaign(tn *turn) error {
 	elections := v3electionpb.NewElectionClient(s.c.ActiveConnection())
-	got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix), Lease: int64(s.lease), Value: []byte(tn.id)})
+	got, err := elections.Campaign(tn.ctx, &v3electionpb.CampaignRequest{Name: []byte(linePrefix),
+		Lease: int64(s.lease), Value: []byte(tn.id)})
 	if err != nil {
 		return tn.gaveUpCall(err)
 	}

@@ -33,7 +33,8 @@ func (t *tap) note(what string) {
 	t.seen = append(t.seen, message{boottime.Now(), what})
 }
 
-// between returns what was noted from one instant until another, each as "WHAT@TIME", the time since from.
+// between returns what was noted from one instant until another, each as "WHAT@TIME", the time
+// since from.
 func (t *tap) between(from, to time.Duration) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,12 +52,14 @@ func (t *tap) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(t.unary), grpc.WithChainStreamInterceptor(t.stream)}
 }
 
-func (t *tap) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (t *tap) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	t.note(path.Base(method))
 	return do(ctx, method, req, reply, cc, opts...)
 }
 
-func (t *tap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (t *tap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
 		return nil, err

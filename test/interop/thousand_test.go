@@ -40,9 +40,10 @@ type chain struct {
 	serverKB int
 }
 
-// TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and wakes one of them. The same is counted
-// of etcd's Mutex, beside it, and what server and clients weigh. INTEROP_WAITERS sets another number of them, INTEROP_WHO another one than these two:
-// "our Election", "the drop-in's Mutex".
+// TestAThousandWaiters: however many wait for a lock, a release costs the same few requests, and
+// wakes one of them. The same is counted of etcd's Mutex, beside it, and what server and clients
+// weigh. INTEROP_WAITERS sets another number of them, INTEROP_WHO another one than these two: "our
+// Election", "the drop-in's Mutex".
 func TestAThousandWaiters(t *testing.T) {
 	size, names := 1000, []string{"our Mutex", "etcd's Mutex"}
 	if text := os.Getenv("INTEROP_WAITERS"); text != "" {
@@ -84,27 +85,32 @@ func mustBeBounded(t *testing.T, chains []chain) {
 	t.Helper()
 	few, many := chains[len(chains)-1], chains[0]
 	if many.requests() > few.requests()+1 {
-		t.Errorf("a release costs %d requests while %d wait, but %d while %d do", many.requests(), many.waiters, few.requests(), few.waiters)
+		t.Errorf("a release costs %d requests while %d wait, but %d while %d do", many.requests(), many.waiters,
+			few.requests(), few.waiters)
 	}
 	for _, c := range chains {
 		if c.requests() > mostRequests {
-			t.Errorf("%d wait: a release costs %d requests, want no more than %d", c.waiters, c.requests(), mostRequests)
+			t.Errorf("%d wait: a release costs %d requests, want no more than %d", c.waiters, c.requests(),
+				mostRequests)
 		}
 		if c.events > mostEvents {
-			t.Errorf("%d wait: a release makes the server send %.2f watch events, want no more than %d: it wakes others", c.waiters, c.events, mostEvents)
+			t.Errorf("%d wait: a release makes the server send %.2f watch events, want no more than %d: it wakes "+
+				"others", c.waiters, c.events, mostEvents)
 		}
 	}
 }
 
-// The bounds of what a release may cost. Requests of the two whom it concerns: the release, and with others than ours a look of the next and watches
-// opened and closed. Events, to anybody: to those sixteen or so who are near their turn, who then hold without a request, to one who comes near, and
-// to a few who were near a moment ago.
+// The bounds of what a release may cost. Requests of the two whom it concerns: the release, and
+// with others than ours a look of the next and watches opened and closed. Events, to anybody: to
+// those sixteen or so who are near their turn, who then hold without a request, to one who comes
+// near, and to a few who were near a moment ago.
 const (
 	mostRequests = 8
 	mostEvents   = 21
 )
 
-// count lets the line settle, measures a while without releases, and then some releases, one in each window.
+// count lets the line settle, measures a while without releases, and then some releases, one in
+// each window.
 func (l *lobby) count() chain {
 	l.Helper()
 	time.Sleep(2 * time.Second)
@@ -134,7 +140,8 @@ func (l *lobby) count() chain {
 		one.add(l.seen(s.from, s.at, s.at+window))
 		one.add(l.seen(s.next, s.at, s.at+window))
 		if s.took > time.Second {
-			l.Logf("a release took %v; the one who left: %v; the next: %v", s.took, l.seen(s.from, s.at, s.at+s.took), l.seen(s.next, s.at-window, s.at+s.took))
+			l.Logf("a release took %v; the one who left: %v; the next: %v", s.took, l.seen(s.from, s.at, s.at+s.took),
+				l.seen(s.next, s.at-window, s.at+s.took))
 		}
 		c.costs = append(c.costs, one)
 	}
@@ -182,8 +189,10 @@ func (c chain) String() string {
 	for _, what := range slices.Sorted(maps.Keys(m.detail)) {
 		detail = append(detail, fmt.Sprintf("%d %s", m.detail[what], what))
 	}
-	return fmt.Sprintf("%d wait: a release: %d requests (%s), at most %d; %.2f events sent by the server, %d to these two; "+
-		"hand-over p50 %v, max %v. Idle, a second: %.0f requests, %.2f events, %.0f ms of the server's CPU. Server %d MB",
+	return fmt.Sprintf("%d wait: a release: %d requests (%s), at most %d; %.2f events sent by the server, %d to "+
+		"these two; "+
+		"hand-over p50 %v, max %v. Idle, a second: %.0f requests, %.2f events, %.0f ms of the server's CPU. "+
+		"Server %d MB",
 		c.waiters, m.requests, strings.Join(detail, ", "), most, c.events, m.events,
 		handover[len(handover)/2].Round(10*time.Microsecond), handover[len(handover)-1].Round(10*time.Microsecond),
 		c.idle.requests, c.idle.events, 1000*c.idle.cpu, c.serverKB/1024)

@@ -51,7 +51,8 @@ func (tr *trace) show(w *world) {
 	w.Logf("what happened (boot clock, ns):\n%s", strings.Join(tr.lines[max(0, len(tr.lines)-6000):], "\n"))
 }
 
-// follow notes each change of the line until ctx ends, and fails the test where one stands first for too long.
+// follow notes each change of the line until ctx ends, and fails the test where one stands first
+// for too long.
 func (w *world) follow(ctx context.Context, tooLong time.Duration) {
 	var first claim
 	since, told := time.Now(), false
@@ -68,7 +69,8 @@ func (w *world) follow(ctx context.Context, tooLong time.Duration) {
 		}
 		if age := time.Since(since); len(line) > 0 && age > tooLong && !told {
 			told = true
-			w.Errorf("%v is first of the line for %v: %q (lease of %q)", first, age.Round(time.Millisecond), owners[first.key], w.trace.name(first.lease))
+			w.Errorf("%v is first of the line for %v: %q (lease of %q)", first, age.Round(time.Millisecond),
+				owners[first.key], w.trace.name(first.lease))
 			w.trace.note("STUCK: %v, lease of %q %q", first, owners[first.key], w.trace.name(first.lease))
 		}
 		select {
@@ -80,7 +82,8 @@ func (w *world) follow(ctx context.Context, tooLong time.Duration) {
 
 // peek reads the line, and who owns the claims of ours in it.
 func (w *world) peek(ctx context.Context) ([]claim, map[string]string, error) {
-	resp, err := w.client.Get(ctx, "primacy/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	resp, err := w.client.Get(ctx, "primacy/", clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -29,8 +29,9 @@ const (
 	hardly              // its lease runs for a minute: the test revokes it
 )
 
-// stander stands in the line, acts while it holds, until told to leave, and returns when its claim is gone. Nil also for a turn that
-// was told to give up while it waited. A stander has one turn at a time.
+// stander stands in the line, acts while it holds, until told to leave, and returns when its claim
+// is gone. Nil also for a turn that was told to give up while it waited. A stander has one turn at
+// a time.
 type stander func(tn *turn) error
 
 // turn is one stay of one participant in the line.
@@ -57,7 +58,8 @@ var errTaken = errors.New("taken")
 
 // begin starts a turn of a participant.
 func (w *world) begin(k kind, id string, stand stander) *turn {
-	tn := &turn{id: id, kind: k, held: make(chan uint64, 1), leave: make(chan struct{}), dead: make(chan struct{}), done: make(chan struct{})}
+	tn := &turn{id: id, kind: k, held: make(chan uint64, 1), leave: make(chan struct{}), dead: make(chan struct{}),
+		done: make(chan struct{})}
 	tn.ctx, tn.quit = context.WithCancel(context.Background())
 	w.Cleanup(tn.quit)
 	go func() {
@@ -80,7 +82,8 @@ func (w *world) nextID(k kind) string {
 func (tn *turn) tellLeave() { tn.leaveOnce.Do(func() { close(tn.leave) }) }
 func (tn *turn) die()       { tn.deadOnce.Do(func() { close(tn.dead) }) }
 
-// holds acts for a participant of this process until the turn is over. ErrDied: it must not release anything.
+// holds acts for a participant of this process until the turn is over. ErrDied: it must not release
+// anything.
 func (w *world) holds(tn *turn, token uint64, valid func() bool) error {
 	leave := make(chan struct{})
 	over := make(chan struct{})
@@ -93,7 +96,8 @@ func (w *world) holds(tn *turn, token uint64, valid func() bool) error {
 		case <-over:
 		}
 	}()
-	if err := w.acts.act(tn.id, token, leave, valid, func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>16); tn.held <- token }); err != nil {
+	if err := w.acts.act(tn.id, token, leave, valid,
+		func() { w.trace.note("%s holds under %d (%d)", tn.id, token, token>>16); tn.held <- token }); err != nil {
 		return err
 	}
 	select {

@@ -33,7 +33,8 @@ const crowdTTL = 300 * time.Second
 // comeEvery is the time from one waiter of a process to its next.
 const comeEvery = 30 * time.Millisecond
 
-// waiter is a session on a connection of its own, as each program has it. It waits for the line once.
+// waiter is a session on a connection of its own, as each program has it. It waits for the line
+// once.
 type waiter struct {
 	tap   tap
 	told  chan string // what to do when it holds
@@ -54,7 +55,8 @@ var crowds = map[string]func(ctx context.Context, c *clientv3.Client, w *waiter)
 }
 
 // ofOurs makes a session of ours, which waits as it is told.
-func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context, *clientv3.Client, *waiter) error {
+func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error)) func(context.Context,
+	*clientv3.Client, *waiter) error {
 	return func(ctx context.Context, c *clientv3.Client, w *waiter) error {
 		store, err := etcdstore.New(ctx, c, etcdstore.Options{})
 		if err != nil {
@@ -82,7 +84,8 @@ func ofOurs(wait func(context.Context, *primacy.Session) (*primacy.Term, error))
 }
 
 // mutexOf makes a session with the API of etcd's package, whose mutex it waits for.
-func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(context.Context, *clientv3.Client, *waiter) error {
+func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(context.Context, *clientv3.Client,
+	*waiter) error {
 	return func(_ context.Context, c *clientv3.Client, w *waiter) error {
 		s, err := open(c, int(crowdTTL.Seconds()))
 		if err != nil {
@@ -103,7 +106,8 @@ func mutexOf(open func(c *clientv3.Client, ttl int) (session, error)) func(conte
 // newWaiter connects one.
 func newWaiter(ctx context.Context, kind, addr string) (*waiter, error) {
 	w := &waiter{told: make(chan string, 1)}
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop(), DialOptions: w.tap.options()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop(),
+		DialOptions: w.tap.options()})
 	if err != nil {
 		return nil, err
 	}
@@ -128,10 +132,11 @@ type hall struct {
 	waiting sync.WaitGroup
 }
 
-// waitMain is that process. It says "ready" when all have their leases, hears "stand", and says "held I" whenever one of them has the
-// line. Then it hears "release I", or "leave I" if the session shall end too. At "go" all who wait give up, end their sessions, and
-// "gone" is said. It answers "seen I FROM TO" with what that one sent and
-// heard in that time, and "report" with what the process weighs. It ends with its input.
+// waitMain is that process. It says "ready" when all have their leases, hears "stand", and says
+// "held I" whenever one of them has the line. Then it hears "release I", or "leave I" if the
+// session shall end too. At "go" all who wait give up, end their sessions, and "gone" is said. It
+// answers "seen I FROM TO" with what that one sent and heard in that time, and "report" with what
+// the process weighs. It ends with its input.
 func waitMain() error {
 	ctx := context.Background()
 	n, err := strconv.Atoi(os.Getenv(sizeEnv))

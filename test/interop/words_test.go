@@ -12,13 +12,15 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// strangers are the kinds that keep no session record of ours, as our drop-in for etcd's package does not.
+// strangers are the kinds that keep no session record of ours, as our drop-in for etcd's package
+// does not.
 func strangers() []kind {
 	return []kind{ctlLock, ctlElect, lockService, electionService, etcdMutex, etcdElection, dropInMutex, dropInElection}
 }
 
-// TestForeignHoldersInWords: Election.State and `primacy status` say of each claim of another program that it is one, with its true
-// lease, token and value, whether it holds or waits; and of ours whose it is.
+// TestForeignHoldersInWords: Election.State and `primacy status` say of each claim of another
+// program that it is one, with its true lease, token and value, whether it holds or waits; and of
+// ours whose it is.
 func TestForeignHoldersInWords(t *testing.T) {
 	w := newWorld(t)
 	session := w.newSession("watcher")
@@ -72,11 +74,13 @@ func (w *world) isForeign(s primacy.Entry, r *role) {
 		w.Errorf("%s is shown as %q, with the note %q", r.id, s.ID, s.Note)
 	}
 	if s.Lease != fmt.Sprintf("%x", r.claim.lease) || uint64(s.Token) != uint64(r.claim.rev) {
-		w.Errorf("%s is shown with lease %s and token %d, want %x and %d", r.id, s.Lease, s.Token, r.claim.lease, r.claim.rev)
+		w.Errorf("%s is shown with lease %s and token %d, want %x and %d", r.id, s.Lease, s.Token, r.claim.lease,
+			r.claim.rev)
 	}
 }
 
-// statusSays checks the program's own words: one line for each in the line, in its order, and the overview.
+// statusSays checks the program's own words: one line for each in the line, in its order, and the
+// overview.
 func (w *world) statusSays(first, second, third *role, leader primacy.Entry) {
 	w.Helper()
 	rows := strings.Split(w.status(lineName), "\n")

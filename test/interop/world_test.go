@@ -24,7 +24,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// The line of all tests: our name for it, and the string etcd's clients know it by. The name needs escaping.
+// The line of all tests: our name for it, and the string etcd's clients know it by. The name needs
+// escaping.
 const (
 	lineName   = "shop/till"
 	linePrefix = "primacy/shop%2Ftill"
@@ -103,7 +104,8 @@ func (w *world) newClient() *clientv3.Client {
 
 func (w *world) dial() *clientv3.Client {
 	w.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit,
+		Logger: zap.NewNop()})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -186,7 +188,8 @@ func (w *world) line() []claim {
 
 func (w *world) below(prefix string) []claim {
 	w.Helper()
-	resp, err := w.client.Get(soon(w), prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	resp, err := w.client.Get(soon(w), prefix, clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -209,7 +212,8 @@ func (w *world) create(ctx context.Context, key string) (uint64, error) {
 	return uint64(resp.Kvs[0].CreateRevision), nil
 }
 
-// scale makes a create revision comparable with the tokens of locks, which count local hand-overs in their last sixteen bits.
+// scale makes a create revision comparable with the tokens of locks, which count local hand-overs
+// in their last sixteen bits.
 func scale(create uint64) uint64 { return create << 16 }
 
 // standing returns every key of anybody but the records of past terms, which are meant to stay.
@@ -218,7 +222,8 @@ func (w *world) standing() []claim {
 	return slices.DeleteFunc(w.below(""), func(c claim) bool { return strings.HasPrefix(c.key, "primacy/@journal/") })
 }
 
-// empty checks that no key of anybody is left in all of etcd, but records of past terms, once leases have had the time to run out.
+// empty checks that no key of anybody is left in all of etcd, but records of past terms, once
+// leases have had the time to run out.
 func (w *world) empty(within time.Duration) {
 	w.Helper()
 	left := w.standing()

@@ -1,9 +1,11 @@
 package sim
 
-// The heartbeat of etcdstore: a session's ttl is short, the lease below it is long, and who waits right behind it ends it. The store under it is a
-// plain one: what etcd adds is the subject of the etcd store.
+// The heartbeat of etcdstore: a session's ttl is short, the lease below it is long, and who waits
+// right behind it ends it. The store under it is a plain one: what etcd adds is the subject of the
+// etcd store.
 
-// beatHandle is a lease with a heartbeat as its owner has it. That its plainHandle knows only of the lease below.
+// beatHandle is a lease with a heartbeat as its owner has it. That its plainHandle knows only of
+// the lease below.
 type beatHandle struct {
 	*plainHandle
 	base   int64 // the ttl of the lease below
@@ -105,8 +107,8 @@ func (p *plain) behind(sess uint64, pl place, b *bell) reply {
 	return r
 }
 
-// strike is etcdstore/vigil.go: the heartbeat goes if it has not changed, and with it the claim and all that would let another one enter; then the
-// lease is revoked.
+// strike is etcdstore/vigil.go: the heartbeat goes if it has not changed, and with it the claim and
+// all that would let another one enter; then the lease is revoked.
 func (h *beatHandle) strike(t *task, ctx *life, name int, a ahead) {
 	r, err := t.call(ctx, sec, h.c.n, 0, msg{}, func() reply {
 		l := h.c.p.find(a.sess)

@@ -120,7 +120,8 @@ func (cd *candidate) lead(t *task, tm *term) (lost bool) {
 	return lost
 }
 
-// worker is what a user does while leading: it asks before each act, and its writes go to two registers, one with a fence.
+// worker is what a user does while leading: it asks before each act, and its writes go to two
+// registers, one with a fence.
 type worker struct {
 	cd   *candidate
 	tm   *term
@@ -167,7 +168,8 @@ func (wk *worker) work(t *task) {
 	}
 }
 
-// act writes once. Between the check and the write the goroutine may be stopped, and the write may be long under way.
+// act writes once. Between the check and the write the goroutine may be stopped, and the write may
+// be long under way.
 func (wk *worker) act(t *task) {
 	w, tm := t.w, wk.tm
 	w.count.Acts++

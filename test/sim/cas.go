@@ -1,8 +1,10 @@
 package sim
 
-// registers is a store without a clock: registers that are written under a compare of their version, and nothing else. The rules are those of package
-// registerstore: a line is one register and a lease another, and a lease whose register has not changed for longer than its ttl, on the clock of who
-// waits, is ended by a compare-and-swap on the version that he received. A line's contents are those of a plain store's.
+// registers is a store without a clock: registers that are written under a compare of their
+// version, and nothing else. The rules are those of package registerstore: a line is one register
+// and a lease another, and a lease whose register has not changed for longer than its ttl, on the
+// clock of who waits, is ended by a compare-and-swap on the version that he received. A line's
+// contents are those of a plain store's.
 type registers struct {
 	*plain
 	ver  [2]uint64 // of each line's register
@@ -27,7 +29,8 @@ func (s *registers) leases() (n int) {
 	return n
 }
 
-// idle says that a claim is left to whoever stands behind it next, or to the sweep: nobody has renewed its lease for long.
+// idle says that a claim is left to whoever stands behind it next, or to the sweep: nobody has
+// renewed its lease for long.
 func (s *registers) idle(e *entry) bool {
 	l := s.find(e.sess)
 	return l.beat == 0 || s.w.now-l.ends > 2*l.ttl
@@ -65,7 +68,8 @@ func (s *registers) put(name int, ver uint64, change func(ln *line) reply) reply
 	return r
 }
 
-// view is a line as it is read, for the place pl of a session, and the leases before it. With b whoever goes rings.
+// view is a line as it is read, for the place pl of a session, and the leases before it. With b
+// whoever goes rings.
 func (s *registers) view(sess uint64, pl place, b *bell) reply {
 	e, r := s.look(sess, pl)
 	r.mod = s.ver[pl.name]

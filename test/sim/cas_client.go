@@ -1,6 +1,7 @@
 package sim
 
-// write rewrites the lease's register with to, a version that nobody else writes, if it has still the version known.
+// write rewrites the lease's register with to, a version that nobody else writes, if it has still
+// the version known.
 func (h *casHandle) write(t *task, ctx *life, to uint64) (reply, error) {
 	known := h.version
 	return h.ask(t, ctx, func() reply {
@@ -12,7 +13,8 @@ func (h *casHandle) write(t *task, ctx *life, to uint64) (reply, error) {
 	})
 }
 
-// renew is registerstore/lease.go: Renew and recover. Versions that the lease has written grow; another one than any of its own is 0: it has ended.
+// renew is registerstore/lease.go: Renew and recover. Versions that the lease has written grow;
+// another one than any of its own is 0: it has ended.
 func (h *casHandle) renew(t *task, ctx *life) error {
 	h.s.next++
 	mine := h.s.next
@@ -47,8 +49,10 @@ func (h *casHandle) lives(t *task, ctx *life) error {
 	return err
 }
 
-// step changes a line: it reads the register, and writes it under a compare. Done says of what is read that nothing need be written.
-func (h *casHandle) step(t *task, ctx *life, pl place, done func(r reply) bool, change func(ln *line) reply) (reply, error) {
+// step changes a line: it reads the register, and writes it under a compare. Done says of what is
+// read that nothing need be written.
+func (h *casHandle) step(t *task, ctx *life, pl place, done func(r reply) bool, change func(ln *line) reply) (reply,
+	error) {
 	for !ctx.over() {
 		r, err := h.ask(t, ctx, func() reply { return h.s.view(h.no, pl, nil) })
 		if err != nil || done(r) {

@@ -6,7 +6,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// claim is claim.go of the root package: it carries out what core.Claim orders for one claim under one lease.
+// claim is claim.go of the root package: it carries out what core.Claim orders for one claim under
+// one lease.
 type claim struct {
 	l        *lease
 	name     int
@@ -26,15 +27,17 @@ type claim struct {
 
 // term is term.go: one reign. What the judge wants to know about it stands here too.
 type term struct {
-	c       *claim
-	n       *node
-	l       *lease
-	inc     uint32
-	token   uint64
-	ctx     *life // ends when the work has to stop
-	ended   bool  // the right is over: Check says no, for good
-	began   int64 // true time
-	excused bool  // an operator removed its claim or lease: nobody can promise that no other leads before it hears of it
+	c     *claim
+	n     *node
+	l     *lease
+	inc   uint32
+	token uint64
+	ctx   *life // ends when the work has to stop
+	ended bool  // the right is over: Check says no, for good
+	began int64 // true time
+	// an operator removed its claim or lease: nobody can promise that no other leads before it
+	// hears of it
+	excused bool
 	removed int64 // when, if it is excused
 	undone  bool  // and the store has forgotten that
 	beside  bool  // it began beside another, and that was counted
@@ -48,7 +51,8 @@ func newClaim(l *lease, name int, leave func()) *claim {
 	return c
 }
 
-// campaign stands in the line; it returns the term, nil if there is none, and whether to stand again under the next lease.
+// campaign stands in the line; it returns the term, nil if there is none, and whether to stand
+// again under the next lease.
 func (c *claim) campaign(t *task, ctx *life) (tm *term, again bool) {
 	final := false
 	for o := c.first; ; {
@@ -66,7 +70,8 @@ func (c *claim) campaign(t *task, ctx *life) (tm *term, again bool) {
 	}
 }
 
-// call makes one call for the order o and returns the order that follows, and whether an answer was final.
+// call makes one call for the order o and returns the order that follows, and whether an answer was
+// final.
 func (c *claim) call(t *task, ctx *life, o core.ClaimOrder) (core.ClaimOrder, bool) {
 	op := &life{parent: ctx, h: &c.l.s.n.host}
 	asked, next := c.place, c.next
@@ -140,7 +145,8 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Do == core.Lead {
 		c.term = &term{c: c, n: c.l.s.n, l: c.l, inc: h.inc, token: c.place.token, ctx: &life{}, began: w.now}
-		w.say(h, news, "LEADS %s under token %d, until %v on its clock", nameOf(c.name), c.place.token, span(c.l.deadline))
+		w.say(h, news, "LEADS %s under token %d, until %v on its clock", nameOf(c.name), c.place.token,
+			span(c.l.deadline))
 		w.judge.begins(c.term)
 	}
 	if o.EndRight {
@@ -223,7 +229,8 @@ func (tm *term) resign(t *task) {
 	}
 }
 
-// watchOverrun acts on work that still runs though its right is over: the process ends itself, where it is set up so.
+// watchOverrun acts on work that still runs though its right is over: the process ends itself,
+// where it is set up so.
 func (c *claim) watchOverrun() {
 	if !c.working || c.overdue {
 		return

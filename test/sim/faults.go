@@ -54,7 +54,8 @@ func (w *World) sever(n *node, server int, f Fault) {
 	}
 }
 
-// aimed pauses a process that has just sent a renewal. The answer comes as it wakes up; then it is cut off.
+// aimed pauses a process that has just sent a renewal. The answer comes as it wakes up; then it is
+// cut off.
 func (w *World) aimed(n *node) {
 	d := n.aim
 	if n.aim = 0; d == 0 || w.calm {

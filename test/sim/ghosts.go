@@ -41,7 +41,8 @@ func (j *judge) leaderless() {
 			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(livelyWithin*j.w.plan.TTL))
 		}
 		if n := j.missing(name); n != nil && !j.w.plan.NoToken {
-			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name, span(livelyWithin*j.w.plan.TTL))
+			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name,
+				span(livelyWithin*j.w.plan.TTL))
 		}
 	}
 }
@@ -50,18 +51,21 @@ func (j *judge) leaderless() {
 func (j *judge) noticed() {
 	for name, all := range j.terms {
 		for _, tm := range all {
-			if tm.excused && !tm.undone && tm.yes() && tm.n.rough+8*sec < j.w.now { // a wait relies on a push for six seconds at most
-				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name), tm.n.name, tm.token)
+			// a wait relies on a push for six seconds at most
+			if tm.excused && !tm.undone && tm.yes() && tm.n.rough+8*sec < j.w.now {
+				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name),
+					tm.n.name, tm.token)
 			}
 		}
 	}
 }
 
-// hearsWithin is how long the news of a removed claim may need once nothing is in its way: a wait relies on a push for six seconds at most.
+// hearsWithin is how long the news of a removed claim may need once nothing is in its way: a wait
+// relies on a push for six seconds at most.
 const hearsWithin = 8 * sec
 
-// overdue ends the excuse of a term whose claim or lease an operator removed. Where messages are lost or late at random nobody can say
-// when its owner must have heard, until the calm.
+// overdue ends the excuse of a term whose claim or lease an operator removed. Where messages are
+// lost or late at random nobody can say when its owner must have heard, until the calm.
 func (j *judge) overdue(tm *term) {
 	w, n := j.w, tm.n
 	if tm.undone || !w.calm && w.plan.Net.Loss+w.plan.Net.Late != 0 || !n.running() {
@@ -81,7 +85,8 @@ func (j *judge) overdue(tm *term) {
 		from = max(from, w.plan.Span) // the cuts are forgotten
 	}
 	if w.now-from > hearsWithin {
-		j.fail(RuleDeaf, "%s: %s has not heard for %v that its claim under token %d was removed", nameOf(tm.c.name), n.name, span(w.now-from), tm.token)
+		j.fail(RuleDeaf, "%s: %s has not heard for %v that its claim under token %d was removed", nameOf(tm.c.name),
+			n.name, span(w.now-from), tm.token)
 	}
 }
 
@@ -106,8 +111,8 @@ func (j *judge) leftBehind(what string) {
 	j.fail(RuleGhost, "%s", what)
 }
 
-// ghosts looks once a second for claims with nobody behind them under leases that are kept alive: they would block the line for ever.
-// What belongs to a killed process runs out by itself.
+// ghosts looks once a second for claims with nobody behind them under leases that are kept alive:
+// they would block the line for ever. What belongs to a killed process runs out by itself.
 func (j *judge) ghosts() {
 	for _, ln := range j.w.store.lines() {
 		for _, e := range ln.entries {
@@ -117,7 +122,8 @@ func (j *judge) ghosts() {
 			case e.orphan == 0:
 				e.orphan = j.w.now
 			case j.w.now-e.orphan > 3*j.w.plan.TTL:
-				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name), e.owner.name, e.token, span(e.orphan))
+				j.fail(RuleGhost, "%s: nobody on %s stands behind token %d any more, since %v", nameOf(ln.name),
+					e.owner.name, e.token, span(e.orphan))
 			}
 		}
 	}

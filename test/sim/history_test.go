@@ -7,7 +7,8 @@ import (
 	"github.com/primacy-go/primacy/internal/safety"
 )
 
-// acts plays a seed and returns from when to when each term acted, as a record of real processes would show it.
+// acts plays a seed and returns from when to when each term acted, as a record of real processes
+// would show it.
 func acts(w *World, p *Plan) []safety.Interval {
 	seen := map[*term]*safety.Interval{}
 	var order []*term
@@ -32,8 +33,8 @@ func acts(w *World, p *Plan) []safety.Interval {
 	return all
 }
 
-// TestHistory has the judge of real records (package history) judge the same runs: it must find nothing where this package's finds
-// nothing, and two leaders where clocks run beyond the bound.
+// TestHistory has the judge of real records (package history) judge the same runs: it must find
+// nothing where this package's finds nothing, and two leaders where clocks run beyond the bound.
 func TestHistory(t *testing.T) {
 	w := &World{}
 	defer w.Close()

@@ -109,7 +109,8 @@ func (j *judge) look() {
 				continue
 			}
 			if first != nil {
-				j.fail(RuleOneLeader, "%s: %s under token %d and %s under token %d would both be told yes", nameOf(name), first.n.name, first.token, tm.n.name, tm.token)
+				j.fail(RuleOneLeader, "%s: %s under token %d and %s under token %d would both be told yes",
+					nameOf(name), first.n.name, first.token, tm.n.name, tm.token)
 				return
 			}
 			first = tm
@@ -117,7 +118,8 @@ func (j *judge) look() {
 	}
 }
 
-// overlap counts two leaders at once where they are to be expected, once for each term that begins beside another.
+// overlap counts two leaders at once where they are to be expected, once for each term that begins
+// beside another.
 func (j *judge) overlap(a, b *term) {
 	if b.token < a.token {
 		a, b = b, a
@@ -125,7 +127,8 @@ func (j *judge) overlap(a, b *term) {
 	if !b.beside {
 		b.beside = true
 		j.w.count.Overlaps++
-		j.w.say(nil, news, "TWO LEADERS of %s: %s under token %d and %s under token %d", nameOf(a.c.name), a.n.name, a.token, b.n.name, b.token)
+		j.w.say(nil, news, "TWO LEADERS of %s: %s under token %d and %s under token %d", nameOf(a.c.name), a.n.name,
+			a.token, b.n.name, b.token)
 	}
 }
 
@@ -142,17 +145,21 @@ func (j *judge) pastDeadline(tm *term) {
 	}
 	late := tm.n.clock() - l.deadline
 	if !tm.ctx.done {
-		j.fail(RuleInTime, "%s: the context of token %d has not ended at its deadline, though %s ran all the time", nameOf(tm.c.name), tm.token, tm.n.name)
+		j.fail(RuleInTime, "%s: the context of token %d has not ended at its deadline, though %s ran all the time",
+			nameOf(tm.c.name), tm.token, tm.n.name)
 	} else if tm.c.working && !tm.late && late > ms {
-		j.fail(RuleOutlived, "%s: work under token %d still runs at the deadline on %s", nameOf(tm.c.name), tm.token, tm.n.name)
+		j.fail(RuleOutlived, "%s: work under token %d still runs at the deadline on %s", nameOf(tm.c.name), tm.token,
+			tm.n.name)
 	}
 }
 
-// begins is asked when a term is won. It may be over by then: the process was stopped while the answer was under way.
+// begins is asked when a term is won. It may be over by then: the process was stopped while the
+// answer was under way.
 func (j *judge) begins(tm *term) {
 	name := tm.c.name
 	if !j.headed[name][tm.token] && !j.w.plan.NoToken {
-		j.fail(RuleFirst, "%s: %s leads under token %d, which was never first in the line", nameOf(name), tm.n.name, tm.token)
+		j.fail(RuleFirst, "%s: %s leads under token %d, which was never first in the line", nameOf(name), tm.n.name,
+			tm.token)
 	}
 	for _, x := range j.byHand {
 		if x.name == name && x.token == tm.token {
@@ -172,7 +179,8 @@ func (j *judge) counts(tm *term) {
 	tm.counted = true
 	j.w.count.Terms++
 	if tm.token <= j.top[name] && !tm.excused && !j.w.plan.NoToken {
-		j.fail(RuleToken, "%s: %s begins a term under token %d after one under %d", nameOf(name), tm.n.name, tm.token, j.top[name])
+		j.fail(RuleToken, "%s: %s begins a term under token %d after one under %d", nameOf(name), tm.n.name, tm.token,
+			j.top[name])
 	}
 	if j.top[name] != 0 {
 		j.w.count.HandOvers++
@@ -186,11 +194,13 @@ func (j *judge) stops(tm *term) {
 		return
 	}
 	if tm.n.clock() >= l.deadline {
-		j.fail(RuleInTime, "%s: the context of token %d ended after its deadline, though %s ran all the time", nameOf(tm.c.name), tm.token, tm.n.name)
+		j.fail(RuleInTime, "%s: the context of token %d ended after its deadline, though %s ran all the time",
+			nameOf(tm.c.name), tm.token, tm.n.name)
 	}
 }
 
-// releases is asked when a process begins to release a claim, leaves and closes when the store carries it out.
+// releases is asked when a process begins to release a claim, leaves and closes when the store
+// carries it out.
 func (j *judge) releases(c *claim) { j.orderly(c.term, "asks to release") }
 
 func (j *judge) orderly(tm *term, what string) {
@@ -199,26 +209,32 @@ func (j *judge) orderly(tm *term, what string) {
 	}
 	switch {
 	case !tm.ended:
-		j.fail(RuleRelease, "%s: %s %s token %d while its Check still says yes", nameOf(tm.c.name), tm.n.name, what, tm.token)
+		j.fail(RuleRelease, "%s: %s %s token %d while its Check still says yes", nameOf(tm.c.name), tm.n.name, what,
+			tm.token)
 	case !tm.ctx.done:
-		j.fail(RuleRelease, "%s: %s %s token %d and never told the work to stop", nameOf(tm.c.name), tm.n.name, what, tm.token)
+		j.fail(RuleRelease, "%s: %s %s token %d and never told the work to stop", nameOf(tm.c.name), tm.n.name, what,
+			tm.token)
 	case tm.c.working:
-		j.fail(RuleRelease, "%s: %s %s token %d while its work still runs", nameOf(tm.c.name), tm.n.name, what, tm.token)
+		j.fail(RuleRelease, "%s: %s %s token %d while its work still runs", nameOf(tm.c.name), tm.n.name, what,
+			tm.token)
 	}
 }
 
 // enters and heads are told by the store.
 func (j *judge) enters(ln *line, e *entry) {
 	if e.token <= j.entered[ln.name] {
-		j.fail(RuleOvertake, "%s: a claim of %s enters with token %d behind one with %d", nameOf(ln.name), e.owner.name, e.token, j.entered[ln.name])
+		j.fail(RuleOvertake, "%s: a claim of %s enters with token %d behind one with %d", nameOf(ln.name),
+			e.owner.name, e.token, j.entered[ln.name])
 	}
 	j.entered[ln.name] = max(j.entered[ln.name], e.token)
 	if j.w.tr != nil {
-		j.w.say(nil, detail, "store: %s enters the line of %s with token %d, place %d", e.owner.name, nameOf(ln.name), e.token, len(ln.entries)+1)
+		j.w.say(nil, detail, "store: %s enters the line of %s with token %d, place %d", e.owner.name, nameOf(ln.name),
+			e.token, len(ln.entries)+1)
 	}
 }
 
-// forgets is told that a store has lost what it knew last: of the tokens that went with it those count under which somebody has led.
+// forgets is told that a store has lost what it knew last: of the tokens that went with it those
+// count under which somebody has led.
 func (j *judge) forgets(ln *line) {
 	j.entered[ln.name] = j.top[ln.name]
 	for _, e := range ln.entries {
@@ -272,7 +288,8 @@ func (j *judge) closes(n *node, inc uint32, sess uint64) {
 	}
 }
 
-// excuse notes that an operator took a session's claim, or with name < 0 its lease: what is promised begins when its owner hears of it.
+// excuse notes that an operator took a session's claim, or with name < 0 its lease: what is
+// promised begins when its owner hears of it.
 func (j *judge) excuse(sess uint64, name int) {
 	j.w.count.Operator++
 	for i, ln := range j.w.store.lines() {
@@ -290,21 +307,25 @@ func (j *judge) excuse(sess uint64, name int) {
 // moves is told a lease's next deadline; 0 is the end.
 func (j *judge) moves(l *lease, to int64) {
 	if to != 0 && to < l.deadline {
-		j.fail(RuleDeadline, "%s: lease %x was trusted until %v, and now until %v", l.s.n.name, l.dl.id(), span(l.deadline), span(to))
+		j.fail(RuleDeadline, "%s: lease %x was trusted until %v, and now until %v", l.s.n.name, l.dl.id(),
+			span(l.deadline), span(to))
 	}
 }
 
 // lostTold is asked after a claim that led was told that it stands no more.
 func (j *judge) lostTold(tm *term, kind core.ClaimEventKind) {
 	if tm != nil && tm.yes() {
-		j.fail(RuleDeaf, "%s: %s was told that its claim under token %d is no more, and Check still says yes", nameOf(tm.c.name), tm.n.name, tm.token)
+		j.fail(RuleDeaf, "%s: %s was told that its claim under token %d is no more, and Check still says yes",
+			nameOf(tm.c.name), tm.n.name, tm.token)
 	}
 }
 
-// asked is told of each term as its work is about to begin: a wish that overtook the news of winning must not be forgotten.
+// asked is told of each term as its work is about to begin: a wish that overtook the news of
+// winning must not be forgotten.
 func (j *judge) asked(tm *term) {
 	if tm.c.wished == tm.c.place.id && !tm.ctx.done {
-		j.fail(RuleDeaf, "%s: %s was asked to resign its claim under token %d, and leads as if it had not been", nameOf(tm.c.name), tm.n.name, tm.token)
+		j.fail(RuleDeaf, "%s: %s was asked to resign its claim under token %d, and leads as if it had not been",
+			nameOf(tm.c.name), tm.n.name, tm.token)
 	}
 }
 

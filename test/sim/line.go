@@ -1,6 +1,7 @@
 package sim
 
-// line is the state of a name in a store: the first entry holds it, the others wait in the order of their tokens.
+// line is the state of a name in a store: the first entry holds it, the others wait in the order of
+// their tokens.
 type line struct {
 	w       *World
 	name    int
@@ -35,7 +36,8 @@ const (
 	displaced
 )
 
-var causeWords = [...]string{"released", "its lease ran out", "its lease was closed", "removed by hand", "revoked by a former leader of the store", "displaced"}
+var causeWords = [...]string{"released", "its lease ran out", "its lease was closed", "removed by hand",
+	"revoked by a former leader of the store", "displaced"}
 
 // enter puts e at the end.
 func (ln *line) enter(e *entry) {
@@ -60,7 +62,8 @@ func (ln *line) remove(e *entry, why cause) {
 		ln.entries = ln.entries[:len(ln.entries)-1]
 		e.gone = true
 		if ln.w.tr != nil {
-			ln.w.say(nil, detail, "store: claim with token %d (%s) leaves the line of %s: %s", e.token, e.owner.name, nameOf(ln.name), causeWords[why])
+			ln.w.say(nil, detail, "store: claim with token %d (%s) leaves the line of %s: %s", e.token, e.owner.name,
+				nameOf(ln.name), causeWords[why])
 		}
 		ln.w.judge.leaves(e, why)
 		if i == 0 && len(ln.entries) > 0 {
@@ -71,7 +74,8 @@ func (ln *line) remove(e *entry, why cause) {
 	}
 }
 
-// wake signals the one that is first now, and nobody else: waking them all would cost a crowd of n waiters n² calls.
+// wake signals the one that is first now, and nobody else: waking them all would cost a crowd of n
+// waiters n² calls.
 func (ln *line) wake() (n int) {
 	for i, e := range ln.entries {
 		if i > 0 && !ln.w.plan.Broken.Herd {

@@ -23,9 +23,10 @@ type Failure struct {
 	Violation *Violation
 }
 
-// Run plays the seeds on several workers, and stops at the first violation or when ctx ends. It returns what was counted and the
-// failure of the smallest failing seed among those that it played, nil if none failed. Watch, which may be nil, is called once in a while,
-// by one goroutine at a time, with the counts so far.
+// Run plays the seeds on several workers, and stops at the first violation or when ctx ends. It
+// returns what was counted and the failure of the smallest failing seed among those that it played,
+// nil if none failed. Watch, which may be nil, is called once in a while, by one goroutine at a
+// time, with the counts so far.
 func (b Batch) Run(ctx context.Context, watch func(Counts)) (Counts, *Failure) {
 	h := &hunt{b: b, watch: watch}
 	h.next.Store(b.First)

@@ -1,8 +1,9 @@
 package sim
 
-// mirror is a server with a replica, as Redis and PostgreSQL have it: a plain store that may forget. A restart loses what was not on disk, a
-// failover what the replica had not got, and the clock of the server that takes over is another one. What the two do about it is in redis.go
-// and postgres.go.
+// mirror is a server with a replica, as Redis and PostgreSQL have it: a plain store that may
+// forget. A restart loses what was not on disk, a failover what the replica had not got, and the
+// clock of the server that takes over is another one. What the two do about it is in redis.go and
+// postgres.go.
 type mirror struct {
 	*plain
 	hist   []content // what it was after each step, for as long as that may come back
@@ -26,7 +27,9 @@ type Mirror struct {
 	Beside bool  // a former primary lives on, answers some machines, and nothing it does is on the replica
 	Wait   bool  // it acknowledges only what its replica has
 	Mixed  bool  // the sessions of every other machine have a quarter of the ttl
-	Ambush bool  // claims that have just come to hold are lost in a failover, and who holds is cut off; one machine alone has the whole ttl
+	// claims that have just come to hold are lost in a failover, and who holds is cut off; one
+	// machine alone has the whole ttl
+	Ambush bool
 }
 
 // content is all that a server knows.
@@ -78,7 +81,8 @@ func (s *mirror) servers() int {
 
 func (s *mirror) recovery() int64 { return 3*s.w.plan.TTL + 3*sec }
 
-// receive carries a request out. A former primary has nobody to confirm what it does: it acknowledges nothing, or what it should not.
+// receive carries a request out. A former primary has nobody to confirm what it does: it
+// acknowledges nothing, or what it should not.
 func (s *mirror) receive(server int, rq msg, op func() reply, respond func(reply)) {
 	switch {
 	case server == 1:
@@ -194,7 +198,8 @@ func (s *mirror) fault(f Fault) {
 // restart has a server begin with c, once it was down for a while, by a clock that differs by skew.
 func (s *mirror) restart(c content, down, skew int64) {
 	w := s.w
-	w.say(nil, news, "store: another server process begins in %v with what was known at %v, by a clock that differs by %v", span(down), span(c.at), span(skew))
+	w.say(nil, news, "store: another server process begins in %v with what was known at %v, by a clock that "+
+		"differs by %v", span(down), span(c.at), span(skew))
 	s.life++
 	s.host.frozen = max(s.host.frozen, w.now+down)
 	s.host.base += skew
@@ -206,14 +211,16 @@ func (s *mirror) restart(c content, down, skew int64) {
 	}
 }
 
-// ambush has the replica take over as it was before a claim entered that has just come to hold, once its owner knows that it does. He hears no more.
+// ambush has the replica take over as it was before a claim entered that has just come to hold,
+// once its owner knows that it does. He hears no more.
 func (s *mirror) ambush(e *entry) {
 	w, n, inc := s.w, e.owner, e.inc
 	entered := w.now - s.host.real(s.host.clock()-int64(e.token/64)*ms) - ms
 	if w.calm || w.now-entered > s.w.plan.Mirror.Lag-500*ms {
 		return
 	}
-	if s.as(w.now-entered).mark.mc == w.plan.TTL && w.rng.intn(10) > 0 { // at most where only the period before knows of its lease
+	// at most where only the period before knows of its lease
+	if s.as(w.now-entered).mark.mc == w.plan.TTL && w.rng.intn(10) > 0 {
 		return
 	}
 	w.after(w.rng.span(20*ms, 500*ms), nil, func() {

@@ -2,7 +2,8 @@ package sim
 
 import "errors"
 
-// What a call on the store ends with. Everything but errGone and errRefused leaves the outcome unknown.
+// What a call on the store ends with. Everything but errGone and errRefused leaves the outcome
+// unknown.
 var (
 	errGone    = errors.New("gone")
 	errUnknown = errors.New("unknown outcome")
@@ -41,7 +42,8 @@ type backend interface {
 	operator(f Fault)
 	// heal ends all faults.
 	heal()
-	// recovery is how long after a fault of its own the store may need until it answers everybody again.
+	// recovery is how long after a fault of its own the store may need until it answers everybody
+	// again.
 	recovery() int64
 }
 
@@ -88,7 +90,8 @@ const (
 	comeBack                  // a session goes on over a new connection
 )
 
-// link is one direction of the way between a machine and a server: it swallows everything until then.
+// link is one direction of the way between a machine and a server: it swallows everything until
+// then.
 type links struct{ out, in [4]int64 }
 
 // send brings fn over one link, perhaps late, twice or never.
@@ -128,7 +131,8 @@ type flight struct {
 	k    waker
 }
 
-// call sends a request to a server and waits for the answer, until c ends or limit has passed. Given up, it may still be carried out.
+// call sends a request to a server and waits for the answer, until c ends or limit has passed.
+// Given up, it may still be carried out.
 func (t *task) call(c *life, limit int64, n *node, server int, m msg, op func() reply) (reply, error) {
 	if c.over() {
 		return reply{}, errUnknown

@@ -1,6 +1,7 @@
 package sim
 
-// plain is a store with one clock that keeps every clause of the port: what memstore, a Redis or a PostgreSQL server is.
+// plain is a store with one clock that keeps every clause of the port: what memstore, a Redis or a
+// PostgreSQL server is.
 type plain struct {
 	w      *World
 	host   host // its clock; frozen while it restarts

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Plan is everything that makes one run: from equal plans come equal runs. A seed gives a plan; shrinking makes it smaller.
+// Plan is everything that makes one run: from equal plans come equal runs. A seed gives a plan;
+// shrinking makes it smaller.
 type Plan struct {
 	Seed       uint64 // of what is not listed here: delays, losses, orders
 	Store      string // one of Stores
@@ -35,7 +36,8 @@ type Plan struct {
 	Broken     Broken
 }
 
-// Net is how messages and goroutines fare, in parts of 2^20 (Loss, Dup, Late, Stall) or in a million (the others).
+// Net is how messages and goroutines fare, in parts of 2^20 (Loss, Dup, Late, Stall) or in a
+// million (the others).
 type Net struct {
 	Base    int64 // usual delay
 	Loss    int64
@@ -99,9 +101,12 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"process paused", "machine suspended", "process killed", "cut off", "cut off, outgoing", "cut off, incoming",
-	"store restarted", "store's leader paused", "store's leader cut off", "store's leader cut off and paused", "store member paused",
-	"one member out of reach", "store clock changes rate", "clock changes rate", "candidate told to give up", "claim deleted by hand", "lease revoked by hand",
+var kindNames = [kinds]string{"process paused", "machine suspended", "process killed", "cut off", "cut off, outgoing",
+	"cut off, incoming",
+	"store restarted", "store's leader paused", "store's leader cut off", "store's leader cut off and paused",
+	"store member paused",
+	"one member out of reach", "store clock changes rate", "clock changes rate", "candidate told to give up",
+	"claim deleted by hand", "lease revoked by hand",
 	"paused while a renewal is under way, then cut off", "holder asked to resign"}
 
 // String returns the kind in words.
@@ -170,7 +175,8 @@ func newNet(r *rng) Net {
 	return n
 }
 
-// clocks sets rates and offsets. A node may be slower than the store by so much that 10 % of the TTL just covers it.
+// clocks sets rates and offsets. A node may be slower than the store by so much that 10 % of the
+// TTL just covers it.
 func (p *Plan) clocks(r *rng, drift Drift) {
 	lo, hi := int64(-52_000), int64(52_000) // (1 − 0.052) / (1 + 0.052) = 0.9011
 	switch r.intn(4) {
@@ -207,7 +213,8 @@ func (p *Plan) clocks(r *rng, drift Drift) {
 // trouble lists the faults.
 func (p *Plan) trouble(r *rng) {
 	for range r.intn(int(p.Span/p.TTL) * 3) {
-		f := Fault{At: r.span(0, p.Span), Kind: FaultKind(r.intn(int(kinds))), Node: uint8(r.intn(p.Nodes)), Arg: int64(r.next() >> 8)}
+		f := Fault{At: r.span(0, p.Span), Kind: FaultKind(r.intn(int(kinds))), Node: uint8(r.intn(p.Nodes)),
+			Arg: int64(r.next() >> 8)}
 		f.For = min(r.span(p.TTL/20, 2*p.TTL), p.Span-f.At)
 		switch f.Kind {
 		case StoreRate, NodeRate:
@@ -235,7 +242,8 @@ func (p *Plan) sort() {
 // pester adds some faults of certain kinds, those that a store of this kind has most to fear from.
 func (p *Plan) pester(r *rng, kinds ...FaultKind) {
 	for range r.intn(8) {
-		f := Fault{At: r.span(0, p.Span), Kind: kinds[r.intn(len(kinds))], Node: uint8(r.intn(p.Nodes)), Arg: int64(r.next() >> 8)}
+		f := Fault{At: r.span(0, p.Span), Kind: kinds[r.intn(len(kinds))], Node: uint8(r.intn(p.Nodes)),
+			Arg: int64(r.next() >> 8)}
 		f.For = min(r.span(p.TTL/20, 2*p.TTL), p.Span-f.At)
 		p.Faults = append(p.Faults, f)
 	}
@@ -244,8 +252,10 @@ func (p *Plan) pester(r *rng, kinds ...FaultKind) {
 
 // String returns what is special about the plan.
 func (p *Plan) String() string {
-	s := fmt.Sprintf("%d nodes, %d names, %s store, ttl %v, %d faults until %v; rates in millionths: nodes %v, store %v",
+	s := fmt.Sprintf("%d nodes, %d names, %s store, ttl %v, %d faults until %v; rates in millionths: nodes %v, "+
+		"store %v",
 		p.Nodes, p.Names, p.Store, span(p.TTL), len(p.Faults), span(p.Span), p.Rates, p.StoreRates)
 	n := p.Net
-	return s + fmt.Sprintf("; loss %.1f %%, doubled %.1f %%, late %.1f %%", float64(n.Loss)/10486, float64(n.Dup)/10486, float64(n.Late)/10486)
+	return s + fmt.Sprintf("; loss %.1f %%, doubled %.1f %%, late %.1f %%", float64(n.Loss)/10486,
+		float64(n.Dup)/10486, float64(n.Late)/10486)
 }

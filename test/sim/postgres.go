@@ -1,7 +1,8 @@
 package sim
 
-// postgres is a PostgreSQL server with a synchronous standby, and the rules of package pgstore: what was acknowledged is on both, a former
-// primary can commit nothing, and a lease that was renewed by the clock of the one server gets a whole ttl before the other ends it.
+// postgres is a PostgreSQL server with a synchronous standby, and the rules of package pgstore:
+// what was acknowledged is on both, a former primary can commit nothing, and a lease that was
+// renewed by the clock of the one server gets a whole ttl before the other ends it.
 type postgres struct{ *mirror }
 
 func planPostgres(p *Plan, r *rng) {
@@ -18,7 +19,8 @@ func newPostgres(w *World) *postgres {
 	return s
 }
 
-// foreign gives a lease that seems to have run out its ttl again, if that was counted by another clock.
+// foreign gives a lease that seems to have run out its ttl again, if that was counted by another
+// clock.
 func (s *postgres) foreign(l *plainLease) bool {
 	if l.era == s.line || s.w.plan.Broken.OneClock {
 		return false

@@ -1,7 +1,9 @@
 package sim
 
-// quorum is a set of servers that know nothing of each other, of which a majority decides: Redlock, with the rules of package redlockstore. A claim is a key
-// on each server, which expires on that server's clock. There is no line and no token: what stands for the token here is a number of the simulation's.
+// quorum is a set of servers that know nothing of each other, of which a majority decides: Redlock,
+// with the rules of package redlockstore. A claim is a key on each server, which expires on that
+// server's clock. There is no line and no token: what stands for the token here is a number of the
+// simulation's.
 type quorum struct {
 	w  *World
 	v  [3]*keeper
@@ -88,7 +90,8 @@ func (q *quorum) fault(f Fault) {
 	}
 }
 
-// state answers for a key: whether it is the attempt's, and whether the server counts. One that may have lost its memory does not, for a ttl.
+// state answers for a key: whether it is the attempt's, and whether the server counts. One that may
+// have lost its memory does not, for a ttl.
 func (v *keeper) state(name int, attempt uint64) reply {
 	k := &v.keys[name]
 	if k.attempt != 0 && v.clock() >= k.ends {

@@ -41,13 +41,15 @@ type tally struct {
 	k                          waker
 }
 
-// fan asks all servers at once, and returns when enough is known, all have answered or ctx has ended.
+// fan asks all servers at once, and returns when enough is known, all have answered or ctx has
+// ended.
 func (h *quorumHandle) fan(t *task, ctx *life, op func(v *keeper) reply, enough func(*tally) bool) *tally {
 	sum := &tally{}
 	all := ctx.child(&h.n.host, 2*sec)
 	for i, v := range h.q.v {
 		t.w.spawn(&h.n.host, func(t *task) {
-			r, err := t.call((*life)(nil).child(&h.n.host, 2*sec), forever, h.n, i, msg{}, func() reply { return op(v) })
+			r, err := t.call((*life)(nil).child(&h.n.host, 2*sec), forever, h.n, i, msg{},
+				func() reply { return op(v) })
 			if sum.answered++; err == nil {
 				sum.add(i, r)
 			}
@@ -110,7 +112,8 @@ func (h *quorumHandle) renew(t *task, ctx *life) error {
 		}
 	}
 	if idle {
-		sum := h.fan(t, ctx, func(v *keeper) reply { return v.state(0, 0) }, func(s *tally) bool { return s.counts >= majority })
+		sum := h.fan(t, ctx, func(v *keeper) reply { return v.state(0, 0) },
+			func(s *tally) bool { return s.counts >= majority })
 		if sum.counts < majority {
 			return errUnknown
 		}
@@ -129,7 +132,8 @@ func (h *quorumHandle) repair(t *task, name int, c seat, sum *tally) {
 	}
 }
 
-// try makes one attempt to hold a name. A renewal that began meanwhile has not extended it, and yet the library counts from it.
+// try makes one attempt to hold a name. A renewal that began meanwhile has not extended it, and yet
+// the library counts from it.
 func (h *quorumHandle) try(t *task, ctx *life, name int, id uint64) (place, bool) {
 	c := &h.claims[name]
 	h.q.w.ids++
@@ -149,12 +153,14 @@ func (h *quorumHandle) try(t *task, ctx *life, name int, id uint64) (place, bool
 	return place{name: name, id: id, token: n, held: true}, true
 }
 
-// leave takes an attempt off every server, for as long as it takes. With off it counts those where it is done.
+// leave takes an attempt off every server, for as long as it takes. With off it counts those where
+// it is done.
 func (h *quorumHandle) leave(t *task, name int, attempt uint64, off *tally) {
 	for i, v := range h.q.v {
 		t.w.spawn(&h.n.host, func(t *task) {
 			for try := 1; try < 8; try++ {
-				if _, err := t.call(nil, sec, h.n, i, msg{}, func() reply { return v.leave(name, attempt) }); err == nil {
+				if _, err := t.call(nil, sec, h.n, i, msg{},
+					func() reply { return v.leave(name, attempt) }); err == nil {
 					break
 				} else if !t.pause(nil, try) {
 					return

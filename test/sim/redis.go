@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// redis is a Redis server with a replica, and the rules of package redisstore (guard.go there): the data carries the mark of the history under
-// which it was written. A server with another history grants nothing new until the largest ttl of two periods has passed, and does nothing for a
-// lease that does not know of it: its client first asks what is left of its places.
+// redis is a Redis server with a replica, and the rules of package redisstore (guard.go there): the
+// data carries the mark of the history under which it was written. A server with another history
+// grants nothing new until the largest ttl of two periods has passed, and does nothing for a lease
+// that does not know of it: its client first asks what is left of its places.
 type redis struct{ *mirror }
 
 var errEpoch = errors.New("another epoch")
@@ -26,9 +27,11 @@ func planRedis(p *Plan, r *rng) {
 		m.Lag, m.Loses = [...]int64{20 * ms, 2 * sec}[r.intn(2)], 2*sec
 	}
 	m.Mixed = !m.Empty && r.intn(2) == 0
-	if m.Mixed && !m.Beside && r.intn(2) == 0 { // rare losses at the worst moment, so that whole periods pass between them
+	// rare losses at the worst moment, so that whole periods pass between them
+	if m.Mixed && !m.Beside && r.intn(2) == 0 {
 		m.Ambush, m.Lag, p.Span = true, p.TTL, 8*p.TTL
-		p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind >= StoreDown && f.Kind <= LeaderBoth })
+		p.Faults = slices.DeleteFunc(p.Faults,
+			func(f Fault) bool { return f.Kind >= StoreDown && f.Kind <= LeaderBoth })
 		return
 	}
 	p.pester(r, LeaderCut, StoreDown)
@@ -47,7 +50,9 @@ func newRedis(w *World) *redis {
 // lasts notes that a lease of such a ttl may live from now on.
 func (s *redis) lasts(ttl int64) {
 	m, now := &s.mark, s.host.clock()
-	if ttl > max(m.most, m.prev) { // that the first of its kind may be lost is told in the documentation of the package, and none of the promise
+	// that the first of its kind may be lost is told in the documentation of the package, and none
+	// of the promise
+	if ttl > max(m.most, m.prev) {
 		for i := range s.hist {
 			h := &s.hist[i].mark
 			h.most, h.mc = max(h.most, ttl), max(h.mc, ttl)
@@ -109,7 +114,8 @@ func (s *redis) granted(e *entry) bool {
 	return e.token <= *up
 }
 
-// stamp sees to it that the next token is at least the time: of the end of the calm, while that lasts.
+// stamp sees to it that the next token is at least the time: of the end of the calm, while that
+// lasts.
 func (s *redis) stamp(l *plainLease) {
 	at := s.host.clock()
 	if !s.w.plan.Broken.EarlyTicket {
@@ -196,7 +202,8 @@ func (h *redisHandle) ask(t *task, ctx *life, limit int64, kind msgKind, op func
 	return reply{}, errUnknown
 }
 
-// reconcile asks what is left of the lease: if a place that holds is not as it was, the lease is over, and a claim that was given up goes again.
+// reconcile asks what is left of the lease: if a place that holds is not as it was, the lease is
+// over, and a claim that was given up goes again.
 func (h *redisHandle) reconcile(t *task, ctx *life) error {
 	s := h.s
 	slots := h.slots
@@ -238,7 +245,8 @@ func (h *redisHandle) reconcile(t *task, ctx *life) error {
 func (h *redisHandle) again(p place) {
 	h.n.w.spawn(&h.n.host, func(t *task) {
 		for try := 1; try < 20; try++ {
-			if err := h.plainHandle.release(t, (*life)(nil).child(&h.n.host, sec), p); err == nil || errors.Is(err, errGone) {
+			if err := h.plainHandle.release(t, (*life)(nil).child(&h.n.host, sec), p); err == nil ||
+				errors.Is(err, errGone) {
 				return
 			}
 			t.pause(nil, try)

@@ -1,6 +1,7 @@
 package sim
 
-// register is two resources in one: behind a fence, and without. Each write is based on what its writer last read, so a lost one shows.
+// register is two resources in one: behind a fence, and without. Each write is based on what its
+// writer last read, so a lost one shows.
 type register struct {
 	token  uint64 // the largest seen
 	n      int64  // the last write of that token
@@ -40,10 +41,12 @@ func (r *register) apply(w *World, wr write) answer {
 		return answer{refused: true, value: r.value}
 	}
 	if wr.token == r.token && r.writer != wr.tm {
-		w.judge.fail(RuleFence, "%s: two terms write under one token %d: %s and %s", nameOf(wr.tm.c.name), wr.token, r.writer.n.name, wr.tm.n.name)
+		w.judge.fail(RuleFence, "%s: two terms write under one token %d: %s and %s", nameOf(wr.tm.c.name), wr.token,
+			r.writer.n.name, wr.tm.n.name)
 	}
 	if wr.token < r.token {
-		w.judge.fail(RuleFence, "%s: a write under token %d is taken after one under %d", nameOf(wr.tm.c.name), wr.token, r.token)
+		w.judge.fail(RuleFence, "%s: a write under token %d is taken after one under %d", nameOf(wr.tm.c.name),
+			wr.token, r.token)
 	}
 	if wr.token > r.token {
 		r.n = 0
@@ -53,7 +56,8 @@ func (r *register) apply(w *World, wr write) answer {
 		return answer{value: r.value}
 	}
 	if wr.base != r.value {
-		w.judge.fail(RuleFence, "%s: %s writes under token %d over %d writes that it has not seen", nameOf(wr.tm.c.name), wr.tm.n.name, wr.token, r.value-wr.base)
+		w.judge.fail(RuleFence, "%s: %s writes under token %d over %d writes that it has not seen",
+			nameOf(wr.tm.c.name), wr.tm.n.name, wr.token, r.value-wr.base)
 	}
 	r.value++
 	w.count.Fenced++

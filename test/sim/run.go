@@ -77,7 +77,8 @@ func (w *World) until(end int64) bool {
 	return !w.stop
 }
 
-// phases: trouble; then calm, in which somebody must lead; then everybody goes home, and nothing may stay.
+// phases: trouble; then calm, in which somebody must lead; then everybody goes home, and nothing
+// may stay.
 func (w *World) phases() {
 	for at := sec; at < w.plan.Span && w.until(at); at += sec {
 		w.judge.ghosts()
@@ -153,7 +154,9 @@ func (c *Counts) Add(o *Counts) {
 }
 
 func (c *Counts) fields() []*uint64 {
-	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost, &c.Doubled, &c.Late, &c.Cut,
-		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns, &c.Operator, &c.Refusals, &c.Wakes,
+	return []*uint64{&c.Seeds, &c.Events, &c.Terms, &c.HandOvers, &c.Leases, &c.Renewals, &c.Misses, &c.Lost,
+		&c.Doubled, &c.Late, &c.Cut,
+		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns,
+		&c.Operator, &c.Refusals, &c.Wakes,
 		&c.Elections, &c.Strikes, &c.Overlaps, &c.Violations}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// The shell of a process: session.go, lease.go of the root package, with goroutines as tasks. It decides nothing; what it does for an
-// order, and in which order, is what the real one does.
+// The shell of a process: session.go, lease.go of the root package, with goroutines as tasks. It
+// decides nothing; what it does for an order, and in which order, is what the real one does.
 
 // node is a machine with one process, which stands for every name.
 type node struct {
@@ -310,7 +310,8 @@ func (l *lease) tell(t *task, e core.ClaimEvent) {
 	}
 }
 
-// close is Session.Close: every term ends, each work returns, and only then the lease is ended in the store.
+// close is Session.Close: every term ends, each work returns, and only then the lease is ended in
+// the store.
 func (s *session) close(t *task) {
 	s.closed = true
 	for _, l := range append([]*lease(nil), s.all...) {
@@ -329,7 +330,8 @@ func (s *session) close(t *task) {
 		}
 		l.post(core.LeaseEvent{Kind: core.Close})
 		for try := 1; ; try++ {
-			if err := l.dl.close(t, (&life{}).child(&s.n.host, max(l.attempt(), sec))); err == nil || errors.Is(err, errGone) {
+			if err := l.dl.close(t, (&life{}).child(&s.n.host, max(l.attempt(), sec))); err == nil ||
+				errors.Is(err, errGone) {
 				break
 			}
 			t.pause(nil, try)

@@ -2,8 +2,9 @@ package sim
 
 import "slices"
 
-// Shrink returns a smaller plan that breaks the same promise, and its result: fewer faults, machines and names, less noise, less time. It
-// plays at most so many runs. A plan that breaks nothing comes back as it is.
+// Shrink returns a smaller plan that breaks the same promise, and its result: fewer faults,
+// machines and names, less noise, less time. It plays at most so many runs. A plan that breaks
+// nothing comes back as it is.
 func Shrink(p *Plan, runs int) (*Plan, Result) {
 	w := &World{}
 	defer w.Close()
@@ -51,8 +52,8 @@ func (s *shrinker) score() int {
 	return n
 }
 
-// try takes a changed plan over if it breaks the same promise. What is random falls differently in a smaller world, so some other seeds
-// are tried too.
+// try takes a changed plan over if it breaks the same promise. What is random falls differently in
+// a smaller world, so some other seeds are tried too.
 func (s *shrinker) try(change func(p *Plan) bool) bool {
 	q := s.best.clone()
 	if !change(q) {
@@ -118,7 +119,8 @@ func (s *shrinker) dropNodes() {
 
 func (p *Plan) noise() []*int64 {
 	n := &p.Net
-	all := []*int64{&n.Loss, &n.Dup, &n.Late, &n.Deaf, &n.Flying, &n.Stall, &n.Stumble, &n.Hang, &n.Refuse, &p.Quits, &p.Lazy, &p.Rest, &p.Rounds}
+	all := []*int64{&n.Loss, &n.Dup, &n.Late, &n.Deaf, &n.Flying, &n.Stall, &n.Stumble, &n.Hang, &n.Refuse, &p.Quits,
+		&p.Lazy, &p.Rest, &p.Rounds}
 	for _, list := range [][]int64{p.Rates, p.Offsets, p.StoreRates} {
 		for i := range list {
 			all = append(all, &list[i])

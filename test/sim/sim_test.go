@@ -30,8 +30,10 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("no seed had the fault %q", FaultKind(k))
 		}
 	}
-	for what, n := range map[string]uint64{"stale writes without a fence": total.Stale, "fenced writes refused": total.Refused, "lost messages": total.Lost,
-		"doubled messages": total.Doubled, "late messages": total.Late, "stopped goroutines": total.Stalls, "hanging clients": total.Hangs,
+	for what, n := range map[string]uint64{"stale writes without a fence": total.Stale,
+		"fenced writes refused": total.Refused, "lost messages": total.Lost,
+		"doubled messages": total.Doubled, "late messages": total.Late, "stopped goroutines": total.Stalls,
+		"hanging clients":        total.Hangs,
 		"elections in the store": total.Elections, "overruns": total.Overruns, "refused claims": total.Refusals} {
 		if n == 0 {
 			t.Errorf("no seed had %s: the simulation is too tame", what)
@@ -39,7 +41,8 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestEveryStore plays some seeds of each store by itself: in each somebody must lead, and another one after him.
+// TestEveryStore plays some seeds of each store by itself: in each somebody must lead, and another
+// one after him.
 func TestEveryStore(t *testing.T) {
 	for _, store := range Stores() {
 		t.Run(store, func(t *testing.T) {
@@ -49,13 +52,15 @@ func TestEveryStore(t *testing.T) {
 				t.Fatalf("seed %d: %v\n%s", failure.Seed, failure.Violation, smallest(failure.Plan, 500))
 			}
 			if total.Terms < 2*seeds || total.HandOvers < seeds/2 || total.Renewals < 10*seeds {
-				t.Errorf("too little has happened in %d seeds: %d terms, %d hand-overs, %d renewals", seeds, total.Terms, total.HandOvers, total.Renewals)
+				t.Errorf("too little has happened in %d seeds: %d terms, %d hand-overs, %d renewals", seeds,
+					total.Terms, total.HandOvers, total.Renewals)
 			}
 		})
 	}
 }
 
-// TestSeedsOfHeartbeats has leases of 0.3 to 1.9 s that waiters end, under the same faults and the same judges.
+// TestSeedsOfHeartbeats has leases of 0.3 to 1.9 s that waiters end, under the same faults and the
+// same judges.
 func TestSeedsOfHeartbeats(t *testing.T) {
 	seeds := few(1500)
 	if os.Getenv("MUTATION") != "" {
@@ -90,7 +95,8 @@ func few(n uint64) uint64 {
 	return n
 }
 
-// TestBeyondTheBound has clocks that differ by more than the drift bound: there two leaders do appear, and still no fenced write goes back.
+// TestBeyondTheBound has clocks that differ by more than the drift bound: there two leaders do
+// appear, and still no fenced write goes back.
 func TestBeyondTheBound(t *testing.T) {
 	total, failure := Batch{First: 1, Seeds: few(1300), Store: "all", Drift: Beyond}.Run(t.Context(), nil)
 	if failure != nil {
@@ -99,7 +105,8 @@ func TestBeyondTheBound(t *testing.T) {
 	if total.Overlaps == 0 {
 		t.Fatal("clocks ran beyond the bound and there were never two leaders: the judge sees nothing")
 	}
-	t.Logf("%d seeds: %d times two leaders at once, %d fenced writes refused", total.Seeds, total.Overlaps, total.Refused)
+	t.Logf("%d seeds: %d times two leaders at once, %d fenced writes refused", total.Seeds, total.Overlaps,
+		total.Refused)
 }
 
 // TestControls breaks the world in one respect at a time, and the judge must see each.
@@ -158,7 +165,8 @@ func same(a, b Result) bool {
 	return a == b
 }
 
-// TestReplay plays seeds twice, in worlds that did other things before, and on one processor and several.
+// TestReplay plays seeds twice, in worlds that did other things before, and on one processor and
+// several.
 func TestReplay(t *testing.T) {
 	const n = 60
 	hashes := func(procs int, backwards bool) (all [n]Result) {
@@ -233,7 +241,8 @@ func TestShrink(t *testing.T) {
 		var b bytes.Buffer
 		_ = tl.Print(&b, 40)
 		t.Logf("seed %d: %d faults, %d nodes → %v\n%s", seed, len(p.Faults), p.Nodes, small, b.String())
-		if len(small.Faults) > 3 || small.Nodes > 2 || strings.Count(b.String(), "\n") > 40 || !strings.Contains(b.String(), ">>> VIOLATION: two leaders") {
+		if len(small.Faults) > 3 || small.Nodes > 2 || strings.Count(b.String(), "\n") > 40 ||
+			!strings.Contains(b.String(), ">>> VIOLATION: two leaders") {
 			t.Errorf("%d faults and %d nodes are left", len(small.Faults), small.Nodes)
 		}
 		return

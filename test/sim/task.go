@@ -2,8 +2,9 @@ package sim
 
 import "iter"
 
-// A task stands for one goroutine of a simulated process. It is written as plain sequential code and runs on a coroutine, so that
-// exactly one of them runs at a time and the world decides which. Where it waits it parks; a waker resumes it through the event heap.
+// A task stands for one goroutine of a simulated process. It is written as plain sequential code
+// and runs on a coroutine, so that exactly one of them runs at a time and the world decides which.
+// Where it waits it parks; a waker resumes it through the event heap.
 type task struct {
 	w   *World
 	h   *host
@@ -13,7 +14,8 @@ type task struct {
 	pos int    // in World.live
 }
 
-// coro is a coroutine that runs one task after another. Starting one costs more than a whole renewal, so they are kept.
+// coro is a coroutine that runs one task after another. Starting one costs more than a whole
+// renewal, so they are kept.
 type coro struct {
 	next  func() (struct{}, bool)
 	stop  func()
@@ -128,7 +130,8 @@ func (k waker) wake() {
 	k.t.w.resumeAt(k.t.w.now+k.t.w.jitter(k.t.h), k.t)
 }
 
-// life is a context: it ends when cancelled, with its parent, or when its time on the host's monotonic clock has come.
+// life is a context: it ends when cancelled, with its parent, or when its time on the host's
+// monotonic clock has come.
 type life struct {
 	parent *life
 	h      *host
@@ -197,7 +200,8 @@ func (c *life) cancel() {
 
 const forever = int64(1) << 60
 
-// wait parks until k is woken, c ends, or d has passed on the host's clock. The caller looks at what it waited for.
+// wait parks until k is woken, c ends, or d has passed on the host's clock. The caller looks at
+// what it waited for.
 func (t *task) wait(c *life, k waker, d int64) {
 	if c != nil {
 		if c.over() {

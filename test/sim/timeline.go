@@ -68,7 +68,8 @@ func (w *World) sayFault(f Fault, n *node) {
 // Len returns how many lines a timeline has.
 func (tl *Timeline) Len() int { return len(tl.lines) }
 
-// Print writes the timeline in columns. With most > 0 only so many lines: details go first, then what is oldest.
+// Print writes the timeline in columns. With most > 0 only so many lines: details go first, then
+// what is oldest.
 func (tl *Timeline) Print(out io.Writer, most int) error {
 	lines := tl.lines
 	left := 0

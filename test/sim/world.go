@@ -12,7 +12,8 @@ const (
 	sec = int64(time.Second)
 )
 
-// World is one simulated run, or one after another: it keeps its memory between runs. It is used by one goroutine at a time.
+// World is one simulated run, or one after another: it keeps its memory between runs. It is used by
+// one goroutine at a time.
 type World struct {
 	plan *Plan
 	now  int64 // true time since the beginning, in nanoseconds
@@ -154,7 +155,8 @@ func (w *World) pop() item {
 	return top
 }
 
-// after runs fn when d has passed in true time. With a host it waits while that does not run, and never happens once that was killed.
+// after runs fn when d has passed in true time. With a host it waits while that does not run, and
+// never happens once that was killed.
 func (w *World) after(d int64, h *host, fn func()) {
 	e := event{fn: fn, h: h}
 	if h != nil {
@@ -227,7 +229,8 @@ func (w *World) step(end int64) bool {
 	return true
 }
 
-// freeze stops a host's process until d has passed; asleep stops its timers too. On waking what has waited comes in any order.
+// freeze stops a host's process until d has passed; asleep stops its timers too. On waking what has
+// waited comes in any order.
 func (w *World) freeze(h *host, d int64, asleep bool) {
 	if h.frozen != 0 || !h.up {
 		return

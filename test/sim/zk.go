@@ -1,10 +1,12 @@
 package sim
 
-// ensemble is a store like ZooKeeper: three members, a log that a majority agrees on, and sessions that only the member that leads counts, by its
-// clock and beside the log. What is simulated is what makes a renewal hard to believe: a follower answers reads from what it knows, for
-// some ticks after it was cut off; it tells the leader which sessions it has heard of only in its answers to the leader's pings,
-// every half tick; a leader that was frozen ends sessions as it wakes, before it reads what has come meanwhile; a new leader gives every
-// session its full timeout. The claims, and what is decided, are those of a plain store.
+// ensemble is a store like ZooKeeper: three members, a log that a majority agrees on, and sessions
+// that only the member that leads counts, by its clock and beside the log. What is simulated is
+// what makes a renewal hard to believe: a follower answers reads from what it knows, for some ticks
+// after it was cut off; it tells the leader which sessions it has heard of only in its answers to
+// the leader's pings, every half tick; a leader that was frozen ends sessions as it wakes, before
+// it reads what has come meanwhile; a new leader gives every session its full timeout. The claims,
+// and what is decided, are those of a plain store.
 type ensemble struct {
 	*plain
 	m       [3]*peer
@@ -41,7 +43,8 @@ func planEnsemble(p *Plan, r *rng) {
 	p.pester(r, LeaderPause, LeaderCut, MemberPause, MemberPause)
 }
 
-// timeout sets the session timeout that the ttl and the writes' pace ask for: a renewal may stand on a write so old.
+// timeout sets the session timeout that the ttl and the writes' pace ask for: a renewal may stand
+// on a write so old.
 func (p *Plan) timeout() {
 	z := &p.ZK
 	back := int64(z.Chain+1)*(z.Pace+6*p.Net.Base) + 200*ms
@@ -170,7 +173,8 @@ func (m *peer) serve(rq msg, op func() reply, respond func(reply)) {
 	}
 }
 
-// touch notes that a session was heard of, then goes on. A thread that puts it into the table while that is being sent puts it nowhere.
+// touch notes that a session was heard of, then goes on. A thread that puts it into the table while
+// that is being sent puts it nowhere.
 func (m *peer) touch(sess uint64, then func()) {
 	table := m.table
 	late := m.w.jitter(&m.host)
@@ -187,7 +191,8 @@ func (m *peer) touch(sess uint64, then func()) {
 	})
 }
 
-// toLeader does something at the leader, as a message of the member's, or nothing where it has none.
+// toLeader does something at the leader, as a message of the member's, or nothing where it has
+// none.
 func (m *peer) toLeader(do func(l *peer)) {
 	switch {
 	case m.leads:
@@ -198,7 +203,8 @@ func (m *peer) toLeader(do func(l *peer)) {
 	}
 }
 
-// read answers once the member has carried out what is decided: an older view of a line shows a place later than it is, never sooner.
+// read answers once the member has carried out what is decided: an older view of a line shows a
+// place later than it is, never sooner.
 func (m *peer) read(op func() reply, respond func(reply), tries int) {
 	if m.applied == m.e.applied {
 		respond(op())

@@ -2,10 +2,11 @@ package sim
 
 import "errors"
 
-// The client of an ensemble: the rules of package zkstore. That a write was answered says nothing about how long the session lives: the follower may
-// have told its leader nothing yet. So a session writes all the time, at a pace that lets the leader ping the follower in between, and
-// the answer of a write proves the touch of one before it: that was in the table at some ping, whose answer went to the leader ahead of the
-// write that is answered now.
+// The client of an ensemble: the rules of package zkstore. That a write was answered says nothing
+// about how long the session lives: the follower may have told its leader nothing yet. So a session
+// writes all the time, at a pace that lets the leader ping the follower in between, and the answer
+// of a write proves the touch of one before it: that was in the table at some ping, whose answer
+// went to the leader ahead of the write that is answered now.
 
 type zkClient struct {
 	e   *ensemble
@@ -69,7 +70,8 @@ func (h *zkHandle) ask(t *task, ctx *life, limit int64, kind msgKind, op func() 
 	return r, err
 }
 
-// keep writes for as long as somebody asks for renewals: the session of a lease that was given up must run out.
+// keep writes for as long as somebody asks for renewals: the session of a lease that was given up
+// must run out.
 func (h *zkHandle) keep() {
 	w := h.e.w
 	if h.keeps || w.plan.Broken.OneWrite {
@@ -181,11 +183,13 @@ func (h *zkHandle) close(t *task, ctx *life) error {
 	return err
 }
 
-// judge asks, of each renewal that counts, whether the leader heard of the session when the client thinks it did, or later.
+// judge asks, of each renewal that counts, whether the leader heard of the session when the client
+// thinks it did, or later.
 func (h *zkHandle) judge() {
 	b := h.e.w.plan.Broken
 	m := h.e.m[h.e.leader]
 	if t := m.tracks(h.no); t != nil && !t.closing && t.touched < h.proven.at && !b.ReadProof && !b.OneWrite {
-		h.e.w.judge.fail(RuleProof, "%s counts session %x from %v, and the leader has not heard of it since %v", h.n.name, h.no, span(h.proven.at), span(t.touched))
+		h.e.w.judge.fail(RuleProof, "%s counts session %x from %v, and the leader has not heard of it since %v",
+			h.n.name, h.no, span(h.proven.at), span(t.touched))
 	}
 }

@@ -1,7 +1,7 @@
 package sim
 
-// wire is the connection between a leader and one of its followers: in each direction what is sent first comes first, late perhaps, until it
-// is closed.
+// wire is the connection between a leader and one of its followers: in each direction what is sent
+// first comes first, late perhaps, until it is closed.
 type wire struct {
 	e        *ensemble
 	boss     *peer
@@ -102,7 +102,8 @@ func (m *peer) pong(x *wire) {
 	})
 }
 
-// resign ends what a member does for or with others: it looks for a leader from now on, and its clients lose their connections.
+// resign ends what a member does for or with others: it looks for a leader from now on, and its
+// clients lose their connections.
 func (m *peer) resign() {
 	if m.leads {
 		m.w.say(&m.host, news, "store: leads no more")
@@ -141,7 +142,8 @@ func (e *ensemble) adrift() bool {
 	return false
 }
 
-// elect lets those who look join the leader of the newest epoch, if he can be reached, or make one of them leader if they are a majority.
+// elect lets those who look join the leader of the newest epoch, if he can be reached, or make one
+// of them leader if they are a majority.
 func (e *ensemble) elect() {
 	var best *peer
 	n := 0
@@ -245,8 +247,9 @@ func (e *ensemble) apply(p *txn) reply {
 	return p.op()
 }
 
-// snap cuts a member off at a bad moment: it has just answered a write of a session that holds a name, and of which the leader has not heard for
-// long. The clients of the member stand behind the same switch.
+// snap cuts a member off at a bad moment: it has just answered a write of a session that holds a
+// name, and of which the leader has not heard for long. The clients of the member stand behind the
+// same switch.
 func (m *peer) snap(sess uint64) {
 	boss := m.e.m[m.e.leader]
 	t := boss.tracks(sess)

@@ -1,6 +1,6 @@
-// Command spec checks the models of the protocol in this directory with spin: README.md says what they claim. It fails unless
-// every base model holds in its whole state space, every rule that is taken out has a counterexample, and every event that the
-// claim is about can happen.
+// Command spec checks the models of the protocol in this directory with spin: README.md says what
+// they claim. It fails unless every base model holds in its whole state space, every rule that is
+// taken out has a counterexample, and every event that the claim is about can happen.
 //
 //	go run ./test/spec                      everything
 //	go run ./test/spec -large               the base models with larger bounds
@@ -36,7 +36,8 @@ func main() {
 	}
 	list := choose(*large, flag.Args())
 	if len(list) == 0 {
-		fmt.Fprintf(os.Stderr, "spec: there is no search for %q: name a model of %v, and an option of its own\n", flag.Args(), models)
+		fmt.Fprintf(os.Stderr, "spec: there is no search for %q: name a model of %v, and an option of its own\n",
+			flag.Args(), models)
 		os.Exit(2)
 	}
 	start := time.Now()
@@ -80,7 +81,8 @@ func reachable() []search {
 	return list
 }
 
-// runAll runs the searches, some side by side, and returns their results in the same order. The longest come first in the lists.
+// runAll runs the searches, some side by side, and returns their results in the same order. The
+// longest come first in the lists.
 func runAll(ctx context.Context, list []search, jobs int, l limits) []result {
 	all := make([]result, len(list))
 	next := make(chan int)
@@ -100,14 +102,16 @@ func runAll(ctx context.Context, list []search, jobs int, l limits) []result {
 	return all
 }
 
-// report prints the stories and the table, and returns how many searches did not give the answer that they must.
+// report prints the stories and the table, and returns how many searches did not give the answer
+// that they must.
 func report(w io.Writer, all []result, took time.Duration) int {
 	for _, r := range all {
 		if len(r.Story) > 0 && (r.Want != reached || r.Problem != nil) {
 			fmt.Fprintf(w, "%s, %s: %s\n%s\n", r.Model, r.Name, r.Says, timeline(r.Story))
 		}
 	}
-	fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9s %5s %6s %6s\n", "model", "option", "", "result", "states", "depth", "CPU s", "MB")
+	fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9s %5s %6s %6s\n", "model", "option", "", "result", "states", "depth",
+		"CPU s", "MB")
 	failed, cpu := 0, time.Duration(0)
 	for _, r := range all {
 		answer := "holds"
@@ -121,7 +125,8 @@ func report(w io.Writer, all []result, took time.Duration) int {
 		case r.Want != "":
 			answer = "counterexample"
 		}
-		fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9d %5d %6.1f %6.0f\n", r.Model, r.Name, r.Says, answer, r.States, r.Depth, r.CPU.Seconds(), r.Memory)
+		fmt.Fprintf(w, "%-9s %-18s %-62s %-14s %9d %5d %6.1f %6.0f\n", r.Model, r.Name, r.Says, answer, r.States,
+			r.Depth, r.CPU.Seconds(), r.Memory)
 	}
 	for _, r := range all {
 		if r.Problem != nil {

@@ -6,9 +6,11 @@ type search struct {
 	Name   string // what the table calls it
 	Says   string // in words
 	Define []string
-	Want   string // "": no error in the whole state space; else what the last line of the counterexample's story must begin with
-	Large  bool   // only with larger bounds
-	Cut    bool   // small enough for make test
+	// "": no error in the whole state space; else what the last line of the counterexample's story
+	// must begin with
+	Want  string
+	Large bool // only with larger bounds
+	Cut   bool // small enough for make test
 }
 
 const (
@@ -23,60 +25,97 @@ const (
 
 // bases are the models with all rules: the claim itself.
 var bases = []search{
-	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens, 1 resign each", Define: []string{"T=2", "CLAIMS=2", "TOKENS=2"}},
-	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens", Define: []string{"T=3", "CLAIMS=1", "TOKENS=2"}},
-	{Model: "lease", Name: "all rules, writes", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "CLAIMS=1", "TOKENS=2", "WRITES"}},
-	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "CLAIMS=1", "TOKENS=2"}, Cut: true},
+	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens, 1 resign each",
+		Define: []string{"T=2", "CLAIMS=2", "TOKENS=2"}},
+	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens",
+		Define: []string{"T=3", "CLAIMS=1", "TOKENS=2"}},
+	{Model: "lease", Name: "all rules, writes", Says: "ttl 2, drift 1, 2 tokens",
+		Define: []string{"T=2", "CLAIMS=1", "TOKENS=2", "WRITES"}},
+	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens",
+		Define: []string{"T=2", "CLAIMS=1", "TOKENS=2"}, Cut: true},
 	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 3 raft terms, 3 leases", Define: []string{"T=3"}},
-	{Model: "raftterm", Name: "all rules, entering", Says: "ttl 2, drift 1, 3 raft terms, 3 leases; the claim enters meanwhile", Define: []string{"T=2", "ENTERING"}},
-	{Model: "raftterm", Name: "all rules", Says: "ttl 2, drift 1, 3 raft terms, 3 leases", Define: []string{"T=2"}, Cut: true},
+	{Model: "raftterm", Name: "all rules, entering",
+		Says:   "ttl 2, drift 1, 3 raft terms, 3 leases; the claim enters meanwhile",
+		Define: []string{"T=2", "ENTERING"}},
+	{Model: "raftterm", Name: "all rules", Says: "ttl 2, drift 1, 3 raft terms, 3 leases", Define: []string{"T=2"},
+		Cut: true},
 	{Model: "observed", Name: "all rules", Says: "ttl 3, drift 1, 3 tokens", Define: []string{"T=3", "TOKENS=3"}},
-	{Model: "observed", Name: "all rules, writes", Says: "ttl 2, drift 1, 3 tokens", Define: []string{"T=2", "TOKENS=3", "WRITES"}},
-	{Model: "observed", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "TOKENS=2"}, Cut: true},
-	{Model: "observed", Name: "all rules, entering", Says: "ttl 2, drift 1, 3 tokens; a claim's put was given up", Define: []string{"T=2", "TOKENS=3", "ENTERING"}},
-	{Model: "observed", Name: "all rules, base lease", Says: "ttl 2, drift 1, 2 tokens; below a lease of 6 ticks", Define: []string{"T=2", "TOKENS=2", "BASE=6"}},
+	{Model: "observed", Name: "all rules, writes", Says: "ttl 2, drift 1, 3 tokens",
+		Define: []string{"T=2", "TOKENS=3", "WRITES"}},
+	{Model: "observed", Name: "all rules", Says: "ttl 2, drift 1, 2 tokens", Define: []string{"T=2", "TOKENS=2"},
+		Cut: true},
+	{Model: "observed", Name: "all rules, entering", Says: "ttl 2, drift 1, 3 tokens; a claim's put was given up",
+		Define: []string{"T=2", "TOKENS=3", "ENTERING"}},
+	{Model: "observed", Name: "all rules, base lease", Says: "ttl 2, drift 1, 2 tokens; below a lease of 6 ticks",
+		Define: []string{"T=2", "TOKENS=2", "BASE=6"}},
 	{Model: "zk", Name: "all rules", Says: "session timeout 6, drift 1, a ping each tick", Define: []string{"T=6"}},
-	{Model: "zk", Name: "all rules", Says: "session timeout 5, drift 1, a ping each tick", Define: []string{"T=5"}, Cut: true},
+	{Model: "zk", Name: "all rules", Says: "session timeout 5, drift 1, a ping each tick", Define: []string{"T=5"},
+		Cut: true},
 
-	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 3 tokens, 1 resign each", Define: []string{"T=2", "CLAIMS=2", "TOKENS=3"}, Large: true},
-	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens, 1 resign each", Define: []string{"T=3", "CLAIMS=2", "TOKENS=2"}, Large: true},
-	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 4 raft terms, 4 leases", Define: []string{"T=3", "TERMS=4", "LEASES=4"}, Large: true},
-	{Model: "observed", Name: "all rules", Says: "ttl 4, drift 1, 3 tokens", Define: []string{"T=4", "TOKENS=3"}, Large: true},
-	{Model: "zk", Name: "all rules", Says: "session timeout 9, drift 2, a ping each 2 ticks", Define: []string{"T=9", "E=2", "P=2"}, Large: true},
+	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 3 tokens, 1 resign each",
+		Define: []string{"T=2", "CLAIMS=2", "TOKENS=3"}, Large: true},
+	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens, 1 resign each",
+		Define: []string{"T=3", "CLAIMS=2", "TOKENS=2"}, Large: true},
+	{Model: "raftterm", Name: "all rules", Says: "ttl 3, drift 1, 4 raft terms, 4 leases",
+		Define: []string{"T=3", "TERMS=4", "LEASES=4"}, Large: true},
+	{Model: "observed", Name: "all rules", Says: "ttl 4, drift 1, 3 tokens", Define: []string{"T=4", "TOKENS=3"},
+		Large: true},
+	{Model: "zk", Name: "all rules", Says: "session timeout 9, drift 2, a ping each 2 ticks",
+		Define: []string{"T=9", "E=2", "P=2"}, Large: true},
 }
 
 // options take one rule out each. Every one must have a counterexample.
 var options = []search{
-	{Model: "lease", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Define: []string{"CLAIMS=1"}, Want: oneLeader},
-	{Model: "lease", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"CLAIMS=1"}, Want: oneLeader},
-	{Model: "lease", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES", "CLAIMS=1"}, Want: fenced},
-	{Model: "lease", Name: "FLAG", Says: "Check reads a flag instead of the clock", Define: []string{"CLAIMS=1"}, Want: oneLeader},
-	{Model: "lease", Name: "RELEASE_FIRST", Says: "the claim is released before the right has ended", Define: []string{"CLAIMS=1"}, Want: oneLeader},
-	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again, and a late resign arrives", Define: []string{"ONLY=1", "CLAIMS=1"}, Want: oneLeader},
-	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again", Define: []string{"ONLY=3", "CLAIMS=1"}, Want: tokenOnce},
-	{Model: "lease", Name: "STALE_ACK", Says: "the store acknowledges renewals that it does not carry out", Define: []string{"CLAIMS=1"}, Want: oneLeader},
-	{Model: "lease", Name: "NO_RETRACT", Says: "a release forgets requests that are under way", Define: []string{"CLAIMS=1"}, Want: noGhost},
+	{Model: "lease", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Define: []string{"CLAIMS=1"},
+		Want: oneLeader},
+	{Model: "lease", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"CLAIMS=1"},
+		Want: oneLeader},
+	{Model: "lease", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES", "CLAIMS=1"},
+		Want: fenced},
+	{Model: "lease", Name: "FLAG", Says: "Check reads a flag instead of the clock", Define: []string{"CLAIMS=1"},
+		Want: oneLeader},
+	{Model: "lease", Name: "RELEASE_FIRST", Says: "the claim is released before the right has ended",
+		Define: []string{"CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again, and a late resign arrives",
+		Define: []string{"ONLY=1", "CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "SAME_CLAIM", Says: "a resigned claim is taken up again",
+		Define: []string{"ONLY=3", "CLAIMS=1"}, Want: tokenOnce},
+	{Model: "lease", Name: "STALE_ACK", Says: "the store acknowledges renewals that it does not carry out",
+		Define: []string{"CLAIMS=1"}, Want: oneLeader},
+	{Model: "lease", Name: "NO_RETRACT", Says: "a release forgets requests that are under way",
+		Define: []string{"CLAIMS=1"}, Want: noGhost},
 
 	{Model: "raftterm", Name: "UNVERIFIED", Says: "a keepalive is taken at its word", Want: oneLeader},
 	{Model: "raftterm", Name: "NO_TERM_RULE", Says: "a lease of an earlier raft term is trusted", Want: oneLeader},
 	{Model: "raftterm", Name: "BEFORE_SETTLED", Says: "a renewal counts before the claim has moved", Want: oneLeader},
-	{Model: "raftterm", Name: "ANY_GRANT", Says: "a grant is taken to be of the raft term in its answer", Want: oneLeader},
+	{Model: "raftterm", Name: "ANY_GRANT", Says: "a grant is taken to be of the raft term in its answer",
+		Want: oneLeader},
 	{Model: "raftterm", Name: "NO_MARK", Says: "Txns of an earlier move still bite", Want: oneLeader},
 	{Model: "raftterm", Name: "REVIVE", Says: "an answer after the deadline revives the session", Want: oneLeader},
 	{Model: "raftterm", Name: "READ_HEADER", Says: "the raft term is that in a read's header", Want: oneLeader},
 	{Model: "raftterm", Name: "ONE_ENTRY", Says: "one request through the log proves a renewal", Want: oneLeader},
 	{Model: "raftterm", Name: "AT_ONCE", Says: "no read between the keepalive and the requests", Want: oneLeader},
 
-	{Model: "observed", Name: "FROM_REPLY", Says: "the deadline is counted from the reply", Define: []string{"TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "NO_FENCE", Says: "the resource takes any token", Define: []string{"WRITES", "TOKENS=2"}, Want: fenced},
-	{Model: "observed", Name: "FLAG", Says: "Check reads a flag instead of the clock", Define: []string{"TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "SHORT_WAIT", Says: "the waiter waits no longer than the holder trusts", Define: []string{"T=3", "TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "FROM_ASK", Says: "the waiter counts from when it asked for the key", Define: []string{"TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "NO_COMPARE", Says: "the heartbeat key is deleted whatever its revision", Define: []string{"TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands", Define: []string{"TOKENS=2"}, Want: oneLeader},
-	{Model: "observed", Name: "ENTER_DEAD", Says: "a claim enters whether its session is dead or not", Define: []string{"TOKENS=3", "ENTERING"}, Want: dead},
-	{Model: "observed", Name: "NO_BASE", Says: "a heartbeat counts whatever has become of the lease below", Define: []string{"TOKENS=2", "BASE=6"}, Want: oneLeader},
+	{Model: "observed", Name: "FROM_REPLY", Says: "the deadline is counted from the reply",
+		Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Define: []string{"TOKENS=2"},
+		Want: oneLeader},
+	{Model: "observed", Name: "NO_FENCE", Says: "the resource takes any token",
+		Define: []string{"WRITES", "TOKENS=2"}, Want: fenced},
+	{Model: "observed", Name: "FLAG", Says: "Check reads a flag instead of the clock", Define: []string{"TOKENS=2"},
+		Want: oneLeader},
+	{Model: "observed", Name: "SHORT_WAIT", Says: "the waiter waits no longer than the holder trusts",
+		Define: []string{"T=3", "TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "FROM_ASK", Says: "the waiter counts from when it asked for the key",
+		Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "NO_COMPARE", Says: "the heartbeat key is deleted whatever its revision",
+		Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "REVOKE_FIRST", Says: "the lease is revoked while the heartbeat key stands",
+		Define: []string{"TOKENS=2"}, Want: oneLeader},
+	{Model: "observed", Name: "ENTER_DEAD", Says: "a claim enters whether its session is dead or not",
+		Define: []string{"TOKENS=3", "ENTERING"}, Want: dead},
+	{Model: "observed", Name: "NO_BASE", Says: "a heartbeat counts whatever has become of the lease below",
+		Define: []string{"TOKENS=2", "BASE=6"}, Want: oneLeader},
 
 	{Model: "zk", Name: "READ", Says: "a read counts, which the follower answers", Want: stands},
 	{Model: "zk", Name: "ONE_WRITE", Says: "the client counts from the write that was answered", Want: stands},
@@ -88,8 +127,8 @@ var options = []search{
 	{Model: "zk", Name: "RACE", Says: "a follower forgets a touch that comes beside a ping", Want: stands},
 }
 
-// events must be reachable with all rules, or the models hold because nothing happens in them. The i-th of a model is its
-// reached(i+1).
+// events must be reachable with all rules, or the models hold because nothing happens in them. The
+// i-th of a model is its reached(i+1).
 var events = map[string][]string{
 	"lease": {
 		"a renewal counts",

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// need skips a test where spin is missing, but never in CI: a claim that nobody has checked is none.
+// need skips a test where spin is missing, but never in CI: a claim that nobody has checked is
+// none.
 func need(t *testing.T) {
 	t.Helper()
 	if err := tools(); err != nil {
@@ -46,7 +47,8 @@ func runCut(t *testing.T, list []search, cut func(search) bool) {
 	}
 }
 
-// With all rules nothing is violated, in the whole of a small state space; make spec searches larger ones.
+// With all rules nothing is violated, in the whole of a small state space; make spec searches
+// larger ones.
 func TestAllRulesHold(t *testing.T) {
 	runCut(t, bases, func(s search) bool { return s.Cut })
 }
@@ -72,12 +74,18 @@ func TestTheRunnerBites(t *testing.T) {
 		l     limits
 		wants string
 	}{
-		{"a base model with an error", search{Model: "observed", Define: []string{"FLAG"}}, small, "there is a counterexample: VIOLATED one leader"},
-		{"an option without a counterexample", search{Model: "observed", Name: "NO_SUCH_RULE", Define: []string{"TOKENS=1"}, Want: oneLeader}, small, "no counterexample"},
+		{"a base model with an error", search{Model: "observed", Define: []string{"FLAG"}}, small,
+			"there is a counterexample: VIOLATED one leader"},
+		{"an option without a counterexample",
+			search{Model: "observed", Name: "NO_SUCH_RULE", Define: []string{"TOKENS=1"}, Want: oneLeader}, small,
+			"no counterexample"},
 		{"a counterexample to something else", search{Model: "observed", Name: "FLAG", Want: fenced}, small, "ends in"},
-		{"an event that cannot happen", search{Model: "observed", Define: []string{"TOKENS=1", "REACH=99"}, Want: reached}, small, "cannot happen"},
-		{"a search that ran out of memory", search{Model: "lease"}, limits{Megabytes: 66, Time: time.Minute}, "not complete"},
-		{"a search that ran out of time", search{Model: "lease"}, limits{Megabytes: 1500, Time: 10 * time.Millisecond}, "not complete"},
+		{"an event that cannot happen", search{Model: "observed", Define: []string{"TOKENS=1", "REACH=99"},
+			Want: reached}, small, "cannot happen"},
+		{"a search that ran out of memory", search{Model: "lease"}, limits{Megabytes: 66, Time: time.Minute},
+			"not complete"},
+		{"a search that ran out of time", search{Model: "lease"},
+			limits{Megabytes: 1500, Time: 10 * time.Millisecond}, "not complete"},
 		{"a model that is none", search{Model: "lease", Define: []string{"T=)"}}, small, "spin"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -94,7 +102,8 @@ func TestTheRunnerBites(t *testing.T) {
 	}
 }
 
-// Every option that a model knows is searched, and README and the model's head say what it takes out.
+// Every option that a model knows is searched, and README and the model's head say what it takes
+// out.
 func TestEveryOptionIsSearchedAndExplained(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -118,7 +127,8 @@ func TestEveryOptionIsSearchedAndExplained(t *testing.T) {
 			}
 		}
 		for _, s := range options {
-			if s.Model == m && (!strings.Contains(head, s.Name) || !bytes.Contains(readme, []byte(s.Name)) || !strings.Contains(string(src), "def "+s.Name) && !strings.Contains(string(src), "defined("+s.Name)) {
+			if s.Model == m && (!strings.Contains(head, s.Name) || !bytes.Contains(readme, []byte(s.Name)) ||
+				!strings.Contains(string(src), "def "+s.Name) && !strings.Contains(string(src), "defined("+s.Name)) {
 				t.Errorf("%s: %s is not explained in the model's head and in README, or does nothing", m, s.Name)
 			}
 		}

@@ -57,8 +57,9 @@ func (s search) defines() []string {
 	return d
 }
 
-// run builds a search of its own in a temporary directory and runs it, breadth first: so a counterexample is one of the shortest.
-// It changes nothing else, and ends what it started when ctx ends.
+// run builds a search of its own in a temporary directory and runs it, breadth first: so a
+// counterexample is one of the shortest. It changes nothing else, and ends what it started when ctx
+// ends.
 func (s search) run(ctx context.Context, l limits) (r result) {
 	r.search = s
 	dir, err := os.MkdirTemp("", "spec")
@@ -106,7 +107,8 @@ func (s search) build(sh *shell, l limits) (string, error) {
 	case s.Cut:
 		level = "-O1"
 	}
-	return sh.run("gcc", "-w", level, "-DSAFETY", "-DNOREDUCE", "-DBFS", fmt.Sprintf("-DMEMLIM=%d", l.Megabytes), "-o", "pan", "pan.c")
+	return sh.run("gcc", "-w", level, "-DSAFETY", "-DNOREDUCE", "-DBFS", fmt.Sprintf("-DMEMLIM=%d", l.Megabytes),
+		"-o", "pan", "pan.c")
 }
 
 // shell runs programs in one directory and counts their CPU time.
@@ -185,7 +187,8 @@ func (r *result) judge(sh *shell, out string) {
 
 // incomplete reports whether a search without an error has left states out.
 func incomplete(out string) bool {
-	for _, s := range []string{"Search not completed", "max search depth too small", "memory exceeded", "out of memory", "-DMEMLIM", "Bit statespace", "hash-compact"} {
+	for _, s := range []string{"Search not completed", "max search depth too small", "memory exceeded",
+		"out of memory", "-DMEMLIM", "Bit statespace", "hash-compact"} {
 		if strings.Contains(strings.ToLower(out), strings.ToLower(s)) {
 			return true
 		}

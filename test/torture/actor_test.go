@@ -14,8 +14,9 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// actor is what a candidate does while it believes that it leads: it acts every 5 ms, and every few acts it writes to the
-// register. It is the same for every kind of candidate, ours and the controls.
+// actor is what a candidate does while it believes that it leads: it acts every 5 ms, and every few
+// acts it writes to the register. It is the same for every kind of candidate, ours and the
+// controls.
 type actor struct {
 	id     string
 	acts   *os.File
@@ -44,8 +45,9 @@ func newActor(id, acts, writes, sink string) (*actor, error) {
 	return &actor{id: id, acts: a, writes: w, sink: sink}, nil
 }
 
-// lead acts under the token until leads says no. An act counts at the instant read before the question. When lead returns,
-// nothing acts any more: a write without an answer is given up, its outcome unknown.
+// lead acts under the token until leads says no. An act counts at the instant read before the
+// question. When lead returns, nothing acts any more: a write without an answer is given up, its
+// outcome unknown.
 func (a *actor) lead(token uint64, leads func() bool) error {
 	wake := make(chan struct{}, 1)
 	var writer sync.WaitGroup
@@ -99,7 +101,8 @@ func (a *actor) write(token uint64) {
 	a.mu.Lock()
 	a.conn = conn
 	a.mu.Unlock()
-	fmt.Fprintf(a.writes, "%d %d %d %s %d %s\n", call.Nanoseconds(), boottime.Now().Nanoseconds(), token, a.id, seq, outcome)
+	fmt.Fprintf(a.writes, "%d %d %d %s %d %s\n", call.Nanoseconds(), boottime.Now().Nanoseconds(), token, a.id, seq,
+		outcome)
 }
 
 // ask sends a line and returns the first word of the answer.

@@ -92,8 +92,9 @@ func isLate(a act, thaws []late) bool {
 	return false
 }
 
-// fence plays a resource that refuses a token smaller than one it has seen. It returns how many acts that refuses, and
-// how many of them were not appended after a thaw: nothing else may need a fence.
+// fence plays a resource that refuses a token smaller than one it has seen. It returns how many
+// acts that refuses, and how many of them were not appended after a thaw: nothing else may need a
+// fence.
 func (j *journal) fence(thaws []late) (refused, unexpected int) {
 	var seen uint64
 	for i, a := range j.acts {

@@ -28,7 +28,8 @@ const (
 	kindLocks   = "locks"   // a process whose goroutines contend for several locks: TestLockHistories
 )
 
-// candidate is one place in a line: a process that is started again whenever it has ended, as any service would be.
+// candidate is one place in a line: a process that is started again whenever it has ended, as any
+// service would be.
 type candidate struct {
 	line   *line
 	id     string
@@ -89,15 +90,18 @@ func (c *candidate) command() (*exec.Cmd, error) {
 	ttl := c.line.ttl.String()
 	env := append(os.Environ(), c.env...)
 	if c.kind == kindRun {
-		cmd := exec.Command(c.line.program, "run", "--store", c.store.url(addrs), "--id", c.id, "--ttl", ttl, c.line.name, "--", self)
-		cmd.Env = append(env, "XDG_RUNTIME_DIR="+c.dir, helperEnv+"=command", dirEnv+"="+c.dir, sinkEnv+"="+c.line.sink.path)
+		cmd := exec.Command(c.line.program, "run", "--store", c.store.url(addrs), "--id", c.id, "--ttl", ttl,
+			c.line.name, "--", self)
+		cmd.Env = append(env, "XDG_RUNTIME_DIR="+c.dir, helperEnv+"=command", dirEnv+"="+c.dir,
+			sinkEnv+"="+c.line.sink.path)
 		return cmd, nil
 	}
 	program, kind := self, c.kind
 	if c.kind == kindForeign {
 		program, kind = os.Getenv("TORTURE_WORKER"), os.Getenv("TORTURE_KIND")
 	}
-	cmd := exec.Command(program, "--kind", kind, "--endpoints", strings.Join(addrs, ","), "--name", c.line.name, "--id", c.id, "--ttl", ttl,
+	cmd := exec.Command(program, "--kind", kind, "--endpoints", strings.Join(addrs, ","), "--name", c.line.name,
+		"--id", c.id, "--ttl", ttl,
 		"--acts", c.actsFile(c.starts), "--writes", filepath.Join(c.dir, fmt.Sprintf("writes-%d", c.starts)),
 		"--sink", c.line.sink.path)
 	cmd.Env = append(env, helperEnv+"=worker", storeEnv+"="+c.store.url(addrs))

@@ -19,21 +19,25 @@ const (
 	frozenFor  = 8 * time.Second
 )
 
-// TestCluster freezes the three members of a cluster one after another and kills its leader, while one session leads all
-// the time, two others hand a name to and fro, and one observes that.
+// TestCluster freezes the three members of a cluster one after another and kills its leader, while
+// one session leads all the time, two others hand a name to and fro, and one observes that.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	// At this ttl an election inside etcd leaves room for one more try that hangs, and no second one. So the tries are
-	// short; and the work stops at once, so the contexts may live until shortly before the deadline.
-	o := primacy.Options{TTL: clusterTTL, RenewEvery: clusterTTL / 10, RenewAttempt: clusterTTL / 10, Grace: clusterTTL / 50}
+	// At this ttl an election inside etcd leaves room for one more try that hangs, and no second
+	// one. So the tries are short; and the work stops at once, so the contexts may live until
+	// shortly before the deadline.
+	o := primacy.Options{TTL: clusterTTL, RenewEvery: clusterTTL / 10, RenewAttempt: clusterTTL / 10,
+		Grace: clusterTTL / 50}
 	session := func() *primacy.Session { return openSession(t, o, c.Endpoints()...) }
 	holders := []*holder{
 		watchHolder(t, "ttl 5 s, short tries", session(), true),
 		watchHolder(t, "default options", openSession(t, primacy.Options{}, c.Endpoints()...), true),
-		watchHolder(t, "ttl 5 s alone", openSession(t, primacy.Options{TTL: clusterTTL}, c.Endpoints()...), false), // to see how near it comes
+		// to see how near it comes
+		watchHolder(t, "ttl 5 s alone", openSession(t, primacy.Options{TTL: clusterTTL}, c.Endpoints()...), false),
 	}
-	r := &relay{name: "quiet", gaps: map[string]spread{}, delays: map[string]spread{}, unseen: map[primacy.Token]time.Duration{}}
+	r := &relay{name: "quiet", gaps: map[string]spread{}, delays: map[string]spread{},
+		unseen: map[primacy.Token]time.Duration{}}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range 2 {
@@ -64,8 +68,8 @@ func TestCluster(t *testing.T) {
 	r.verify(t)
 }
 
-// freeze freezes a member and thaws it. One that led etcd is started anew instead: that it may wake and revoke leases that
-// are alive is another story, see TestWokenEtcdLeader.
+// freeze freezes a member and thaws it. One that led etcd is started anew instead: that it may wake
+// and revoke leases that are alive is another story, see TestWokenEtcdLeader.
 func (r *relay) freeze(t *testing.T, c *etcdtest.Cluster, m *etcdtest.Server, phase string) {
 	t.Helper()
 	led := c.WaitLeader() == m
@@ -102,7 +106,8 @@ type holder struct {
 func watchHolder(t *testing.T, name string, s *primacy.Session, must bool) *holder {
 	t.Helper()
 	term := campaign(t, s.Election("held/"+name), 30*time.Second)
-	h := &holder{name: name, must: must, term: term, stop: make(chan struct{}), ended: make(chan struct{}), least: term.Remaining()}
+	h := &holder{name: name, must: must, term: term, stop: make(chan struct{}), ended: make(chan struct{}),
+		least: term.Remaining()}
 	go func() {
 		defer close(h.ended)
 		tick := time.NewTicker(time.Millisecond)
@@ -130,14 +135,16 @@ func watchHolder(t *testing.T, name string, s *primacy.Session, must bool) *hold
 func (h *holder) verify(t *testing.T) {
 	close(h.stop)
 	<-h.ended
-	t.Logf("held with %-21s asked %d times, at least %v left, said no: %v; context: %v", h.name+":", h.asked, h.least.Round(time.Millisecond),
+	t.Logf("held with %-21s asked %d times, at least %v left, said no: %v; context: %v", h.name+":", h.asked,
+		h.least.Round(time.Millisecond),
 		h.no, context.Cause(h.term.Context()))
 	if h.must && (h.no != nil || h.term.Context().Err() != nil) {
 		t.Errorf("the term with %s was lost: %v, %v", h.name, h.no, context.Cause(h.term.Context()))
 	}
 }
 
-// relay is a name that two sessions hand to and fro, and how long things took, by what was done to the cluster.
+// relay is a name that two sessions hand to and fro, and how long things took, by what was done to
+// the cluster.
 type relay struct {
 	mu       sync.Mutex
 	name     string // of the phase
@@ -230,7 +237,8 @@ func (r *relay) observe(ctx context.Context, e *primacy.Election) {
 		case st.Leader.Token > r.seen:
 			r.seen, r.sights = st.Leader.Token, r.sights+1
 		case st.Leader.Token < r.seen:
-			r.faults = append(r.faults, fmt.Errorf("%s: the observer was shown token %d after %d", r.name, st.Leader.Token, r.seen))
+			r.faults = append(r.faults, fmt.Errorf("%s: the observer was shown token %d after %d", r.name,
+				st.Leader.Token, r.seen))
 		}
 		now := boottime.Now()
 		for token, won := range r.unseen {
@@ -262,7 +270,8 @@ func (r *relay) verify(t *testing.T) {
 		}
 		done[p] = true
 		t.Logf("%-30s Resign to the next win: %v; a win to its sight: %v", p+":", r.gaps[p], r.delays[p])
-		// The library's own bounds: a stream that is silent for 5 s is opened anew, and that takes a call or two.
+		// The library's own bounds: a stream that is silent for 5 s is opened anew, and that takes
+		// a call or two.
 		for _, d := range r.delays[p] {
 			if d > 10*time.Second {
 				t.Errorf("%s: the observer saw a term %v after it was won", p, d)

@@ -19,8 +19,8 @@ import (
 // controlTerm wins once and acts for as long as its own truth says that it leads.
 type controlTerm func(ctx context.Context, w *workerArgs, c *clientv3.Client, a *actor) error
 
-// control stands in the way of others, again and again. It shows what the faults do to candidates that do without what
-// this library does.
+// control stands in the way of others, again and again. It shows what the faults do to candidates
+// that do without what this library does.
 func (w *workerArgs) control(ctx context.Context, a *actor, term controlTerm) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: w.urls(), DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 		DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second})
@@ -64,8 +64,9 @@ func electionTerm(ctx context.Context, w *workerArgs, c *clientv3.Client, a *act
 	return errors.Join(err, e.Resign(limit))
 }
 
-// keepaliveTerm leads by a lease and etcd's keepalive: the right lasts a ttl from each acknowledgement, compared with the
-// clock at each act, as good as it gets without counting from before the call and without verifying.
+// keepaliveTerm leads by a lease and etcd's keepalive: the right lasts a ttl from each
+// acknowledgement, compared with the clock at each act, as good as it gets without counting from
+// before the call and without verifying.
 func keepaliveTerm(ctx context.Context, w *workerArgs, c *clientv3.Client, a *actor) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -106,8 +107,10 @@ func keepaliveTerm(ctx context.Context, w *workerArgs, c *clientv3.Client, a *ac
 	})
 }
 
-// enter puts a key under the lease and waits until all older ones are gone. It returns the key's create revision.
-func (w *workerArgs) enter(ctx context.Context, c *clientv3.Client, lease clientv3.LeaseID, alive <-chan *clientv3.LeaseKeepAliveResponse) (uint64, error) {
+// enter puts a key under the lease and waits until all older ones are gone. It returns the key's
+// create revision.
+func (w *workerArgs) enter(ctx context.Context, c *clientv3.Client, lease clientv3.LeaseID,
+	alive <-chan *clientv3.LeaseKeepAliveResponse) (uint64, error) {
 	key := fmt.Sprintf("%s/%x", w.name, lease)
 	put, err := c.Put(ctx, key, w.id, clientv3.WithLease(lease))
 	if err != nil {

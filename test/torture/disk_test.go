@@ -32,7 +32,8 @@ func newSmallDisk(t testing.TB) (*smallDisk, error) {
 		return nil, err
 	}
 	name := fmt.Sprintf("%s%d", smallDiskName, os.Getpid())
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", smallDiskSize), name, d.dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", smallDiskSize), name,
+		d.dir).CombinedOutput(); err != nil {
 		return nil, errors.New(strings.TrimSpace(string(out)))
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", d.dir).Run() })
@@ -48,7 +49,8 @@ func (d *smallDisk) full() error {
 	return d.resize(int64(st.Blocks-st.Bfree) * st.Bsize)
 }
 
-// heal makes the disk large again, and removes the copies that etcd has made of logs it could not read to their end: nobody else does.
+// heal makes the disk large again, and removes the copies that etcd has made of logs it could not
+// read to their end: nobody else does.
 func (d *smallDisk) heal() error {
 	broken, err := filepath.Glob(filepath.Join(d.dir, "data", "member", "wal", "*.broken"))
 	for _, f := range broken {

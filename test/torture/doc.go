@@ -1,33 +1,43 @@
-// Package torture holds what Primacy promises against real processes, real etcd servers and real faults. It has tests only.
+// Package torture holds what Primacy promises against real processes, real etcd servers and real
+// faults. It has tests only.
 //
-// [TestTorture] is the whole at once: a cluster of three in network namespaces, two lines of candidates (`primacy run` with a
-// command that acts, and processes that use the library), a lock that several goroutines of each process want, and four lanes of
-// faults beside each other: to etcd's members, to the leader's processes and claim, to the links between, and requests to hand
-// over to one who waits, most of them disturbed: the successor or the leader is killed, frozen or cut off in the middle. Faults are aimed: etcd's leader is first moved to the member
-// that the holder talks to. The row of faults and their parameters are a function of the seed.
+// [TestTorture] is the whole at once: a cluster of three in network namespaces, two lines of
+// candidates (`primacy run` with a command that acts, and processes that use the library), a lock
+// that several goroutines of each process want, and four lanes of faults beside each other: to
+// etcd's members, to the leader's processes and claim, to the links between, and requests to hand
+// over to one who waits, most of them disturbed: the successor or the leader is killed, frozen or
+// cut off in the middle. Faults are aimed: etcd's leader is first moved to the member that the
+// holder talks to. The row of faults and their parameters are a function of the seed.
 //
-// Each candidate acts every 5 ms while it believes that it leads, an act counting at the clock read before the question, and
-// writes to a register of the harness every few acts. The register exists twice, with a fence and without. The record is
-// judged afterwards, by internal/safety and, for the fenced register, by porcupine too: never two leaders at once, tokens
-// grow, no acknowledged fenced write is lost. Two things are counted and not held against the promise: acts of a command that
-// was frozen and thawed together with its supervisor and its guardian, and acts of a holder whose claim an operator has removed
-// by hand, until it hears of it; where the link is silent too, that is at its deadline. The fence refuses what they write.
+// Each candidate acts every 5 ms while it believes that it leads, an act counting at the clock read
+// before the question, and writes to a register of the harness every few acts. The register exists
+// twice, with a fence and without. The record is judged afterwards, by internal/safety and, for the
+// fenced register, by porcupine too: never two leaders at once, tokens grow, no acknowledged fenced
+// write is lost. Two things are counted and not held against the promise: acts of a command that
+// was frozen and thawed together with its supervisor and its guardian, and acts of a holder whose
+// claim an operator has removed by hand, until it hears of it; where the link is silent too, that
+// is at its deadline. The fence refuses what they write.
 //
-// [TestTortureControls] does the same to a plain etcd keepalive and to etcd's own election, which must be seen to lead twice.
+// [TestTortureControls] does the same to a plain etcd keepalive and to etcd's own election, which
+// must be seen to lead twice.
 //
-// [TestLockHistories] has the goroutines of many processes contend for mutexes, locks for readers and writers, and semaphores, under the
-// same faults but those that take a claim away by hand. What they recorded is judged by porcupine, with a model for each:
-// there must be an order in which each lock was had and ended that such a lock allows. A hold begins within the call that took it. It
-// ends after the last Check that said yes, and not before it was given back or its last known deadline, whichever came first; so a
-// process that was killed or frozen keeps its lock until its deadline. [TestLockModels] shows that the models bite, and
-// [TestLockControl] that etcd's own mutex is found out.
+// [TestLockHistories] has the goroutines of many processes contend for mutexes, locks for readers
+// and writers, and semaphores, under the same faults but those that take a claim away by hand. What
+// they recorded is judged by porcupine, with a model for each: there must be an order in which each
+// lock was had and ended that such a lock allows. A hold begins within the call that took it. It
+// ends after the last Check that said yes, and not before it was given back or its last known
+// deadline, whichever came first; so a process that was killed or frozen keeps its lock until its
+// deadline. [TestLockModels] shows that the models bite, and [TestLockControl] that etcd's own
+// mutex is found out.
 //
-// Left out: steps of the wall clock. Nothing here reads it, no namespace has one of its own, and the machine's is not ours to
-// step. Suspend and clocks that stop need a machine of their own; the simulation has them.
+// Left out: steps of the wall clock. Nothing here reads it, no namespace has one of its own, and
+// the machine's is not ours to step. Suspend and clocks that stop need a machine of their own; the
+// simulation has them.
 //
-// The others look closer at one thing each. [TestRun] is the first promise of the program, seen from outside: three `primacy run`
-// processes and what their commands wrote, while supervisors are killed and frozen, commands killed, networks blackholed and
-// etcd restarted. The rest use the library in the test's process, or in a helper process where the process itself must suffer:
+// The others look closer at one thing each. [TestRun] is the first promise of the program, seen
+// from outside: three `primacy run` processes and what their commands wrote, while supervisors are
+// killed and frozen, commands killed, networks blackholed and etcd restarted. The rest use the
+// library in the test's process, or in a helper process where the process itself must suffer:
 //
 //	TestRun               never two commands at once; commands gone by the deadline of a killed or frozen supervisor
 //	TestTransfers         leaders asked to hand over, with no other faults than those that disturb that
@@ -39,7 +49,8 @@
 //	TestPause             a frozen process: its first Check after the thaw says no
 //	TestWokenEtcdLeader   etcd's leader frozen and thawed: it revokes no lease that counts
 //
-// The same on every other store, with the faults of its servers: killed, frozen, cut off from each other, failed over to a standby that is behind.
+// The same on every other store, with the faults of its servers: killed, frozen, cut off from each
+// other, failed over to a standby that is behind.
 //
 //	TestRunOnStores            TestRun, and nothing may be left in the store in the end
 //	TestCheckOnStores          TestSilentLink, TestLateReply and TestPause
@@ -48,8 +59,9 @@
 //	TestAQuorumThatForgets     where the promise ends: servers of a quorum come back empty; and what waiting for a ttl does about it
 //	TestStoreControl           SET NX PX on Redis, which must be seen to lead twice
 //
-// When supervisor, guardian and command are all frozen and thawed together nothing in the process can prevent a late act.
-// There the command is gone within 50 ms of the thaw, the late acts are counted, and a fence is what refuses them.
+// When supervisor, guardian and command are all frozen and thawed together nothing in the process
+// can prevent a late act. There the command is gone within 50 ms of the thaw, the late acts are
+// counted, and a fence is what refuses them.
 //
 // Knobs, from the environment:
 //
@@ -74,8 +86,9 @@
 //
 //	WORKER --kind K --endpoints HOST:PORT,… --name NAME --id ID --ttl 3s --acts FILE --writes FILE --sink SOCKET
 //
-// It campaigns for ever and exits 0 on SIGTERM after resigning. While it believes that it leads it appends a line "boot_ns token id"
-// to --acts every 5 ms, with the boot clock read before it asked itself whether it leads, and sends a line "token id seq boot_ns" to
-// the unix socket now and then. The answer is "ok" or "stale LARGEST", and it appends "call_ns return_ns token id seq
+// It campaigns for ever and exits 0 on SIGTERM after resigning. While it believes that it leads it
+// appends a line "boot_ns token id" to --acts every 5 ms, with the boot clock read before it asked
+// itself whether it leads, and sends a line "token id seq boot_ns" to the unix socket now and then.
+// The answer is "ok" or "stale LARGEST", and it appends "call_ns return_ns token id seq
 // ok|stale|unknown" to --writes.
 package torture

@@ -15,8 +15,8 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// TestCheckOnStores is TestSilentLink, TestLateReply and TestPause on every other store: never two whose Check says yes,
-// and no Check that says yes after a thaw.
+// TestCheckOnStores is TestSilentLink, TestLateReply and TestPause on every other store: never two
+// whose Check says yes, and no Check that says yes after a thaw.
 func TestCheckOnStores(t *testing.T) {
 	t.Parallel()
 	n := rounds(t, 1)
@@ -30,7 +30,8 @@ func TestCheckOnStores(t *testing.T) {
 				store := under.start(t)
 				var duels sync.WaitGroup
 				duels.Go(func() { t.Run("frozen", func(t *testing.T) { pauses(t, store, 2*n) }) })
-				for what, harm := range map[string]func(*way, time.Duration){"silence": (*way).silence, "late, then silence": (*way).late} {
+				for what, harm := range map[string]func(*way, time.Duration){"silence": (*way).silence,
+					"late, then silence": (*way).late} {
 					for i := range n {
 						duels.Go(func() { duelOn(t, store, under.ttl, fmt.Sprintf("%s/%d", what, i), harm) })
 					}
@@ -45,15 +46,17 @@ func TestCheckOnStores(t *testing.T) {
 func duelOn(t *testing.T, store *installed, ttl time.Duration, name string, harm func(*way, time.Duration)) {
 	w, url := store.way(t)
 	by := storeSide(ttl)
-	s, err := duel([]string{url}, []string{store.url(store.servers)}, "duel/"+name, by, primacy.Options{}, func(*contender) error {
-		harm(w, ttl)
-		return nil
-	})
+	s, err := duel([]string{url}, []string{store.url(store.servers)}, "duel/"+name, by, primacy.Options{},
+		func(*contender) error {
+			harm(w, ttl)
+			return nil
+		})
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
-	t.Logf("%s: %d samples (widest %v), both led in %d; between them nobody for %v", name, s.asked, s.widest.Round(10*time.Microsecond), s.both,
+	t.Logf("%s: %d samples (widest %v), both led in %d; between them nobody for %v", name, s.asked,
+		s.widest.Round(10*time.Microsecond), s.both,
 		(s.youngFirst - s.oldLast).Round(time.Millisecond))
 	wantOneLeader(t, []samples{s})
 }
@@ -71,7 +74,8 @@ func (i *installed) way(t testing.TB) (w *way, url string) {
 	for _, s := range i.servers {
 		requests := etcdtest.NewProxy(t, s)
 		replies := etcdtest.NewProxy(t, requests.Addr())
-		w.requests, w.replies, addrs = append(w.requests, requests), append(w.replies, replies), append(addrs, replies.Addr())
+		w.requests, w.replies, addrs = append(w.requests, requests), append(w.replies, replies),
+			append(addrs, replies.Addr())
 	}
 	return w, i.url(addrs)
 }
@@ -82,8 +86,9 @@ func (w *way) silence(time.Duration) {
 	}
 }
 
-// late keeps the replies to at least one renewal back, and delivers them more than half a ttl later, when the store hears nothing any more. What counts a lease
-// from the reply believes in it for as much longer than the store does.
+// late keeps the replies to at least one renewal back, and delivers them more than half a ttl
+// later, when the store hears nothing any more. What counts a lease from the reply believes in it
+// for as much longer than the store does.
 func (w *way) late(ttl time.Duration) {
 	for _, p := range w.replies {
 		p.Hold(etcdtest.Down)

@@ -10,8 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// checkedFault does harm to a leader, sees that the promises hold, and undoes it. When it returns, the leader's process has
-// ended unless it may lead on. What it returns is for the log.
+// checkedFault does harm to a leader, sees that the promises hold, and undoes it. When it returns,
+// the leader's process has ended unless it may lead on. What it returns is for the log.
 type checkedFault struct {
 	name   string
 	inject func(*run, *victim) (note []any)
@@ -59,9 +59,9 @@ func freezeSupervisor(a *run, v *victim) []any {
 	return []any{"acted last before the deadline", spare}
 }
 
-// freezeAll stops the supervisor, its guardian and the command, as a frozen cgroup or a paused machine does. Nothing in
-// them can keep the command from acting in the moment of the thaw. It must be short; the acts are counted, and left out of
-// the check for two leaders. They alone are.
+// freezeAll stops the supervisor, its guardian and the command, as a frozen cgroup or a paused
+// machine does. Nothing in them can keep the command from acting in the moment of the thaw. It must
+// be short; the acts are counted, and left out of the check for two leaders. They alone are.
 func freezeAll(a *run, v *victim) []any {
 	v.aim(a, a.rng.Float64(), a.renewEvery())
 	begin := boottime.Now()
@@ -89,13 +89,16 @@ func freezeAll(a *run, v *victim) []any {
 	var last time.Duration // act after the thaw
 	for m, at := range v.lastActs(a, a.own) {
 		last = max(last, at-thaw)
-		// What the machine itself held up (our own thread, which slept for a millisecond at a time) is not the guardian's.
+		// What the machine itself held up (our own thread, which slept for a millisecond at a time)
+		// is not the guardian's.
 		if at-thaw > 50*time.Millisecond+slack {
-			a.Errorf("%v acted %v after the thaw, want at most 50 ms (and this machine stood still for %v)", m, at-thaw, slack)
+			a.Errorf("%v acted %v after the thaw, want at most 50 ms (and this machine stood still for %v)", m,
+				at-thaw, slack)
 		}
 	}
 	a.wantExit(v, exitLost)
-	return []any{"late acts", v.countActs(a, a.own) - before, "acted last after the thaw", last, "seen dead", gone, "machine stalled", slack}
+	return []any{"late acts", v.countActs(a, a.own) - before, "acted last after the thaw", last, "seen dead", gone,
+		"machine stalled", slack}
 }
 
 func (v *victim) countActs(a *run, own string) (n int) {
@@ -105,7 +108,8 @@ func (v *victim) countActs(a *run, own string) (n int) {
 	return n
 }
 
-// watchStalls measures for how long at most the machine let a thread wait that wanted to run. It returns what ends it.
+// watchStalls measures for how long at most the machine let a thread wait that wanted to run. It
+// returns what ends it.
 func watchStalls() func() time.Duration {
 	stop, worst := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -153,7 +157,8 @@ func blackhole(a *run, v *victim) []any {
 	return []any{"acted last before the deadline", spare, "held", len(dirs)}
 }
 
-// gaveUp waits until a supervisor that runs but cannot renew has ended its command, and looks that it was in time.
+// gaveUp waits until a supervisor that runs but cannot renew has ended its command, and looks that
+// it was in time.
 func (a *run) gaveUp(v *victim) time.Duration {
 	a.Helper()
 	for _, m := range v.members {

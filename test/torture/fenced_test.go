@@ -13,8 +13,9 @@ import (
 	"github.com/primacy-go/primacy/internal/safety"
 )
 
-// fencedModel is what a fenced register does: it keeps the largest token, and refuses a write under a smaller one. A write whose
-// outcome is unknown may be applied at any later time; if a larger token is there by then it changes nothing.
+// fencedModel is what a fenced register does: it keeps the largest token, and refuses a write under
+// a smaller one. A write whose outcome is unknown may be applied at any later time; if a larger
+// token is there by then it changes nothing.
 var fencedModel = porcupine.Model{
 	Init: func() any { return uint64(0) },
 	Step: func(state, input, output any) (bool, any) {
@@ -33,8 +34,9 @@ var fencedModel = porcupine.Model{
 	},
 }
 
-// linearizable asks porcupine whether one fenced register could have given all those answers. A write that the register knows
-// and no caller tells of, because the caller was killed, counts as one of unknown outcome.
+// linearizable asks porcupine whether one fenced register could have given all those answers. A
+// write that the register knows and no caller tells of, because the caller was killed, counts as
+// one of unknown outcome.
 func linearizable(writes []safety.Write, called map[safety.Stamp]time.Duration, reads []read) porcupine.CheckResult {
 	var ops []porcupine.Operation
 	told := map[safety.Stamp]bool{}
@@ -47,15 +49,18 @@ func linearizable(writes []safety.Write, called map[safety.Stamp]time.Duration, 
 			}
 			back = math.MaxInt64
 		}
-		ops = append(ops, porcupine.Operation{Input: w.Token, Output: w.Outcome, Call: w.Call.Nanoseconds(), Return: back})
+		ops = append(ops, porcupine.Operation{Input: w.Token, Output: w.Outcome, Call: w.Call.Nanoseconds(),
+			Return: back})
 	}
 	for w, at := range called {
 		if !told[w] {
-			ops = append(ops, porcupine.Operation{Input: w.Token, Output: safety.Unknown, Call: at.Nanoseconds(), Return: math.MaxInt64})
+			ops = append(ops, porcupine.Operation{Input: w.Token, Output: safety.Unknown, Call: at.Nanoseconds(),
+				Return: math.MaxInt64})
 		}
 	}
 	for _, r := range reads {
-		ops = append(ops, porcupine.Operation{Output: r.largest, Call: r.call.Nanoseconds(), Return: r.back.Nanoseconds()})
+		ops = append(ops, porcupine.Operation{Output: r.largest, Call: r.call.Nanoseconds(),
+			Return: r.back.Nanoseconds()})
 	}
 	return porcupine.CheckOperationsTimeout(fencedModel, ops, time.Minute)
 }
@@ -70,13 +75,19 @@ func TestFencedModel(t *testing.T) {
 		reads  []read
 		want   porcupine.CheckResult
 	}{
-		"in order":                     {[]safety.Write{w(1, 1, 0, 1, "ok"), w(2, 2, 2, 3, "ok"), w(1, 3, 4, 5, "stale")}, nil, porcupine.Ok},
-		"a smaller token was let pass": {[]safety.Write{w(2, 1, 0, 1, "ok"), w(1, 2, 2, 3, "ok")}, nil, porcupine.Illegal},
-		"refused for nothing":          {[]safety.Write{w(1, 1, 0, 1, "ok"), w(1, 2, 2, 3, "stale")}, nil, porcupine.Illegal},
-		"at the same time":             {[]safety.Write{w(2, 1, 0, 10, "ok"), w(1, 2, 5, 12, "ok")}, nil, porcupine.Ok},
-		"an unknown write that came":   {[]safety.Write{w(2, 1, 0, 1, "unknown"), w(1, 2, 5, 6, "stale")}, nil, porcupine.Ok},
-		"a lost write":                 {[]safety.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 1}}, porcupine.Illegal},
-		"a read of what is there":      {[]safety.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 2}}, porcupine.Ok},
+		"in order": {[]safety.Write{w(1, 1, 0, 1, "ok"), w(2, 2, 2, 3, "ok"),
+			w(1, 3, 4, 5, "stale")}, nil, porcupine.Ok},
+		"a smaller token was let pass": {[]safety.Write{w(2, 1, 0, 1, "ok"), w(1, 2, 2, 3, "ok")}, nil,
+			porcupine.Illegal},
+		"refused for nothing": {[]safety.Write{w(1, 1, 0, 1, "ok"), w(1, 2, 2, 3, "stale")}, nil,
+			porcupine.Illegal},
+		"at the same time": {[]safety.Write{w(2, 1, 0, 10, "ok"), w(1, 2, 5, 12, "ok")}, nil, porcupine.Ok},
+		"an unknown write that came": {[]safety.Write{w(2, 1, 0, 1, "unknown"), w(1, 2, 5, 6, "stale")}, nil,
+			porcupine.Ok},
+		"a lost write": {[]safety.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 1}},
+			porcupine.Illegal},
+		"a read of what is there": {[]safety.Write{w(2, 1, 0, 1, "ok")}, []read{{call: 5, back: 6, largest: 2}},
+			porcupine.Ok},
 	} {
 		called := map[safety.Stamp]time.Duration{}
 		for _, w := range test.writes {
@@ -88,7 +99,8 @@ func TestFencedModel(t *testing.T) {
 	}
 }
 
-// TestSink holds a write back until a larger token was written, and looks that the fence refuses it.
+// TestSink holds a write back until a larger token was written, and looks that the fence refuses
+// it.
 func TestSink(t *testing.T) {
 	s := newSink(t, t.TempDir())
 	h := s.hold("old")

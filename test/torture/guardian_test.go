@@ -24,8 +24,9 @@ import (
 
 const handOverTTL = 5 * time.Second
 
-// TestGuardianHandsOver kills supervisors of `primacy run`. Their guardians end the commands, and only then the leases; so the next leads long
-// before the lease would have run out, and never beside an old command. What it took is printed.
+// TestGuardianHandsOver kills supervisors of `primacy run`. Their guardians end the commands, and
+// only then the leases; so the next leads long before the lease would have run out, and never
+// beside an old command. What it took is printed.
 func TestGuardianHandsOver(t *testing.T) {
 	for _, kind := range []struct {
 		name   string
@@ -33,7 +34,8 @@ func TestGuardianHandsOver(t *testing.T) {
 		rounds int
 	}{
 		{"ends on SIGTERM", nil, knob(t, "TORTURE_ROUNDS", 20)},
-		{"deaf, its child in a session of its own", []string{deafEnv + "=yes", setsidEnv + "=yes"}, knob(t, "TORTURE_ROUNDS", 20) / 4},
+		{"deaf, its child in a session of its own", []string{deafEnv + "=yes", setsidEnv + "=yes"},
+			knob(t, "TORTURE_ROUNDS", 20) / 4},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			var acted, claim, leads, acts spread
@@ -69,7 +71,8 @@ func TestGuardianHandsOver(t *testing.T) {
 				}
 				acted, claim, leads = append(acted, last-hit), append(claim, <-gone-hit), append(leads, led-hit)
 				acts = append(acts, last+a.acts.gap(a.acts.top.token, nil)-hit)
-				eventually(t, 10*time.Second, "the guardian's message", func() bool { return strings.Contains(v.logTail(), "leadership of torture given up") })
+				eventually(t, 10*time.Second, "the guardian's message",
+					func() bool { return strings.Contains(v.logTail(), "leadership of torture given up") })
 				a.wantExit(v, exitKilled)
 				up(v.node)
 			}
@@ -84,7 +87,8 @@ func TestGuardianHandsOver(t *testing.T) {
 			if refused, _ := a.acts.fence(nil); refused > 0 {
 				t.Errorf("a fence had to refuse %d acts", refused)
 			}
-			t.Logf("ttl %v; from SIGKILL of the supervisor to: last act of its command %v; its claim gone %v; next leads %v; next acts %v",
+			t.Logf("ttl %v; from SIGKILL of the supervisor to: last act of its command %v; its claim gone %v; "+
+				"next leads %v; next acts %v",
 				handOverTTL, acted.p99(), claim.p99(), leads.p99(), acts.p99())
 		})
 	}
@@ -107,7 +111,8 @@ func (s spread) p99() string {
 	return fmt.Sprintf("p50 %v p99 %v max %v (%d)", at(50), at(99), at(100), len(sorted))
 }
 
-// leadsAt waits until a candidate that waits has won, and returns when: then it makes the file for its command.
+// leadsAt waits until a candidate that waits has won, and returns when: then it makes the file for
+// its command.
 func (n *node) leadsAt(t testing.TB) time.Duration {
 	t.Helper()
 	path := filepath.Join(n.runDir(), "primacy", fmt.Sprintf("%d.state", n.cmd.Process.Pid))
@@ -131,7 +136,8 @@ func watchClaims(t testing.TB, endpoint string) chan time.Duration {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	gone := make(chan time.Duration, 1000)
-	w := c.Watch(ctx, "primacy/"+electionName+"/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	w := c.Watch(ctx, "primacy/"+electionName+"/", clientv3.WithPrefix(), clientv3.WithFilterPut(),
+		clientv3.WithCreatedNotify())
 	<-w
 	go func() {
 		for resp := range w {

@@ -30,8 +30,8 @@ const (
 	actEvery   = 5 * time.Millisecond
 )
 
-// actMain is the command under `primacy run`: it acts as leader every 5 ms, without asking whether it may, and so does
-// its child. What they write shows when somebody really acted.
+// actMain is the command under `primacy run`: it acts as leader every 5 ms, without asking whether
+// it may, and so does its child. What they write shows when somebody really acted.
 func actMain() error {
 	if os.Getenv(deafEnv) != "" {
 		signal.Ignore(syscall.SIGTERM)

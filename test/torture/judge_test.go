@@ -31,15 +31,18 @@ type verdict struct {
 	acknowledged int
 	unknown      int
 	lost         int
-	stale        int // writes under an older token that arrived: taken by the unfenced register, refused by the fenced one
-	faults       []error
-	silences     []silence
+	// writes under an older token that arrived: taken by the unfenced register, refused by the
+	// fenced one
+	stale    int
+	faults   []error
+	silences []silence
 }
 
 // silence is a time in which nobody acted.
 type silence struct{ from, to time.Duration }
 
-// A pause in a term that is longer than this counts as not acting, where it is asked for how long two acted at once.
+// A pause in a term that is longer than this counts as not acting, where it is asked for how long
+// two acted at once.
 const breath = 10 * actEvery
 
 // judge reads the record of a line. Everything has ended.
@@ -51,7 +54,8 @@ func judge(l *line) (*verdict, error) {
 		if err := c.poll(); err != nil {
 			return nil, err
 		}
-		kept := slices.DeleteFunc(slices.Clone(c.acts), func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
+		kept := slices.DeleteFunc(slices.Clone(c.acts),
+			func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
 		v.acts += len(c.acts)
 		v.lateActs += len(c.acts) - len(kept)
 		whole, _ := termsOf(l.name, c.id, kept)
@@ -63,7 +67,8 @@ func judge(l *line) (*verdict, error) {
 	if err := safety.Check(v.terms); err != nil {
 		v.faults = append(v.faults, err)
 	}
-	// Whether two led at once is asked of whole terms; for how long, of the times in which they acted.
+	// Whether two led at once is asked of whole terms; for how long, of the times in which they
+	// acted.
 	v.overlaps = safety.Overlaps(pieces)
 	if whole := safety.Overlaps(v.terms); len(whole) > len(v.overlaps) {
 		for i := range whole {
@@ -76,15 +81,16 @@ func judge(l *line) (*verdict, error) {
 	return v, v.judgeWrites()
 }
 
-// besideRemoved finds older terms that led beside one whose claim was removed: what is left out for the sake of its successors
-// excuses no predecessor.
+// besideRemoved finds older terms that led beside one whose claim was removed: what is left out for
+// the sake of its successors excuses no predecessor.
 func (v *verdict) besideRemoved(full []safety.Interval) (found []safety.Overlap) {
 	for _, r := range v.line.removals {
 		for _, term := range full {
 			if v.line.claim(term.Token) != r.token {
 				continue
 			}
-			pair := slices.DeleteFunc(slices.Clone(v.terms), func(i safety.Interval) bool { return i.Token >= term.Token })
+			pair := slices.DeleteFunc(slices.Clone(v.terms),
+				func(i safety.Interval) bool { return i.Token >= term.Token })
 			found = append(found, safety.Overlaps(append(pair, term))...)
 		}
 	}
@@ -94,7 +100,8 @@ func (v *verdict) besideRemoved(full []safety.Interval) (found []safety.Overlap)
 	return found
 }
 
-// isAfter returns how long after the instant noted for its token an act was, negative if it was not.
+// isAfter returns how long after the instant noted for its token an act was, negative if it was
+// not.
 func isAfter(notes []late, a sight) time.Duration {
 	for _, n := range notes {
 		if a.token == n.token && a.at >= n.thaw {
@@ -104,8 +111,9 @@ func isAfter(notes []late, a sight) time.Duration {
 	return -1
 }
 
-// withoutRemoved leaves out acts under a claim that an operator had removed: the store's promise to the holder was broken by hand,
-// and another leads at once. They may go on until the holder hears of it, and at most to its deadline.
+// withoutRemoved leaves out acts under a claim that an operator had removed: the store's promise to
+// the holder was broken by hand, and another leads at once. They may go on until the holder hears
+// of it, and at most to its deadline.
 func (v *verdict) withoutRemoved(acts []sight) []sight {
 	return slices.DeleteFunc(acts, func(a sight) bool {
 		after := isAfter(v.line.removals, sight{a.at, v.line.claim(a.token)})
@@ -129,7 +137,8 @@ func termsOf(name, who string, seen []sight) (terms, pieces []safety.Interval) {
 
 func missing(whole, known []safety.Overlap) []safety.Overlap {
 	same := func(a, b safety.Overlap) bool {
-		return a.Older.Token == b.Older.Token && a.Younger.Token == b.Younger.Token && a.Older.Who == b.Older.Who && a.Younger.Who == b.Younger.Who
+		return a.Older.Token == b.Older.Token && a.Younger.Token == b.Younger.Token && a.Older.Who == b.Older.Who &&
+			a.Younger.Who == b.Younger.Who
 	}
 	return slices.DeleteFunc(whole, func(o safety.Overlap) bool {
 		return slices.ContainsFunc(known, func(k safety.Overlap) bool { return same(o, k) })
@@ -191,12 +200,14 @@ func (v *verdict) judgeWrites() error {
 	return nil
 }
 
-// unexpected returns the late writes of commands that nothing explains: a command that `primacy run` ends in time writes late only
-// where it was thawed with all that would end it, where its write was kept on its way, or where an operator removed its claim.
+// unexpected returns the late writes of commands that nothing explains: a command that `primacy
+// run` ends in time writes late only where it was thawed with all that would end it, where its
+// write was kept on its way, or where an operator removed its claim.
 func (v *verdict) unexpected() (found []error) {
 	l := v.line
 	for _, w := range l.sink.late {
-		explained := l.held[w.Token] || slices.ContainsFunc(append(slices.Clone(l.lates), l.removals...), func(t late) bool { return t.token == w.Token })
+		explained := l.held[w.Token] || slices.ContainsFunc(append(slices.Clone(l.lates), l.removals...),
+			func(t late) bool { return t.token == w.Token })
 		if strings.HasPrefix(w.Who, kindRun) && !explained {
 			found = append(found, fmt.Errorf("a late write of a command that was not thawed: %v", w))
 		}
@@ -225,7 +236,8 @@ func during(silences []silence, f injection) (most time.Duration) {
 // table is the end of a run.
 func (s *torture) table(verdicts []*verdict, title string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.injected), len(s.kinds()))
+	fmt.Fprintf(&b, "%s, seed %d, ttl %v, %d faults of %d kinds\n\n", title, s.seed, s.ttl, len(s.injected),
+		len(s.kinds()))
 	fmt.Fprintf(&b, "%-64s %6s  %s\n", "fault", "times", "longest time without a leader, p50 and max")
 	for _, kind := range s.kinds() {
 		var gaps spread
@@ -295,7 +307,8 @@ func (v *verdict) String() string {
 	row("stale writes, taken without a fence", v.stale)
 	row("stale writes, refused by the fence", v.stale)
 	row("late acts of commands thawed with their guardian", v.lateActs)
-	row("acts after an operator had removed the claim", fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
+	row("acts after an operator had removed the claim",
+		fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
 	row("longest time without a leader", longest(v.silences).Round(time.Millisecond))
 	if v.line.lock() {
 		row("of the terms, handed on inside a process", v.handedOn())
@@ -313,10 +326,12 @@ func (v *verdict) handedOn() (n int) {
 	return n
 }
 
-// byHand counts the overlaps of candidates that act on, beyond a ttl, under a claim that an operator has removed.
+// byHand counts the overlaps of candidates that act on, beyond a ttl, under a claim that an
+// operator has removed.
 func (v *verdict) byHand() (n int) {
 	for _, o := range v.overlaps {
-		if slices.ContainsFunc(v.line.removals, func(r late) bool { return r.token == v.line.claim(o.Older.Token) && r.thaw <= o.Younger.From }) {
+		if slices.ContainsFunc(v.line.removals,
+			func(r late) bool { return r.token == v.line.claim(o.Older.Token) && r.thaw <= o.Younger.From }) {
 			n++
 		}
 	}
@@ -333,7 +348,8 @@ func (s *torture) blame(v *verdict) string {
 		}
 		var under []string
 		for _, f := range s.injected {
-			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun && begun <= f.to+s.ttl {
+			if begun := max(o.Older.From, o.Younger.From); f.note == v.line.name && f.from <= begun &&
+				begun <= f.to+s.ttl {
 				under = append(under, f.kind)
 			}
 		}

@@ -49,23 +49,36 @@ func TestJudge(t *testing.T) {
 	const ms = time.Millisecond
 	ttl := 3 * time.Second
 	for name, test := range map[string]struct {
-		older          [2]time.Duration // first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
+		// first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
+		older          [2]time.Duration
 		lates, removed []late
 		overlaps       int
-		lock           bool // of two processes that want a lock: the tokens are those of their claims times 65,536, and more
+		// of two processes that want a lock: the tokens are those of their claims times 65,536, and
+		// more
+		lock bool
 	}{
-		"one after another":                     {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
-		"two at once":                           {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1},
-		"an act after the younger term":         {older: [2]time.Duration{12*time.Second + 50*ms, 12*time.Second + 100*ms}, overlaps: 0},
-		"thawed together with its guardian":     {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, lates: []late{{token: 1, thaw: 6 * time.Second}}},
-		"thawed, and acts before the thaw, too": {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, lates: []late{{token: 1, thaw: 10500 * ms}}, overlaps: 1},
-		"its claim was removed":                 {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 9 * time.Second}}},
-		"it acts on for more than a ttl":        {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 7 * time.Second}}, overlaps: 1},
-		"the claim of a lock was removed":       {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 1, thaw: 9 * time.Second}}, lock: true},
-		"two hold a lock at once":               {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms}, overlaps: 1, lock: true},
-		"the claim of the younger was removed":  {older: [2]time.Duration{5 * time.Second, 11 * time.Second}, removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
+		"one after another": {older: [2]time.Duration{5 * time.Second, 9 * time.Second}},
+		"two at once": {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms},
+			overlaps: 1},
+		"an act after the younger term": {older: [2]time.Duration{12*time.Second + 50*ms,
+			12*time.Second + 100*ms}, overlaps: 0},
+		"thawed together with its guardian": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			lates: []late{{token: 1, thaw: 6 * time.Second}}},
+		"thawed, and acts before the thaw, too": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			lates: []late{{token: 1, thaw: 10500 * ms}}, overlaps: 1},
+		"its claim was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 1, thaw: 9 * time.Second}}},
+		"it acts on for more than a ttl": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 1, thaw: 7 * time.Second}}, overlaps: 1},
+		"the claim of a lock was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 1, thaw: 9 * time.Second}}, lock: true},
+		"two hold a lock at once": {older: [2]time.Duration{5 * time.Second, 10*time.Second + 50*ms},
+			overlaps: 1, lock: true},
+		"the claim of the younger was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
+			removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
 	} {
-		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed, held: map[uint64]bool{},
+		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed,
+			held: map[uint64]bool{},
 			sink: &sink{called: map[safety.Stamp]time.Duration{}}}
 		write := func(id, kind string, token int, from, to time.Duration) {
 			c := &candidate{line: l, id: id, kind: kind, dir: filepath.Join(l.dir, id), tails: map[string]*tail{}}

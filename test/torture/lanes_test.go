@@ -16,12 +16,14 @@ import (
 type fault struct {
 	name    string
 	network bool // needs network namespaces
-	// inject does harm to the cluster, or to the line's leader, and undoes it. It returns what was done in particular (it replaces
-	// the name if it is not empty), or errMissed if there was nobody to inject it into.
+	// inject does harm to the cluster, or to the line's leader, and undoes it. It returns what was
+	// done in particular (it replaces the name if it is not empty), or errMissed if there was
+	// nobody to inject it into.
 	inject func(s *torture, l *line, rng *rand.Rand) (what string, err error)
 }
 
-// lane is a row of faults, one after another. The lanes run beside each other, so that faults of different kinds meet.
+// lane is a row of faults, one after another. The lanes run beside each other, so that faults of
+// different kinds meet.
 type lane struct {
 	name  string
 	kinds []fault
@@ -47,14 +49,16 @@ type appointment struct {
 	rng   *rand.Rand
 }
 
-// schedule returns the endless row of a lane's faults: a function of the seed, as are their parameters. Every kind comes once
-// before any comes again. When each begins depends on how long those before took.
+// schedule returns the endless row of a lane's faults: a function of the seed, as are their
+// parameters. Every kind comes once before any comes again. When each begins depends on how long
+// those before took.
 func (la lane) schedule(seed uint64, number, lines int, possible func(fault) bool) func() appointment {
 	rng := rand.New(rand.NewPCG(seed, uint64(number+1)))
 	var row []fault
 	begun := false
 	return func() appointment {
-		// All kinds are drawn everywhere, or a machine without namespaces would have another schedule.
+		// All kinds are drawn everywhere, or a machine without namespaces would have another
+		// schedule.
 		for {
 			if len(row) == 0 {
 				row = slices.Clone(la.kinds)
@@ -64,7 +68,8 @@ func (la lane) schedule(seed uint64, number, lines int, possible func(fault) boo
 					row[0], row[i], begun = row[i], row[0], true
 				}
 			}
-			a := appointment{row[0], time.Duration(rng.Int64N(int64(la.most))), rng.IntN(lines), rand.New(rand.NewPCG(rng.Uint64(), 0))}
+			a := appointment{row[0], time.Duration(rng.Int64N(int64(la.most))), rng.IntN(lines),
+				rand.New(rand.NewPCG(rng.Uint64(), 0))}
 			row = row[1:]
 			if la.line > 0 {
 				a.line = la.line - 1

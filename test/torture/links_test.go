@@ -34,8 +34,9 @@ func (l *line) holder() []*candidate {
 	return nil
 }
 
-// lateThenSilence delivers the replies to what was sent just before nearly a ttl late, and nothing after that: a lease counted
-// from the reply is believed in for that much longer than the store keeps it.
+// lateThenSilence delivers the replies to what was sent just before nearly a ttl late, and nothing
+// after that: a lease counted from the reply is believed in for that much longer than the store
+// keeps it.
 func lateThenSilence(s *torture, l *line, rng *rand.Rand) (string, error) {
 	h := l.holder()
 	if h == nil {
@@ -47,7 +48,8 @@ func lateThenSilence(s *torture, l *line, rng *rand.Rand) (string, error) {
 		}
 	}
 	each(h, func(p *etcdtest.Proxy) { p.Hold(etcdtest.Down) })
-	// Clients that renew every third of the ttl have sent one renewal by then, and have not yet given up when its answer comes.
+	// Clients that renew every third of the ttl have sent one renewal by then, and have not yet
+	// given up when its answer comes.
 	heard, late := between(rng, l.ttl*34/100, l.ttl*38/100), between(rng, l.ttl*56/100, l.ttl*64/100)
 	time.Sleep(heard)
 	swallow(true)

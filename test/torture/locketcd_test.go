@@ -13,8 +13,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// etcdTaker takes mutexes by etcd's own package. It shows what the faults do to locks that do without what this library does: whether the
-// lock is still held is asked of its session, as its documentation has it.
+// etcdTaker takes mutexes by etcd's own package. It shows what the faults do to locks that do
+// without what this library does: whether the lock is still held is asked of its session, as its
+// documentation has it.
 func (w *workerArgs) etcdTaker(ctx context.Context) (taker, func(), error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: w.urls(), DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 		DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second})
@@ -47,7 +48,8 @@ func (e *etcdLocks) session(name string) (*concurrency.Session, *sync.Mutex, err
 		}
 	}
 	if e.s == nil {
-		s, err := concurrency.NewSession(e.c, concurrency.WithTTL(int(e.ttl/time.Second)), concurrency.WithContext(e.ctx))
+		s, err := concurrency.NewSession(e.c, concurrency.WithTTL(int(e.ttl/time.Second)),
+			concurrency.WithContext(e.ctx))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -71,8 +71,10 @@ func (h *hold) String() string {
 		return fmt.Sprintf("%.3f", float64(d)/1e6)
 	}
 	e := h.end()
-	return fmt.Sprintf("%s %v %s token %d: called %s, held from %s, last yes %s, deadline %s, no %s to %s (%s), given back %s to %s; its end is in %s to %s ms",
-		h.who, h.call, h.name, h.token, ms(h.called), ms(h.back), ms(h.lastYes), ms(h.deadline), ms(h.no.from), ms(h.no.to), h.cause,
+	return fmt.Sprintf("%s %v %s token %d: called %s, held from %s, last yes %s, deadline %s, no %s to %s (%s), "+
+		"given back %s to %s; its end is in %s to %s ms",
+		h.who, h.call, h.name, h.token, ms(h.called), ms(h.back), ms(h.lastYes), ms(h.deadline), ms(h.no.from),
+		ms(h.no.to), h.cause,
 		ms(h.freed.from), ms(h.freed.to), ms(e.from), ms(e.to))
 }
 
@@ -101,11 +103,15 @@ func readLocks(t testing.TB, l *line) *lockHistory {
 			}
 		}
 	}
-	slices.SortFunc(h.holds, func(a, b *hold) int { return cmp.Or(cmp.Compare(a.back, b.back), cmp.Compare(a.token, b.token)) })
+	slices.SortFunc(h.holds, func(a, b *hold) int {
+		return cmp.Or(cmp.Compare(a.back, b.back),
+			cmp.Compare(a.token, b.token))
+	})
 	return h
 }
 
-// read reads the record of one process, which ended so that over holds. A last line without its end is skipped.
+// read reads the record of one process, which ended so that over holds. A last line without its end
+// is skipped.
 func (h *lockHistory) read(text []byte, who string, over time.Duration) error {
 	open := map[int]*hold{}
 	n := 0
@@ -150,7 +156,8 @@ func (h *lockHistory) take(f []string, open map[int]*hold, who string, over time
 		}
 		h.calls++
 		open[no] = &hold{who: fmt.Sprintf("%s#%d", who, no), kind: f[3], name: f[4], over: over, called: from,
-			call: lockCall{kind: f[3], name: f[4], read: strings.Contains(f[5], "rlock"), try: strings.HasPrefix(f[5], "try")}}
+			call: lockCall{kind: f[3], name: f[4], read: strings.Contains(f[5], "rlock"),
+				try: strings.HasPrefix(f[5], "try")}}
 		return nil
 	}
 	o := open[no]

@@ -13,17 +13,20 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// For the models a hold is two operations: it is had at some instant within the call that took it, and it ends at some instant in the time
-// that hold.end says. What Check said is in that: the end comes after the last yes, and what allows the hold at the last yes
-// allows it at all before, for a hold is in one piece. Calls that ended without the lock, or were never heard of again, had no
-// right and are left out. A dead process that had it and could not tell blocks others, and acts no more.
+// For the models a hold is two operations: it is had at some instant within the call that took it,
+// and it ends at some instant in the time that hold.end says. What Check said is in that: the end
+// comes after the last yes, and what allows the hold at the last yes allows it at all before, for a
+// hold is in one piece. Calls that ended without the lock, or were never heard of again, had no
+// right and are left out. A dead process that had it and could not tell blocks others, and acts no
+// more.
 
 // lockStep is one of the two operations of a hold.
 type lockStep struct {
 	*hold
 	end bool
-	// before is how many must have had the lock before this one, as their tokens have it: of those who exclude it, or of all if it excludes
-	// all. Every hold is in the history, so another order of tokens could not be completed: this only saves porcupine from trying.
+	// before is how many must have had the lock before this one, as their tokens have it: of those
+	// who exclude it, or of all if it excludes all. Every hold is in the history, so another order
+	// of tokens could not be completed: this only saves porcupine from trying.
 	before int
 }
 
@@ -34,7 +37,8 @@ type mutexState struct {
 	had    int    // how many had it
 }
 
-// mutexModel: it is had when it is free, under a larger token than all before; and given back by whoever has it.
+// mutexModel: it is had when it is free, under a larger token than all before; and given back by
+// whoever has it.
 var mutexModel = porcupine.Model{
 	Init: func() any { return mutexState{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -73,8 +77,9 @@ type rwState struct {
 	had, writes     int
 }
 
-// rwModel: it is had for writing when it is free, under a larger token than all before; and for reading when nobody writes, under a
-// larger token than all writers before. The tokens of readers between two writers are in no order.
+// rwModel: it is had for writing when it is free, under a larger token than all before; and for
+// reading when nobody writes, under a larger token than all writers before. The tokens of readers
+// between two writers are in no order.
 var rwModel = porcupine.Model{
 	Init: func() any { return rwState{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -107,7 +112,8 @@ var rwModel = porcupine.Model{
 	DescribeOperation: describeStep,
 	DescribeState: func(state any) string {
 		s := state.(rwState)
-		return fmt.Sprintf("writer %s, readers %s, last token %d, of a writer %d", names(s.writer), names(s.readers...), s.last, s.lastWrite)
+		return fmt.Sprintf("writer %s, readers %s, last token %d, of a writer %d", names(s.writer),
+			names(s.readers...), s.last, s.lastWrite)
 	},
 }
 
@@ -188,7 +194,8 @@ func steps(holds []*hold) (ops []porcupine.Operation) {
 	for i, h := range holds {
 		e := h.end()
 		ops = append(ops,
-			porcupine.Operation{ClientId: i, Input: lockStep{h, false, before[h]}, Call: int64(h.called), Return: int64(h.back)},
+			porcupine.Operation{ClientId: i, Input: lockStep{h, false, before[h]}, Call: int64(h.called),
+				Return: int64(h.back)},
 			porcupine.Operation{ClientId: i, Input: lockStep{h, true, 0}, Call: int64(e.from), Return: int64(e.to)})
 	}
 	return ops
@@ -198,7 +205,8 @@ func steps(holds []*hold) (ops []porcupine.Operation) {
 func ranks(holds []*hold) map[*hold]int {
 	before := map[*hold]int{}
 	all, writes := 0, 0
-	for i, h := range slices.SortedFunc(slices.Values(holds), func(a, b *hold) int { return cmp.Compare(a.token, b.token) }) {
+	for i, h := range slices.SortedFunc(slices.Values(holds),
+		func(a, b *hold) int { return cmp.Compare(a.token, b.token) }) {
 		before[h] = all
 		if h.call.read {
 			before[h] = writes
@@ -235,7 +243,8 @@ func judgeHolds(kind, name string, holds []*hold, limit time.Duration) *lockVerd
 	case porcupine.Unknown:
 		v.fault = fmt.Sprintf("porcupine found no answer within %v", limit)
 	case porcupine.Illegal:
-		// What is legal stays so when holds are left out: so the first end that is too far can be searched for, and then the last beginning.
+		// What is legal stays so when holds are left out: so the first end that is too far can be
+		// searched for, and then the last beginning.
 		end := sort.Search(len(holds), func(n int) bool { return legal(holds[:n+1]) == porcupine.Illegal })
 		part := holds[:min(end+1, len(holds))]
 		begin := sort.Search(len(part), func(n int) bool { return legal(part[n+1:]) != porcupine.Illegal })

@@ -12,8 +12,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestLockModels shows what the models of the locks let pass, and that they bite. The records are written by hand, a line for each thing
-// that a worker would have noted, in ns; {p} opens the record of process p, which ended at its own over.
+// TestLockModels shows what the models of the locks let pass, and that they bite. The records are
+// written by hand, a line for each thing that a worker would have noted, in ns; {p} opens the
+// record of process p, which ended at its own over.
 func TestLockModels(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind   string
@@ -145,7 +146,8 @@ func TestLockWindow(t *testing.T) {
 	}
 	h.holds[300].lastYes = h.holds[301].back + 1
 	v := judgeHolds(kindMutex, "x", h.holds, time.Minute)
-	if v.result != porcupine.Illegal || len(v.window) != 2 || v.window[0] != h.holds[300] || v.window[1] != h.holds[301] {
+	if v.result != porcupine.Illegal || len(v.window) != 2 || v.window[0] != h.holds[300] ||
+		v.window[1] != h.holds[301] {
 		t.Errorf("porcupine says %s, a window of %d holds, %s", v.result, len(v.window), v.fault)
 	}
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/primacy-go/primacy"
 )
 
-// TestLockHistories has processes contend for locks under faults, and asks porcupine whether what they recorded could be that of a mutex, of a
-// lock for readers and writers, and of a semaphore. In each process several goroutines want the same locks. The short run has all three at
-// once.
+// TestLockHistories has processes contend for locks under faults, and asks porcupine whether what
+// they recorded could be that of a mutex, of a lock for readers and writers, and of a semaphore. In
+// each process several goroutines want the same locks. The short run has all three at once.
 func TestLockHistories(t *testing.T) {
 	t.Parallel()
 	d := forHow(t, "LOCKS_FOR", 12*time.Second)
@@ -35,7 +35,8 @@ func TestLockHistories(t *testing.T) {
 	ttl, processes = forHow(t, "LOCKS_TTL", ttl), knob(t, "LOCKS_PROCESSES", processes)
 	seed := uint64(knob(t, "LOCKS_SEED", int(time.Now().UnixNano()&0xffffff)+1))
 	kinds := cmp.Or(os.Getenv("LOCKS_KIND"), strings.Join(lockKinds, ","))
-	say := fmt.Sprintf("LOCKS_SEED=%d LOCKS_FOR=%v LOCKS_TTL=%v LOCKS_KIND=%s LOCKS_PROCESSES=%d", seed, d, ttl, kinds, processes)
+	say := fmt.Sprintf("LOCKS_SEED=%d LOCKS_FOR=%v LOCKS_TTL=%v LOCKS_KIND=%s LOCKS_PROCESSES=%d", seed, d, ttl,
+		kinds, processes)
 	t.Log(say)
 	fmt.Fprintln(os.Stderr, "locks:", say)
 	s := newTorture(t, seed, ttl)
@@ -48,8 +49,8 @@ func TestLockHistories(t *testing.T) {
 	}
 }
 
-// TestLockControl does the same to etcd's own mutex, under a fault that it does not stand: porcupine must find it out. A busy machine may
-// need several tries to hit it.
+// TestLockControl does the same to etcd's own mutex, under a fault that it does not stand:
+// porcupine must find it out. A busy machine may need several tries to hit it.
 func TestLockControl(t *testing.T) {
 	t.Parallel()
 	found := false
@@ -57,7 +58,8 @@ func TestLockControl(t *testing.T) {
 		t.Run(fmt.Sprint("try ", i+1), func(t *testing.T) {
 			s := newTorture(t, newSeed(t), 3*time.Second)
 			l := s.addLocks("control", 3, kindMutex, 1, "etcd")
-			s.runLocks([]lane{{name: "control", kinds: aimed("frozen past the ttl"), most: 100 * time.Millisecond, line: 1}}, 12*time.Second)
+			s.runLocks([]lane{{name: "control", kinds: aimed("frozen past the ttl"), most: 100 * time.Millisecond,
+				line: 1}}, 12*time.Second)
 			found = s.foundOut(l)
 		})
 	}
@@ -81,15 +83,18 @@ func (s *torture) addLocks(name string, processes int, kinds string, loops int, 
 	return l
 }
 
-// lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a short run there is time between them.
+// lockLanes are the faults: none that takes a claim away by hand, for then no promise holds. In a
+// short run there is time between them.
 func lockLanes(short bool) []lane {
-	processes := append(aimed("SIGKILL", "frozen past the ttl", "frozen for a moment", "SIGKILL of a waiting candidate"),
+	processes := append(aimed("SIGKILL", "frozen past the ttl", "frozen for a moment",
+		"SIGKILL of a waiting candidate"),
 		fault{"SIGSTOP of any process", false, freezeAny})
 	if short {
 		return []lane{
 			{name: "members", kinds: aimed("etcd leader moved", "etcd leader frozen"), most: 10 * time.Second},
 			{name: "processes", kinds: processes, most: 500 * time.Millisecond},
-			{name: "links", kinds: aimed("silent link", "connections of all cut again and again"), most: 4 * time.Second},
+			{name: "links", kinds: aimed("silent link", "connections of all cut again and again"),
+				most: 4 * time.Second},
 		}
 	}
 	members := slices.DeleteFunc(memberFaults(), func(h fault) bool { return h.name == diskFull })
@@ -127,7 +132,8 @@ func (s *torture) runLocks(row []lane, d time.Duration) {
 // Until when porcupine must have an answer, for each lock.
 const answerLimit = 3 * time.Minute
 
-// expectLocks fails the test where the record of a line is not that of such locks, and tells what it has seen.
+// expectLocks fails the test where the record of a line is not that of such locks, and tells what
+// it has seen.
 func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 	s.Helper()
 	h := readLocks(s, l)
@@ -147,8 +153,10 @@ func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 		}
 	}
 	for _, kind := range kinds {
-		if full := h.crowd(kind); !short && (kind == kindSemaphore && full[lockSlots] < 0.02 || kind == kindRW && full[1] > 0.9) {
-			s.Errorf("%s: part of the time that none, one, … had it at once: %.3f: there was hardly anything to keep apart", kind, full)
+		if full := h.crowd(kind); !short && (kind == kindSemaphore && full[lockSlots] < 0.02 || kind == kindRW &&
+			full[1] > 0.9) {
+			s.Errorf("%s: part of the time that none, one, … had it at once: %.3f: there was hardly anything to "+
+				"keep apart", kind, full)
 		}
 	}
 	if n := h.ends(); n[atDeadline] < met {
@@ -166,8 +174,9 @@ func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 	s.expectNobody(names...)
 }
 
-// expectBite looks that this very history would be found out if holders had thought for longer than they did that they hold the lock: for a
-// ttl, and where the store itself is late for that much more.
+// expectBite looks that this very history would be found out if holders had thought for longer than
+// they did that they hold the lock: for a ttl, and where the store itself is late for that much
+// more.
 func (s *torture) expectBite(h *lockHistory) {
 	s.Helper()
 	worse := &lockHistory{}
@@ -187,7 +196,8 @@ func (s *torture) expectBite(h *lockHistory) {
 	}
 	s.Logf("with deadlines %v later porcupine would have found out %v", s.ttl+s.spare, bitten)
 	if len(bitten) == 0 {
-		s.Error("holds that ended so much later would not have been found out: the faults did not meet holders that others waited for")
+		s.Error("holds that ended so much later would not have been found out: the faults did not meet holders " +
+			"that others waited for")
 	}
 }
 
@@ -225,7 +235,8 @@ func (s *torture) foundOut(l *line) bool {
 	return false
 }
 
-// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of these names.
+// expectNobody looks that the processes, all of which have ended, leave nobody in the lines of
+// these names.
 func (s *torture) expectNobody(names ...string) {
 	s.Helper()
 	session := s.store.session(s, s.ttl)
@@ -259,7 +270,8 @@ func (h *lockHistory) of(kind string) []*hold {
 	return slices.DeleteFunc(slices.Clone(h.holds), func(h *hold) bool { return h.kind != kind })
 }
 
-// crowd returns for which part of the time none, one, two and so on had one lock of that kind at once, or more where it ends.
+// crowd returns for which part of the time none, one, two and so on had one lock of that kind at
+// once, or more where it ends.
 func (h *lockHistory) crowd(kind string) (part [lockSlots + 2]float64) {
 	type change struct {
 		name string
@@ -270,7 +282,10 @@ func (h *lockHistory) crowd(kind string) (part [lockSlots + 2]float64) {
 	for _, o := range h.of(kind) {
 		all = append(all, change{o.name, o.back, 1}, change{o.name, max(o.back, o.lastYes), -1})
 	}
-	slices.SortStableFunc(all, func(a, b change) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.at, b.at)) })
+	slices.SortStableFunc(all, func(a, b change) int {
+		return cmp.Or(cmp.Compare(a.name, b.name),
+			cmp.Compare(a.at, b.at))
+	})
 	n, sum := 0, 0.0
 	for i, c := range all {
 		if i > 0 && all[i-1].name == c.name {
@@ -325,9 +340,11 @@ func (s *torture) lockTable(l *line, h *lockHistory) string {
 			local++
 		}
 	}
-	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl, len(l.candidates), starts, len(s.injected), len(s.kinds()))
+	fmt.Fprintf(&b, "locks, seed %d, ttl %v, %d processes started %d times, %d faults of %d kinds\n", s.seed, s.ttl,
+		len(l.candidates), starts, len(s.injected), len(s.kinds()))
 	for _, kind := range s.kinds() {
-		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.injected), func(f injection) bool { return f.kind != kind })))
+		row("  "+kind, len(slices.DeleteFunc(slices.Clone(s.injected),
+			func(f injection) bool { return f.kind != kind })))
 	}
 	row("calls", h.calls)
 	row("of these had the lock", len(h.holds))
@@ -337,7 +354,8 @@ func (s *torture) lockTable(l *line, h *lockHistory) string {
 	for _, how := range sorted(h.ends()) {
 		row("ended: "+how, h.ends()[how])
 	}
-	row("handed on inside a process", fmt.Sprintf("%d, %.0f %%", local, 100*float64(local)/float64(max(1, len(h.holds)))))
+	row("handed on inside a process", fmt.Sprintf("%d, %.0f %%", local,
+		100*float64(local)/float64(max(1, len(h.holds)))))
 	row("times had, by process", shares)
 	for _, kind := range sorted(waits) {
 		row("waited for "+kind, waits[kind])

@@ -37,7 +37,8 @@ const (
 	lockersEnv = "TORTURE_LOCKERS" // etcd: by etcd's own package, and mutexes only; otherwise by this library
 )
 
-// lockCall is one thing to ask for: the kind of lock, its name, for reading or not, and only if it is free now or not.
+// lockCall is one thing to ask for: the kind of lock, its name, for reading or not, and only if it
+// is free now or not.
 type lockCall struct {
 	kind, name string
 	read, try  bool
@@ -104,8 +105,9 @@ func askPrimacy(ctx context.Context, s *primacy.Session, c lockCall) (*primacy.T
 	return m.Lock(ctx)
 }
 
-// lockRecord is what a worker writes about its locks. One line is one write: a process that is killed leaves whole lines. Lines, all times
-// in ns of the boot clock, HOLD a number that one process gives out once:
+// lockRecord is what a worker writes about its locks. One line is one write: a process that is
+// killed leaves whole lines. Lines, all times in ns of the boot clock, HOLD a number that one
+// process gives out once:
 //
 //	call AT HOLD KIND NAME CALL            before it asks
 //	not CALLED BACK HOLD WHY               it did not get the lock
@@ -204,8 +206,9 @@ func patience(rng *rand.Rand) time.Duration {
 	return time.Minute
 }
 
-// stay is how long a lock is held: mostly for a moment, and now and then for so long that faults meet it. What several have at once is held
-// for longer than it takes to get it, or there would seldom be several. The control has it for long.
+// stay is how long a lock is held: mostly for a moment, and now and then for so long that faults
+// meet it. What several have at once is held for longer than it takes to get it, or there would
+// seldom be several. The control has it for long.
 func stay(rng *rand.Rand, c lockCall) time.Duration {
 	ms := time.Millisecond
 	switch n := rng.IntN(100); {
@@ -237,7 +240,8 @@ func (r *lockRecord) visit(ctx context.Context, rng *rand.Rand, take taker, c lo
 	}
 	r.line("held %d %d %d %d %d", call, back, hold, p.token, p.deadline())
 	r.act(ctx, rng, p, hold, back+stay(rng, c))
-	// A release that is not confirmed goes on in the background; and if nothing does any more, the lease runs out.
+	// A release that is not confirmed goes on in the background; and if nothing does any more, the
+	// lease runs out.
 	limit, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	call = boottime.Now()
@@ -247,7 +251,8 @@ func (r *lockRecord) visit(ctx context.Context, rng *rand.Rand, take taker, c lo
 	time.Sleep(between(rng, 0, 100*time.Millisecond)) // or all would stand in all lines, and each fault stop everything
 }
 
-// act asks every few milliseconds whether the lock is still held, until it is not or that instant has come.
+// act asks every few milliseconds whether the lock is still held, until it is not or that instant
+// has come.
 func (r *lockRecord) act(ctx context.Context, rng *rand.Rand, p *possession, hold int, until time.Duration) {
 	for {
 		before := boottime.Now()
@@ -269,7 +274,8 @@ func (r *lockRecord) act(ctx context.Context, rng *rand.Rand, p *possession, hol
 
 // why is a word for an error.
 func why(err error) string {
-	for _, e := range []error{primacy.ErrHeld, primacy.ErrExpired, primacy.ErrDeposed, primacy.ErrClosed, primacy.ErrUnreachable,
+	for _, e := range []error{primacy.ErrHeld, primacy.ErrExpired, primacy.ErrDeposed, primacy.ErrClosed,
+		primacy.ErrUnreachable,
 		context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, e) {
 			return strings.ReplaceAll(e.Error(), " ", "_")

@@ -19,7 +19,8 @@ const (
 
 var errMissed = errors.New("nobody to inject it into")
 
-// memberFaults are done to etcd, one at a time, and aimed: mostly at the member that the line's leader talks to.
+// memberFaults are done to etcd, one at a time, and aimed: mostly at the member that the line's
+// leader talks to.
 func memberFaults() []fault {
 	return []fault{
 		{cutPaused, true, cutAndPaused},
@@ -55,7 +56,8 @@ func (s *torture) aimLeader(l *line) (*candidate, int, error) {
 	return nil, 0, errMissed
 }
 
-// recovered waits until the cluster serves again, all members of it. One that has ended by itself is started again.
+// recovered waits until the cluster serves again, all members of it. One that has ended by itself
+// is started again.
 func (s *torture) recovered() error {
 	if s.cluster == nil {
 		return nil // whatever takes a server away brings it back
@@ -70,9 +72,9 @@ func (s *torture) recovered() error {
 	return errors.Join(errs...)
 }
 
-// cutAndPaused is the fault in which etcd acknowledges renewals that do not count: its leader is paused and cut off from its
-// peers, and wakes while the majority already counts the lease down anew. In every other one the holder has no way to
-// another member.
+// cutAndPaused is the fault in which etcd acknowledges renewals that do not count: its leader is
+// paused and cut off from its peers, and wakes while the majority already counts the lease down
+// anew. In every other one the holder has no way to another member.
 func cutAndPaused(s *torture, l *line, rng *rand.Rand) (string, error) {
 	var holder *candidate
 	var i int
@@ -233,7 +235,8 @@ func clientsCutOff(s *torture, l *line, rng *rand.Rand) (string, error) {
 
 const fillKey = "torture/fill"
 
-// fillDisk makes the member with the small disk etcd's leader, fills the disk, and writes until the member gives up.
+// fillDisk makes the member with the small disk etcd's leader, fills the disk, and writes until the
+// member gives up.
 func fillDisk(s *torture, _ *line, _ *rand.Rand) (string, error) {
 	m := s.cluster.Members[smallDiskMember]
 	if err := s.cluster.Move(m, 5*time.Second); err != nil {

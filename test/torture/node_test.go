@@ -198,8 +198,8 @@ func (w *rightWatch) end() right {
 	return <-w.last
 }
 
-// aim waits until the supervisor has renewed and then for a part of the time to its next renewal, so that faults meet every
-// moment of it, also that of a renewal in flight.
+// aim waits until the supervisor has renewed and then for a part of the time to its next renewal,
+// so that faults meet every moment of it, also that of a renewal in flight.
 func (v *victim) aim(t testing.TB, part float64, every time.Duration) {
 	t.Helper()
 	before, _ := v.right(v.supervisor.pid)
@@ -212,9 +212,9 @@ func (v *victim) aim(t testing.TB, part float64, every time.Duration) {
 	waitUntil(at + time.Duration(part*float64(every)))
 }
 
-// bound returns by when the command of a supervisor that was hit just now must be gone: the deadline it wrote last. Where
-// a renewal may have been under way, it may have told the guardian of the new deadline and not yet have written it.
-// That one is counted from before the fault, too.
+// bound returns by when the command of a supervisor that was hit just now must be gone: the
+// deadline it wrote last. Where a renewal may have been under way, it may have told the guardian of
+// the new deadline and not yet have written it. That one is counted from before the fault, too.
 func (v *victim) bound(t testing.TB, ttl time.Duration) time.Duration {
 	t.Helper()
 	hit := boottime.Now()

@@ -24,7 +24,8 @@ import (
 
 const linkTTL = 5 * time.Second
 
-// link is the way of a leader to etcd: its replies can be held apart from its requests, also those of new connections.
+// link is the way of a leader to etcd: its replies can be held apart from its requests, also those
+// of new connections.
 type link struct {
 	replies  *etcdtest.Proxy // next to the client
 	requests *etcdtest.Proxy // next to the server
@@ -86,7 +87,8 @@ func contend(store driver.Store, name string, ttl time.Duration, o primacy.Optio
 
 // peerSide is a contender by etcd's own package, which counts the lease from after the reply.
 func peerSide(endpoints []string, name string, _ primacy.Options) (*contender, error) {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +124,9 @@ func peerSide(endpoints []string, name string, _ primacy.Options) (*contender, e
 
 type side func(endpoints []string, name string, o primacy.Options) (*contender, error)
 
-// sample asks the younger and then the older every millisecond until the context ends, and returns what it saw. In this
-// order, two that say yes led at one instant: the one in which the first was asked.
+// sample asks the younger and then the older every millisecond until the context ends, and returns
+// what it saw. In this order, two that say yes led at one instant: the one in which the first was
+// asked.
 func sample(ctx context.Context, older, younger *contender) (s samples) {
 	for ctx.Err() == nil {
 		now := boottime.Now()
@@ -154,9 +157,10 @@ type samples struct {
 	before, widest      time.Duration // between two samples
 }
 
-// duel has one contender lead by way of their endpoints and another wait by way of ours, does harm, and samples both until some
-// time after the second has won.
-func duel(theirs, ours []string, name string, by side, o primacy.Options, harm func(leader *contender) error) (s samples, err error) {
+// duel has one contender lead by way of their endpoints and another wait by way of ours, does harm,
+// and samples both until some time after the second has won.
+func duel(theirs, ours []string, name string, by side, o primacy.Options,
+	harm func(leader *contender) error) (s samples, err error) {
 	older, err := by(theirs, name, o)
 	if err != nil {
 		return s, err
@@ -189,7 +193,8 @@ func duel(theirs, ours []string, name string, by side, o primacy.Options, harm f
 }
 
 // duels runs n of them side by side.
-func duels(t *testing.T, etcd *etcdtest.Server, n int, by side, o primacy.Options, harm func(*link, *contender) error) []samples {
+func duels(t *testing.T, etcd *etcdtest.Server, n int, by side, o primacy.Options,
+	harm func(*link, *contender) error) []samples {
 	t.Helper()
 	type result struct {
 		s   samples
@@ -211,7 +216,8 @@ func duels(t *testing.T, etcd *etcdtest.Server, n int, by side, o primacy.Option
 			t.Error(r.err)
 			continue
 		}
-		t.Logf("%5d samples (widest %v), both led in %d; between them nobody for %v", r.s.asked, r.s.widest.Round(10*time.Microsecond), r.s.both,
+		t.Logf("%5d samples (widest %v), both led in %d; between them nobody for %v", r.s.asked,
+			r.s.widest.Round(10*time.Microsecond), r.s.both,
 			(r.s.youngFirst - r.s.oldLast).Round(time.Millisecond))
 		all = append(all, r.s)
 	}
@@ -239,16 +245,18 @@ func TestSilentLink(t *testing.T) {
 	}))
 }
 
-// TestLateReply holds the reply to a renewal back, lets it arrive, and has silence follow. A lease that is counted from the
-// reply is believed in for as much longer than the store keeps it.
+// TestLateReply holds the reply to a renewal back, lets it arrive, and has silence follow. A lease
+// that is counted from the reply is believed in for as much longer than the store keeps it.
 func TestLateReply(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})
 	t.Run("given up", func(t *testing.T) {
 		wantOneLeader(t, duels(t, etcd, rounds(t, 2), primacySide, primacy.Options{}, lateReply))
 	})
-	// 1.05 s late in three steps, the answers to the keepalive, the read and the requests through the log, with a time limit that allows it on a busy machine, too.
-	patient := primacy.Options{RenewEvery: 250 * time.Millisecond, RenewAttempt: 1600 * time.Millisecond, Grace: time.Second}
+	// 1.05 s late in three steps, the answers to the keepalive, the read and the requests through
+	// the log, with a time limit that allows it on a busy machine, too.
+	patient := primacy.Options{RenewEvery: 250 * time.Millisecond, RenewAttempt: 1600 * time.Millisecond,
+		Grace: time.Second}
 	t.Run("accepted", func(t *testing.T) {
 		wantOneLeader(t, duels(t, etcd, rounds(t, 2), primacySide, patient, slowReply))
 	})
@@ -280,7 +288,8 @@ func lateReply(l *link, leader *contender) error {
 	return nil
 }
 
-// slowReply makes every reply late, and silences the link when the term has lived on such renewals for a while.
+// slowReply makes every reply late, and silences the link when the term has lived on such renewals
+// for a while.
 func slowReply(l *link, leader *contender) error {
 	l.replies.Delay(350*time.Millisecond, etcdtest.Down)
 	time.Sleep(linkTTL) // nothing to wait for: several renewals that are slow

@@ -25,7 +25,8 @@ import (
 
 const pauseTTL = 2 * time.Second // etcd's least
 
-// pauseMain leads and asks all the time whether it leads, and when it does not any more leads again. It writes lines:
+// pauseMain leads and asks all the time whether it leads, and when it does not any more leads
+// again. It writes lines:
 //
 //	leads AT                     it has a term, at AT
 //	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before it had ended at BEFORE
@@ -64,7 +65,8 @@ func askAllTheTime(term *primacy.Term) {
 		yes := term.Check() == nil
 		flag := done.Load() == 0
 		if before != 0 && begun-before > pauseTTL/2 {
-			fmt.Println("gap", before.Nanoseconds(), begun.Nanoseconds(), map[bool]string{true: "yes", false: "no"}[yes])
+			fmt.Println("gap", before.Nanoseconds(), begun.Nanoseconds(),
+				map[bool]string{true: "yes", false: "no"}[yes])
 		}
 		before = boottime.Now()
 		switch {
@@ -136,8 +138,9 @@ func (p *paused) line(t *testing.T, words ...string) (word, rest string) {
 	}
 }
 
-// TestPause freezes processes that lead for longer than their lease lives. For half of them the network is slow, so that
-// the reply to a renewal is often on its way when the process freezes, and there when it wakes.
+// TestPause freezes processes that lead for longer than their lease lives. For half of them the
+// network is slow, so that the reply to a renewal is often on its way when the process freezes, and
+// there when it wakes.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	pauses(t, onEtcd().start(t), rounds(t, 6))
@@ -170,11 +173,13 @@ func pauses(t *testing.T, store *installed, n int) {
 		}
 	}
 	if led < (n+1)/2 {
-		t.Errorf("%d of %d led when they were frozen, the others had just lost their terms: this test shows less than it should", led, n)
+		t.Errorf("%d of %d led when they were frozen, the others had just lost their terms: this test shows less "+
+			"than it should", led, n)
 	}
 }
 
-// afterThaw judges what a helper says of the term that it had when it was frozen. False: it had none, which happens on a busy machine.
+// afterThaw judges what a helper says of the term that it had when it was frozen. False: it had
+// none, which happens on a busy machine.
 func (p *paused) afterThaw(t *testing.T) bool {
 	waitUntil(p.frozen + 2*pauseTTL)
 	thaw := boottime.Now()
@@ -192,7 +197,8 @@ func (p *paused) afterThaw(t *testing.T) bool {
 		}
 	}
 	if before > p.frozen || answer != "no" {
-		t.Errorf("the first Check after the thaw said %q, want no (begun %v after it; the one before had ended %v before the freeze)",
+		t.Errorf("the first Check after the thaw said %q, want no (begun %v after it; the one before had ended "+
+			"%v before the freeze)",
 			answer, first-thaw, p.frozen-before)
 	}
 	_, rest := p.line(t, "over")
@@ -200,7 +206,8 @@ func (p *paused) afterThaw(t *testing.T) bool {
 	if last >= p.frozen {
 		t.Errorf("a Check begun %v after the thaw said yes", last-thaw)
 	}
-	t.Logf("first Check %v after the thaw: %s; context ended %v after the thaw; a flag would have said yes %d times", first-thaw, answer, done-thaw, flags)
+	t.Logf("first Check %v after the thaw: %s; context ended %v after the thaw; a flag would have said yes %d times",
+		first-thaw, answer, done-thaw, flags)
 	return p.frozen-last < pauseTTL/2
 }
 

@@ -19,7 +19,8 @@ import (
 
 func newClient(t *testing.T, endpoint string) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +28,8 @@ func newClient(t *testing.T, endpoint string) *clientv3.Client {
 	return c
 }
 
-// TestPhantom takes the lease of a candidate that waits in the line, and half a second later the leader resigns. Whoever
-// then says that it leads must stand first in the store.
+// TestPhantom takes the lease of a candidate that waits in the line, and half a second later the
+// leader resigns. Whoever then says that it leads must stand first in the store.
 func TestPhantom(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})

@@ -63,8 +63,8 @@ func injectShared(s *torture, l *line, rng *rand.Rand, f faults.Fault) (string, 
 	return "", nil
 }
 
-// target is a leader as internal/faults sees it. The first fault of its processes locks them, so that
-// no other fault reaches them until release.
+// target is a leader as internal/faults sees it. The first fault of its processes locks them, so
+// that no other fault reaches them until release.
 type target struct {
 	*candidate
 	token   uint64
@@ -122,7 +122,8 @@ func (t *target) Kill(sig syscall.Signal) bool {
 	return true
 }
 
-// Freeze stops the leader's worker, or one process of a `primacy run`, or past the ttl all three of it.
+// Freeze stops the leader's worker, or one process of a `primacy run`, or past the ttl all three of
+// it.
 func (t *target) Freeze(pastTTL bool) bool {
 	if !t.lock() {
 		return false
@@ -138,9 +139,9 @@ func (t *target) Freeze(pastTTL bool) bool {
 	return true
 }
 
-// Thaw continues what was frozen, a whole `primacy run` from the command on. Nothing in it can keep the
-// command from acting in the moment of the thaw: these acts are counted, and are not held against the
-// promise.
+// Thaw continues what was frozen, a whole `primacy run` from the command on. Nothing in it can keep
+// the command from acting in the moment of the thaw: these acts are counted, and are not held
+// against the promise.
 func (t *target) Thaw() {
 	if len(t.frozen) > 1 {
 		t.line.mu.Lock()
@@ -181,8 +182,9 @@ func (s *torture) next(l *line, after uint64) {
 	}
 }
 
-// freezeWithWrite keeps a write of the leader on its way, freezes the leader for longer than its term, and lets the write arrive
-// when others have written: what no check can prevent, and a fence does.
+// freezeWithWrite keeps a write of the leader on its way, freezes the leader for longer than its
+// term, and lets the write arrive when others have written: what no check can prevent, and a fence
+// does.
 func freezeWithWrite(s *torture, l *line, rng *rand.Rand) (string, error) {
 	c, token := l.leader()
 	if c == nil {
@@ -237,8 +239,8 @@ func killWaiter(_ *torture, l *line, rng *rand.Rand) (string, error) {
 	return "", nil
 }
 
-// freezeWaiter freezes one that waits for longer than its lease lives, and has the leader's claim go meanwhile: it may win
-// while it is frozen.
+// freezeWaiter freezes one that waits for longer than its lease lives, and has the leader's claim
+// go meanwhile: it may win while it is frozen.
 func freezeWaiter(s *torture, l *line, rng *rand.Rand) (string, error) {
 	c, p, err := l.takeWaiter(rng)
 	if err != nil {
@@ -255,8 +257,8 @@ func freezeWaiter(s *torture, l *line, rng *rand.Rand) (string, error) {
 	return "", nil
 }
 
-// removed notes that from now on the store lets another lead, whether the holder has heard of it or not: no promise covers what
-// others do to its claim.
+// removed notes that from now on the store lets another lead, whether the holder has heard of it or
+// not: no promise covers what others do to its claim.
 func (s *torture) removed(claim uint64) {
 	for _, l := range s.lines { // these are revisions of the whole cluster: it is of one line
 		l.mu.Lock()
@@ -265,7 +267,8 @@ func (s *torture) removed(claim uint64) {
 	}
 }
 
-// remove takes the key that was created with that revision out of etcd, or the lease it is attached to.
+// remove takes the key that was created with that revision out of etcd, or the lease it is attached
+// to.
 func (s *torture) remove(claim uint64, lease bool) error {
 	var all struct {
 		Kvs []struct {

@@ -14,8 +14,9 @@ import (
 	"github.com/primacy-go/primacy/internal/redistest"
 )
 
-// TestTwoPrimariesOfRedis shows where the promise ends on Redis: a replica is promoted, and the old primary lives on and serves those that still reach it.
-// Both lead. Not so where each write must have reached a replica to count: an old primary without one renews nothing.
+// TestTwoPrimariesOfRedis shows where the promise ends on Redis: a replica is promoted, and the old
+// primary lives on and serves those that still reach it. Both lead. Not so where each write must
+// have reached a replica to count: an old primary without one renews nothing.
 func TestTwoPrimariesOfRedis(t *testing.T) {
 	t.Parallel()
 	for _, replicas := range []int{0, 1} {
@@ -31,7 +32,8 @@ func TestTwoPrimariesOfRedis(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.replica.Promote()
-			younger := must(storeSide(storeTTL)([]string{p.replica.URL()}, "split", primacy.Options{})) // it has no replica of its own
+			// it has no replica of its own
+			younger := must(storeSide(storeTTL)([]string{p.replica.URL()}, "split", primacy.Options{}))
 			defer younger.end()
 			sampling, stop := context.WithCancel(ctx)
 			go func() {
@@ -50,8 +52,9 @@ func TestTwoPrimariesOfRedis(t *testing.T) {
 	}
 }
 
-// TestAQuorumThatForgets shows where the promise of quorum mode ends: servers come back with nothing, and count at once. Both lead. Not so where a server counts only
-// once it has run for longer than any lease.
+// TestAQuorumThatForgets shows where the promise of quorum mode ends: servers come back with
+// nothing, and count at once. Both lead. Not so where a server counts only once it has run for
+// longer than any lease.
 func TestAQuorumThatForgets(t *testing.T) {
 	t.Parallel()
 	var both sync.WaitGroup
@@ -65,20 +68,24 @@ func TestAQuorumThatForgets(t *testing.T) {
 
 func forgets(t *testing.T, guard string) {
 	var all []*redistest.Server
-	store := &installed{url: func(servers []string) string { return "redis+quorum://" + strings.Join(servers, ",") + "?" + guard }}
+	store := &installed{url: func(servers []string) string {
+		return "redis+quorum://" + strings.Join(servers, ",") +
+			"?" + guard
+	}}
 	for range 5 {
 		s := redistest.Start(t, redistest.Options{})
 		all, store.servers = append(all, s), append(store.servers, s.Addr())
 	}
 	w, url := store.way(t)
-	s, err := duel([]string{url}, []string{store.url(store.servers)}, "forgets", storeSide(storeTTL), primacy.Options{}, func(*contender) error {
-		w.silence(0) // or it might take its lease again where it is gone
-		for _, s := range all[:3] {
-			s.Kill()
-			relaunch(t, s)
-		}
-		return nil
-	})
+	s, err := duel([]string{url}, []string{store.url(store.servers)}, "forgets", storeSide(storeTTL),
+		primacy.Options{}, func(*contender) error {
+			w.silence(0) // or it might take its lease again where it is gone
+			for _, s := range all[:3] {
+				s.Kill()
+				relaunch(t, s)
+			}
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,8 @@ func (a *run) round(number int, f checkedFault, gaps map[string]spread) {
 			note[i] = ms(d)
 		}
 	}
-	a.Logf("%2d %-17s %s token %d, next %d (%s): nobody acted for %v; took %v %v", number, f.name, v.id, v.token, a.acts.top.token,
+	a.Logf("%2d %-17s %s token %d, next %d (%s): nobody acted for %v; took %v %v", number, f.name, v.id, v.token,
+		a.acts.top.token,
 		a.acts.top.id, ms(gap), ms(boottime.Now()-begin), note)
 	if a.Failed() {
 		a.FailNow() // what follows would be judged by a state nobody expects
@@ -128,7 +129,8 @@ func (a *run) verify() *tale {
 		}
 	}
 	refused, unexpected := a.acts.fence(a.thaws)
-	a.Logf("%d acts in %d terms; late acts after a thaw: %d in %d thaws; a fence refuses %d", len(a.acts.acts), len(terms), lateActs,
+	a.Logf("%d acts in %d terms; late acts after a thaw: %d in %d thaws; a fence refuses %d", len(a.acts.acts),
+		len(terms), lateActs,
 		len(a.thaws), refused)
 	if unexpected != 0 {
 		a.Errorf("a fence had to refuse %d acts that followed no thaw", unexpected)
@@ -139,8 +141,8 @@ func (a *run) verify() *tale {
 	return &tale{len(a.acts.acts), len(terms), safety.Overlaps(terms), 0}
 }
 
-// positiveControl shows that the checks see what they are there for: a worker that was started past primacy goes on acting
-// under a token of a supervisor that is killed.
+// positiveControl shows that the checks see what they are there for: a worker that was started past
+// primacy goes on acting under a token of a supervisor that is killed.
 func (a *run) positiveControl() {
 	a.Helper()
 	v := a.settled()
@@ -153,7 +155,8 @@ func (a *run) positiveControl() {
 	a.wantExit(v, exitKilled)
 	deadline := v.bound(a, a.ttl)
 	a.next(v)
-	// The rogue acts every 5 ms when a busy machine lets it: its next act may come a while after the other's first, and after the deadline.
+	// The rogue acts every 5 ms when a busy machine lets it: its next act may come a while after
+	// the other's first, and after the deadline.
 	acts := func() time.Duration {
 		last := readActs(a, v.ownFile(a.own, rogue))
 		return last[len(last)-1].at
@@ -175,7 +178,8 @@ func (a *run) positiveControl() {
 	if waitUntil(deadline); rogue.dead() {
 		a.Error("positive control: the rogue is not seen alive after the deadline")
 	}
-	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline", func() bool { return acts() >= deadline })
+	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline",
+		func() bool { return acts() >= deadline })
 	a.Logf("positive control: %v", err)
 	rogue.signal(a, syscall.SIGKILL)
 }
@@ -188,7 +192,8 @@ func (v *victim) rogue(a *run) proc {
 		a.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(slices.Clone(os.Environ()), helperEnv+"=act", roleEnv+"=rogue", actsEnv+"="+a.acts.path, ownEnv+"="+a.own,
+	cmd.Env = append(slices.Clone(os.Environ()), helperEnv+"=act", roleEnv+"=rogue", actsEnv+"="+a.acts.path,
+		ownEnv+"="+a.own,
 		fmt.Sprintf("PRIMACY_TOKEN=%d", v.token), "PRIMACY_ID="+v.id)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	onethread.Do(func() { err = cmd.Start() })
@@ -209,7 +214,8 @@ const (
 	runTTL       = 3 * time.Second
 )
 
-// run is a store, candidates that reach it through proxies of their own, and what their commands write.
+// run is a store, candidates that reach it through proxies of their own, and what their commands
+// write.
 type run struct {
 	*testing.T
 	*storeUnder
@@ -231,7 +237,8 @@ func newRun(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *ru
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	a := &run{T: t, storeUnder: under, rng: rng, store: under.start(t), acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
+	a := &run{T: t, storeUnder: under, rng: rng, store: under.start(t),
+		acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
 	a.election = a.store.session(t, a.ttl).Election(electionName)
 	if err := os.Mkdir(a.own, 0o700); err != nil {
 		t.Fatal(err)
@@ -258,7 +265,8 @@ func (a *run) add(id, dir, bin string) *node {
 // renewEvery is how often candidates renew.
 func (a *run) renewEvery() time.Duration { return a.ttl / 5 }
 
-// up starts a candidate. Its command is deaf to SIGTERM, or its grandchild has a session of its own, or both, as it comes.
+// up starts a candidate. Its command is deaf to SIGTERM, or its grandchild has a session of its
+// own, or both, as it comes.
 func (a *run) up(n *node) {
 	a.Helper()
 	env := []string{actsEnv + "=" + a.acts.path, ownEnv + "=" + a.own}
@@ -270,7 +278,8 @@ func (a *run) up(n *node) {
 	n.up(a, electionName, a.ttl, env...)
 }
 
-// down ends everything, thawed if it was frozen, and looks that nothing is left. The servers must still run.
+// down ends everything, thawed if it was frozen, and looks that nothing is left. The servers must
+// still run.
 func (a *run) down() {
 	if a.ended {
 		return
@@ -297,7 +306,8 @@ func (a *run) down() {
 	}
 }
 
-// settled waits until all candidates stand in the line and the first of them acts, and returns that one.
+// settled waits until all candidates stand in the line and the first of them acts, and returns that
+// one.
 func (a *run) settled() *victim {
 	a.Helper()
 	var state primacy.State
@@ -367,8 +377,9 @@ func (a *run) victim(leader string, token uint64) *victim {
 		if !ok || !has || !n.untold && r.Token != token {
 			return nil
 		}
-		v := &victim{node: n, token: token, supervisor: find(a, pid, "supervisor"), guardian: find(a, guardian, "guardian"),
-			members: a.members(token), watch: n.watchRight(pid)}
+		v := &victim{node: n, token: token, supervisor: find(a, pid, "supervisor"),
+			guardian: find(a, guardian, "guardian"),
+			members:  a.members(token), watch: n.watchRight(pid)}
 		a.seen = append(append(a.seen, v.supervisor, v.guardian), v.members...)
 		return v
 	}
@@ -376,8 +387,8 @@ func (a *run) victim(leader string, token uint64) *victim {
 	return nil
 }
 
-// deadBy fails the test unless the command and its child are dead at that instant, by what /proc says then and by what
-// they wrote. It returns how long before it they acted last.
+// deadBy fails the test unless the command and its child are dead at that instant, by what /proc
+// says then and by what they wrote. It returns how long before it they acted last.
 func (a *run) deadBy(v *victim, deadline time.Duration) time.Duration {
 	a.Helper()
 	waitUntil(deadline)
@@ -387,7 +398,8 @@ func (a *run) deadBy(v *victim, deadline time.Duration) time.Duration {
 		}
 		looked := boottime.Now()
 		gone := within(10*time.Second, m.dead)
-		a.Errorf("%v of %s was alive %v after its deadline (gone at last: %v, %v after it)", m, v.id, looked-deadline, gone,
+		a.Errorf("%v of %s was alive %v after its deadline (gone at last: %v, %v after it)", m, v.id, looked-deadline,
+			gone,
 			boottime.Now()-deadline)
 	}
 	return a.actedBefore(v, deadline)
@@ -415,7 +427,8 @@ func (a *run) next(v *victim) {
 	})
 }
 
-// upAgain starts those that have ended, as any service would be: a busy machine may cost a term. But for one, if it is not nil.
+// upAgain starts those that have ended, as any service would be: a busy machine may cost a term.
+// But for one, if it is not nil.
 func (a *run) upAgain(but *node) {
 	a.Helper()
 	for _, n := range a.nodes {

@@ -16,9 +16,11 @@ import (
 // storeTTL is the ttl of candidates in short runs on stores.
 const storeTTL = 3 * time.Second
 
-// stores are the ways to set up a store in which TestRunOnStores injects faults into leaders. TestRun has etcd.
+// stores are the ways to set up a store in which TestRunOnStores injects faults into leaders.
+// TestRun has etcd.
 func stores() []*storeUnder {
-	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(), onEnsemble()}
+	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(),
+		onEnsemble()}
 }
 
 // chosen are the stores that TORTURE_STORE names, or all.
@@ -45,8 +47,9 @@ func chosen(t testing.TB) (some []*storeUnder) {
 // atOnce is how many stores a short run has, at one time, for it has other tests beside it.
 const atOnce = 2
 
-// TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside each other, since most of it is waiting. The
-// short run has three faults on each, and leaves out those that need several servers of one store.
+// TestRunOnStores is TestRun on every other store, with the faults of its servers. They run beside
+// each other, since most of it is waiting. The short run has three faults on each, and leaves out
+// those that need several servers of one store.
 func TestRunOnStores(t *testing.T) {
 	t.Parallel()
 	n, short := knob(t, "TORTURE_ROUNDS", 1), os.Getenv("TORTURE_ROUNDS") == ""
@@ -58,7 +61,8 @@ func TestRunOnStores(t *testing.T) {
 	if short && os.Getenv("TORTURE_STORE") == "" {
 		turn = make(chan struct{}, atOnce)
 		some = slices.DeleteFunc(some, func(u *storeUnder) bool { return u.long })
-		// Each run of the tests has two of them, and each fault of a server is in the stores' own tests besides.
+		// Each run of the tests has two of them, and each fault of a server is in the stores' own
+		// tests besides.
 		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(some), func(i, k int) { some[i], some[k] = some[k], some[i] })
 		some = some[:atOnce]
 	}
@@ -75,8 +79,10 @@ func TestRunOnStores(t *testing.T) {
 				}
 				begin := time.Now()
 				tale := a.rounds(row)
-				text := fmt.Sprintf("%s: %d faults in %v, ttl %v: %d terms, %d acts, overlaps %v, longest time without a leader %v", under.name, len(row),
-					time.Since(begin).Round(time.Second), a.ttl, tale.terms, tale.acts, len(tale.overlaps), tale.longest.Round(time.Millisecond))
+				text := fmt.Sprintf("%s: %d faults in %v, ttl %v: %d terms, %d acts, overlaps %v, longest time "+
+					"without a leader %v", under.name, len(row),
+					time.Since(begin).Round(time.Second), a.ttl, tale.terms, tale.acts, len(tale.overlaps),
+					tale.longest.Round(time.Millisecond))
 				t.Log(text)
 				if !short {
 					fmt.Fprintln(os.Stderr, "torture:", text)

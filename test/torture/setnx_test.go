@@ -18,8 +18,8 @@ import (
 // kindSetNX is a control: the lock that most programs have on Redis.
 const kindSetNX = "set-nx"
 
-// TestStoreControl does harm to candidates that hold SET key value NX PX ttl on Redis, renew it, and go on until they hear that it is no longer theirs. They
-// must be seen to lead twice.
+// TestStoreControl does harm to candidates that hold SET key value NX PX ttl on Redis, renew it,
+// and go on until they hear that it is no longer theirs. They must be seen to lead twice.
 func TestStoreControl(t *testing.T) {
 	t.Parallel()
 	s := emptyTorture(t, newSeed(t), time.Second)

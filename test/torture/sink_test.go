@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/safety"
 )
 
-// sink is two registers behind one socket. Every write goes to both: one takes whatever comes, the other has a fence. Lines:
+// sink is two registers behind one socket. Every write goes to both: one takes whatever comes, the
+// other has a fence. Lines:
 //
 //	TOKEN ID SEQ BOOT_NS   answered "ok", or "stale LARGEST" by the fence
 //	read                   answered with the largest token applied
@@ -23,9 +24,11 @@ type sink struct {
 	path string
 	ln   net.Listener
 
-	mu      sync.Mutex
-	log     []safety.Stamp // what the fenced register has applied, in its order
-	late    []safety.Stamp // what the unfenced one has taken though a larger token was there before: the fenced one refused it
+	mu  sync.Mutex
+	log []safety.Stamp // what the fenced register has applied, in its order
+	// what the unfenced one has taken though a larger token was there before: the fenced one
+	// refused it
+	late    []safety.Stamp
 	called  map[safety.Stamp]time.Duration
 	largest uint64
 	holds   map[string]*heldWrite // by id
@@ -47,7 +50,8 @@ type heldWrite struct {
 
 func newSink(t testing.TB, dir string) *sink {
 	t.Helper()
-	s := &sink{path: filepath.Join(dir, "sink"), called: map[safety.Stamp]time.Duration{}, holds: map[string]*heldWrite{}}
+	s := &sink{path: filepath.Join(dir, "sink"), called: map[safety.Stamp]time.Duration{},
+		holds: map[string]*heldWrite{}}
 	var err error
 	if s.ln, err = net.Listen("unix", s.path); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,8 @@ func onPostgres() *storeUnder {
 	}}
 }
 
-// onPostgresPair is a primary with a synchronous standby, which takes over when the primary is killed. Clients know both addresses.
+// onPostgresPair is a primary with a synchronous standby, which takes over when the primary is
+// killed. Clients know both addresses.
 func onPostgresPair() *storeUnder {
 	return &storeUnder{name: "postgres-failover", long: true, ttl: storeTTL, start: func(t testing.TB) *installed {
 		p := &postgresPair{t: t, primary: pgtest.Start(t, pgtest.Options{})}
@@ -59,7 +60,8 @@ func (p *postgresPair) follow() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.standby.Exec(fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%s user=%s'", port, pgtest.User))
+	p.standby.Exec(fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%s user=%s'", port,
+		pgtest.User))
 	p.standby.Exec("SELECT pg_reload_conf()")
 	eventually(p.t, 20*time.Second, "the standby to follow by way of the proxy", func() bool {
 		return p.standby.Query("SELECT sender_port FROM pg_stat_wal_receiver WHERE status = 'streaming'") == port &&
@@ -67,7 +69,8 @@ func (p *postgresPair) follow() {
 	})
 }
 
-// failover kills the primary and promotes its standby. In the end there is a new standby, at the old primary's address.
+// failover kills the primary and promotes its standby. In the end there is a new standby, at the
+// old primary's address.
 func (p *postgresPair) failover(*rand.Rand) (end func()) {
 	p.primary.Kill()
 	p.between.Cut()
@@ -82,8 +85,9 @@ func (p *postgresPair) failover(*rand.Rand) (end func()) {
 	}
 }
 
-// failoverBehind has the primary die when its standby has not heard of it for a while: what was written meanwhile was acknowledged to nobody, but
-// clients that gave up waiting for that may have seen it.
+// failoverBehind has the primary die when its standby has not heard of it for a while: what was
+// written meanwhile was acknowledged to nobody, but clients that gave up waiting for that may have
+// seen it.
 func (p *postgresPair) failoverBehind(rng *rand.Rand) (end func()) {
 	p.between.Hold()
 	time.Sleep(between(rng, storeTTL/2, 3*storeTTL))

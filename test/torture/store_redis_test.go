@@ -24,7 +24,8 @@ func onRedis() *storeUnder {
 	}}
 }
 
-// onRedisPair is a primary with a replica that takes over when the primary is killed, at the same address.
+// onRedisPair is a primary with a replica that takes over when the primary is killed, at the same
+// address.
 func onRedisPair() *storeUnder {
 	return &storeUnder{name: "redis-failover", long: true, ttl: storeTTL, start: func(t testing.TB) *installed {
 		p := &redisPair{t: t, primary: redistest.Start(t, redistest.Options{Persist: "always"})}
@@ -68,7 +69,8 @@ func (p *redisPair) failover(*rand.Rand) (end func()) {
 	return p.follow
 }
 
-// failoverBehind has the primary die when its replica has not heard of it for a while: what clients were told of in that time is lost.
+// failoverBehind has the primary die when its replica has not heard of it for a while: what clients
+// were told of in that time is lost.
 func (p *redisPair) failoverBehind(rng *rand.Rand) (end func()) {
 	p.between.Hold()
 	time.Sleep(between(rng, 0, 2*storeTTL))
@@ -96,7 +98,8 @@ func onQuorum() *storeUnder {
 			all, i.servers = append(all, s), append(i.servers, s.Addr())
 		}
 		i.troubles = []trouble{
-			{"two of five killed", false, of(all, 2, (*redistest.Server).Kill, func(s *redistest.Server) { relaunch(t, s) })},
+			{"two of five killed", false, of(all, 2, (*redistest.Server).Kill,
+				func(s *redistest.Server) { relaunch(t, s) })},
 			{"two of five frozen", false, of(all, 2, (*redistest.Server).Stop, (*redistest.Server).Cont)},
 			{"three of five frozen", true, of(all, 3, (*redistest.Server).Stop, (*redistest.Server).Cont)},
 			{"each killed in turn", false, func(rng *rand.Rand) func() {

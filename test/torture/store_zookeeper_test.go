@@ -20,34 +20,37 @@ func onZooKeeper() *storeUnder {
 	}}
 }
 
-// onEnsemble is three servers of ZooKeeper, whose leader has most of the troubles. The first server that candidates are told of is another for each.
+// onEnsemble is three servers of ZooKeeper, whose leader has most of the troubles. The first server
+// that candidates are told of is another for each.
 func onEnsemble() *storeUnder {
-	return &storeUnder{name: "zk-ensemble", long: true, ttl: ensembleTTL, spare: 2 * ensembleTTL, start: func(t testing.TB) *installed {
-		e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true})
-		i := &installed{url: zkURL}
-		for _, m := range e.Members {
-			i.servers = append(i.servers, m.Addr())
-		}
-		leader := func(rng *rand.Rand) testServer { return e.Members[zkLeader(e, rng)] }
-		member := func(rng *rand.Rand) testServer { return e.Members[rng.IntN(3)] }
-		i.troubles = []trouble{
-			kill(t, "kill ZooKeeper's leader", false, leader),
-			stop("freeze ZooKeeper's leader", false, leader),
-			stop("freeze a member", false, member),
-			{"ZooKeeper's leader cut off", false, func(rng *rand.Rand) func() { return isolate(e, zkLeader(e, rng)) }},
-			{"a member cut off", false, func(rng *rand.Rand) func() { return isolate(e, rng.IntN(3)) }},
-			{"leader frozen and cut off, and woken", false, func(rng *rand.Rand) func() {
-				i := zkLeader(e, rng)
-				e.Members[i].Stop()
-				heal := isolate(e, i)
-				time.Sleep(between(rng, ensembleTTL/2, ensembleTTL*9/10))
-				e.Members[i].Cont() // and believes for a while that it leads
-				return heal
-			}},
-			{"quorum lost", true, of(e.Members, 2, (*zktest.Server).Stop, (*zktest.Server).Cont)},
-		}
-		return i
-	}}
+	return &storeUnder{name: "zk-ensemble", long: true, ttl: ensembleTTL, spare: 2 * ensembleTTL,
+		start: func(t testing.TB) *installed {
+			e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true})
+			i := &installed{url: zkURL}
+			for _, m := range e.Members {
+				i.servers = append(i.servers, m.Addr())
+			}
+			leader := func(rng *rand.Rand) testServer { return e.Members[zkLeader(e, rng)] }
+			member := func(rng *rand.Rand) testServer { return e.Members[rng.IntN(3)] }
+			i.troubles = []trouble{
+				kill(t, "kill ZooKeeper's leader", false, leader),
+				stop("freeze ZooKeeper's leader", false, leader),
+				stop("freeze a member", false, member),
+				{"ZooKeeper's leader cut off", false,
+					func(rng *rand.Rand) func() { return isolate(e, zkLeader(e, rng)) }},
+				{"a member cut off", false, func(rng *rand.Rand) func() { return isolate(e, rng.IntN(3)) }},
+				{"leader frozen and cut off, and woken", false, func(rng *rand.Rand) func() {
+					i := zkLeader(e, rng)
+					e.Members[i].Stop()
+					heal := isolate(e, i)
+					time.Sleep(between(rng, ensembleTTL/2, ensembleTTL*9/10))
+					e.Members[i].Cont() // and believes for a while that it leads
+					return heal
+				}},
+				{"quorum lost", true, of(e.Members, 2, (*zktest.Server).Stop, (*zktest.Server).Cont)},
+			}
+			return i
+		}}
 }
 
 // ensembleTTL is longer than it takes an ensemble to get over the loss of its leader.

@@ -23,7 +23,8 @@ type storeUnder struct {
 	spare time.Duration                 // for how much longer it keeps a lease than it tells the holder
 	start func(t testing.TB) *installed // until the test ends
 
-	// noTokens: the store has none, nor a line that one could read. Terms are told apart by when their command began, and judged by instants alone.
+	// noTokens: the store has none, nor a line that one could read. Terms are told apart by when
+	// their command began, and judged by instants alone.
 	noTokens bool
 	long     bool // only in long runs, or when asked for, where something cheaper shows nearly the same
 }
@@ -71,7 +72,8 @@ func kill(t testing.TB, name string, whole bool, which func(*rand.Rand) testServ
 	}}
 }
 
-// relaunch starts a server again, and waits until it serves. PostgreSQL needs some tries while what it left of the last time still ends.
+// relaunch starts a server again, and waits until it serves. PostgreSQL needs some tries while what
+// it left of the last time still ends.
 func relaunch(t testing.TB, s testServer) {
 	var err error
 	for range 20 {
@@ -101,7 +103,8 @@ func troublesOf(t testing.TB, name string, s testServer) []trouble {
 	return []trouble{kill(t, "restart "+name, true, it), stop("freeze "+name, true, it)}
 }
 
-// outage takes the whole store away, for a moment, so that the term may live on, or until the term is over.
+// outage takes the whole store away, for a moment, so that the term may live on, or until the term
+// is over.
 func (a *run) outage(v *victim, tr trouble) []any {
 	a.Helper()
 	v.aim(a, a.rng.Float64(), a.renewEvery())
@@ -121,7 +124,8 @@ func (a *run) outage(v *victim, tr trouble) []any {
 	return []any{"away for", away, "acted last before the deadline", spare}
 }
 
-// hiccup takes a part of the store away that it should be able to do without, in the end, and brings it back. The term may end.
+// hiccup takes a part of the store away that it should be able to do without, in the end, and
+// brings it back. The term may end.
 func (a *run) hiccup(v *victim, tr trouble) []any {
 	a.Helper()
 	v.aim(a, a.rng.Float64(), a.renewEvery())
@@ -164,7 +168,8 @@ func (i *installed) session(t testing.TB, ttl time.Duration) *primacy.Session {
 	return s
 }
 
-// ghosts looks that nobody is left in any line, now that every candidate has ended: those that were killed are gone with their leases.
+// ghosts looks that nobody is left in any line, now that every candidate has ended: those that were
+// killed are gone with their leases.
 func (a *run) ghosts() {
 	a.Helper()
 	st, err := a.store.open()
@@ -181,7 +186,8 @@ func (a *run) ghosts() {
 	}) {
 		a.Errorf("left in the store: %+v, %v", left, err)
 	}
-	a.Logf("no claim is left in the store %v after the last candidate", (boottime.Now() - begin).Round(time.Millisecond))
+	a.Logf("no claim is left in the store %v after the last candidate",
+		(boottime.Now() - begin).Round(time.Millisecond))
 }
 
 // standing returns the lines in which somebody stands.

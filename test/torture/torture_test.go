@@ -43,13 +43,14 @@ const (
 	leastKind = 8
 )
 
-// TestTorture holds the whole to its promises under faults of many kinds at once: a cluster of three in network namespaces, two
-// lines of candidates, `primacy run` and library processes mixed, whose leaders are asked to hand over now and then, and a mutex that several
-// goroutines of each process want. Afterwards the record is judged: never two leaders at once, tokens that grow, no acknowledged
-// fenced write lost.
+// TestTorture holds the whole to its promises under faults of many kinds at once: a cluster of
+// three in network namespaces, two lines of candidates, `primacy run` and library processes mixed,
+// whose leaders are asked to hand over now and then, and a mutex that several goroutines of each
+// process want. Afterwards the record is judged: never two leaders at once, tokens that grow, no
+// acknowledged fenced write lost.
 //
-// With TORTURE_WORKER the candidates are that program. Then two leaders at once are counted, and are no failure; with
-// TORTURE_EXPECT=overlap it is one if there are none.
+// With TORTURE_WORKER the candidates are that program. Then two leaders at once are counted, and
+// are no failure; with TORTURE_EXPECT=overlap it is one if there are none.
 func TestTorture(t *testing.T) {
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TORTURE_FOR", time.Minute), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
@@ -75,7 +76,8 @@ func TestTorture(t *testing.T) {
 		s.expectTransfers(v.line, undisturbed, 10)
 	}
 	if d >= longRun && s.network != nil && (len(s.injected) < leastDone || len(s.kinds()) < leastKind) {
-		t.Errorf("%d faults of %d kinds in %v, want at least %d of %d", len(s.injected), len(s.kinds()), d, leastDone, leastKind)
+		t.Errorf("%d faults of %d kinds in %v, want at least %d of %d", len(s.injected), len(s.kinds()), d, leastDone,
+			leastKind)
 	}
 	if t.Failed() {
 		t.Logf("this run: TORTURE_SEED=%d", seed)
@@ -114,7 +116,8 @@ func (s *torture) expect(v *verdict, foreign bool) {
 	case foreign:
 		s.Logf("%s: %v", v.line.name, v.err())
 	case v.err() != nil || len(v.overlaps) > 0 || v.lost > 0:
-		s.Errorf("%s: the promise was broken: %v; %d overlaps, %d acknowledged writes lost", v.line.name, v.err(), len(v.overlaps), v.lost)
+		s.Errorf("%s: the promise was broken: %v; %d overlaps, %d acknowledged writes lost", v.line.name, v.err(),
+			len(v.overlaps), v.lost)
 		s.keep()
 	}
 }
@@ -131,14 +134,16 @@ func (s *torture) keep() {
 	s.Logf("the record is kept in %s (%v)", dir, err)
 }
 
-// TestTortureControls does the same to candidates that do without what this library does. A harness in which nothing fails proves
-// nothing: each of them must be seen to lead twice.
+// TestTortureControls does the same to candidates that do without what this library does. A harness
+// in which nothing fails proves nothing: each of them must be seen to lead twice.
 //
-// A long run (from two minutes on) has all faults. A short one has those only that tell most surely, each line its own, since a
-// change of etcd's leader lengthens all leases and so hides what the others do.
+// A long run (from two minutes on) has all faults. A short one has those only that tell most
+// surely, each line its own, since a change of etcd's leader lengthens all leases and so hides what
+// the others do.
 func TestTortureControls(t *testing.T) {
 	t.Parallel()
-	d, ttl, seed := forHow(t, "TORTURE_CONTROL_FOR", 30*time.Second), forHow(t, "TORTURE_CONTROL_TTL", 4*time.Second), newSeed(t)
+	d, ttl, seed := forHow(t, "TORTURE_CONTROL_FOR", 30*time.Second), forHow(t, "TORTURE_CONTROL_TTL", 4*time.Second),
+		newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_CONTROL_FOR=%v TORTURE_CONTROL_TTL=%v", seed, d, ttl)
 	s := newTorture(t, seed, ttl)
 	kinds := []string{"plain-keepalive", "etcd-election"}
@@ -149,7 +154,8 @@ func TestTortureControls(t *testing.T) {
 	if d < 2*time.Minute {
 		all = nil
 		for i := range kinds {
-			all = append(all, lane{name: kinds[i], kinds: aimed("late reply, then silence"), most: 500 * time.Millisecond, line: i + 1})
+			all = append(all, lane{name: kinds[i], kinds: aimed("late reply, then silence"),
+				most: 500 * time.Millisecond, line: i + 1})
 		}
 	}
 	verdicts := s.run(all, d)
@@ -197,10 +203,14 @@ type line struct {
 
 // asked says whether leaders of the line can be asked to hand over.
 func (l *line) asked() bool {
-	return slices.ContainsFunc(l.candidates, func(c *candidate) bool { return c.kind == kindPrimacy || c.kind == kindRun })
+	return slices.ContainsFunc(l.candidates, func(c *candidate) bool {
+		return c.kind == kindPrimacy ||
+			c.kind == kindRun
+	})
 }
 
-// claim returns the number by which the store knows the claim of a term: its token, but for a lock, which a process hands on behind one claim.
+// claim returns the number by which the store knows the claim of a term: its token, but for a lock,
+// which a process hands on behind one claim.
 func (l *line) claim(token uint64) uint64 {
 	if l.lock() {
 		return token >> 16
@@ -247,7 +257,8 @@ func newTorture(t *testing.T, seed uint64, ttl time.Duration) *torture {
 	if err == nil {
 		s.network, o = nw, nw.Options(o)
 	} else {
-		t.Logf("WITHOUT network namespaces (%v): etcd runs on loopback, and these faults are left out: %s", err, strings.Join(needNetwork(), ", "))
+		t.Logf("WITHOUT network namespaces (%v): etcd runs on loopback, and these faults are left out: %s", err,
+			strings.Join(needNetwork(), ", "))
 	}
 	if s.small, err = newSmallDisk(t); err == nil {
 		o.DataDir = s.small.of
@@ -265,7 +276,8 @@ func newTorture(t *testing.T, seed uint64, ttl time.Duration) *torture {
 // emptyTorture has no store yet.
 func emptyTorture(t *testing.T, seed uint64, ttl time.Duration) *torture {
 	t.Helper()
-	s := &torture{T: t, seed: seed, ttl: ttl, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}), missed: map[string]int{}}
+	s := &torture{T: t, seed: seed, ttl: ttl, dir: os.Getenv("TORTURE_KEEP"), stop: make(chan struct{}),
+		missed: map[string]int{}}
 	if s.dir == "" {
 		s.dir = t.TempDir()
 	}
@@ -280,7 +292,8 @@ func emptyTorture(t *testing.T, seed uint64, ttl time.Duration) *torture {
 // addLine enters candidates of the given kinds for a name.
 func (s *torture) addLine(name string, kinds ...string) *line {
 	s.Helper()
-	l := &line{name: name, ttl: s.ttl, held: map[uint64]bool{}, transfers: map[string]tally{}, dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
+	l := &line{name: name, ttl: s.ttl, held: map[uint64]bool{}, transfers: map[string]tally{},
+		dir: filepath.Join(s.dir, strings.ReplaceAll(name, "/", "-"))}
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		s.Fatal(err)
 	}
@@ -459,12 +472,13 @@ func (s *torture) settle() {
 			}
 		}
 	}
-	s.Logf("the last fault is over: every line has a leader %v later", (boottime.Now() - healed).Round(time.Millisecond))
+	s.Logf("the last fault is over: every line has a leader %v later",
+		(boottime.Now() - healed).Round(time.Millisecond))
 	time.Sleep(time.Second)
 }
 
-// clockRates has the clocks of two members run fast and slow by so many percent. Nil: not asked for, since such servers must be built
-// first, for minutes.
+// clockRates has the clocks of two members run fast and slow by so many percent. Nil: not asked
+// for, since such servers must be built first, for minutes.
 func clockRates(t testing.TB) func(member int) int {
 	if os.Getenv("TORTURE_RATE") == "" {
 		return nil

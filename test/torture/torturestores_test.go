@@ -13,8 +13,10 @@ import (
 	"time"
 )
 
-// TestTortureOnStores is TestTorture and TestLockHistories at once on every other store, with the troubles of its servers: a line of `primacy run` and library
-// processes, and processes that contend for locks. Leaders are asked to hand over where the store can. One without tokens has no locks but mutexes.
+// TestTortureOnStores is TestTorture and TestLockHistories at once on every other store, with the
+// troubles of its servers: a line of `primacy run` and library processes, and processes that
+// contend for locks. Leaders are asked to hand over where the store can. One without tokens has no
+// locks but mutexes.
 func TestTortureOnStores(t *testing.T) {
 	if os.Getenv("TORTURE_FOR") == "" && os.Getenv("TORTURE_STORE") == "" {
 		t.Skip("a run of its own: make stores; each fault of it is in TestRunOnStores too")
@@ -35,8 +37,9 @@ func TestTortureOnStores(t *testing.T) {
 	all.Wait()
 }
 
-// tortureOn tortures one store. Alone on the machine, and for five minutes, it also demands that the faults met enough holders to show something; beside others
-// a lock is waited for too long for that.
+// tortureOn tortures one store. Alone on the machine, and for five minutes, it also demands that
+// the faults met enough holders to show something; beside others a lock is waited for too long for
+// that.
 func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, alone bool) {
 	s, short := emptyTorture(t, seed, under.ttl), d < time.Minute
 	s.store, s.spare = under.start(t), under.spare
@@ -62,7 +65,8 @@ func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, al
 	s.expectLocks(locks, kinds, !alone || d < 5*time.Minute) // several lines share the faults
 	s.expectNobody("torture")
 	if !short {
-		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes acknowledged, %d lost\n", under.name, len(s.injected),
+		fmt.Fprintf(os.Stderr, "torture: %s: %d faults of %d kinds in %v, %d terms, %d overlaps, %d writes "+
+			"acknowledged, %d lost\n", under.name, len(s.injected),
 			len(s.kinds()), d, len(v.terms), len(v.overlaps), v.acknowledged, v.lost)
 	}
 	if t.Failed() {

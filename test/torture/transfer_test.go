@@ -16,8 +16,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// transferLane has the leaders of elections asked to hand over to one who waits. In the row of kinds most hand-overs are disturbed: what
-// disturbs begins while the request is on its way, or the leader stops its work, or the store is asked.
+// transferLane has the leaders of elections asked to hand over to one who waits. In the row of
+// kinds most hand-overs are disturbed: what disturbs begins while the request is on its way, or the
+// leader stops its work, or the store is asked.
 func transferLane() lane {
 	return lane{name: "transfers", most: 2 * time.Second, elections: true, kinds: []fault{
 		{"transfer", false, handOver(undisturbed, nil)},
@@ -32,11 +33,13 @@ func transferLane() lane {
 	}}
 }
 
-// tally counts requests to hand over: those that the store took, those that found the line changed or no store (refused), and who led next.
+// tally counts requests to hand over: those that the store took, those that found the line changed
+// or no store (refused), and who led next.
 type tally struct{ asked, refused, successor, other, nobody int }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d taken, %d reached the successor, %d another, %d nobody in time; %d refused", t.asked, t.successor, t.other, t.nobody, t.refused)
+	return fmt.Sprintf("%d taken, %d reached the successor, %d another, %d nobody in time; %d refused", t.asked,
+		t.successor, t.other, t.nobody, t.refused)
 }
 
 // succession is a hand-over under way.
@@ -102,7 +105,8 @@ func (l *line) count(how string, add func(*tally)) {
 	l.transfers[how] = t
 }
 
-// succession looks for a leader and a successor: not the next in the line if there is another, for that one would lead anyway.
+// succession looks for a leader and a successor: not the next in the line if there is another, for
+// that one would lead anyway.
 func (s *torture) succession(l *line, rng *rand.Rand) (*succession, primacy.Entry, error) {
 	none := primacy.Entry{}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -199,7 +203,8 @@ func (l *line) transferTable() string {
 	for _, how := range sorted(l.transfers) {
 		t := l.transfers[how]
 		fmt.Fprintf(&b, "  transfer, %-39s %v\n", how, t)
-		all = tally{all.asked + t.asked, all.refused + t.refused, all.successor + t.successor, all.other + t.other, all.nobody + t.nobody}
+		all = tally{all.asked + t.asked, all.refused + t.refused, all.successor + t.successor, all.other + t.other,
+			all.nobody + t.nobody}
 	}
 	if b.Len() > 0 {
 		fmt.Fprintf(&b, "  %-49s %v\n", "transfers", all)
@@ -209,7 +214,8 @@ func (l *line) transferTable() string {
 
 const undisturbed = "undisturbed" // by the lane of transfers; the other lanes know nothing of it
 
-// expectTransfers fails the test if so many hand-overs of a line, or more, were asked for and none reached the successor.
+// expectTransfers fails the test if so many hand-overs of a line, or more, were asked for and none
+// reached the successor.
 func (s *torture) expectTransfers(l *line, how string, enough int) {
 	s.Helper()
 	l.mu.Lock()
@@ -219,7 +225,8 @@ func (s *torture) expectTransfers(l *line, how string, enough int) {
 	}
 }
 
-// TestTransfers has leaders asked to hand over, again and again, with no faults but those that disturb the hand-overs.
+// TestTransfers has leaders asked to hand over, again and again, with no faults but those that
+// disturb the hand-overs.
 func TestTransfers(t *testing.T) {
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TRANSFERS_FOR", 15*time.Second), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)

@@ -55,7 +55,9 @@ func (w *workerArgs) urls() []string {
 // The ways of a library worker, from the environment.
 const (
 	storeEnv = "TORTURE_STORE_URL"
-	zealEnv  = "TORTURE_ZEAL"  // not empty: acts on when its context has ended, for as long as Check says yes, unless it was asked to hand over
+	// not empty: acts on when its context has ended, for as long as Check says yes, unless it was
+	// asked to hand over
+	zealEnv  = "TORTURE_ZEAL"
 	reignEnv = "TORTURE_REIGN" // resigns after so long
 )
 
@@ -97,7 +99,8 @@ func (w *workerArgs) session(ctx context.Context) (*primacy.Session, func(), err
 		return nil, nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	s, err := primacy.NewSession(store, &primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait, Logger: logger})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: w.id, TTL: w.ttl, Overrun: primacy.OverrunWait,
+		Logger: logger})
 	check(err)
 	return s, func() {
 		limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -156,7 +159,8 @@ func (w *workerArgs) mutex(ctx context.Context, a *actor) error {
 			for rng := rand.New(rand.NewPCG(rand.Uint64(), 0)); ctx.Err() == nil; {
 				err := s.Mutex(w.name, nil).Do(ctx, func(_ context.Context, t *primacy.Term) error {
 					end := boottime.Now() + between(rng, 10*time.Millisecond, mutexReign)
-					return a.lead(uint64(t.Token()), func() bool { return t.Check() == nil && ctx.Err() == nil && boottime.Now() < end })
+					return a.lead(uint64(t.Token()),
+						func() bool { return t.Check() == nil && ctx.Err() == nil && boottime.Now() < end })
 				})
 				if err != nil {
 					log.Printf("held the lock, and ended: %v", err)
@@ -186,7 +190,8 @@ func openPatiently(ctx context.Context, url string) (driver.Store, error) {
 	}
 }
 
-// numbered is the token or, on a store that has none, the present: it says as well which term is the later one, as long as there are never two at once.
+// numbered is the token or, on a store that has none, the present: it says as well which term is
+// the later one, as long as there are never two at once.
 func numbered(token uint64) uint64 {
 	if token == 0 {
 		return uint64(boottime.Now())
@@ -200,12 +205,14 @@ const (
 	sinkEnv = "TORTURE_SINK"
 )
 
-// commandMain acts without asking: a command has no Check. That it is gone in time is what `primacy run` promises.
+// commandMain acts without asking: a command has no Check. That it is gone in time is what `primacy
+// run` promises.
 func commandMain() error {
 	token, _ := strconv.ParseUint(os.Getenv("PRIMACY_TOKEN"), 10, 64)
 	token = numbered(token)
 	dir, mark := os.Getenv(dirEnv), fmt.Sprintf("%d-%d", token, os.Getpid())
-	a, err := newActor(os.Getenv("PRIMACY_ID"), filepath.Join(dir, "acts-"+mark), filepath.Join(dir, "writes-"+mark), os.Getenv(sinkEnv))
+	a, err := newActor(os.Getenv("PRIMACY_ID"), filepath.Join(dir, "acts-"+mark), filepath.Join(dir, "writes-"+mark),
+		os.Getenv(sinkEnv))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cron
 
-// attempt decides, step by step, about one attempt at one instant. It is pure: it says what to do next, its caller does that and says what came of it.
+// attempt decides, step by step, about one attempt at one instant. It is pure: it says what to do
+// next, its caller does that and says what came of it.
 //
 //	   ┌──────── held: who has it? ────────┐
 //	   ▼                                   │
@@ -10,16 +11,16 @@ package cron
 //	   ▼               stLeave: duplicate suppressed                          stLate ──▶ stLeave
 //	stOver             unknown, and the claim is over: stLeave (found lost)
 //
-// What makes it safe, in this order: the claim is held BEFORE the beginning is appended, and the command starts only if the claim, looked at after that, has
-// been held
-// all the while. So whoever holds the claim later and finds a beginning without an end knows that its runner never runs again, however long it was paused,
-// and that
-// whatever it still has under way says nothing but what is true. The append alone decides who runs; the claim only tells the living from the dead.
+// What makes it safe, in this order: the claim is held BEFORE the beginning is appended, and the
+// command starts only if the claim, looked at after that, has been held all the while. So whoever
+// holds the claim later and finds a beginning without an end knows that its runner never runs
+// again, however long it was paused, and that whatever it still has under way says nothing but what
+// is true. The append alone decides who runs; the claim only tells the living from the dead.
 type attempt struct {
 	id       ID
 	forbid   bool
 	replace  bool
-	patient  bool // what catches up or is tried again waits for its turn: it is never recorded as overlap
+	mustRun  bool // what catches up or is tried again waits for its turn: it is never recorded as overlap
 	state    state
 	tries    int // at the claim
 	seen     int // how often the same other run was seen to hold it
@@ -50,18 +51,22 @@ const (
 type step int
 
 const (
-	doClaim   step = iota // try to take the claim. Then: ours, held or unknown
-	doLook                // read the journal. Then: decided, other (an older run holds the claim), nobody or unknown
-	doSkip                // append that it is not run, as overlap. Then: added, other or unknown
-	doAsk                 // ask the older run to end. Then: anything
-	doPause               // wait a moment. Then: done, or shut if the process is to end
-	doBegin               // append the beginning. Then: added (or found to be ours), other, unknown, or held: a run under another claim has not ended
-	doCheck               // wait a moment and look whether the claim is still held. Then: ours or held
-	doRun                 // if the claim is held, run the command until nothing of it is left. Then: done, with the verdict
-	doEnd                 // append the end. Then: added, other or unknown
-	doLate                // append what is to be said though another has declared it lost. Then: anything
-	doLeave               // give the claim up, or let it go. Then: anything
-	doNothing             // it is over
+	doClaim step = iota // try to take the claim. Then: ours, held or unknown
+	doLook              // read the journal. Then: decided, other (an older run holds the claim), nobody or unknown
+	doSkip              // append that it is not run, as overlap. Then: added, other or unknown
+	doAsk               // ask the older run to end. Then: anything
+	doPause             // wait a moment. Then: done, or shut if the process is to end
+	// append the beginning. Then: added (or found to be ours), other, unknown, or held: a run under
+	// another claim has not ended
+	doBegin
+	doCheck // wait a moment and look whether the claim is still held. Then: ours or held
+	// if the claim is held, run the command until nothing of it is left. Then: done, with the
+	// verdict
+	doRun
+	doEnd     // append the end. Then: added, other or unknown
+	doLate    // append what is to be said though another has declared it lost. Then: anything
+	doLeave   // give the claim up, or let it go. Then: anything
+	doNothing // it is over
 )
 
 // event is what came of a step.
@@ -86,8 +91,10 @@ const (
 
 // next returns what to do in the present state.
 func (a *attempt) next() step {
-	return map[state]step{stClaim: doClaim, stLook: doLook, stSkip: doSkip, stAsk: doAsk, stPause: doPause, stBegin: doBegin, stBeginAgain: doCheck, stRun: doRun,
-		stEnd: doEnd, stEndAgain: doPause, stLate: doLate, stLeave: doLeave, stBack: doLeave, stOver: doNothing}[a.state]
+	return map[state]step{stClaim: doClaim, stLook: doLook, stSkip: doSkip, stAsk: doAsk, stPause: doPause,
+		stBegin: doBegin, stBeginAgain: doCheck, stRun: doRun,
+		stEnd: doEnd, stEndAgain: doPause, stLate: doLate, stLeave: doLeave, stBack: doLeave,
+		stOver: doNothing}[a.state]
 }
 
 // take takes in what came of the step.
@@ -149,9 +156,9 @@ func (a *attempt) looked(e event) {
 	switch {
 	case e == evDecided:
 		a.state = stOver
-	case e == evOther && a.replace && !a.patient && !a.asked:
+	case e == evOther && a.replace && !a.mustRun && !a.asked:
 		a.state = stAsk
-	case e == evOther && a.forbid && !a.patient:
+	case e == evOther && a.forbid && !a.mustRun:
 		if a.seen++; a.seen >= sure {
 			a.state = stSkip
 			return

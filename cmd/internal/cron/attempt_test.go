@@ -5,12 +5,15 @@ import (
 	"testing"
 )
 
-// play drives one attempt with events made of bytes and returns its steps, or fails where it breaks a rule.
+// play drives one attempt with events made of bytes and returns its steps, or fails where it breaks
+// a rule.
 func playAttempt(t *testing.T, a *attempt, input []byte) (steps []step) {
 	t.Helper()
 	possible := map[step][]event{
-		doClaim: {evOurs, evHeld, evUnknown}, doLook: {evDecided, evOther, evNobody, evUnknown}, doSkip: {evAdded, evOther, evUnknown},
-		doAsk: {evDone}, doPause: {evDone, evShut}, doBegin: {evAdded, evOther, evUnknown}, doCheck: {evOurs, evHeld}, doRun: {evDone},
+		doClaim: {evOurs, evHeld, evUnknown}, doLook: {evDecided, evOther, evNobody, evUnknown},
+		doSkip: {evAdded, evOther, evUnknown},
+		doAsk:  {evDone}, doPause: {evDone, evShut}, doBegin: {evAdded, evOther, evUnknown}, doCheck: {evOurs, evHeld},
+		doRun: {evDone},
 		doEnd: {evAdded, evOther, evUnknown}, doLate: {evDone}, doLeave: {evDone},
 	}
 	claimed, added, ran, ended, left, skipped := a.state == stBegin, false, false, false, false, false
@@ -65,7 +68,7 @@ func FuzzAttempt(f *testing.F) {
 	f.Add([]byte{1, 1, 0, 1, 1, 0, 0}, byte(1))
 	f.Add([]byte{0, 2, 0, 0, 0, 2, 0, 1, 0}, byte(2))
 	f.Fuzz(func(t *testing.T, input []byte, kind byte) {
-		a := &attempt{forbid: kind&3 == 1, replace: kind&3 == 2, patient: kind&4 != 0}
+		a := &attempt{forbid: kind&3 == 1, replace: kind&3 == 2, mustRun: kind&4 != 0}
 		if kind&8 != 0 {
 			a.state = stBegin
 		}
@@ -101,19 +104,38 @@ func TestTheStepsOfAnAttempt(t *testing.T) {
 		answers []answer
 		want    []step
 	}{
-		"it runs":                            {attempt{}, []answer{evOurs, evAdded, evDone, evAdded, evDone}, []step{doClaim, doBegin, doRun, doEnd, doLeave}},
-		"another was first":                  {attempt{}, []answer{evOurs, evOther, evDone}, []step{doClaim, doBegin, doLeave}},
-		"another has decided meanwhile":      {attempt{}, []answer{evHeld, evDecided}, []step{doClaim, doLook}},
-		"an answer was lost":                 {attempt{}, []answer{evOurs, evUnknown, evOurs, evAdded, evDone, evAdded, evDone}, []step{doClaim, doBegin, doCheck, doBegin, doRun, doEnd, doLeave}},
-		"an answer was lost, and the claim":  {attempt{}, []answer{evOurs, evUnknown, evHeld, evDone}, []step{doClaim, doBegin, doCheck, doLeave}},
-		"overlap, seen twice":                {attempt{forbid: true}, []answer{evHeld, evOther, evDone, evHeld, evOther, evAdded}, []step{doClaim, doLook, doPause, doClaim, doLook, doSkip}},
-		"no overlap: it ended in between":    {attempt{forbid: true}, []answer{evHeld, evOther, evDone, evOurs, evAdded, evDone, evAdded, evDone}, []step{doClaim, doLook, doPause, doClaim, doBegin, doRun, doEnd, doLeave}},
-		"who catches up waits":               {attempt{forbid: true, patient: true}, []answer{evHeld, evOther, evDone, evHeld, evOther, evDone, evHeld, evOther, evDone}, []step{doClaim, doLook, doPause, doClaim, doLook, doPause, doClaim, doLook, doPause}},
-		"replace asks once":                  {attempt{replace: true}, []answer{evHeld, evOther, evDone, evDone, evHeld, evOther, evDone}, []step{doClaim, doLook, doAsk, doPause, doClaim, doLook, doPause}},
-		"declared lost":                      {attempt{}, []answer{evOurs, evAdded, evDone, evOther, evDone, evDone}, []step{doClaim, doBegin, doRun, doEnd, doLate, doLeave}},
-		"the end is told again and again":    {attempt{}, []answer{evOurs, evAdded, evDone, evUnknown, evDone, evUnknown, evDone, evAdded, evDone}, []step{doClaim, doBegin, doRun, doEnd, doPause, doEnd, doPause, doEnd, doLeave}},
-		"the process ends while it waits":    {attempt{}, []answer{evHeld, evNobody, evShut}, []step{doClaim, doLook, doPause}},
-		"the process ends, the end not told": {attempt{}, []answer{evOurs, evAdded, evDone, evUnknown, evShut, evDone}, []step{doClaim, doBegin, doRun, doEnd, doPause, doLeave}},
+		"it runs": {attempt{}, []answer{evOurs, evAdded, evDone, evAdded, evDone},
+			[]step{doClaim, doBegin, doRun, doEnd, doLeave}},
+		"another was first": {attempt{}, []answer{evOurs, evOther, evDone},
+			[]step{doClaim, doBegin, doLeave}},
+		"another has decided meanwhile": {attempt{}, []answer{evHeld, evDecided}, []step{doClaim, doLook}},
+		"an answer was lost": {attempt{},
+			[]answer{evOurs, evUnknown, evOurs, evAdded, evDone, evAdded, evDone},
+			[]step{doClaim, doBegin, doCheck, doBegin, doRun, doEnd, doLeave}},
+		"an answer was lost, and the claim": {attempt{}, []answer{evOurs, evUnknown, evHeld, evDone},
+			[]step{doClaim, doBegin, doCheck, doLeave}},
+		"overlap, seen twice": {attempt{forbid: true},
+			[]answer{evHeld, evOther, evDone, evHeld, evOther, evAdded},
+			[]step{doClaim, doLook, doPause, doClaim, doLook, doSkip}},
+		"no overlap: it ended in between": {attempt{forbid: true},
+			[]answer{evHeld, evOther, evDone, evOurs, evAdded, evDone, evAdded, evDone},
+			[]step{doClaim, doLook, doPause, doClaim, doBegin, doRun, doEnd, doLeave}},
+		"who catches up waits": {attempt{forbid: true, mustRun: true},
+			[]answer{evHeld, evOther, evDone, evHeld, evOther, evDone, evHeld, evOther, evDone},
+			[]step{doClaim, doLook, doPause, doClaim, doLook, doPause, doClaim, doLook, doPause}},
+		"replace asks once": {attempt{replace: true},
+			[]answer{evHeld, evOther, evDone, evDone, evHeld, evOther, evDone},
+			[]step{doClaim, doLook, doAsk, doPause, doClaim, doLook, doPause}},
+		"declared lost": {attempt{}, []answer{evOurs, evAdded, evDone, evOther, evDone, evDone},
+			[]step{doClaim, doBegin, doRun, doEnd, doLate, doLeave}},
+		"the end is told again and again": {attempt{},
+			[]answer{evOurs, evAdded, evDone, evUnknown, evDone, evUnknown, evDone, evAdded, evDone},
+			[]step{doClaim, doBegin, doRun, doEnd, doPause, doEnd, doPause, doEnd, doLeave}},
+		"the process ends while it waits": {attempt{}, []answer{evHeld, evNobody, evShut},
+			[]step{doClaim, doLook, doPause}},
+		"the process ends, the end not told": {attempt{},
+			[]answer{evOurs, evAdded, evDone, evUnknown, evShut, evDone},
+			[]step{doClaim, doBegin, doRun, doEnd, doPause, doLeave}},
 	} {
 		var got []step
 		for _, e := range c.answers {

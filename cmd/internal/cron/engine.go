@@ -34,7 +34,8 @@ type Claims interface {
 // ErrHeld says that another holds the claim.
 var ErrHeld = errors.New("held by another")
 
-// Runner runs a command. It returns when nothing of it is left. Stop is closed when this process is told to end.
+// Runner runs a command. It returns when nothing of it is left. Stop is closed when this process is
+// told to end.
 type Runner func(stop <-chan struct{}, h Hold, r Run) Ended
 
 // Run is one run to be.
@@ -87,33 +88,33 @@ type Engine struct {
 	quit     chan struct{} // closed when those that run have to end
 	runs     sync.WaitGroup
 	slots    chan struct{}
-	asking   chan struct{} // who reads from the store
-	telling  chan struct{} // who writes to it
+	reads    chan struct{} // calls under way that read from the store
+	writes   chan struct{} // calls under way that write to it
 
 	mu     sync.Mutex
-	jobs   map[string]*line
-	busy   map[string]map[order1]bool
+	jobs   map[string]*jobLoop
+	busy   map[string]map[orderKey]bool
 	active int
 	closed bool
 }
 
-// order1 is what tells one order from another while it is carried out.
-type order1 struct {
+// orderKey is what tells one order from another while it is carried out.
+type orderKey struct {
 	act act
 	id  ID
 }
 
-// line is one job in this process.
-type line struct {
-	e     *Engine
-	job   *Job
-	mu    sync.Mutex
-	t     *tracker
-	wake  chan struct{}
-	end   chan struct{}
-	ahead map[string]bool // whose clock was told to be ahead
-	down  atomic.Bool
-	told  sync.Mutex // guards ahead
+// jobLoop runs one job in this process, on a goroutine of its own (loop).
+type jobLoop struct {
+	e       *Engine
+	job     *Job
+	mu      sync.Mutex
+	t       *tracker
+	wake    chan struct{}
+	end     chan struct{}
+	ahead   map[string]bool // whose clock was told to be ahead
+	down    atomic.Bool
+	aheadMu sync.Mutex // guards ahead
 
 	probed map[ID]time.Time // when a run that others began was last looked at
 	soon   bool             // look at the journal at once; guarded by mu
@@ -127,7 +128,9 @@ func New(o Options) *Engine {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	e := &Engine{o: o, asking: make(chan struct{}, callsAtOnce), telling: make(chan struct{}, callsAtOnce), stop: make(chan struct{}), quit: make(chan struct{}), jobs: map[string]*line{}, busy: map[string]map[order1]bool{}}
+	e := &Engine{o: o, reads: make(chan struct{}, callsAtOnce), writes: make(chan struct{}, callsAtOnce),
+		stop: make(chan struct{}), quit: make(chan struct{}), jobs: map[string]*jobLoop{},
+		busy: map[string]map[orderKey]bool{}}
 	if o.Max > 0 {
 		e.slots = make(chan struct{}, o.Max)
 	}
@@ -174,14 +177,16 @@ func (e *Engine) Set(jobs []*Job) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		if e.jobs[name] == nil {
-			l := &line{e: e, job: named[name], t: newTracker(named[name]), wake: make(chan struct{}, 1), end: make(chan struct{}), ahead: map[string]bool{}, probed: map[ID]time.Time{}}
+			l := &jobLoop{e: e, job: named[name], t: newTracker(named[name]), wake: make(chan struct{}, 1),
+				end: make(chan struct{}), ahead: map[string]bool{}, probed: map[ID]time.Time{}}
 			e.jobs[name] = l
 			e.runs.Go(l.loop)
 		}
 	}
 }
 
-// Stop lets no run begin any more, and returns when nothing runs. What runs is told to end, unless drain: then that is awaited until hurry is closed.
+// Stop lets no run begin any more, and returns when nothing runs. What runs is told to end, unless
+// drain: then that is awaited until hurry is closed.
 func (e *Engine) Stop(drain bool, hurry <-chan struct{}) {
 	e.mu.Lock()
 	if !e.closed {
@@ -212,15 +217,16 @@ func (e *Engine) Stop(drain bool, hurry <-chan struct{}) {
 	<-done
 }
 
-// A store that answers slowly gets no more to do for it: so many calls of this process are under way at a time. Without that, what
-// many jobs ask again in vain keeps it slow. Writes do not wait behind reads: the end of a run is one.
+// A store that answers slowly gets no more to do for it: so many calls of this process are under
+// way at a time. Without that, what many jobs ask again in vain keeps it slow. Writes do not wait
+// behind reads: the end of a run is one.
 const callsAtOnce = 6
 
-// limited returns the context of one call that reads, once there is room for it.
-func (e *Engine) limited() (context.Context, context.CancelFunc) { return e.call(e.asking) }
+// readCall returns the context of one call that reads, once there is room for it.
+func (e *Engine) readCall() (context.Context, context.CancelFunc) { return e.call(e.reads) }
 
-// limitedWrite is limited for a call that writes.
-func (e *Engine) limitedWrite() (context.Context, context.CancelFunc) { return e.call(e.telling) }
+// writeCall returns the same for a call that writes.
+func (e *Engine) writeCall() (context.Context, context.CancelFunc) { return e.call(e.writes) }
 
 func (e *Engine) call(room chan struct{}) (context.Context, context.CancelFunc) {
 	room <- struct{}{}
@@ -230,4 +236,51 @@ func (e *Engine) call(room chan struct{}) (context.Context, context.CancelFunc) 
 
 func (e *Engine) log(j *Job, id ID, what, run, text string) {
 	e.o.Log(Event{Job: j.Name, ID: id, What: what, Run: run, Text: text})
+}
+
+// Suppressed counts the instants that this process was ready for and another had decided already;
+// it is no verdict of a record.
+const Suppressed = "duplicate_suppressed"
+
+// Result is what Counters count by: primacy_cron_runs_total{job,result}. Results are the verdicts
+// and Suppressed.
+type Result struct{ Job, Result string }
+
+// Counters count what became of instants in this process, since it began.
+type Counters struct {
+	mu sync.Mutex
+	n  map[Result]uint64
+
+	tell func(job, result string, n uint64)
+}
+
+// Tell lets f know of what has been counted already, and of each count from now on. Nil: no more.
+func (c *Counters) Tell(f func(job, result string, n uint64)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tell = f; f != nil {
+		for r, n := range c.n {
+			f(r.Job, r.Result, n)
+		}
+	}
+}
+
+// Add counts n more.
+func (c *Counters) Add(job, result string, n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[Result]uint64{}
+	}
+	c.n[Result{job, result}] += n
+	if c.tell != nil {
+		c.tell(job, result, n)
+	}
+}
+
+// All returns a copy of the counts.
+func (c *Counters) All() map[Result]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.n)
 }

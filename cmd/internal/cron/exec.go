@@ -18,7 +18,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Commands starts commands under a guardian each, which ends them before the claim that they run under can be another's.
+// Commands starts commands under a guardian each, which ends them before the claim that they run
+// under can be another's.
 type Commands struct {
 	Supervisor     *supervise.Supervisor
 	ID             string // of the session
@@ -76,8 +77,9 @@ func (c *Commands) command(t *primacy.Term, r Run) (cmd supervise.Command, done 
 		null.Close()
 		return cmd, nil, err
 	}
-	cmd = supervise.Command{Args: r.Job.Command, Dir: r.Job.Dir, Env: c.env(t, r), Stdin: null, Stdout: outs[0], Stderr: outs[1],
-		Grace: core.Timing{}.Fill(t.TTL()).Grace, Margin: min(250*time.Millisecond, t.TTL()/20)}
+	cmd = supervise.Command{Args: r.Job.Command, Dir: r.Job.Dir, Env: c.env(t, r), Stdin: null, Stdout: outs[0],
+		Stderr: outs[1],
+		Grace:  core.Timing{}.Fill(t.TTL()).Grace, Margin: min(250*time.Millisecond, t.TTL()/20)}
 	return cmd, func() { null.Close(); wait() }, nil
 }
 
@@ -146,7 +148,8 @@ func (c *Commands) await(stop <-chan struct{}, t *primacy.Term, p *supervise.Pro
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// ended says how it ended. What ended by itself before it was told to did what it did, whatever came after.
+// ended says how it ended. What ended by itself before it was told to did what it did, whatever
+// came after.
 func (e ending) ended(st supervise.Status, t *primacy.Term, took time.Duration) Ended {
 	out := Ended{Verdict: OK, Code: st.Code, Late: st.Overrun}
 	switch {
@@ -211,7 +214,10 @@ func (c *Commands) outputs(r Run) (outs [2]*os.File, wait func(), err error) {
 			return outs, nil, err
 		}
 		outs[i] = out
-		readers.Go(func() { defer in.Close(); c.copy(to[i], in, "["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ") })
+		readers.Go(func() {
+			defer in.Close()
+			c.copy(to[i], in, "["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ")
+		})
 	}
 	return outs, func() { outs[0].Close(); outs[1].Close(); readers.Wait() }, nil
 }

@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-// A job whose runs take all the time between two instants, and fail: what is to be tried again must get its turn, though the next instant is always first.
+// A job whose runs take all the time between two instants, and fail: what is to be tried again must
+// get its turn, though the next instant is always first.
 func TestAnAttemptAgainDoesNotStarveBehindNewInstants(t *testing.T) {
 	const bound = 45 * time.Second // the retry delay, as long as an instant may be late, a run, and a moment
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 3, true)
 		j := DefaultJob()
-		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "full", "@every 20s", []string{"x"}, 10000, 1, 5*time.Second
+		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "full", "@every 20s", []string{"x"}, 10000, 1,
+			5*time.Second
 		job, err := j.Check()
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +54,8 @@ func TestAnAttemptAgainDoesNotStarveBehindNewInstants(t *testing.T) {
 	})
 }
 
-// Two processes have different files: what may not overlap begins beside no run of the other's either. So it is while a file is read again.
+// Two processes have different files: what may not overlap begins beside no run of the other's
+// either. So it is while a file is read again.
 func TestForbidHoldsBesideAnotherDefinition(t *testing.T) {
 	for _, overlap := range []string{Forbid, Replace} {
 		synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,8 @@ type file struct {
 	md   toml.MetaData
 }
 
-// setters take in a key of a job, or of [defaults]. What is unknown is an error: a misspelt key would be a setting that is silently not there.
+// setters take in a key of a job, or of [defaults]. What is unknown is an error: a misspelt key
+// would be a setting that is silently not there.
 var setters = map[string]func(*Job, *value) error{
 	"schedule":      func(j *Job, v *value) error { return v.text(&j.Spec) },
 	"timezone":      func(j *Job, v *value) error { return v.text(&j.Zone) },
@@ -127,7 +128,8 @@ func (f *file) table(p toml.Primitive, where string, j *Job) (keys map[string]to
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		set, known := setters[key]
 		if !known {
-			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", f.at(keys[key]), where, key, strings.Join(slices.Sorted(maps.Keys(setters)), ", "))
+			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", f.at(keys[key]), where, key,
+				strings.Join(slices.Sorted(maps.Keys(setters)), ", "))
 		}
 		if err := set(j, &value{f, keys[key]}); err != nil {
 			return nil, fmt.Errorf("%s: %s %s: %w", f.at(keys[key]), where, key, err)

@@ -30,10 +30,12 @@ env = { B = "3" }
 		t.Fatal(jobs, err)
 	}
 	a, b := jobs[0], jobs[1]
-	if a.Name != "a" || strings.Join(a.Command, "|") != "/bin/sh|-c|date >> /tmp/x" || a.Retries != 2 || a.Overlap != Allow || a.Missed != Once || a.Env["A"]+a.Env["B"] != "13" {
+	if a.Name != "a" || strings.Join(a.Command, "|") != "/bin/sh|-c|date >> /tmp/x" || a.Retries != 2 ||
+		a.Overlap != Allow || a.Missed != Once || a.Env["A"]+a.Env["B"] != "13" {
 		t.Errorf("%+v", a)
 	}
-	if b.Zone != "Europe/Berlin" || b.Command[1] != "--full" || b.Retries != 0 || b.MissedWithin != 24*time.Hour || b.Env["B"] != "2" {
+	if b.Zone != "Europe/Berlin" || b.Command[1] != "--full" || b.Retries != 0 || b.MissedWithin != 24*time.Hour ||
+		b.Env["B"] != "2" {
 		t.Errorf("%+v", b)
 	}
 	if a.Definition() == b.Definition() || a.Definition() != jobs[0].Definition() {

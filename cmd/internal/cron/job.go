@@ -81,7 +81,8 @@ func (j Job) Check() (*Job, error) {
 	within := func(d, low, high time.Duration) bool { return d >= low && d <= high }
 	const year = 366 * 24 * time.Hour
 	schedule, err := ParseSchedule(j.Spec, j.Zone)
-	odd := slices.IndexFunc(j.RetryOn, func(w string) bool { return !slices.Contains([]string{Lost, Failed, TimedOut, Stopped}, w) })
+	verdicts := []string{Lost, Failed, TimedOut, Stopped}
+	unknown := slices.IndexFunc(j.RetryOn, func(w string) bool { return !slices.Contains(verdicts, w) })
 	switch {
 	case !jobName.MatchString(j.Name):
 		return wrong("name", "%q: use 1 to 64 letters, digits and . _ -, a letter or digit first", j.Name)
@@ -107,8 +108,8 @@ func (j Job) Check() (*Job, error) {
 		return wrong("retries", "%d: use 0 to %d", j.Retries, maxRetries)
 	case !within(j.RetryDelay, 0, year):
 		return wrong("retry_delay", "%v: use 0s and more", j.RetryDelay)
-	case odd >= 0:
-		return wrong("retry_on", "%q: use some of lost, failed, timeout and stopped", j.RetryOn[odd])
+	case unknown >= 0:
+		return wrong("retry_on", "%q: use some of lost, failed, timeout and stopped", j.RetryOn[unknown])
 	case j.Timeout != 0 && !within(j.Timeout, time.Millisecond, year):
 		return wrong("timeout", "%v: use 0 for none, or a positive duration", j.Timeout)
 	case !within(j.StopTimeout, 0, time.Hour):
@@ -121,7 +122,8 @@ func (j Job) Check() (*Job, error) {
 		return wrong("dir", "%q: give an absolute path, for processes start in different folders", j.Dir)
 	}
 	for name := range maps.Keys(j.Env) {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(j.Env[name], 0) || strings.HasPrefix(name, "PRIMACY_") {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(j.Env[name], 0) ||
+			strings.HasPrefix(name, "PRIMACY_") {
 			return wrong("env", "%q cannot be set for a command", name)
 		}
 	}
@@ -132,13 +134,15 @@ func (j Job) Check() (*Job, error) {
 // Schedule returns the instants of a job that was checked.
 func (j *Job) Schedule() *Schedule { return j.schedule }
 
-// Definition is a short hash of the whole job: processes that disagree about it have different files.
+// Definition is a short hash of the whole job: processes that disagree about it have different
+// files.
 func (j *Job) Definition() string {
 	text, _ := json.Marshal(j) // no field can fail
 	return short(text)
 }
 
-// instants is a short hash of what decides which instants there are: after a change of it nothing was missed.
+// instants is a short hash of what decides which instants there are: after a change of it nothing
+// was missed.
 func (j *Job) instants() string { return short([]byte(j.schedule.text + "\n" + j.schedule.Zone())) }
 
 func short(b []byte) string {
@@ -146,7 +150,8 @@ func short(b []byte) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// due returns when the run of an instant may begin: later by the same part of the jitter on every machine.
+// due returns when the run of an instant may begin: later by the same part of the jitter on every
+// machine.
 func (j *Job) due(at time.Time) time.Time {
 	if j.Jitter <= 0 {
 		return at
@@ -156,7 +161,8 @@ func (j *Job) due(at time.Time) time.Time {
 	return at.Add(time.Duration(h.Sum64() % uint64(j.Jitter)))
 }
 
-// claim returns the name under which the run of an instant is claimed. What catches up, or may not run beside another, has one name for the job.
+// claim returns the name under which the run of an instant is claimed. What catches up, or may not
+// run beside another, has one name for the job.
 func (j *Job) claim(at time.Time, missed bool) string {
 	if j.Overlap == Allow && !missed {
 		return "cron/" + j.Name + "/" + at.UTC().Format(stamp)

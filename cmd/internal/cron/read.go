@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// For `primacy cron status` and history, GET /v1/cron and GET /v1/cron/JOB: call [ReadAll] and [ReadJob] and write what they return as JSON.
+// For `primacy cron status` and history, GET /v1/cron and GET /v1/cron/JOB: call [ReadAll] and
+// [ReadJob] and write what they return as JSON.
 
 // RunInfo is one attempt at one instant, or one decision not to run.
 type RunInfo struct {
@@ -36,17 +37,20 @@ type RunInfo struct {
 
 // JobInfo is what the store knows of a job.
 type JobInfo struct {
-	Job         string            `json:"job"`
-	Schedule    string            `json:"schedule,omitempty"`
-	Timezone    string            `json:"timezone,omitempty"`
-	Paused      bool              `json:"paused"`
-	PausedBy    string            `json:"paused_by,omitempty"`
-	Next        *time.Time        `json:"next,omitempty"`
-	Last        *RunInfo          `json:"last,omitempty"` // that ran, or runs
-	Running     []RunInfo         `json:"running"`        // begun, and no end is told: one whose runner died is among them until that is found
-	Results     map[string]int    `json:"results"`        // of the records that are kept
-	Definitions map[string]string `json:"definitions"`    // the newest hash of the job by each process that decided something
-	Disagree    bool              `json:"disagree"`       // processes had different definitions at the same time, not one after the other
+	Job      string     `json:"job"`
+	Schedule string     `json:"schedule,omitempty"`
+	Timezone string     `json:"timezone,omitempty"`
+	Paused   bool       `json:"paused"`
+	PausedBy string     `json:"paused_by,omitempty"`
+	Next     *time.Time `json:"next,omitempty"`
+	Last     *RunInfo   `json:"last,omitempty"` // that ran, or runs
+	// begun, and no end is told: one whose runner died is among them until that is found
+	Running []RunInfo      `json:"running"`
+	Results map[string]int `json:"results"` // of the records that are kept
+	// the newest hash of the job by each process that decided something
+	Definitions map[string]string `json:"definitions"`
+	// processes had different definitions at the same time, not one after the other
+	Disagree bool `json:"disagree"`
 }
 
 // ErrNoJob says that no process has ever had a job of that name.
@@ -77,7 +81,8 @@ func ReadAll(ctx context.Context, st driver.Store, now time.Time) ([]JobInfo, er
 	return all, nil
 }
 
-// ReadJob returns a job and what became of its latest instants, the newest first, from at most limit records (two each run). [ErrNoJob] if it has none.
+// ReadJob returns a job and what became of its latest instants, the newest first, from at most
+// limit records (two each run). [ErrNoJob] if it has none.
 func ReadJob(ctx context.Context, st driver.Store, name string, limit int, now time.Time) (JobInfo, []RunInfo, error) {
 	journal, ok := st.(driver.Journal)
 	switch {
@@ -99,7 +104,8 @@ func ReadJob(ctx context.Context, st driver.Store, name string, limit int, now t
 }
 
 func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
-	j := JobInfo{Job: name, Paused: v.paused, Running: []RunInfo{}, Results: map[string]int{}, Definitions: map[string]string{}}
+	j := JobInfo{Job: name, Paused: v.paused, Running: []RunInfo{}, Results: map[string]int{},
+		Definitions: map[string]string{}}
 	for _, r := range v.records {
 		if r.Def != "" {
 			j.Definitions[r.By] = r.Def
@@ -154,7 +160,8 @@ func (v *view) runs() []RunInfo {
 		runs = append(runs, a.info())
 	}
 	for _, g := range v.gaps {
-		runs = append(runs, RunInfo{Instant: g.Key.At, Result: Missed, By: g.By, Host: g.Host, Upto: g.Upto, Count: g.Count})
+		runs = append(runs, RunInfo{Instant: g.Key.At, Result: Missed, By: g.By, Host: g.Host, Upto: g.Upto,
+			Count: g.Count})
 	}
 	slices.SortFunc(runs, func(a, b RunInfo) int {
 		if c := b.Instant.Compare(a.Instant); c != 0 {
@@ -166,7 +173,8 @@ func (v *view) runs() []RunInfo {
 }
 
 func (a *begun) info() RunInfo {
-	r := RunInfo{Instant: a.id.At, Attempt: a.id.Attempt, Result: a.begin.Verdict, By: a.begin.By, Host: a.begin.Host, Token: a.begin.Token, Run: a.begin.Run,
+	r := RunInfo{Instant: a.id.At, Attempt: a.id.Attempt, Result: a.begin.Verdict, By: a.begin.By, Host: a.begin.Host,
+		Token: a.begin.Token, Run: a.begin.Run,
 		CatchUp: a.begin.CatchUp, Text: a.begin.Text}
 	if a.begin.Verdict != Began {
 		return r
@@ -188,7 +196,8 @@ func (a *begun) info() RunInfo {
 	return r
 }
 
-// Mark records, for all processes, that a job is Paused or Resumed, or that a run of this instant is Wanted, in the name of by.
+// Mark records, for all processes, that a job is Paused or Resumed, or that a run of this instant
+// is Wanted, in the name of by.
 func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now time.Time) (time.Time, error) {
 	journal, ok := st.(driver.Journal)
 	if !ok {
@@ -199,7 +208,8 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 		return time.Time{}, err
 	}
 	if verdict != Wanted && info.Paused == (verdict == Paused) {
-		return time.Time{}, fmt.Errorf("%w: %s", ErrAlready, map[bool]string{true: "it is paused", false: "it is not paused"}[info.Paused])
+		return time.Time{}, fmt.Errorf("%w: %s", ErrAlready,
+			map[bool]string{true: "it is paused", false: "it is not paused"}[info.Paused])
 	}
 	kind := kindNote
 	if verdict == Wanted {
@@ -219,7 +229,8 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 			return time.Time{}, err
 		}
 	}
-	return mark(ctx, journal, job, kind, Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by, When: now.UTC()})
+	return mark(ctx, journal, job, kind, Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by,
+		When: now.UTC()})
 }
 
 // mark appends a record at the first second from its own on that has none of its kind.
@@ -242,7 +253,8 @@ func mark(ctx context.Context, journal driver.Journal, job, kind string, r Recor
 	return time.Time{}, errors.New("too many marks at once")
 }
 
-// stayPaused says once more, before an extra run, that the job is paused: the records of many such runs would put the word since noted where nobody reads it.
+// stayPaused says once more, before an extra run, that the job is paused: the records of many such
+// runs would put the word since noted where nobody reads it.
 func stayPaused(ctx context.Context, journal driver.Journal, job, by string, noted, at, now time.Time) error {
 	r := Record{Key: Key{At: at}, Verdict: Paused, Run: runName(), By: by, When: now.UTC()}
 	at, err := mark(ctx, journal, job, kindNote, r)
@@ -254,7 +266,8 @@ func stayPaused(ctx context.Context, journal driver.Journal, job, by string, not
 		return err
 	}
 	for _, other := range see(records).records {
-		if other.Verdict == Resumed && other.Key.At.After(noted) && other.Key.At.Before(at) { // meanwhile, by somebody else: that stands
+		// meanwhile, by somebody else: that stands
+		if other.Verdict == Resumed && other.Key.At.After(noted) && other.Key.At.Before(at) {
 			r.Verdict, r.Run, r.Key.At = Resumed, runName(), at.Add(time.Second)
 			_, err = mark(ctx, journal, job, kindNote, r)
 		}

@@ -23,16 +23,19 @@ const (
 	TimedOut = "timeout"  // stopped after the job's timeout
 	Stopped  = "stopped"  // its runner was told to stop
 	Replaced = "replaced" // stopped for its successor
-	Lost     = "lost"     // its runner died, froze or lost the store; the command was ended before this was written, as far as its guardian reached
-	Fresh    = "new"      // the schedule counts from here
-	Paused   = "paused"   // by an operator
-	Resumed  = "resumed"
-	Wanted   = "wanted" // an operator asks for a run of this instant
+	// its runner died, froze or lost the store; the command was ended before this was written, as
+	// far as its guardian reached
+	Lost    = "lost"
+	Fresh   = "new"    // the schedule counts from here
+	Paused  = "paused" // by an operator
+	Resumed = "resumed"
+	Wanted  = "wanted" // an operator asks for a run of this instant
 )
 
 const stamp = "20060102T150405Z"
 
-// Kinds of records, in the order of their keys within an attempt. Begin and end are each the only one of their key: whoever appends first has decided.
+// Kinds of records, in the order of their keys within an attempt. Begin and end are each the only
+// one of their key: whoever appends first has decided.
 const (
 	kindNote  = "n" // of attempt 0: Fresh, Paused, Resumed
 	kindWant  = "r" // of attempt 0: Wanted
@@ -49,7 +52,8 @@ type Key struct {
 	Kind    string
 }
 
-// String returns the key as it stands in the journal: keys of one job sort by instant, attempt and kind.
+// String returns the key as it stands in the journal: keys of one job sort by instant, attempt and
+// kind.
 func (k Key) String() string {
 	return fmt.Sprintf("%s.%02d.%s", k.At.UTC().Format(stamp), k.Attempt, k.Kind)
 }
@@ -86,9 +90,12 @@ type Record struct {
 	Spec    string `json:"spec,omitempty"`
 	Zone    string `json:"zone,omitempty"`
 	CatchUp bool   `json:"catch_up,omitempty"` // it was missed, and is made up for
-	Retries int    `json:"retries,omitempty"`  // how often it is tried again: by the definition under which it began, not by a later one
+	// how often it is tried again: by the definition under which it began, not by a later one
+	Retries int `json:"retries,omitempty"`
 
-	Done time.Time `json:"done,omitzero"` // every instant up to here is decided, has ended and is not tried again: who begins later need not look further back
+	// every instant up to here is decided, has ended and is not tried again: who begins later need
+	// not look further back
+	Done time.Time `json:"done,omitzero"`
 
 	// Of an end.
 	Code *int   `json:"code,omitempty"`

@@ -6,16 +6,20 @@ import (
 	"math/bits"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine or an image without time zones must not decide other instants than the rest of the fleet
+	// a machine or an image without time zones must not decide other instants than the rest of the
+	// fleet
+	_ "time/tzdata"
 
 	parser "github.com/netresearch/go-cron"
 )
 
-// Schedule is a set of instants, the same on every machine that has the same text and time zone: whole seconds, in UTC. It depends on nothing else, above
-// all not on when somebody asks, or two processes would disagree about what an instant is.
+// Schedule is a set of instants, the same on every machine that has the same text and time zone:
+// whole seconds, in UTC. It depends on nothing else, above all not on when somebody asks, or two
+// processes would disagree about what an instant is.
 //
-// A crontab line names wall times. How they become instants where a zone changes its offset is our own rule; the parser's library is asked about
-// wall times only, as if there were no zones (its own answer for a skipped hour depends on where the search begins):
+// A crontab line names wall times. How they become instants where a zone changes its offset is our
+// own rule; the parser's library is asked about wall times only, as if there were no zones (its own
+// answer for a skipped hour depends on where the search begins):
 //
 //   - a schedule of certain hours ("30 2 * * *"): a wall time that does not exist runs at the instant at which the clock jumped, several of them once;
 //     one that comes twice runs the first time only;
@@ -29,14 +33,15 @@ type Schedule struct {
 	fixed bool // not every hour
 }
 
-// fields is what a schedule may have: five fields, or six with seconds in front; @daily and the like; L, W and # as Quartz has them.
-// A day matches where either of day of month and day of week does, once both are given, as in every crontab.
+// fields is what a schedule may have: five fields, or six with seconds in front; @daily and the
+// like; L, W and # as Quartz has them. A day matches where either of day of month and day of week
+// does, once both are given, as in every crontab.
 var fields = parser.MustNewParser(parser.SecondOptional | parser.Minute | parser.Hour | parser.Dom | parser.Month | parser.Dow |
 	parser.Descriptor | parser.Extended | parser.DowOrDom).WithMaxSearchYears(30)
 
-// ParseSchedule reads a schedule such as "*/5 * * * *", "30 0 3 * * mon-fri" (seconds first) or "@every 90s". Zone is the name of a time zone; empty is UTC,
-// never
-// the machine's own, which may differ from machine to machine.
+// ParseSchedule reads a schedule such as "*/5 * * * *", "30 0 3 * * mon-fri" (seconds first) or
+// "@every 90s". Zone is the name of a time zone; empty is UTC, never the machine's own, which may
+// differ from machine to machine.
 func ParseSchedule(text, zone string) (*Schedule, error) {
 	s := &Schedule{text: strings.Join(strings.Fields(text), " "), zone: time.UTC}
 	switch {
@@ -82,7 +87,8 @@ func (s *Schedule) parseFields() error {
 	}
 	day := wall.Dom != 0 || wall.Dow != 0 || len(wall.DomConstraints)+len(wall.DowConstraints) > 0
 	if wall.Second == 0 || wall.Minute == 0 || wall.Hour == 0 || wall.Month == 0 || !day {
-		return fmt.Errorf("schedule %q: a field names no value", s.text) // such as "," : the search for it would go through every second
+		// such as "," : the search for it would go through every second
+		return fmt.Errorf("schedule %q: a field names no value", s.text)
 	}
 	if wall.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return fmt.Errorf("schedule %q: there is no such day", s.text)
@@ -158,7 +164,8 @@ func (s *Schedule) repeated(at time.Time) bool {
 	return !begin.IsZero() && !wallOf(at.In(s.zone)).After(wallOf(begin.Add(-time.Second).In(s.zone)))
 }
 
-// jumpedOver says whether a schedule of certain hours has wall times that do not exist because the clock was put forward at that instant.
+// jumpedOver says whether a schedule of certain hours has wall times that do not exist because the
+// clock was put forward at that instant.
 func (s *Schedule) jumpedOver(at time.Time) bool {
 	before := wallOf(at.Add(-time.Second).In(s.zone))
 	after := wallOf(at.In(s.zone))

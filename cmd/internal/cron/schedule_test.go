@@ -31,7 +31,9 @@ func TestSchedules(t *testing.T) {
 		{"*/20 * * * * *", "", "2026-01-01T00:00:00Z", "01-01T00:00:20+00 01-01T00:00:40+00 01-01T00:01:00+00"},
 		{"0 3 * * thu", "", "2026-01-01T00:00:00Z", "01-01T03:00:00+00 01-08T03:00:00+00"},
 		{"0 3 * mar THU-fri", "", "2026-01-01T00:00:00Z", "03-05T03:00:00+00 03-06T03:00:00+00 03-12T03:00:00+00"},
-		{"0 3 13 * fri", "", "2026-02-01T00:00:00Z", "02-06T03:00:00+00 02-13T03:00:00+00 02-20T03:00:00+00 02-27T03:00:00+00 03-06T03:00:00+00 03-13T03:00:00+00"},
+		{"0 3 13 * fri", "", "2026-02-01T00:00:00Z",
+			"02-06T03:00:00+00 02-13T03:00:00+00 02-20T03:00:00+00 02-27T03:00:00+00 03-06T03:00:00+00 " +
+				"03-13T03:00:00+00"},
 		{"0 3 L * *", "", "2026-02-01T00:00:00Z", "02-28T03:00:00+00 03-31T03:00:00+00"},
 		{"0 3 * * fri#l", "", "2026-02-01T00:00:00Z", "02-27T03:00:00+00 03-27T03:00:00+00"},
 		{"@daily", "", "2026-02-28T00:00:00Z", "03-01T00:00:00+00"},
@@ -46,9 +48,12 @@ func TestSchedules(t *testing.T) {
 		{"0 2 * * *", "America/New_York", "2024-11-03T00:00:00Z", "11-03T02:00:00-05 11-04T02:00:00-05"},
 		{"0 1 * * *", "America/New_York", "2024-11-03T05:30:00Z", "11-04T01:00:00-05"},
 		// Every hour: by the time that passes.
-		{"30 * * * *", "America/New_York", "2024-03-10T06:00:00Z", "03-10T01:30:00-05 03-10T03:30:00-04 03-10T04:30:00-04"},
-		{"30 * * * *", "America/New_York", "2024-11-03T05:00:00Z", "11-03T01:30:00-04 11-03T01:30:00-05 11-03T02:30:00-05"},
-		{"0 * * * *", "America/New_York", "2024-11-03T04:30:00Z", "11-03T01:00:00-04 11-03T01:00:00-05 11-03T02:00:00-05"},
+		{"30 * * * *", "America/New_York", "2024-03-10T06:00:00Z",
+			"03-10T01:30:00-05 03-10T03:30:00-04 03-10T04:30:00-04"},
+		{"30 * * * *", "America/New_York", "2024-11-03T05:00:00Z",
+			"11-03T01:30:00-04 11-03T01:30:00-05 11-03T02:30:00-05"},
+		{"0 * * * *", "America/New_York", "2024-11-03T04:30:00Z",
+			"11-03T01:00:00-04 11-03T01:00:00-05 11-03T02:00:00-05"},
 		{"0 * * * *", "America/New_York", "2024-03-10T06:00:00Z", "03-10T03:00:00-04 03-10T04:00:00-04"},
 		// Midnight that does not exist; half an hour; a day that does not exist.
 		{"0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", "11-04T01:00:00-02 11-05T00:00:00-02"},
@@ -64,10 +69,13 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// Two processes agree on what is an instant only if it does not matter where the search for it begins.
+// Two processes agree on what is an instant only if it does not matter where the search for it
+// begins.
 func TestTheInstantsDoNotDependOnWhoAsksWhen(t *testing.T) {
-	specs := []string{"30 2 * * *", "*/10 1,2 * * *", "17 */3 * * *", "*/30 * * * *", "0 0 * * *", "15 0 1-7 * mon", "@every 17s", "*/7 */13 * * * *"}
-	for _, zone := range []string{"UTC", "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"} {
+	specs := []string{"30 2 * * *", "*/10 1,2 * * *", "17 */3 * * *", "*/30 * * * *", "0 0 * * *", "15 0 1-7 * mon",
+		"@every 17s", "*/7 */13 * * * *"}
+	for _, zone := range []string{"UTC", "America/New_York", "Europe/Berlin", "America/Sao_Paulo",
+		"Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"} {
 		for _, spec := range specs {
 			s, err := ParseSchedule(spec, zone)
 			if err != nil {
@@ -112,9 +120,12 @@ func changes(zone *time.Location, from time.Time) (all []time.Time) {
 
 func TestBadSchedulesAreOneLine(t *testing.T) {
 	for spec, want := range map[string]string{
-		"": "empty", "* * * *": "expected 5 to 6 fields", "* * * * * * *": "expected 5 to 6 fields", "61 * * * *": "61", ", * * * *": "no value",
-		"* * 30 2 *": "no such day", "@reboot": "unrecognized", "@every": "whole seconds", "@every 0s": "whole seconds", "@every 1.5s": "whole seconds", "@every -5m": "whole seconds",
-		"CRON_TZ=UTC * * * * *": "by the key timezone", "TZ=": "by the key timezone", "*/0 * * * *": "step", "* * * * xyz": "xyz", "H * * * *": "", "5-1-2 * * * *": "hyphens",
+		"": "empty", "* * * *": "expected 5 to 6 fields", "* * * * * * *": "expected 5 to 6 fields",
+		"61 * * * *": "61", ", * * * *": "no value",
+		"* * 30 2 *": "no such day", "@reboot": "unrecognized", "@every": "whole seconds",
+		"@every 0s": "whole seconds", "@every 1.5s": "whole seconds", "@every -5m": "whole seconds",
+		"CRON_TZ=UTC * * * * *": "by the key timezone", "TZ=": "by the key timezone", "*/0 * * * *": "step",
+		"* * * * xyz": "xyz", "H * * * *": "", "5-1-2 * * * *": "hyphens",
 	} {
 		s, err := ParseSchedule(spec, "")
 		if err == nil {
@@ -131,7 +142,8 @@ func TestBadSchedulesAreOneLine(t *testing.T) {
 }
 
 func FuzzSchedule(f *testing.F) {
-	for _, s := range []string{"* * * * *", "*/5 1-3,7 L * fri#2", "@every 5s", "0 0 15W * ?", "@daily", "59 23 31 12 7"} {
+	for _, s := range []string{"* * * * *", "*/5 1-3,7 L * fri#2", "@every 5s", "0 0 15W * ?", "@daily",
+		"59 23 31 12 7"} {
 		f.Add(s, int64(1711846800))
 	}
 	f.Fuzz(func(t *testing.T, spec string, from int64) {

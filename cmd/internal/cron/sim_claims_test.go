@@ -133,11 +133,13 @@ func (p *simProc) Ask(ctx context.Context, name, why string) error {
 		if err != nil || line.Holder == nil {
 			return err
 		}
-		return p.w.store.Ask(context.Background(), name, driver.Request{Token: line.Holder.Token, Reason: why, By: p.id})
+		return p.w.store.Ask(context.Background(), name,
+			driver.Request{Token: line.Holder.Token, Reason: why, By: p.id})
 	})
 }
 
-// run is a command under its guardian, which goes by the deadline it was told last and by the death of its supervisor.
+// run is a command under its guardian, which goes by the deadline it was told last and by the death
+// of its supervisor.
 func (p *simProc) run(stop <-chan struct{}, hold Hold, r Run) Ended {
 	h := hold.(*simHold)
 	deadline := h.right()

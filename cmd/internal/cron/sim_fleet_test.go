@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// TestSimulatedFleet plays what a fleet goes through day by day: processes begin one after the other while the store is slow, are killed and begin again under the
-// same ID within seconds, nobody is there for a while, jobs are paused, resumed and asked for by hand. Each instant must have a record soon after that.
-// CRON_SEEDS plays more seeds.
+// TestSimulatedFleet plays what a fleet goes through day by day: processes begin one after the
+// other while the store is slow, are killed and begin again under the same ID within seconds,
+// nobody is there for a while, jobs are paused, resumed and asked for by hand. Each instant must
+// have a record soon after that. CRON_SEEDS plays more seeds.
 func TestSimulatedFleet(t *testing.T) {
 	seeds := seedsOf(2)
 	first, _ := strconv.Atoi(os.Getenv("CRON_FIRST"))
@@ -32,7 +33,8 @@ func TestSimulatedFleet(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, "retried", "kill", "pause", "term", "nobody", "slow", Paused, Wanted} {
+	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, "retried", "kill", "pause", "term",
+		"nobody", "slow", Paused, Wanted} {
 		if total[what] == 0 && seeds >= 20 {
 			t.Errorf("the simulation never had: %s", what)
 		}
@@ -150,7 +152,8 @@ func (w *simWorld) mark() {
 	}
 }
 
-// excused says whether an instant was due while its job was paused, or so shortly before that nobody had got to it.
+// excused says whether an instant was due while its job was paused, or so shortly before that
+// nobody had got to it.
 func (w *simWorld) excused(v *view, at time.Time) bool {
 	var paused time.Time
 	for _, r := range v.records {

@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// simProc is one process: an engine, its lease and its claims. What is dead reaches nothing any more, but its command runs until its guardian ends it.
+// simProc is one process: an engine, its lease and its claims. What is dead reaches nothing any
+// more, but its command runs until its guardian ends it.
 type simProc struct {
 	w      *simWorld
 	id     string
@@ -27,8 +28,10 @@ type simProc struct {
 }
 
 func (w *simWorld) spawn(n int, skew time.Duration) *simProc {
-	p := &simProc{w: w, id: fmt.Sprintf("p%d", n), dead: make(chan struct{}), skew: skew, gate: closed(), healed: closed(), holds: map[string]*simHold{}}
-	p.engine = New(Options{Journal: simJournal{p}, Claims: p, Runner: p.run, ID: p.id, Log: func(Event) {}, Now: p.now, Rand: w.float,
+	p := &simProc{w: w, id: fmt.Sprintf("p%d", n), dead: make(chan struct{}), skew: skew, gate: closed(),
+		healed: closed(), holds: map[string]*simHold{}}
+	p.engine = New(Options{Journal: simJournal{p}, Claims: p, Runner: p.run, ID: p.id, Log: func(Event) {},
+		Now: p.now, Rand: w.float,
 		Spread: 100 * time.Millisecond, Look: 5 * time.Second, Attempt: 2 * time.Second, Max: 6})
 	go p.keep()
 	p.engine.Set(w.jobs)

@@ -14,8 +14,9 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// TestSimulation runs several engines in fake time over one store, with crashes, pauses, partitions, lost answers and wrong clocks, and judges what their commands
-// did and what the store says. CRON_SEEDS plays more seeds.
+// TestSimulation runs several engines in fake time over one store, with crashes, pauses,
+// partitions, lost answers and wrong clocks, and judges what their commands did and what the store
+// says. CRON_SEEDS plays more seeds.
 func TestSimulation(t *testing.T) {
 	seeds := seedsOf(4)
 	total := map[string]int{}
@@ -33,7 +34,8 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, Replaced, "retried", "crash", "pause", "partition", "unknown"} {
+	for _, what := range []string{"ran", OK, Lost, Overlap, Missed, Stopped, Replaced, "retried", "crash", "pause",
+		"partition", "unknown"} {
 		if total[what] == 0 && seeds >= 20 {
 			t.Errorf("the simulation never had: %s", what)
 		}
@@ -56,7 +58,8 @@ func TestTheSimulationSeesCommandsThatAreNotStopped(t *testing.T) {
 	t.Error("in 30 seeds without a guardian nothing was noticed")
 }
 
-// Who was frozen for so long that the journal has forgotten what happened meanwhile must not do any of it again.
+// Who was frozen for so long that the journal has forgotten what happened meanwhile must not do any
+// of it again.
 func TestAJournalThatForgets(t *testing.T) {
 	for seed := range seedsOf(3) {
 		synctest.Test(t, func(t *testing.T) {
@@ -80,7 +83,8 @@ func TestAJournalThatForgets(t *testing.T) {
 	}
 }
 
-// seedsOf returns how many seeds to play: one under the race detector, which is there for the engine's locks; CRON_SEEDS if that is set.
+// seedsOf returns how many seeds to play: one under the race detector, which is there for the
+// engine's locks; CRON_SEEDS if that is set.
 func seedsOf(n int) int {
 	if n, err := strconv.Atoi(os.Getenv("CRON_SEEDS")); err == nil {
 		return n
@@ -120,7 +124,8 @@ const (
 )
 
 func newSimWorld(t *testing.T, seed uint64, guarded bool) *simWorld {
-	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}), guarded: guarded, longest: 15 * time.Second, began: time.Now(),
+	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}),
+		guarded: guarded, longest: 15 * time.Second, began: time.Now(),
 		live: map[string]map[ID]int{}, ran: map[string]map[ID]int{}, count: map[string]int{}}
 	for i, set := range []func(*Job){
 		func(j *Job) { j.Spec, j.Overlap, j.Retries, j.RetryDelay = "*/3 * * * * *", Allow, 2, time.Second },
@@ -297,12 +302,14 @@ func (w *simWorld) judgeAttempt(j *Job, v *view, id ID, a *begun) {
 		w.Errorf("%s %v is said to be ok and ran %d times", j.Name, id, w.ran[j.Name][id])
 	}
 	_, again := v.attempts[ID{id.At, id.Attempt + 1}]
-	if want := j.retries(a.end.Verdict) && id.Attempt <= j.Retries; again != want && a.end.When.Before(w.stopped.Add(-w.patience(j))) {
+	if want := j.retries(a.end.Verdict) && id.Attempt <= j.Retries; again != want &&
+		a.end.When.Before(w.stopped.Add(-w.patience(j))) {
 		w.Errorf("%s %v ended as %s; tried again: %v", j.Name, id, a.end.Verdict, again)
 	}
 }
 
-// patience is how long after an end the next attempt may begin: it may have to wait for a run that takes 30 s.
+// patience is how long after an end the next attempt may begin: it may have to wait for a run that
+// takes 30 s.
 func (w *simWorld) patience(j *Job) time.Duration {
 	if j.Overlap == Allow {
 		return 15 * time.Second

@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// The record of where one process begins to count is on its way while another's, of a later second, is there: what lies between is not forgotten.
+// The record of where one process begins to count is on its way while another's, of a later second,
+// is there: what lies between is not forgotten.
 func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 	tr := trackerOf(t, nil).sees1(3)
 	later := rec{at: 15, kind: kindNote, verdict: Fresh}
@@ -35,11 +36,14 @@ func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 
 func (r rec) key() Key { return Key{at(r.at), r.attempt, r.kind} }
 
-// The journal has forgotten an attempt again, and has only what its runner said late, or what came after it: the attempt is not made once more.
+// The journal has forgotten an attempt again, and has only what its runner said late, or what came
+// after it: the attempt is not made once more.
 func TestTrackerForgetsWithinAnInstant(t *testing.T) {
 	set := func(j *Job) { j.Retries = 2 }
-	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
-	for _, oldest := range []rec{{at: 10, attempt: 2, kind: kindLate, verdict: OK}, {at: 10, attempt: 3, kind: kindEnd, verdict: OK}, {at: 20, attempt: 1, kind: kindBegin, verdict: Missed}} {
+	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began},
+		{at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
+	for _, oldest := range []rec{{at: 10, attempt: 2, kind: kindLate, verdict: OK},
+		{at: 10, attempt: 3, kind: kindEnd, verdict: OK}, {at: 20, attempt: 1, kind: kindBegin, verdict: Missed}} {
 		tr := trackerOf(t, set).sees1(12, failed...)
 		expect(t, "to be made", tr.orders(29), "run 10.2", "run 20.1")
 		tr.sees1(29, append([]rec{oldest}, ran(20)...)...)
@@ -56,7 +60,8 @@ func TestWhoBeginsToCountDoesNotEndAPause(t *testing.T) {
 	expect(t, "the records that say so have left the window", tr.sees1(95, ran(90)...).orders(95))
 }
 
-// An answer that was read before a job was resumed, and comes after that, because the process was frozen, skips nothing.
+// An answer that was read before a job was resumed, and comes after that, because the process was
+// frozen, skips nothing.
 func TestAnOldWordAboutAPauseSkipsNothing(t *testing.T) {
 	paused := []rec{fresh0, {at: 5, kind: kindNote, verdict: Paused}}
 	resumed := append(slices.Clip(paused), rec{at: 15, kind: kindNote, verdict: Resumed})
@@ -82,7 +87,8 @@ func TestTrackerIsNotConcernedWithWhatHasBegun(t *testing.T) {
 	}
 }
 
-// Everybody has begun anew since an instant was left undecided and a run without an end, and so much has happened since that both have left the window.
+// Everybody has begun anew since an instant was left undecided and a run without an end, and so
+// much has happened since that both have left the window.
 func TestWhoBeginsFindsWhatIsBeyondTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 1, true)
@@ -138,7 +144,8 @@ func (w *simWorld) remember(j *Job, r Record) {
 	}
 }
 
-// Whoever asks a paused job for run after run does not push the word that it is paused out of what is read.
+// Whoever asks a paused job for run after run does not push the word that it is paused out of what
+// is read.
 func TestExtraRunsDoNotEndAPause(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	ctx := context.Background()
@@ -162,7 +169,8 @@ func TestExtraRunsDoNotEndAPause(t *testing.T) {
 		put(Record{Key: Key{when, 1, kindEnd}, Verdict: OK})
 	}
 	records, _ := st.Records(ctx, Prefix+"j", "", window)
-	if v := see(records); !v.paused || slices.ContainsFunc(records, func(d driver.Record) bool { return d.Key == Key{at(5), 0, kindNote}.String() }) {
+	if v := see(records); !v.paused || slices.ContainsFunc(records,
+		func(d driver.Record) bool { return d.Key == Key{at(5), 0, kindNote}.String() }) {
 		t.Errorf("paused is %v", v.paused)
 	}
 	if _, err := Mark(ctx, st, "j", Resumed, "operator", at(2000)); err != nil {
@@ -170,12 +178,14 @@ func TestExtraRunsDoNotEndAPause(t *testing.T) {
 	}
 }
 
-// An attempt is made by another, ends, and is forgotten by the journal, all while we wait for the claim: it must not be made again.
+// An attempt is made by another, ends, and is forgotten by the journal, all while we wait for the
+// claim: it must not be made again.
 func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimWorld(t, 1, true)
 		j := DefaultJob()
-		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "edge", "@every 10s", []string{"x"}, minKeep, 1, time.Second
+		j.Name, j.Spec, j.Command, j.Keep, j.Retries, j.RetryDelay = "edge", "@every 10s", []string{"x"}, minKeep, 1,
+			time.Second
 		job, err := j.Check()
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +194,8 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 		first := time.Now().UTC().Add(10 * time.Second)
 		time.Sleep(2000 * time.Second)
 		run := func(at time.Time, attempt int, verdict string) {
-			w.remember(job, Record{Key: Key{at, attempt, kindBegin}, Verdict: Began, Retries: 1, Done: first.Add(-10 * time.Second)})
+			w.remember(job, Record{Key: Key{at, attempt, kindBegin}, Verdict: Began, Retries: 1,
+				Done: first.Add(-10 * time.Second)})
 			w.remember(job, Record{Key: Key{at, attempt, kindEnd}, Verdict: verdict})
 		}
 		at := time.Now().UTC().Add(-62 * 10 * time.Second).Truncate(10 * time.Second)

@@ -14,7 +14,7 @@ const (
 	actCatchUp            // deal with what was missed, under the job's claim
 	actSkip               // record instants as missed: they are in skip
 	actProbe              // look whether a run that has begun is lost
-	actAnchor             // record that the schedule counts from here
+	actOrigin             // record that the schedule counts from here
 )
 
 // order is one thing to do. Two of one name are the same.
@@ -25,7 +25,8 @@ type order struct {
 	skip  skips
 }
 
-// skips are instants to be recorded as missed: a few one by one, what is older than these in one record.
+// skips are instants to be recorded as missed: a few one by one, what is older than these in one
+// record.
 type skips struct {
 	gap   *Record // nil: none
 	each  []time.Time
@@ -37,36 +38,40 @@ const (
 	maxWalk  = 10000 // instants looked at in one go; a longer gap takes several
 )
 
-// tracker knows, of one job in one process, what is decided and what is to be done. It is pure: views and the time in, orders out.
+// tracker knows, of one job in one process, what is decided and what is to be done. It is pure:
+// views and the time in, orders out.
 //
 //	                cursor                                          now
 //	every instant ──┤ decided · decided · ? · decided · ? · ? ───────┤── future
 //	is decided      └─ what has no record is due: begun in time it runs, older than Late it was missed
 //
-// It never goes back: an instant at or before the cursor is decided for good, whatever the clock does. What it has seen begin it remembers until it has seen the end,
-// and an attempt that is to be made until that has begun, also when the records have long left the window.
+// It never goes back: an instant at or before the cursor is decided for good, whatever the clock
+// does. What it has seen begin it remembers until it has seen the end, and an attempt that is to be
+// made until that has begun, also when the records have long left the window.
 type tracker struct {
-	job     *Job
-	begins  bool      // it has seen the journal once
-	from    time.Time // where it began to count
-	cursor  time.Time
-	decided map[time.Time]bool // after the cursor
-	open    map[ID]*begun
-	retry   map[ID]time.Time
-	paused  bool
-	noted   time.Time // of the newest record about that
-	leap    time.Time // the cursor is here, since the job was paused then, and not by a record
-	sent    time.Time // from where we have said to count, until the journal was read back to there
-	anchor  bool      // a record of where it starts is to be written
-	wanted  map[time.Time]bool
-	gaps    []Record // recorded as missed, and not yet behind the cursor
+	job         *Job
+	begins      bool      // it has seen the journal once
+	from        time.Time // where it began to count
+	cursor      time.Time
+	decided     map[time.Time]bool // after the cursor
+	open        map[ID]*begun
+	retry       map[ID]time.Time
+	paused      bool
+	noted       time.Time // of the newest record about that
+	leap        time.Time // the cursor is here, since the job was paused then, and not by a record
+	sent        time.Time // from where we have said to count, until the journal was read back to there
+	needsOrigin bool      // a record of the instant from which the schedule counts is to be written
+	wanted      map[time.Time]bool
+	gaps        []Record // recorded as missed, and not yet behind the cursor
 }
 
 func newTracker(j *Job) *tracker {
-	return &tracker{job: j, decided: map[time.Time]bool{}, open: map[ID]*begun{}, retry: map[ID]time.Time{}, wanted: map[time.Time]bool{}}
+	return &tracker{job: j, decided: map[time.Time]bool{}, open: map[ID]*begun{}, retry: map[ID]time.Time{},
+		wanted: map[time.Time]bool{}}
 }
 
-// observe takes in what the journal said when it was asked, at now: a process may have been frozen since.
+// observe takes in what the journal said when it was asked, at now: a process may have been frozen
+// since.
 func (t *tracker) observe(v *view, now time.Time) {
 	now = now.UTC().Truncate(time.Second)
 	t.starts(v, now)
@@ -85,9 +90,11 @@ func (t *tracker) observe(v *view, now time.Time) {
 	}
 }
 
-// pauses takes in whether the job is paused. Nothing is missed while it is, or was. An older view that comes late says nothing.
+// pauses takes in whether the job is paused. Nothing is missed while it is, or was. An older view
+// that comes late says nothing.
 //
-// Where a process has seen the job paused later than it was resumed, as their clocks have it, it says no more what is over: others may know better.
+// Where a process has seen the job paused later than it was resumed, as their clocks have it, it
+// says no more what is over: others may know better.
 func (t *tracker) pauses(v *view, now time.Time) {
 	if v.told && !v.noted.Before(t.noted) {
 		t.paused, t.noted = v.paused, v.noted
@@ -103,33 +110,35 @@ func (t *tracker) pauses(v *view, now time.Time) {
 	}
 }
 
-// over returns up to where everything is decided, has ended and is not tried again; zero: that is not known here.
+// over returns up to where everything is decided, has ended and is not tried again; zero: that is
+// not known here.
 func (t *tracker) over() time.Time {
-	if t.anchor || !t.leap.IsZero() {
+	if t.needsOrigin || !t.leap.IsZero() {
 		return time.Time{}
 	}
 	return t.concern()
 }
 
-// starts finds out from where on instants count. As long as no record of ours says from where, what another has written is taken for it: else that record, once
-// there, would be the journal's oldest, and what lies before it forgotten. One that arrives later and counts from earlier takes us back there: it stands in the
-// journal, and with it everything since.
+// starts finds out from where on instants count. As long as no record of ours says from where, what
+// another has written is taken for it: else that record, once there, would be the journal's oldest,
+// and what lies before it forgotten. One that arrives later and counts from earlier takes us back
+// there: it stands in the journal, and with it everything since.
 func (t *tracker) starts(v *view, now time.Time) {
 	sched := t.job.instants()
-	if !t.begins || t.anchor {
+	if !t.begins || t.needsOrigin {
 		from, known := v.start(sched)
 		if done := v.done(sched); known && done.After(from) {
 			from = done
 		}
 		switch {
 		case known:
-			t.cursor, t.from, t.anchor = from, from, false
+			t.cursor, t.from, t.needsOrigin = from, from, false
 		case !t.begins:
-			t.cursor, t.from, t.anchor = now, now, true
+			t.cursor, t.from, t.needsOrigin = now, now, true
 		}
 		t.begins = true
 	}
-	if from, ok := v.anchor(sched); ok && from.Before(t.from) {
+	if from, ok := v.origin(sched); ok && from.Before(t.from) {
 		t.rewind(from)
 	}
 }
@@ -156,12 +165,14 @@ func (t *tracker) sees(v *view, id ID, a *begun) {
 	}
 	delete(t.open, id)
 	next := ID{id.At, id.Attempt + 1}
-	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) && id.Attempt <= a.begin.Retries {
+	if _, begun := v.attempts[next]; !begun && a.end != nil && t.job.retries(a.end.Verdict) &&
+		id.Attempt <= a.begin.Retries {
 		t.retry[next] = a.end.When.Add(t.job.RetryDelay)
 	}
 }
 
-// concern returns the oldest instant that the tracker has something to do about: it has to know the journal from there on.
+// concern returns the oldest instant that the tracker has something to do about: it has to know the
+// journal from there on.
 func (t *tracker) concern() time.Time {
 	oldest := t.cursor
 	if !t.sent.IsZero() && t.sent.Before(oldest) {
@@ -184,8 +195,9 @@ func (t *tracker) concern() time.Time {
 	return oldest
 }
 
-// forget gives up what is older than the journal's oldest record: what became of it is not known any more, so it must not be done again. The oldest may be the last
-// word about a later attempt of the same instant.
+// forget gives up what is older than the journal's oldest record: what became of it is not known
+// any more, so it must not be done again. The oldest may be the last word about a later attempt of
+// the same instant.
 func (t *tracker) forget(oldest Key) {
 	if t.cursor.Before(oldest.At) {
 		t.cursor = oldest.At
@@ -222,7 +234,8 @@ func (t *tracker) advance(now time.Time) {
 	maps.DeleteFunc(t.decided, func(at time.Time, _ bool) bool { return !at.After(t.cursor) })
 }
 
-// skippedTo returns the end of the gap that was recorded as missed and that an instant is in, zero if it is in none.
+// skippedTo returns the end of the gap that was recorded as missed and that an instant is in, zero
+// if it is in none.
 func (t *tracker) skippedTo(at time.Time) time.Time {
 	for _, g := range t.gaps {
 		if !at.Before(g.Key.At) && !at.After(g.Upto) {
@@ -246,8 +259,8 @@ func (t *tracker) due(now time.Time) (orders []order) {
 	if t.paused {
 		return orders
 	}
-	if t.anchor {
-		orders = append(orders, order{act: actAnchor, id: ID{At: t.cursor}})
+	if t.needsOrigin {
+		orders = append(orders, order{act: actOrigin, id: ID{At: t.cursor}})
 	}
 	fresh, missed := t.undecided(now)
 	switch {
@@ -277,8 +290,9 @@ func (t *tracker) probes() (orders []order) {
 	return orders
 }
 
-// waits says whether an attempt that is to be made again, or what was missed, has waited for its turn for longer than an instant may be late. A new instant of
-// a job that runs alone then stands back: it asks for the claim more often, so that what is older might never get it.
+// waits says whether an attempt that is to be made again, or what was missed, has waited for its
+// turn for longer than an instant may be late. A new instant of a job that runs alone then stands
+// back: it asks for the claim more often, so that what is older might never get it.
 func (t *tracker) waits(now time.Time) bool {
 	for id, at := range t.retry {
 		if now.Sub(at) > t.job.Late && (t.job.MissedWithin == 0 || now.Sub(id.At) <= t.job.MissedWithin) {
@@ -303,8 +317,8 @@ func (t *tracker) undecided(now time.Time) (fresh, missed []time.Time) {
 	return fresh, missed
 }
 
-// catchUp says what becomes of what was missed: one instant to run now, if there is one, and what is to be recorded as missed. Its caller holds the job's claim
-// and has taken in the journal since.
+// catchUp says what becomes of what was missed: one instant to run now, if there is one, and what
+// is to be recorded as missed. Its caller holds the job's claim and has taken in the journal since.
 func (t *tracker) catchUp(now time.Time) (run time.Time, s skips) {
 	_, missed := t.undecided(now)
 	if len(missed) == maxWalk { // there is more: the oldest never run
@@ -328,7 +342,8 @@ func (t *tracker) catchUp(now time.Time) (run time.Time, s skips) {
 	return run, gather(missed[:len(missed)-len(can)])
 }
 
-// gather turns missed instants, the oldest first, into records to be: bounded, however many they are.
+// gather turns missed instants, the oldest first, into records to be: bounded, however many they
+// are.
 func gather(missed []time.Time) skips {
 	s := skips{total: len(missed)}
 	if n := len(missed) - eachSkip; n > 1 {

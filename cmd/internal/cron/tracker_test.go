@@ -13,7 +13,8 @@ var zero = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return zero.Add(time.Duration(seconds) * time.Second) }
 
-// trackerOf returns a tracker of a job that is due every ten seconds, with records "SECONDS.ATTEMPT.KIND VERDICT".
+// trackerOf returns a tracker of a job that is due every ten seconds, with records
+// "SECONDS.ATTEMPT.KIND VERDICT".
 func trackerOf(t *testing.T, set func(*Job)) *tracker {
 	t.Helper()
 	j := DefaultJob()
@@ -37,7 +38,8 @@ type rec struct {
 func (t *tracker) sees1(now int, recs ...rec) *tracker {
 	var all []driver.Record
 	for _, r := range recs {
-		full := Record{Key: Key{at(r.at), r.attempt, r.kind}, Verdict: r.verdict, By: "p", When: at(r.at + 1), Retries: t.job.Retries}
+		full := Record{Key: Key{at(r.at), r.attempt, r.kind}, Verdict: r.verdict, By: "p", When: at(r.at + 1),
+			Retries: t.job.Retries}
 		if r.kind == kindBegin || r.verdict == Fresh || r.kind == kindGap {
 			full.Sched, full.Claim = t.job.instants(), t.job.claim(at(r.at), false)
 		}
@@ -69,7 +71,8 @@ func cmpStrings(a, b string) int {
 func (t *tracker) orders(now int) (out []string) {
 	for _, o := range t.due(at(now)) {
 		s := int(o.id.At.Sub(zero) / time.Second)
-		out = append(out, fmt.Sprintf("%s %d.%d", []string{"run", "catchup", "skip", "probe", "anchor"}[o.act], s, o.id.Attempt))
+		out = append(out, fmt.Sprintf("%s %d.%d", []string{"run", "catchup", "skip", "probe", "anchor"}[o.act], s,
+			o.id.Attempt))
 	}
 	slices.Sort(out)
 	return out
@@ -110,12 +113,16 @@ func TestTrackerFindsWhatNobodyDecided(t *testing.T) {
 	tr := trackerOf(t, nil).sees1(35, recs...)
 	expect(t, "a hole", tr.orders(35), "catchup 20.0")
 	expect(t, "in time", trackerOf(t, nil).sees1(29, append([]rec{fresh0}, ran(10)...)...).orders(29), "run 20.1")
-	expect(t, "late", trackerOf(t, nil).sees1(31, append([]rec{fresh0}, ran(10)...)...).orders(31), "catchup 20.0", "run 30.1")
-	expect(t, "skip", trackerOf(t, func(j *Job) { j.Missed = Skip }).sees1(45, append([]rec{fresh0}, ran(10)...)...).orders(45), "run 40.1", "skip 20.0")
-	tr = trackerOf(t, nil).sees1(95, append([]rec{fresh0, {at: 20, kind: kindGap, verdict: Missed, upto: 80}}, ran(10)...)...)
+	expect(t, "late", trackerOf(t, nil).sees1(31, append([]rec{fresh0}, ran(10)...)...).orders(31), "catchup 20.0",
+		"run 30.1")
+	expect(t, "skip", trackerOf(t, func(j *Job) { j.Missed = Skip }).sees1(45,
+		append([]rec{fresh0}, ran(10)...)...).orders(45), "run 40.1", "skip 20.0")
+	tr = trackerOf(t, nil).sees1(95, append([]rec{fresh0, {at: 20, kind: kindGap, verdict: Missed, upto: 80}},
+		ran(10)...)...)
 	expect(t, "a gap that was told", tr.orders(95), "run 90.1")
 	// The hole is remembered, and what lies behind it is not asked for again.
-	tr = trackerOf(t, nil).sees1(95, append([]rec{fresh0, {at: 30, kind: kindGap, verdict: Missed, upto: 80}}, ran(10)...)...)
+	tr = trackerOf(t, nil).sees1(95, append([]rec{fresh0, {at: 30, kind: kindGap, verdict: Missed, upto: 80}},
+		ran(10)...)...)
 	expect(t, "a gap behind a hole", tr.orders(95), "catchup 20.0", "run 90.1")
 }
 
@@ -128,7 +135,8 @@ func TestTrackerWhenTheClockGoesBack(t *testing.T) {
 
 func TestTrackerTriesAgain(t *testing.T) {
 	set := func(j *Job) { j.Retries, j.RetryDelay = 2, 5*time.Second }
-	lost := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Lost}}
+	lost := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began},
+		{at: 10, attempt: 1, kind: kindEnd, verdict: Lost}}
 	tr := trackerOf(t, set).sees1(12, lost...)
 	expect(t, "too early", tr.orders(15))
 	expect(t, "in time", tr.orders(16), "run 10.2")
@@ -140,7 +148,8 @@ func TestTrackerTriesAgain(t *testing.T) {
 	expect(t, "it runs", tr.orders(17), "probe 10.2")
 	third := append(lost, second, rec{at: 10, attempt: 2, kind: kindEnd, verdict: Failed})
 	expect(t, "the last", tr.sees1(18, third...).orders(19), "run 10.3")
-	over := append(third, rec{at: 10, attempt: 3, kind: kindBegin, verdict: Began}, rec{at: 10, attempt: 3, kind: kindEnd, verdict: Failed})
+	over := append(third, rec{at: 10, attempt: 3, kind: kindBegin, verdict: Began},
+		rec{at: 10, attempt: 3, kind: kindEnd, verdict: Failed})
 	expect(t, "and no more", tr.sees1(19, over...).orders(19))
 	// It is made though its records have left the window; not once the journal has forgotten them.
 	tr = trackerOf(t, set).sees1(12, lost...)
@@ -149,10 +158,12 @@ func TestTrackerTriesAgain(t *testing.T) {
 	tr.forget(Key{at(11), 1, kindBegin})
 	expect(t, "forgotten", tr.orders(19))
 	none := func(j *Job) { j.RetryOn = []string{Lost} }
-	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began}, {at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
+	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began},
+		{at: 10, attempt: 1, kind: kindEnd, verdict: Failed}}
 	expect(t, "not for that", trackerOf(t, func(j *Job) { set(j); none(j) }).sees1(12, failed...).orders(19))
 	old := func(j *Job) { set(j); j.MissedWithin = time.Minute }
-	expect(t, "not after so long", trackerOf(t, old).sees1(12, append(lost, rec{at: 20, kind: kindGap, verdict: Missed, upto: 100})...).orders(109))
+	expect(t, "not after so long", trackerOf(t, old).sees1(12,
+		append(lost, rec{at: 20, kind: kindGap, verdict: Missed, upto: 100})...).orders(109))
 }
 
 func TestTrackerOfAPausedJob(t *testing.T) {
@@ -166,7 +177,8 @@ func TestTrackerOfAPausedJob(t *testing.T) {
 	resumed := append(slices.Clip(paused), rec{at: 95, kind: kindNote, verdict: Resumed})
 	expect(t, "resumed", trackerOf(t, nil).sees1(35, paused...).sees1(99, resumed...).orders(101), "run 100.1")
 	behind := append(slices.Clip(paused), rec{at: 16, kind: kindNote, verdict: Resumed}) // by a clock that is behind
-	expect(t, "what was due until it was last seen paused is not missed", tr.sees1(80, behind...).orders(80), "run 80.1")
+	expect(t, "what was due until it was last seen paused is not missed", tr.sees1(80, behind...).orders(80),
+		"run 80.1")
 	expect(t, "resumed, to who was not there", trackerOf(t, nil).sees1(99, resumed...).orders(101), "run 100.1")
 }
 
@@ -214,7 +226,8 @@ func TestALongGapIsToldInFewRecords(t *testing.T) {
 		records += len(s.each)
 		if s.gap != nil {
 			records++
-			recs = append(recs, rec{at: int(s.gap.Key.At.Sub(zero) / time.Second), kind: kindGap, verdict: Missed, upto: int(s.gap.Upto.Sub(zero) / time.Second)})
+			recs = append(recs, rec{at: int(s.gap.Key.At.Sub(zero) / time.Second), kind: kindGap, verdict: Missed,
+				upto: int(s.gap.Upto.Sub(zero) / time.Second)})
 		}
 		for _, a := range s.each {
 			recs = append(recs, rec{at: int(a.Sub(zero) / time.Second), attempt: 1, kind: kindBegin, verdict: Missed})

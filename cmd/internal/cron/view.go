@@ -68,7 +68,8 @@ func (v *view) take(r Record) {
 		if a := v.attempts[id]; a != nil { // else its beginning is beyond the window
 			a.end, a.finished = &r, true
 		} else {
-			v.attempts[id] = &begun{id: id, begin: Record{Key: id.key(kindBegin), Verdict: Began}, end: &r, finished: true}
+			v.attempts[id] = &begun{id: id, begin: Record{Key: id.key(kindBegin), Verdict: Began}, end: &r,
+				finished: true}
 		}
 	case kindLate:
 		if a := v.attempts[id]; a != nil {
@@ -112,7 +113,8 @@ func (v *view) since(sched string) iter.Seq[Record] {
 	}
 }
 
-// start returns from where on instants count for a schedule: the oldest record since it was last changed. False: it is new here.
+// start returns from where on instants count for a schedule: the oldest record since it was last
+// changed. False: it is new here.
 func (v *view) start(sched string) (from time.Time, known bool) {
 	for r := range v.since(sched) {
 		from, known = r.Key.At, true
@@ -120,8 +122,9 @@ func (v *view) start(sched string) (from time.Time, known bool) {
 	return from, known
 }
 
-// anchor returns the oldest instant from where on a process has said that it counts. False: none has.
-func (v *view) anchor(sched string) (from time.Time, known bool) {
+// origin returns the oldest instant from where on a process has said that it counts. False: none
+// has.
+func (v *view) origin(sched string) (from time.Time, known bool) {
 	for r := range v.since(sched) {
 		if r.Verdict == Fresh {
 			from, known = r.Key.At, true
@@ -130,7 +133,8 @@ func (v *view) anchor(sched string) (from time.Time, known bool) {
 	return from, known
 }
 
-// done returns up to where everything was over when one of the records was written; zero: none says so.
+// done returns up to where everything was over when one of the records was written; zero: none says
+// so.
 func (v *view) done(sched string) (upto time.Time) {
 	for r := range v.since(sched) {
 		if r.Done.After(upto) {

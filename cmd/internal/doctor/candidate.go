@@ -17,7 +17,8 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// Conf is what a candidate reads from its stdin, one line of JSON: a store URL with a password stands in no argument list.
+// Conf is what a candidate reads from its stdin, one line of JSON: a store URL with a password
+// stands in no argument list.
 type Conf struct {
 	Store    string // URL; or
 	Endpoint string // of the embedded store
@@ -47,9 +48,10 @@ func (c Conf) try(ctx context.Context) (driver.Store, error) {
 	return open.Open(ctx, c.Store)
 }
 
-// Candidate is the process that the torture runs several of. It stands for election, and while it leads it acts: every few milliseconds it reads the
-// clock, then asks whether it leads, then does its work, and only then writes, as any user's program would. So a write may come late,
-// when the process was paused in between.
+// Candidate is the process that the torture runs several of. It stands for election, and while it
+// leads it acts: every few milliseconds it reads the clock, then asks whether it leads, then does
+// its work, and only then writes, as any user's program would. So a write may come late, when the
+// process was paused in between.
 type Candidate struct {
 	In  io.Reader // the configuration; its end is the end of the process
 	Out io.Writer // what it has done, a line each
@@ -62,7 +64,8 @@ type Candidate struct {
 	mu   sync.Mutex // of Out
 }
 
-// Leads returns nil if this process may act: its term was not asked to end, and leads at this instant.
+// Leads returns nil if this process may act: its term was not asked to end, and leads at this
+// instant.
 func Leads(term context.Context, t *primacy.Term) error {
 	if term.Err() != nil {
 		return context.Cause(term)
@@ -121,7 +124,8 @@ func (c *Candidate) lead(life, term context.Context, t *primacy.Term) error {
 	return nil
 }
 
-// proclaim writes to the store itself, through the fence that each store has: a value is replaced only while the claim stands.
+// proclaim writes to the store itself, through the fence that each store has: a value is replaced
+// only while the claim stands.
 func (c *Candidate) proclaim(term context.Context, t *primacy.Term) {
 	for n := 1; sleep(term, 100*time.Millisecond) == nil; n++ {
 		if t.Proclaim(term, fmt.Append(nil, n)) == nil {

@@ -10,13 +10,15 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// poll is the pause between two questions while an edge is awaited; tiny is a step too small to wait for one.
+// poll is the pause between two questions while an edge is awaited; tiny is a step too small to
+// wait for one.
 const (
 	poll = 3 * time.Millisecond
 	tiny = time.Millisecond
 )
 
-// Rate says how fast the store's clock runs against ours: its seconds in one second of ours, which lie between Low and High.
+// Rate says how fast the store's clock runs against ours: its seconds in one second of ours, which
+// lie between Low and High.
 type Rate struct {
 	Low, High float64
 	Over      time.Duration // watched for so long
@@ -28,13 +30,15 @@ type edge struct{ left, from, to time.Duration }
 // errMoved says that the lease was renewed or moved while it was watched.
 var errMoved = errors.New("the store changed its leader, or the lease was renewed, while its clock was watched")
 
-// MeasureRate watches l run down for window, on the boot clock. Bounds are strict: an edge lies between two questions, wherever the time of a
-// question went. The lease must live longer than window.
+// MeasureRate watches l run down for window, on the boot clock. Bounds are strict: an edge lies
+// between two questions, wherever the time of a question went. The lease must live longer than
+// window.
 func MeasureRate(ctx context.Context, l driver.LeaseTimer, window time.Duration) (Rate, error) {
 	return measureRate(ctx, l, window, now)
 }
 
-func measureRate(ctx context.Context, l driver.LeaseTimer, window time.Duration, clock func() time.Duration) (Rate, error) {
+func measureRate(ctx context.Context, l driver.LeaseTimer, window time.Duration, clock func() time.Duration) (Rate,
+	error) {
 	var edges []edge
 	var last edge // the last answer: when it was asked for, and when it came
 	begun := clock()
@@ -107,33 +111,41 @@ func (p *examination) clock(ctx context.Context) Check {
 	defer done()
 	d, ok := l.(driver.LeaseTimer)
 	if !ok {
-		c.Level, c.Found, c.Advice = driver.Warning, "this store does not tell how much is left of a lease", "compare the machines' clocks by other means"
+		c.Level, c.Found, c.Advice = driver.Warning, "this store does not tell how much is left of a lease",
+			"compare the machines' clocks by other means"
 		return c
 	}
 	r, err := MeasureRate(ctx, d, min(p.o.Window, l.TTL()-time.Second))
 	if err != nil {
-		c.Level, c.Found, c.Advice = driver.Warning, "not measured: "+err.Error(), "ask again, with a longer --clock-window"
+		c.Level, c.Found, c.Advice = driver.Warning, "not measured: "+err.Error(),
+			"ask again, with a longer --clock-window"
 		return c
 	}
 	return judgeRate(c, r, p.o.Drift)
 }
 
-// judgeRate holds the rate against the bound. Dangerous is only a store whose clock is fast: it ends leases before we know.
+// judgeRate holds the rate against the bound. Dangerous is only a store whose clock is fast: it
+// ends leases before we know.
 func judgeRate(c Check, r Rate, drift float64) Check {
 	limit := 1 / (1 - drift)
-	mid, half := (r.Low+r.High)/2, math.Abs(r.High-r.Low)/2 // where the steps are as fine as the calls are quick the two may cross
-	c.Figures = map[string]float64{"rate_low": r.Low, "rate_high": r.High, "rate_limit": limit, "window_s": r.Over.Seconds()}
+	// where the steps are as fine as the calls are quick the two may cross
+	mid, half := (r.Low+r.High)/2, math.Abs(r.High-r.Low)/2
+	c.Figures = map[string]float64{"rate_low": r.Low, "rate_high": r.High, "rate_limit": limit,
+		"window_s": r.Over.Seconds()}
 	c.Found = fmt.Sprintf("the store's clock runs at %+.2f %% of ours, ±%.2f %%, watched for %v; the bound is %+.1f %%",
 		100*(mid-1), 100*half, r.Over.Round(100*time.Millisecond), 100*(limit-1))
 	switch {
 	case r.Low > limit:
-		c.Level, c.Advice = driver.Failed, "leases end before their deadline: two may lead. Mend the clocks of the store's machines and of this one"
+		c.Level, c.Advice = driver.Failed, "leases end before their deadline: two may lead. Mend the clocks of "+
+			"the store's machines and of this one"
 	case half > (limit-1)/4:
 		c.Level, c.Advice = driver.Warning, "too coarse to say: use a longer --clock-window"
 	case r.High-1 > (limit-1)/2:
-		c.Level, c.Advice = driver.Warning, "more than half of the bound is used up: mend the clocks, or raise the drift bound"
+		c.Level, c.Advice = driver.Warning, "more than half of the bound is used up: mend the clocks, or raise "+
+			"the drift bound"
 	case 1-r.Low > drift/2:
-		c.Level, c.Advice = driver.Warning, "the store's clock is slow: nothing breaks, but leases last longer than they say"
+		c.Level, c.Advice = driver.Warning, "the store's clock is slow: nothing breaks, but leases last longer "+
+			"than they say"
 	}
 	return c
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// coarse tells what is left in whole steps, after a way there and back of any length, as a server does.
+// coarse tells what is left in whole steps, after a way there and back of any length, as a server
+// does.
 type coarse struct {
 	driver.LeaseTimer
 	step, way time.Duration
@@ -27,7 +28,8 @@ func (c coarse) Left(ctx context.Context) (time.Duration, time.Duration, error) 
 	return left.Truncate(c.step), c.step, err
 }
 
-// lease grants one in a store whose clock runs at that rate, and returns a clock that synctest moves.
+// lease grants one in a store whose clock runs at that rate, and returns a clock that synctest
+// moves.
 func lease(t *testing.T, rate float64) (driver.LeaseTimer, func() time.Duration) {
 	t.Helper()
 	l, err := memstore.New(memstore.Options{Rate: rate}).Grant(t.Context(), "a", time.Minute)
@@ -38,7 +40,8 @@ func lease(t *testing.T, rate float64) (driver.LeaseTimer, func() time.Duration)
 	return l.(driver.LeaseTimer), func() time.Duration { return time.Since(start) }
 }
 
-// Whatever the ways take, the bounds hold the true rate; and they are as narrow as the ways are short.
+// Whatever the ways take, the bounds hold the true rate; and they are as narrow as the ways are
+// short.
 func TestTheRateIsWithinItsBounds(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -82,7 +85,8 @@ func TestARenewalWhileTheClockIsWatchedIsSeen(t *testing.T) {
 			_ = l.(driver.Lease).Renew(t.Context())
 		}()
 		rng := rand.New(rand.NewPCG(1, 1))
-		if _, err := measureRate(t.Context(), coarse{l, time.Second, 0, rng}, 6*time.Second, clock); !errors.Is(err, errMoved) {
+		if _, err := measureRate(t.Context(), coarse{l, time.Second, 0, rng}, 6*time.Second, clock); !errors.Is(err,
+			errMoved) {
 			t.Errorf("got %v, want %v", err, errMoved)
 		}
 	})
@@ -113,7 +117,8 @@ func TestWhatTheRateMeans(t *testing.T) {
 func TestExamineMemory(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	told := 0
-	r := Examine(t.Context(), st, Options{Name: "n", TTL: 10 * time.Second, Drift: 0.1, Window: 400 * time.Millisecond, Tries: 5, Tell: func(Check) { told++ }})
+	r := Examine(t.Context(), st, Options{Name: "n", TTL: 10 * time.Second, Drift: 0.1,
+		Window: 400 * time.Millisecond, Tries: 5, Tell: func(Check) { told++ }})
 	if told != len(r.Checks) || told < 12 || r.Count(driver.Failed) > 0 {
 		t.Errorf("%d checks told of %+v", told, r.Checks)
 	}
@@ -145,11 +150,12 @@ func TestExamineInterrupted(t *testing.T) {
 		st := memstore.New(memstore.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		left := i
-		r := Examine(ctx, st, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 80 * time.Millisecond, Tries: 5, Tell: func(Check) {
-			if left--; left == 0 {
-				cancel()
-			}
-		}})
+		r := Examine(ctx, st, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 80 * time.Millisecond, Tries: 5,
+			Tell: func(Check) {
+				if left--; left == 0 {
+					cancel()
+				}
+			}})
 		cancel()
 		if lines, err := st.Lines(t.Context(), ""); err != nil || len(lines) > 0 {
 			t.Errorf("interrupted after %d checks: left %+v, %v", i, lines, err)

@@ -1,5 +1,6 @@
-// Package doctor looks at a store and the way to it, measures what the promise of one leader rests on, and says in plain words
-// what the store can promise and what it cannot. Torture proves or disproves the promise there, with real processes.
+// Package doctor looks at a store and the way to it, measures what the promise of one leader rests
+// on, and says in plain words what the store can promise and what it cannot. Torture proves or
+// disproves the promise there, with real processes.
 package doctor
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// ownPrefix begins every name that the doctor uses, and every identity: nobody else's can collide with them.
+// ownPrefix begins every name that the doctor uses, and every identity: nobody else's can collide
+// with them.
 const ownPrefix = "primacy-doctor"
 
 // Check is one thing that was looked at.
@@ -63,9 +65,9 @@ type examination struct {
 	rep  *Report
 }
 
-// Examine looks at st and tells what it found; it takes a little longer than Options.Window. Nothing of it stays in the store, also when ctx ends
-// early: when it was cancelled the report holds
-// what was found so far, when its time is over that is a failed check.
+// Examine looks at st and tells what it found; it takes a little longer than Options.Window.
+// Nothing of it stays in the store, also when ctx ends early: when it was cancelled the report
+// holds what was found so far, when its time is over that is a failed check.
 func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	run := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
 	p := &examination{st: st, o: o, run: run, name: ownPrefix + "/" + run, rep: &Report{Store: st.Caps().Store}}
@@ -84,7 +86,8 @@ func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 	}
 	p.look(ctx, <-clock)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		p.tell(Check{Topic: "time", Level: driver.Failed, Found: "the store was too slow to look at everything", Advice: "see above what it did not answer"})
+		p.tell(Check{Topic: "time", Level: driver.Failed, Found: "the store was too slow to look at everything",
+			Advice: "see above what it did not answer"})
 	}
 	p.tell(p.left(ctx))
 	p.rep.Can, p.rep.Cannot = promises(st.Caps(), o)
@@ -121,7 +124,8 @@ func cleanupContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 }
 
-// grant grants a lease, and returns what closes it. An interruption is not passed on at once: a lease whose answer is lost cannot be given back.
+// grant grants a lease, and returns what closes it. An interruption is not passed on at once: a
+// lease whose answer is lost cannot be given back.
 func (p *examination) grant(ctx context.Context, ttl time.Duration) (driver.Lease, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -160,7 +164,8 @@ func (p *examination) line(ctx context.Context) []Check {
 	if ln.Holder != nil {
 		c.Found = fmt.Sprintf("%q leads under token %d, %d wait", ln.Holder.Owner, ln.Holder.Token, waiting)
 		if held := 1 + len(all) - waiting; held > 1 {
-			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held, ln.Holder.Owner, ln.Holder.Token, waiting)
+			c.Found = fmt.Sprintf("%d hold it together, the first is %q under token %d, %d wait", held,
+				ln.Holder.Owner, ln.Holder.Token, waiting)
 		}
 		all = append([]driver.Entry{*ln.Holder}, all...)
 	}
@@ -202,7 +207,8 @@ func (p *examination) ttls(ctx context.Context) []Check {
 		case got < t.ask:
 			c.Level, c.Advice = driver.Failed, "it grants less than was asked for: no lease can be trusted there"
 		case got > t.ask && c.Level == driver.Fine && t.what == "asked":
-			c.Level, c.Advice = driver.Warning, fmt.Sprintf("count with %v: after a crash nobody leads for that long", got)
+			c.Level, c.Advice = driver.Warning,
+				fmt.Sprintf("count with %v: after a crash nobody leads for that long", got)
 		}
 	}
 	c.Found = strings.Join(words, "; ")
@@ -217,9 +223,11 @@ func (p *examination) left(ctx context.Context) Check {
 	found, err := remains(ctx, p.st, p.name, p.run)
 	switch {
 	case err != nil:
-		c.Level, c.Found, c.Advice = driver.Warning, "not found out: "+err.Error(), "what there is goes with its lease, within a minute"
+		c.Level, c.Found, c.Advice = driver.Warning, "not found out: "+err.Error(),
+			"what there is goes with its lease, within a minute"
 	case len(found) > 0:
-		c.Level, c.Found, c.Advice = driver.Warning, strings.Join(found, ", "), "it goes with its lease, within a minute"
+		c.Level, c.Found, c.Advice = driver.Warning, strings.Join(found, ", "),
+			"it goes with its lease, within a minute"
 	}
 	return c
 }

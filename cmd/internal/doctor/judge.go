@@ -12,7 +12,8 @@ import (
 	"github.com/primacy-go/primacy/internal/safety"
 )
 
-// judge hears what candidates did and what the store shows. It keeps a register that anybody may write, and one behind a fence.
+// judge hears what candidates did and what the store shows. It keeps a register that anybody may
+// write, and one behind a fence.
 type judge struct {
 	name string
 
@@ -38,8 +39,9 @@ type ack struct {
 
 func (a ack) before(b ack) bool { return a.token < b.token || a.token == b.token && a.n < b.n }
 
-// removal says that an operator took a claim, or all of a candidate's, out of the store: some time between from and to. Promise 1 speaks of
-// claims that nobody removes, so an act after from is not held against the holder.
+// removal says that an operator took a claim, or all of a candidate's, out of the store: some time
+// between from and to. Promise 1 speaks of claims that nobody removes, so an act after from is not
+// held against the holder.
 type removal struct {
 	token    uint64 // 0: all of who's
 	who      string
@@ -97,7 +99,8 @@ func (j *judge) shows(want ack, ln driver.Line) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if got.before(want) && len(j.lost) < 100 {
-		j.lost = append(j.lost, fmt.Sprintf("write %d under token %d was acknowledged, but then the store showed write %d under token %d",
+		j.lost = append(j.lost, fmt.Sprintf("write %d under token %d was acknowledged, but then the store showed "+
+			"write %d under token %d",
 			want.n, want.token, got.n, got.token))
 	}
 	if got.before(j.shown) && len(j.lost) < 100 {

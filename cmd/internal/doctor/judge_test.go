@@ -39,7 +39,8 @@ func verdictOf(j *judge) *Verdict {
 
 func TestASoundRecordHolds(t *testing.T) {
 	v := verdictOf(sound())
-	if v.Outcome != Held || v.Terms != 2 || v.Overlaps != 0 || v.Stale != 0 || v.Acked != 2 || len(v.Lost) > 0 || v.GapMax != 30e-9 {
+	if v.Outcome != Held || v.Terms != 2 || v.Overlaps != 0 || v.Stale != 0 || v.Acked != 2 || len(v.Lost) > 0 ||
+		v.GapMax != 30e-9 {
 		t.Errorf("%+v", v)
 	}
 }
@@ -50,17 +51,24 @@ func TestWhatDisprovesThePromise(t *testing.T) {
 		add  func(j *judge)
 		says string
 	}{
-		"two leaders at once":                   {func(j *judge) { j.act("a", 5, 130, 150, 10) }, "two leaders at once for 20ns"},
-		"a new token inside an old term":        {func(j *judge) { j.act("c", 11, 150, 160, 10) }, "two leaders at once"},
-		"a token that went back":                {func(j *judge) { j.act("c", 7, 300, 310, 10) }, "the token went back"},
-		"one token, two owners":                 {func(j *judge) { j.act("c", 9, 210, 220, 10) }, "b and c both led"},
-		"an acknowledged write that is missing": {func(j *judge) { j.shows(ack{9, 3}, shown(9, "2")) }, "write 3 under token 9 was acknowledged"},
-		"an old term after a newer one's write": {func(j *judge) { j.shows(ack{9, 1}, shown(5, "7")) }, "showed write 7 under token 5"},
-		"a register that goes back":             {func(j *judge) { j.shows(ack{}, shown(9, "1")) }, "after write 2 under token 9"},
+		"two leaders at once": {func(j *judge) { j.act("a", 5, 130, 150, 10) },
+			"two leaders at once for 20ns"},
+		"a new token inside an old term": {func(j *judge) { j.act("c", 11, 150, 160, 10) },
+			"two leaders at once"},
+		"a token that went back": {func(j *judge) { j.act("c", 7, 300, 310, 10) },
+			"the token went back"},
+		"one token, two owners": {func(j *judge) { j.act("c", 9, 210, 220, 10) }, "b and c both led"},
+		"an acknowledged write that is missing": {func(j *judge) { j.shows(ack{9, 3}, shown(9, "2")) },
+			"write 3 under token 9 was acknowledged"},
+		"an old term after a newer one's write": {func(j *judge) { j.shows(ack{9, 1}, shown(5, "7")) },
+			"showed write 7 under token 5"},
+		"a register that goes back": {func(j *judge) { j.shows(ack{}, shown(9, "1")) },
+			"after write 2 under token 9"},
 	} {
 		j := sound()
 		c.add(j)
-		if v := verdictOf(j); v.Outcome != Disproved || !strings.Contains(v.Sentence, "DISPROVED") || !strings.Contains(v.Sentence, c.says) {
+		if v := verdictOf(j); v.Outcome != Disproved || !strings.Contains(v.Sentence, "DISPROVED") ||
+			!strings.Contains(v.Sentence, c.says) {
 			t.Errorf("%s: %+v", what, v)
 		}
 	}
@@ -131,7 +139,8 @@ func TestTransport(t *testing.T) {
 		"zk://127.0.0.1":                                  driver.Fine,
 	} {
 		c, ok := Transport(url)
-		if !ok || c.Level != want || strings.Contains(c.Found+c.Advice, "SWORDFISH") || (c.Level == driver.Fine) != (c.Advice == "") {
+		if !ok || c.Level != want || strings.Contains(c.Found+c.Advice, "SWORDFISH") ||
+			(c.Level == driver.Fine) != (c.Advice == "") {
 			t.Errorf("%s: %+v, %v, want %s", url, c, ok, want)
 		}
 	}
@@ -140,7 +149,8 @@ func TestTransport(t *testing.T) {
 			t.Errorf("%s is reached over a network", url)
 		}
 	}
-	for url, want := range map[string]string{"redis+quorum://a": "rediss+quorum://", "zk://a": "zks://", "postgresql://a/b": "sslmode=verify-full"} {
+	for url, want := range map[string]string{"redis+quorum://a": "rediss+quorum://", "zk://a": "zks://",
+		"postgresql://a/b": "sslmode=verify-full"} {
 		if c, _ := Transport(url); !strings.Contains(c.Advice, want) {
 			t.Errorf("%s: %+v, want %q", url, c, want)
 		}

@@ -12,13 +12,15 @@ import (
 )
 
 // errNames says that TLS keeps our proxies out.
-var errNames = errors.New("its servers' certificates have different names, and none that all of them have: give one by server-name=")
+var errNames = errors.New("its servers' certificates have different names, and none that all of them have: give " +
+	"one by server-name=")
 
 // errElsewhere says that clients go to addresses which the store tells them, past our proxies.
 var errElsewhere = errors.New("its servers tell clients other addresses to go to")
 
-// reach returns the store's URL as candidates use it, and their configuration but for the identity. With TLS a proxy is at another address than
-// the certificate says, so a name is sought that every server's certificate has.
+// reach returns the store's URL as candidates use it, and their configuration but for the identity.
+// With TLS a proxy is at another address than the certificate says, so a name is sought that every
+// server's certificate has.
 func (r *run) reach(ctx context.Context) (storeURL, Conf, error) {
 	conf := Conf{Store: r.o.URL, Endpoint: r.o.Endpoint, Name: r.name, TTL: r.o.TTL}
 	u, ok := splitURL(r.o.URL)

@@ -27,16 +27,20 @@ func TestWhereNoNameFitsAllServersTheLinksAreLeftOut(t *testing.T) {
 	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	for url, want := range map[string]error{"embedded:/x": errNoNetwork, "etcd://a,b": nil, "etcds://a,b?server-name=c": nil,
-		"postgres:///x?host=/run": errNoNetwork, "postgres://a/b": nil, "postgres://a/b?sslmode=verify-full": errNames, "redis://a,b?cluster=true": errElsewhere, "zk://a,b,c": nil} {
+	for url, want := range map[string]error{"embedded:/x": errNoNetwork, "etcd://a,b": nil,
+		"etcds://a,b?server-name=c": nil,
+		"postgres:///x?host=/run":   errNoNetwork, "postgres://a/b": nil,
+		"postgres://a/b?sslmode=verify-full": errNames, "redis://a,b?cluster=true": errElsewhere, "zk://a,b,c": nil} {
 		r.o.URL = url
-		if u, conf, err := r.reach(t.Context()); !errors.Is(err, want) || conf.Name != "n" || err == nil && u.String() != url {
+		if u, conf, err := r.reach(t.Context()); !errors.Is(err, want) || conf.Name != "n" || err == nil &&
+			u.String() != url {
 			t.Errorf("%s: %q, %+v, %v", url, u.String(), conf, err)
 		}
 	}
 }
 
-// A member behind an address that its certificate does not have, as each has behind a proxy of ours.
+// A member behind an address that its certificate does not have, as each has behind a proxy of
+// ours.
 func TestANameThatTheCertificateHasIsFound(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{TLS: etcdtest.NewCert(t, time.Now().Add(time.Hour))})
@@ -65,7 +69,8 @@ func TestANameThatTheCertificateHasIsFound(t *testing.T) {
 		t.Fatalf("behind a proxy, under %q: %v", u.query, err)
 	}
 	defer st.Close()
-	if got := names(storeURL{hosts: []string{"b:1", "a:2", "a:3"}}); !slices.Equal(got, []string{"a", "b", "localhost", "127.0.0.1"}) {
+	if got := names(storeURL{hosts: []string{"b:1", "a:2", "a:3"}}); !slices.Equal(got,
+		[]string{"a", "b", "localhost", "127.0.0.1"}) {
 		t.Errorf("names to try: %q", got)
 	}
 }

@@ -24,7 +24,8 @@ func bootClock() Check {
 		return c
 	}
 	source := word("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-	c.Found = fmt.Sprintf("CLOCK_BOOTTIME counts suspended time, steps of %v, clock source %s", time.Duration(res.Nano()), orUnknown(source))
+	c.Found = fmt.Sprintf("CLOCK_BOOTTIME counts suspended time, steps of %v, clock source %s",
+		time.Duration(res.Nano()), orUnknown(source))
 	c.Figures = map[string]float64{"resolution_ns": float64(res.Nano())}
 	if source == "jiffies" || res.Nano() > int64(time.Millisecond) {
 		c.Level, c.Advice = driver.Warning, "a coarse clock: choose another clock source"
@@ -48,7 +49,8 @@ func discipline(drift float64) Check {
 	c.Found = fmt.Sprintf("%s, corrected by %+.1f ppm (%+.3f %%)", kept, ppm, ppm/1e4)
 	c.Figures = map[string]float64{"correction_ppm": ppm}
 	if max(ppm, -ppm)/1e6 > drift/4 {
-		c.Level, c.Advice = driver.Warning, "the clock is being slewed fast: wait until it is right, or set it in one step"
+		c.Level, c.Advice = driver.Warning, "the clock is being slewed fast: wait until it is right, or set it "+
+			"in one step"
 	}
 	return c
 }

@@ -11,7 +11,8 @@ func machine(float64) []Check {
 	if boottime.Reliable {
 		return []Check{{Topic: "boot clock", Level: driver.Fine, Found: "counts suspended time"}}
 	}
-	return []Check{{Topic: "boot clock", Level: driver.Failed, Found: "this system offers no clock that goes on in suspend", Advice: "use Linux or macOS"}}
+	return []Check{{Topic: "boot clock", Level: driver.Failed,
+		Found: "this system offers no clock that goes on in suspend", Advice: "use Linux or macOS"}}
 }
 
 func hypervisor() string { return "" }

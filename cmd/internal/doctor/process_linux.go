@@ -204,7 +204,8 @@ func (p *process) RemoveClaim(ctx context.Context) bool {
 	return true
 }
 
-// EndLease ends the candidate's lease in the store. Only a store with a driver.Admin is asked for it.
+// EndLease ends the candidate's lease in the store. Only a store with a driver.Admin is asked for
+// it.
 func (p *process) EndLease(ctx context.Context) bool {
 	s, _, ok := p.claim(ctx)
 	if !ok || s.Lease == "" {
@@ -217,8 +218,8 @@ func (p *process) EndLease(ctx context.Context) bool {
 	return true
 }
 
-// removedBy returns by when a removal was over that returned err just now: one whose answer was lost
-// may still happen at any time.
+// removedBy returns by when a removal was over that returned err just now: one whose answer was
+// lost may still happen at any time.
 func removedBy(err error) time.Duration {
 	if err != nil {
 		return math.MaxInt64

@@ -28,7 +28,8 @@ func TestASilentStoreIsAFailureInTime(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
 		begun := time.Now()
-		r := Examine(ctx, deaf{memstore.New(memstore.Options{})}, Options{Name: "n", TTL: 10 * time.Second, Drift: 0.1, Window: 6 * time.Second, Tries: 5})
+		r := Examine(ctx, deaf{memstore.New(memstore.Options{})},
+			Options{Name: "n", TTL: 10 * time.Second, Drift: 0.1, Window: 6 * time.Second, Tries: 5})
 		if took := time.Since(begun); took > 20*time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -40,7 +41,8 @@ func TestASilentStoreIsAFailureInTime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		begun := time.Now()
-		Examine(ctx, deaf{memstore.New(memstore.Options{})}, Options{TTL: 10 * time.Second, Drift: 0.1, Window: 6 * time.Second, Tries: 5})
+		Examine(ctx, deaf{memstore.New(memstore.Options{})},
+			Options{TTL: 10 * time.Second, Drift: 0.1, Window: 6 * time.Second, Tries: 5})
 		if took := time.Since(begun); took > 7*time.Second {
 			t.Errorf("interrupted after a second, it went on for %v", took-time.Second)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/primacy-go/primacy/internal/proxy"
 )
 
-// run is one torture. Three kinds of goroutines work on it: injectFaults (the caller of Run), watch,
-// and one for each fault under way.
+// run is one torture. Three kinds of goroutines work on it: injectFaults (the caller of Run),
+// watch, and one for each fault under way.
 type run struct {
 	o          Torture
 	prefix     string // of this run's name and of all its candidates' identities
@@ -38,7 +38,8 @@ type run struct {
 	fallen int            // how many ended so
 }
 
-// Run tortures until Options.Duration is over or ctx ends, and returns what was found. An error says that it could not begin.
+// Run tortures until Options.Duration is over or ctx ends, and returns what was found. An error
+// says that it could not begin.
 func (o Torture) Run(ctx context.Context) (*Verdict, error) {
 	prefix := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
 	r := &run{o: o, prefix: prefix, name: ownPrefix + "/" + prefix, done: map[string]int{}, ctx: ctx}
@@ -112,7 +113,8 @@ func (r *run) watch(ctx context.Context) {
 		}
 		cancel()
 		r.restartIdle()
-		// To count takes longer the more there is: a torture of a day is counted every quarter of an hour.
+		// To count takes longer the more there is: a torture of a day is counted every quarter of
+		// an hour.
 		if at := now(); r.o.Progress != nil && at-reported > max(400*time.Millisecond, (at-r.began)/100) {
 			reported = at
 			r.o.Progress(r.state())
@@ -190,9 +192,9 @@ func (r *run) awaitLeader(ctx context.Context, limit time.Duration) bool {
 	}
 }
 
-// free waits for a candidate without a fault and marks it as busy: the leader if aim, else the given
-// one or one after it. At least one is always left without a fault, so that somebody can lead. It
-// returns nil when ctx ends.
+// free waits for a candidate without a fault and marks it as busy: the leader if aim, else the
+// given one or one after it. At least one is always left without a fault, so that somebody can
+// lead. It returns nil when ctx ends.
 func (r *run) free(ctx context.Context, aim bool, which int) *process {
 	for {
 		r.mu.Lock()
@@ -257,8 +259,8 @@ func (r *run) count(kind, text string) {
 	}
 }
 
-// restart starts the process again if it has ended: by a fault, or by itself as a process does whose
-// work outlived its right.
+// restart starts the process again if it has ended: by a fault, or by itself as a process does
+// whose work outlived its right.
 func (r *run) restart(p *process) {
 	if !p.ended() || r.ctx.Err() != nil {
 		return

@@ -57,8 +57,8 @@ func claim(ctx context.Context, l driver.Lease, name string) (driver.Place, erro
 	return places[0], nil
 }
 
-// trip measures one kind of round trip. One renewal may take a tenth of the ttl, and with the defaults two may fail: that is what
-// it is judged by.
+// trip measures one kind of round trip. One renewal may take a tenth of the ttl, and with the
+// defaults two may fail: that is what it is judged by.
 func (p *examination) trip(ctx context.Context, what string, do func(context.Context) error) Check {
 	c := Check{Topic: what, Level: driver.Fine}
 	limit := p.o.TTL / 10
@@ -71,14 +71,17 @@ func (p *examination) trip(ctx context.Context, what string, do func(context.Con
 	c.Figures = map[string]float64{"p50_ms": ms(p50), "p99_ms": ms(p99), "n": float64(len(took))}
 	switch {
 	case p50 > limit:
-		c.Level, c.Advice = driver.Failed, fmt.Sprintf("with a ttl of %v a call may take %v: raise --ttl to %v at least, or come nearer", p.o.TTL, limit, (20*p50).Round(time.Second))
+		c.Level, c.Advice = driver.Failed, fmt.Sprintf("with a ttl of %v a call may take %v: raise --ttl to %v "+
+			"at least, or come nearer", p.o.TTL, limit, (20*p50).Round(time.Second))
 	case p99 > limit/2:
-		c.Level, c.Advice = driver.Warning, fmt.Sprintf("with a ttl of %v a call may take %v: a longer --ttl loses fewer terms", p.o.TTL, limit)
+		c.Level, c.Advice = driver.Warning, fmt.Sprintf("with a ttl of %v a call may take %v: a longer --ttl "+
+			"loses fewer terms", p.o.TTL, limit)
 	}
 	return c
 }
 
-// measure does n times, or as often as the time allows, and returns how long each took, shortest first.
+// measure does n times, or as often as the time allows, and returns how long each took, shortest
+// first.
 func measure(ctx context.Context, n int, do func(context.Context) error) (took []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*tripsLimit)
 	defer cancel()

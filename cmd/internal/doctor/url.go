@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/open"
 )
 
-// storeURL is a store URL in parts, as package open reads them: scheme://[user@]host,host[/prefix][?query].
+// storeURL is a store URL in parts, as package open reads them:
+// scheme://[user@]host,host[/prefix][?query].
 type storeURL struct {
 	scheme, user string
 	hosts        []string
@@ -72,7 +73,8 @@ func (u storeURL) loopback() bool {
 	return true
 }
 
-// secure reports whether nobody on the way can read or forge: the scheme's name says so, or PostgreSQL's option.
+// secure reports whether nobody on the way can read or forge: the scheme's name says so, or
+// PostgreSQL's option.
 func (u storeURL) secure(query url.Values) bool {
 	mode := query.Get("sslmode")
 	return open.Secure(u.scheme) || mode == "require" || mode == "verify-ca" || mode == "verify-full"
@@ -90,7 +92,8 @@ func (u storeURL) secured() string {
 	}
 }
 
-// Transport says what protects the way to the store that rawURL names. It returns false for a store that is not reached over a network.
+// Transport says what protects the way to the store that rawURL names. It returns false for a store
+// that is not reached over a network.
 func Transport(rawURL string) (Check, bool) {
 	c := Check{Topic: "transport", Level: driver.Fine}
 	u, ok := splitURL(rawURL)
@@ -109,13 +112,15 @@ func Transport(rawURL string) (Check, bool) {
 	case u.secure(query):
 		c.Found = fmt.Sprintf("TLS, with %s", who)
 		if u.user == "" {
-			c.Level, c.Advice = driver.Warning, "whoever reaches the port may write: ask for client certificates or for a user"
+			c.Level, c.Advice = driver.Warning,
+				"whoever reaches the port may write: ask for client certificates or for a user"
 			c.Found += " and no certificate of our own"
 		}
 	case u.loopback():
 		c.Found = "plain text on loopback, with " + who
 	default:
-		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who, "use "+u.secured()+": whoever is on the way can read and forge renewals, and passwords"
+		c.Level, c.Found, c.Advice = driver.Warning, "plain text over a network, with "+who,
+			"use "+u.secured()+": whoever is on the way can read and forge renewals, and passwords"
 	}
 	return c, true
 }

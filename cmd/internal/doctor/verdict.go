@@ -7,10 +7,12 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// TortureTTL is the ttl of the torture's leases where none is given: a crash costs little time, so a minute holds many terms.
+// TortureTTL is the ttl of the torture's leases where none is given: a crash costs little time, so
+// a minute holds many terms.
 const TortureTTL = 3 * time.Second
 
-// Torture says what to torture. All fields but the functions and one of URL and Endpoint are required.
+// Torture says what to torture. All fields but the functions and one of URL and Endpoint are
+// required.
 type Torture struct {
 	Store      driver.Store // the same store, for looking on and for what an operator does
 	URL        string       // of the store, for the candidates; or
@@ -84,7 +86,8 @@ func (v *Verdict) judge(t tally, interrupted bool) {
 	}
 	v.Terms, v.Overlaps, v.Longest, v.Broken = t.Terms, t.Overlaps, t.Longest.Seconds(), t.Broken
 	v.Acts, v.Stale, v.Acked, v.Lost = t.Written, t.Stale, t.Acked, t.Lost
-	v.GapP50, v.GapP99, v.GapMax = quantile(t.Gaps, 0.5).Seconds(), quantile(t.Gaps, 0.99).Seconds(), quantile(t.Gaps, 1).Seconds()
+	v.GapP50, v.GapP99, v.GapMax = quantile(t.Gaps, 0.5).Seconds(), quantile(t.Gaps, 0.99).Seconds(),
+		quantile(t.Gaps, 1).Seconds()
 	if v.leftErr != nil {
 		v.Left = append(v.Left, "not found out: "+v.leftErr.Error())
 	}
@@ -97,17 +100,22 @@ func (v *Verdict) judge(t tally, interrupted bool) {
 }
 
 func (v *Verdict) decide(interrupted bool) (Outcome, string) {
-	what := fmt.Sprintf("%s, %d terms and %d faults of %d kinds", v.length.Round(time.Second), v.Terms, v.many, len(v.Faults))
+	what := fmt.Sprintf("%s, %d terms and %d faults of %d kinds", v.length.Round(time.Second), v.Terms, v.many,
+		len(v.Faults))
 	switch {
 	case v.Overlaps > 0 || v.Broken != "":
 		return Disproved, fmt.Sprintf("DISPROVED: in %s, %s.", what, v.Broken)
 	case len(v.Lost) > 0:
-		return Disproved, fmt.Sprintf("DISPROVED: in %s, %d acknowledged writes were lost: %s.", what, len(v.Lost), v.Lost[0])
+		return Disproved, fmt.Sprintf("DISPROVED: in %s, %d acknowledged writes were lost: %s.", what, len(v.Lost),
+			v.Lost[0])
 	case v.Terms < 2 || v.many == 0 || v.Acked == 0:
-		return Unproved, fmt.Sprintf("Not proved: in %s, too little happened to say anything. Torture for longer.", what)
+		return Unproved, fmt.Sprintf("Not proved: in %s, too little happened to say anything. Torture for longer.",
+			what)
 	case !v.Recovered && !interrupted:
-		return Unproved, fmt.Sprintf("Not proved: in %s there were never two leaders, but after the last fault nobody led again.", what)
+		return Unproved, fmt.Sprintf("Not proved: in %s there were never two leaders, but after the last fault "+
+			"nobody led again.", what)
 	}
-	return Held, fmt.Sprintf("The promise held: in %s there were never two leaders at once, no token went back, and none of %d acknowledged writes was lost.",
+	return Held, fmt.Sprintf("The promise held: in %s there were never two leaders at once, no token went back, "+
+		"and none of %d acknowledged writes was lost.",
 		what, v.Acked)
 }

@@ -6,10 +6,12 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// promises says in plain words what a store with these capabilities can promise, and what it cannot.
+// promises says in plain words what a store with these capabilities can promise, and what it
+// cannot.
 func promises(c driver.Caps, o Options) (can, cannot []string) {
 	if c.BestEffort == "" {
-		can = append(can, fmt.Sprintf("one leader: at any instant at most one process's Check says yes, whatever messages and processes do, "+
+		can = append(can, fmt.Sprintf("one leader: at any instant at most one process's Check says yes, whatever "+
+			"messages and processes do, "+
 			"while clock rates differ by less than %g %% of the ttl", 100*o.Drift))
 	} else {
 		cannot = append(cannot, "one leader at every instant: there may be two after "+c.BestEffort)
@@ -22,7 +24,8 @@ func promises(c driver.Caps, o Options) (can, cannot []string) {
 		can = append(can, "tokens that grow for as long as it keeps its data: a fence holds whatever clocks do")
 	case driver.TokenUntilLoss:
 		can = append(can, "tokens that grow until it loses writes")
-		cannot = append(cannot, "tokens that survive its own restart or failover: a fence may refuse the new leader, or let an old one pass")
+		cannot = append(cannot, "tokens that survive its own restart or failover: a fence may refuse the new "+
+			"leader, or let an old one pass")
 	default:
 		cannot = append(cannot, "fencing tokens: nothing can refuse a late write of an old leader")
 	}
@@ -37,11 +40,13 @@ func promises(c driver.Caps, o Options) (can, cannot []string) {
 		cannot = append(cannot, "that observers hear of changes at once: they poll")
 	}
 	if c.MinTTL > 0 {
-		cannot = append(cannot, fmt.Sprintf("a successor sooner than about %v after a crash: its shortest lease", c.MinTTL))
+		cannot = append(cannot, fmt.Sprintf("a successor sooner than about %v after a crash: its shortest lease",
+			c.MinTTL))
 	}
 	cannot = append(cannot, "to recall a write that was under way when its process was paused: only a fence refuses it")
 	if hypervisor() != "" {
-		cannot = append(cannot, "anything by clocks when this virtual machine is paused or restored by a hypervisor that stops its clocks: only a fence holds then")
+		cannot = append(cannot, "anything by clocks when this virtual machine is paused or restored by a "+
+			"hypervisor that stops its clocks: only a fence holds then")
 	}
 	return can, append(cannot, c.Warnings...)
 }

@@ -20,13 +20,14 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// busyLimit is how long the files of a host that was killed may stay locked after its lock is free: the kernel closes the
-// files of a dying process one by one.
+// busyLimit is how long the files of a host that was killed may stay locked after its lock is free:
+// the kernel closes the files of a dying process one by one.
 const busyLimit = 3 * time.Second
 
-// checkData looks at the data before etcd opens it for writing. Most of what is wrong with a file makes etcd panic in a
-// goroutine of its own, where nobody can catch it and the user is left with a stack trace; or worse, it starts and
-// waits for ever, or begins at revision 1 again, and old tokens come back.
+// checkData looks at the data before etcd opens it for writing. Most of what is wrong with a file
+// makes etcd panic in a goroutine of its own, where nobody can catch it and the user is left with a
+// stack trace; or worse, it starts and waits for ever, or begins at revision 1 again, and old
+// tokens come back.
 func checkData(ctx context.Context, data string) error {
 	logDir := filepath.Join(data, "member", "wal")
 	logs, err := filepath.Glob(filepath.Join(logDir, "*.wal"))
@@ -54,14 +55,16 @@ func checkData(ctx context.Context, data string) error {
 		return damaged(data, logDir, err)
 	}
 	if logged < applied {
-		return damaged(data, logDir, fmt.Errorf("it ends at entry %d, and the data has already taken up entry %d", logged, applied))
+		return damaged(data, logDir, fmt.Errorf("it ends at entry %d, and the data has already taken up entry %d",
+			logged, applied))
 	}
 	return nil
 }
 
 // damaged says what is, and what to do.
 func damaged(data, what string, err error) error {
-	return fmt.Errorf("%s is damaged: %w; nothing was changed: put %s back from a backup, or move it away to begin anew "+
+	return fmt.Errorf("%s is damaged: %w; nothing was changed: put %s back from a backup, or move it away to "+
+		"begin anew "+
 		"(tokens then start afresh)", what, err, data)
 }
 
@@ -80,8 +83,8 @@ func inUse(path string) error {
 	return fmt.Errorf("%s is in use by another process: end that one, or choose another directory", path)
 }
 
-// awaitUnlocked returns once nobody has the file of etcd's log open: neither a host that is dying, nor a child of ours that
-// was forked while we had it open and has not come to its exec.
+// awaitUnlocked returns once nobody has the file of etcd's log open: neither a host that is dying,
+// nor a child of ours that was forked while we had it open and has not come to its exec.
 func awaitUnlocked(ctx context.Context, path string) error {
 	limit := time.NewTimer(busyLimit)
 	defer limit.Stop()
@@ -103,7 +106,8 @@ func awaitUnlocked(ctx context.Context, path string) error {
 	}
 }
 
-// tryUnlocked takes the lock and lets go of it, which it does by closing the file. A fork in between would keep the lock.
+// tryUnlocked takes the lock and lets go of it, which it does by closing the file. A fork in
+// between would keep the lock.
 func tryUnlocked(path string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -114,8 +118,8 @@ func tryUnlocked(path string) error {
 	return f.Close()
 }
 
-// readThrough reads every key of the data file, and the index of the last log entry that is in it. bbolt panics on what it
-// cannot make sense of.
+// readThrough reads every key of the data file, and the index of the last log entry that is in it.
+// bbolt panics on what it cannot make sense of.
 func readThrough(path string, applied *uint64) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: busyLimit})
 	if err != nil {

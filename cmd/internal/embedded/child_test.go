@@ -19,7 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// childDir in the environment makes the test binary a process that opens the store there and obeys its standard input.
+// childDir in the environment makes the test binary a process that opens the store there and obeys
+// its standard input.
 const childDir = "PRIMACY_EMBEDDED_TEST_DIR"
 
 func TestMain(m *testing.M) {
@@ -90,7 +91,8 @@ func obey(n *Node, c *clientv3.Client, word []string) string {
 }
 
 func newClient(n *Node) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{Endpoints: []string{n.Endpoint()}, DialOptions: DialOptions(), Logger: zap.NewNop()})
+	return clientv3.New(clientv3.Config{Endpoints: []string{n.Endpoint()}, DialOptions: DialOptions(),
+		Logger: zap.NewNop()})
 }
 
 // child is such a process.
@@ -142,7 +144,7 @@ func (c *child) line() string {
 	return c.out.Text()
 }
 
-// opened waits until it has opened the store, and tells whether it hosts.
+// opened waits until it has opened the store, and says whether it hosts.
 func (c *child) opened() bool {
 	c.t.Helper()
 	got := c.line()
@@ -186,7 +188,8 @@ func (c *child) kill() {
 	c.cmd.Wait()
 }
 
-// stop freezes it, and returns when its last thread stands still: the signal alone still lets it answer a call or two.
+// stop freezes it, and returns when its last thread stands still: the signal alone still lets it
+// answer a call or two.
 func (c *child) stop() {
 	c.t.Helper()
 	c.cmd.Process.Signal(syscall.SIGSTOP)

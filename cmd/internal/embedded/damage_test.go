@@ -59,8 +59,8 @@ func fill(b []byte) {
 	}
 }
 
-// refusal starts a process on dir, and returns the one line it must end with. A process, because the failure to be
-// feared is one that takes the process down.
+// refusal starts a process on dir, and returns the one line it must end with. A process, because
+// the failure to be feared is one that takes the process down.
 func refusal(t *testing.T, dir string) string {
 	t.Helper()
 	c := startChild(t, dir)

@@ -29,16 +29,19 @@ type dir struct {
 	file *os.File // what the alias stands on; nil without one
 }
 
-// DefaultDir is the directory of the store that people get without asking: $XDG_STATE_HOME/primacy, or
-// ~/.local/state/primacy. It returns an error where neither variable nor home directory is known.
+// DefaultDir is the directory of the store that people get without asking: $XDG_STATE_HOME/primacy,
+// or ~/.local/state/primacy. It returns an error where neither variable nor home directory is
+// known.
 func DefaultDir() (string, error) {
-	// The XDG rules say that a relative path is to be ignored. Two working directories would be two stores, too.
+	// The XDG rules say that a relative path is to be ignored. Two working directories would be two
+	// stores, too.
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "primacy"), nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the embedded store: neither XDG_STATE_HOME nor HOME is set: name a directory")
+		return "", fmt.Errorf("no place for the embedded store: neither XDG_STATE_HOME nor HOME is set: name a " +
+			"directory")
 	}
 	return filepath.Join(home, ".local", "state", "primacy"), nil
 }
@@ -75,7 +78,8 @@ func (d *dir) endpoint() string {
 	return (&url.URL{Scheme: "unix", Path: d.socket()}).String() // gRPC decodes what a URL may not hold
 }
 
-// mend makes the directory or checks it, foreign files before permissions: nothing of a stranger's is changed.
+// mend makes the directory or checks it, foreign files before permissions: nothing of a stranger's
+// is changed.
 func (d *dir) mend() error {
 	if err := os.MkdirAll(d.name, 0o700); err != nil {
 		return d.unusable(err)
@@ -93,7 +97,8 @@ func (d *dir) mend() error {
 	}
 	mode := info.Mode().Perm()
 	if mode&0o022 != 0 {
-		// Others may have planted a socket or a log here, or may swap files later: chmod alone heals nothing.
+		// Others may have planted a socket or a log here, or may swap files later: chmod alone
+		// heals nothing.
 		return fmt.Errorf("embedded store %s: other users can write to the directory (mode %04o): "+
 			"chmod 700 it if you trust what is in there, or choose another", d.name, mode)
 	}
@@ -105,8 +110,8 @@ func (d *dir) mend() error {
 	return nil
 }
 
-// ours refuses a directory that holds anything but a store of this format. An empty one is ours, and so is one in which
-// another process is just about to begin.
+// ours refuses a directory that holds anything but a store of this format. An empty one is ours,
+// and so is one in which another process is just about to begin.
 func (d *dir) ours() error {
 	text, err := os.ReadFile(d.path(storeName))
 	switch {
@@ -116,7 +121,8 @@ func (d *dir) ours() error {
 		// Torn by a crash, or being written by the host. The host writes it again.
 	case err == nil:
 		return fmt.Errorf("embedded store %s: %s says %q, and this primacy knows only %q: "+
-			"use the version that made it, or choose another directory", d.name, storeName, firstLine(text), firstLine([]byte(storeText)))
+			"use the version that made it, or choose another directory", d.name, storeName, firstLine(text),
+			firstLine([]byte(storeText)))
 	case !errors.Is(err, fs.ErrNotExist):
 		return d.unusable(err)
 	}
@@ -132,7 +138,8 @@ func (d *dir) ours() error {
 		if text, err := os.ReadFile(d.path(storeName)); err == nil && string(text) == storeText {
 			return nil
 		}
-		return fmt.Errorf("embedded store %s: the directory is in use by something else (it holds %q): choose an empty one",
+		return fmt.Errorf("embedded store %s: the directory is in use by something else (it holds %q): choose an "+
+			"empty one",
 			d.name, e.Name())
 	}
 	return nil

@@ -1,11 +1,14 @@
-// Package embedded is the store that needs no server: an etcd inside the first primacy process of a directory.
+// Package embedded is the store that needs no server: an etcd inside the first primacy process of a
+// directory.
 //
-// Every process on the machine that opens the same directory shares it. One of them, whoever holds the exclusive lock on
-// DIR/primacy.lock, hosts etcd in its own process and listens on a private unix socket in the directory; there is no TCP
-// port. The others are clients of that socket, and each has a caretaker that tries for the lock. The kernel lets go of
-// the lock when the host ends, however it ends, so another process takes over: it opens the same data and listens on the
-// same path, and clients come back by themselves. Revisions go on from where they were, so fencing tokens keep
-// growing. Leases survive too, and start their full TTL afresh at each take-over, as they do at any change of etcd's leader.
+// Every process on the machine that opens the same directory shares it. One of them, whoever holds
+// the exclusive lock on DIR/primacy.lock, hosts etcd in its own process and listens on a private
+// unix socket in the directory; there is no TCP port. The others are clients of that socket, and
+// each tries for the lock in the background. The kernel lets go of the lock when the host ends,
+// however it ends, so another process takes over: it opens the same data and listens on the same
+// path, and clients come back by themselves. Revisions go on from where they were, so fencing
+// tokens keep growing. Leases survive too, and start their full TTL afresh at each take-over, as
+// they do at any change of etcd's leader.
 //
 //	DIR/primacy.store   says that the directory is ours, and in which format
 //	DIR/primacy.lock    locked by the host, and holds its process ID
@@ -13,8 +16,8 @@
 //	DIR/etcd.log        etcd's own warnings, at most 1 MiB and one older file
 //	DIR/etcd/           etcd's data; DIR/etcd.new/ while it is made
 //
-// The directory has mode 0700 and what is in it 0600, but for etcd's snapshots of its own bookkeeping (*.snap), which
-// etcd makes as the umask has it.
+// The directory has mode 0700 and what is in it 0600, but for etcd's snapshots of its own
+// bookkeeping (*.snap), which etcd makes as the umask has it.
 //
 // # What it does not do
 //
@@ -30,7 +33,8 @@
 //
 // # Short ticks
 //
-// etcd runs with 20 ms ticks and an election timeout of 100 ms, where its defaults are 100 ms and 1 s. Among several members that
-// would depose leaders on a busy machine. Here the one member is its own majority: a stall delays answers, but no
-// rival can win. It is ready a tenth of a second after its data is read, and leases may be as short as 1 s.
+// etcd runs with 20 ms ticks and an election timeout of 100 ms, where its defaults are 100 ms and 1
+// s. Among several members that would depose leaders on a busy machine. Here the one member is its
+// own majority: a stall delays answers, but no rival can win. It is ready a tenth of a second after
+// its data is read, and leases may be as short as 1 s.
 package embedded

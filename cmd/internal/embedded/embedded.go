@@ -20,31 +20,32 @@ const (
 
 // Options of [Open]. The zero value works.
 type Options struct {
-	Logger *slog.Logger // told of take-overs and failures; nil: nobody is
+	Logger *slog.Logger // gets take-overs and failures; nil: nobody does
 
 	quota int64 // of the data, in bytes; 0: maxData. For tests.
 }
 
-// Node is this process's share in the store of a directory: its host, or one of those that would take over.
-// It is safe for concurrent use.
+// Node is this process's share in the store of a directory: its host, or one of those that would
+// take over. It is safe for concurrent use.
 type Node struct {
 	dir    *dir
 	lock   *lock
 	log    *slog.Logger
 	quota  int64
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the caretaker is gone and etcd has stopped
+	ended  chan struct{} // closed when run has returned, and etcd has stopped
 
 	mu      sync.Mutex
 	hosting bool
 	failed  error         // why the node ended by itself
 	stuck   error         // etcd did not stop
-	news    chan struct{} // closed and made anew whenever the fields above change
+	changed chan struct{} // closed and made anew whenever the fields above change
 }
 
-// Open joins the store in directory path, or starts it there, and returns once it answers. The directory and its parents
-// are made if they do not exist. When ctx ends, or after 15 s without an answer, Open gives up and leaves nothing running.
-// Its errors are one line that says what is wrong with the directory and what to do; nothing in it is changed then.
+// Open joins the store in directory path, or starts it there, and returns once it answers. The
+// directory and its parents are made if they do not exist. When ctx ends, or after 15 s without an
+// answer, Open gives up and leaves nothing running. Its errors are one line that says what is wrong
+// with the directory and what to do; nothing in it is changed then.
 func Open(ctx context.Context, path string, o Options) (*Node, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -63,8 +64,8 @@ func Open(ctx context.Context, path string, o Options) (*Node, error) {
 	}
 	life, cancel := context.WithCancel(context.Background())
 	n := &Node{dir: d, lock: l, log: o.Logger.With("store", "embedded:"+d.name), quota: o.quota, cancel: cancel,
-		ended: make(chan struct{}), news: make(chan struct{})}
-	h, err := n.enter(ctx)
+		ended: make(chan struct{}), changed: make(chan struct{})}
+	h, err := n.join(ctx)
 	if err != nil {
 		cancel()
 		l.close() // with an etcd that did not stop, its own file locks still keep others out
@@ -72,12 +73,13 @@ func Open(ctx context.Context, path string, o Options) (*Node, error) {
 		return nil, err
 	}
 	n.set(func() { n.hosting = h != nil })
-	go n.care(life, h)
+	go n.run(life, h)
 	return n, nil
 }
 
-// enter returns when the store answers: with the host if this process became it, or nil if another one hosts.
-func (n *Node) enter(ctx context.Context) (*host, error) {
+// join returns when the store answers: with the host if this process became it, or nil if another
+// one hosts.
+func (n *Node) join(ctx context.Context) (*host, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, errSilent)
 	defer cancel()
 	answered := make(chan struct{})
@@ -93,7 +95,8 @@ func (n *Node) enter(ctx context.Context) (*host, error) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for {
-		// The lock first: whoever holds it need not ask anybody, and a socket without a host never answers.
+		// The lock first: whoever holds it need not ask anybody, and a socket without a host never
+		// answers.
 		if ok, err := n.lock.try(); err != nil {
 			return nil, n.dir.unusable(err)
 		} else if ok {
@@ -106,7 +109,8 @@ func (n *Node) enter(ctx context.Context) (*host, error) {
 		case <-tick.C:
 		case <-ctx.Done():
 			if context.Cause(ctx) == errSilent {
-				return nil, fmt.Errorf("embedded store %s: process %s hosts it but has not answered for %v: is it stopped? "+
+				return nil, fmt.Errorf("embedded store %s: process %s hosts it but has not answered for %v: is "+
+					"it stopped? "+
 					"Continue it (kill -CONT) or end it", n.dir.name, n.lock.holder(), openLimit)
 			}
 			return nil, fmt.Errorf("embedded store %s: waiting for process %s, which hosts it: %w",
@@ -125,19 +129,19 @@ func (n *Node) host(ctx context.Context) (*host, error) {
 		err = n.lock.sign()
 	}
 	if err != nil {
-		n.lock.free()
+		n.lock.release()
 		return nil, n.dir.unusable(err)
 	}
 	h, err := startHost(ctx, n.dir, n.quota)
 	if err != nil {
-		n.lock.free()
+		n.lock.release()
 		return nil, err
 	}
 	return h, nil
 }
 
-// care looks after the store until Close: hosts it, or tries to.
-func (n *Node) care(ctx context.Context, h *host) {
+// run is the node's goroutine until Close: it hosts the store, or tries to take it over.
+func (n *Node) run(ctx context.Context, h *host) {
 	defer close(n.ended)
 	if h == nil {
 		if h = n.takeOver(ctx); h == nil {
@@ -152,7 +156,7 @@ func (n *Node) care(ctx context.Context, h *host) {
 		n.set(func() { n.hosting, n.stuck = false, fmt.Errorf("embedded store %s: %w", n.dir.name, err) })
 		return
 	}
-	n.lock.free()
+	n.lock.release()
 	n.set(func() { n.hosting = false })
 }
 
@@ -160,7 +164,7 @@ func (n *Node) care(ctx context.Context, h *host) {
 func (n *Node) takeOver(ctx context.Context) *host {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
-	var told string
+	var warned string
 	for {
 		select {
 		case <-ctx.Done():
@@ -185,9 +189,10 @@ func (n *Node) takeOver(ctx context.Context) *host {
 			n.log.Info("took over as host of the embedded store", "took", time.Since(began).Round(time.Millisecond))
 			return h
 		case !errors.Is(err, errDirty):
-			// Nothing was left open: a full disk or a lack of descriptors may pass, and another process may be luckier.
-			if err.Error() != told {
-				told = err.Error()
+			// Nothing was left open: a full disk or a lack of descriptors may pass, and another
+			// process may be luckier.
+			if err.Error() != warned {
+				warned = err.Error()
 				n.log.Warn("cannot take over the embedded store, trying on", "err", err)
 			}
 			select {
@@ -212,8 +217,8 @@ func (n *Node) watch(ctx context.Context, h *host) error {
 		case err := <-h.failed:
 			return fmt.Errorf("embedded store %s: etcd stopped: %w; see %s", n.dir.name, err, n.dir.path(logName))
 		case <-tick.C:
-			// Somebody may have removed the directory, and others started an empty store in its place. Two
-			// stores are two leaders.
+			// Somebody may have removed the directory, and others started an empty store in its
+			// place. Two stores are two leaders.
 			if err := n.lock.check(); err != nil {
 				return n.dir.unusable(err)
 			}
@@ -227,36 +232,36 @@ func (n *Node) fail(err error) {
 	n.log.Error("the embedded store is gone for this process", "err", err)
 }
 
-// set changes the node's state and tells those who wait for it.
+// set changes the node's state and wakes those who wait for it.
 func (n *Node) set(change func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	change()
-	close(n.news)
-	n.news = make(chan struct{})
+	close(n.changed)
+	n.changed = make(chan struct{})
 }
 
-// Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the same from host to host. It
-// is good for this process only, while the node is open.
+// Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the
+// same from host to host. It is good for this process only, while the node is open.
 func (n *Node) Endpoint() string { return n.dir.endpoint() }
 
 // Dir is the directory, as an absolute path.
 func (n *Node) Dir() string { return n.dir.name }
 
-// Hosting tells whether etcd runs in this process now.
+// Hosting says whether etcd runs in this process now.
 func (n *Node) Hosting() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.hosting
 }
 
-// Changed blocks until Hosting differs from was, and returns what it is then. Its error is ctx's, or says why the node
-// came to an end by itself: etcd broke, or the directory was removed. Such a node never recovers; close it.
-// After Close it returns the error ErrClosed.
+// Changed blocks until Hosting differs from was, and returns what it is then. Its error is ctx's,
+// or says why the node came to an end by itself: etcd broke, or the directory was removed. Such a
+// node never recovers; close it. After Close it returns the error ErrClosed.
 func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
 	for {
 		n.mu.Lock()
-		is, failed, news := n.hosting, n.failed, n.news
+		is, failed, changed := n.hosting, n.failed, n.changed
 		n.mu.Unlock()
 		switch {
 		case failed != nil:
@@ -265,7 +270,7 @@ func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
 			return is, nil
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-n.ended:
 			// A node that failed has ended too, and says why.
 			if n.mu.Lock(); n.failed != nil {
@@ -284,9 +289,10 @@ func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
 // ErrClosed says that the node was closed.
 var ErrClosed = errors.New("embedded store: closed")
 
-// Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over at once; clients of
-// this process must be closed before. It returns within 5 s or so, with an error if etcd did not stop: the data is then
-// free for others only when this process ends. Closing twice is no error.
+// Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over
+// at once; clients of this process must be closed before. It returns within 5 s or so, with an
+// error if etcd did not stop: the data is then free for others only when this process ends. Closing
+// twice is no error.
 func (n *Node) Close() error {
 	n.cancel()
 	<-n.ended

@@ -19,7 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// openNode opens a node of this process. Several of one directory know nothing of each other: the lock is per open file.
+// openNode opens a node of this process. Several of one directory know nothing of each other: the
+// lock is per open file.
 func openNode(t *testing.T, dir string) *Node {
 	t.Helper()
 	n, err := Open(t.Context(), dir, Options{})
@@ -164,7 +165,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestRemovedDirectory: a store that begins anew in the place of one in use would elect a second leader.
+// TestRemovedDirectory: a store that begins anew in the place of one in use would elect a second
+// leader.
 func TestRemovedDirectory(t *testing.T) {
 	dir := privateDir(t)
 	first, second := openNode(t, dir), openNode(t, dir)
@@ -211,7 +213,8 @@ func TestFrozenHost(t *testing.T) {
 	}
 }
 
-// TestCancelledOpen gives up at every stage of a first start. Whatever that leaves is in nobody's way.
+// TestCancelledOpen gives up at every stage of a first start. Whatever that leaves is in nobody's
+// way.
 func TestCancelledOpen(t *testing.T) {
 	dir := privateDir(t)
 	for wait := time.Duration(0); wait < time.Second; wait += 5 * time.Millisecond {
@@ -229,8 +232,8 @@ func TestCancelledOpen(t *testing.T) {
 	put(t, openNode(t, dir), "k", "v")
 }
 
-// TestForksWhileStarting: a child has its parent's open files until its exec, and with them the locks that etcd
-// believed to have given up.
+// TestForksWhileStarting: a child has its parent's open files until its exec, and with them the
+// locks that etcd believed to have given up.
 func TestForksWhileStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -249,7 +252,8 @@ func TestForksWhileStarting(t *testing.T) {
 	}
 }
 
-// TestFullStoreHeals: etcd refuses every write to a store that was once full until somebody cleans it up.
+// TestFullStoreHeals: etcd refuses every write to a store that was once full until somebody cleans
+// it up.
 func TestFullStoreHeals(t *testing.T) {
 	dir := privateDir(t)
 	n, err := Open(t.Context(), dir, Options{quota: 4 << 20})
@@ -319,7 +323,8 @@ func TestNothingLeaks(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			stacks := make([]byte, 1<<20)
-			t.Fatalf("goroutines: %d, then %d; files: %d, then %d\n%s", routines, runtime.NumGoroutine(), files, openFiles(t),
+			t.Fatalf("goroutines: %d, then %d; files: %d, then %d\n%s", routines, runtime.NumGoroutine(), files,
+				openFiles(t),
 				stacks[:runtime.Stack(stacks, true)])
 		}
 	}

@@ -15,7 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
@@ -30,15 +32,18 @@ const (
 	keepRevisions = 10_000    // what a watcher that was away can still be told; etcd compacts every 5 min
 	maxData       = 512 << 20 // bytes; never reached by claims, which are small and compacted
 	defragMiB     = 16        // a data file with more unused space than this is rewritten at start
-	snapshotAfter = 2_000     // raft entries, which a start must read again; above 5,000 etcd calls itself overloaded then
-	segmentBytes  = 4 << 20   // of etcd's log
+	// raft entries, which a start must read again; above 5,000 etcd calls itself overloaded then
+	snapshotAfter = 2_000
+	segmentBytes  = 4 << 20 // of etcd's log
 )
 
-// smallSegments makes etcd's log grow in small steps. It allocates two segments ahead, of 64 MB each: 128 MB of a home
-// directory for a handful of locks. The size is a variable of etcd's package, so it is set once, before the first start.
+// smallSegments makes etcd's log grow in small steps. It allocates two segments ahead, of 64 MB
+// each: 128 MB of a home directory for a handful of locks. The size is a variable of etcd's
+// package, so it is set once, before the first start.
 var smallSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes })
 
-// errDirty marks a start that left goroutines and open files behind: trying again in this process would wait for itself.
+// errDirty marks a start that left goroutines and open files behind: trying again in this process
+// would wait for itself.
 var errDirty = errors.New("see etcd.log")
 
 // host is etcd, running in this process.
@@ -51,7 +56,8 @@ type host struct {
 	served chan struct{}
 }
 
-// startHost starts etcd on the data in d and returns once it answers on the socket. The caller holds the lock.
+// startHost starts etcd on the data in d and returns once it answers on the socket. The caller
+// holds the lock.
 func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
 	out, err := openLog(d.path(logName))
 	if err != nil {
@@ -87,8 +93,9 @@ func start(ctx context.Context, d *dir, quota int64, lg *zap.Logger, broken *bre
 	return etcd, nil
 }
 
-// create makes the data of a store that has none, under another name until it is whole. An etcd that is killed before it
-// has written its first entry leaves a log that names no member, and from that none ever starts again.
+// create makes the data of a store that has none, under another name until it is whole. An etcd
+// that is killed before it has written its first entry leaves a log that names no member, and from
+// that none ever starts again.
 func create(ctx context.Context, d *dir, quota int64, lg *zap.Logger, broken *breakage) error {
 	whole, unborn := d.path(dataName), d.path(newName)
 	if _, err := os.Stat(filepath.Join(whole, "member")); !errors.Is(err, os.ErrNotExist) {
@@ -128,8 +135,8 @@ func (d *dir) unstartable(err error) error {
 		d.name, err, d.path(dataName))
 }
 
-// config is etcd as the single member of its own cluster: no peers, and no listeners of its own. Not even loopback, where
-// every user of the machine could reach it.
+// config is etcd as the single member of its own cluster: no peers, and no listeners of its own.
+// Not even loopback, where every user of the machine could reach it.
 func config(d *dir, data string, quota int64, lg *zap.Logger) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "primacy"
@@ -138,8 +145,8 @@ func config(d *dir, data string, quota int64, lg *zap.Logger) *embed.Config {
 	c.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:2380"}} // a name; nothing listens there
 	c.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Path: d.path(socketName)}}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	// Each new directory is another cluster. With a constant token all would have one ID, and a token of a removed store
-	// could not be told from one of its successor.
+	// Each new directory is another cluster. With a constant token all would have one ID, and a
+	// token of a removed store could not be told from one of its successor.
 	c.InitialClusterToken = rand.Text()
 	c.TickMs, c.ElectionMs = tickMs, electionMs
 	c.SnapshotCount = snapshotAfter
@@ -151,8 +158,8 @@ func config(d *dir, data string, quota int64, lg *zap.Logger) *embed.Config {
 	return c
 }
 
-// launch starts etcd in a goroutine of its own, because etcd gives up on damaged data by ending the process; our
-// logger ends the goroutine instead, and it may be any of etcd's.
+// launch starts etcd in a goroutine of its own, because etcd gives up on damaged data by ending the
+// process; our logger ends the goroutine instead, and it may be any of etcd's.
 func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd, error) {
 	smallSegments()
 	type result struct {
@@ -176,8 +183,8 @@ func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd
 	case r = <-done:
 	case <-broken.happened:
 	case <-ctx.Done():
-		// A start cannot be interrupted, and takes a tenth of a second. To return now would let the next host, which
-		// gets the lock, meet an etcd that is just beginning.
+		// A start cannot be interrupted, and takes a tenth of a second. To return now would let the
+		// next host, which gets the lock, meet an etcd that is just beginning.
 		select {
 		case r = <-done:
 		case <-broken.happened:
@@ -202,8 +209,8 @@ func launch(ctx context.Context, c *embed.Config, broken *breakage) (*embed.Etcd
 	}
 }
 
-// serve listens on the socket. The listener is ours and not etcd's, which would also speak HTTP there, give the socket
-// the process's umask, and wait up to 7 s for open watches when it stops.
+// serve listens on the socket. The listener is ours and not etcd's, which would also speak HTTP
+// there, give the socket the process's umask, and wait up to 7 s for open watches when it stops.
 func (h *host) serve(d *dir) error {
 	// A host that was killed leaves its socket. Nobody else listens: we hold the lock.
 	if err := os.Remove(d.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -220,7 +227,8 @@ func (h *host) serve(d *dir) error {
 		return err
 	}
 	h.grpc = v3rpc.Server(h.etcd.Server, nil, nil, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
-		// etcd's own limit of 5 s would cut off a client that pings often, as one with a short TTL must.
+		// etcd's own limit of 5 s would cut off a client that pings often, as one with a short TTL
+		// must.
 		MinTime: 100 * time.Millisecond, PermitWithoutStream: true,
 	}))
 	go func() {
@@ -269,5 +277,55 @@ func (h *host) stop() error {
 		return nil
 	case <-limit.C:
 		return fmt.Errorf("etcd did not stop within %v: its data is free for others when this process ends", wait)
+	}
+}
+
+// healEvery is how often a host looks whether its data is full.
+const healEvery = 2 * time.Second
+
+// keepSmall drops old revisions at once: etcd does so every 5 min, which a host that never lives
+// that long does not see, and the data of a thousand short runs would only ever grow. Then it heals
+// the store whenever it is full, until etcd stops.
+func keepSmall(s *etcdserver.EtcdServer) {
+	compact(s, keepRevisions)
+	tick := time.NewTicker(healEvery)
+	defer tick.Stop()
+	for {
+		// etcd raises the alarm at the first write after the one that filled it, so once at the
+		// start is not enough.
+		if len(s.Alarms()) > 0 {
+			heal(s)
+		}
+		select {
+		case <-tick.C:
+		case <-s.StoppingNotify():
+			return
+		}
+	}
+}
+
+// compact forgets all but the last keep revisions. It returns when they are gone from the data.
+func compact(s *etcdserver.EtcdServer, keep int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Cfg.ReqTimeout())
+	defer cancel()
+	if rev := s.KV().Rev() - keep; rev > 1 {
+		s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true}) // an error: compacted before, or stopping
+	}
+}
+
+// heal frees all the space that can be freed, and lets writes in again. etcd refuses them for ever,
+// also after a restart, and from outside nobody would come to help: its usual tools know nothing of
+// this socket.
+func heal(s *etcdserver.EtcdServer) {
+	compact(s, 0)
+	if s.Backend().Defrag() != nil || s.Backend().Size() > s.Cfg.QuotaBackendBytes {
+		return // what is left is in use
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.Cfg.ReqTimeout())
+	defer cancel()
+	for _, a := range s.Alarms() {
+		if a.Alarm == pb.AlarmType_NOSPACE {
+			s.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm})
+		}
 	}
 }

@@ -20,7 +20,7 @@ func (l *lock) try() (bool, error) { return false, errors.ErrUnsupported }
 func (l *lock) check() error       { return errors.ErrUnsupported }
 func (l *lock) sign() error        { return errors.ErrUnsupported }
 func (l *lock) holder() string     { return "?" }
-func (l *lock) free()              {}
+func (l *lock) release()           {}
 func (l *lock) close()             {}
 
 func ownerOf(fs.FileInfo) (int, bool) { return 0, false }

@@ -15,8 +15,9 @@ import (
 // errReplaced says that the directory is no longer the one that was opened.
 var errReplaced = errors.New("the directory was removed or replaced while in use")
 
-// lock is the lock that makes its holder the host. The kernel frees it with the process. Children do not inherit it,
-// because Go opens files close-on-exec; a lock that a child kept would outlive the host.
+// lock is the lock that makes its holder the host. The kernel frees it with the process. Children
+// do not inherit it, because Go opens files close-on-exec; a lock that a child kept would outlive
+// the host.
 type lock struct{ file *os.File }
 
 func openLock(path string) (*lock, error) {
@@ -36,9 +37,10 @@ func (l *lock) try() (bool, error) {
 		err := syscall.Flock(int(l.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case err == nil:
-			// The file may have been replaced just before: a lock on a file that has no name excludes nobody.
+			// The file may have been replaced just before: a lock on a file that has no name
+			// excludes nobody.
 			if err := l.check(); err != nil {
-				l.free()
+				l.release()
 				return false, err
 			}
 			return true, nil
@@ -50,7 +52,7 @@ func (l *lock) try() (bool, error) {
 	}
 }
 
-// check tells whether the file still stands under its name.
+// check says whether the file still stands under its name.
 func (l *lock) check() error {
 	have, err := l.file.Stat()
 	if err != nil {
@@ -81,8 +83,8 @@ func (l *lock) holder() string {
 	return "?"
 }
 
-func (l *lock) free()  { syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) }
-func (l *lock) close() { l.file.Close() }
+func (l *lock) release() { syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) }
+func (l *lock) close()   { l.file.Close() }
 
 func ownerOf(info fs.FileInfo) (int, bool) {
 	s, ok := info.Sys().(*syscall.Stat_t)

@@ -56,7 +56,8 @@ func (l *logFile) Write(p []byte) (int, error) {
 func (l *logFile) Sync() error  { return nil }
 func (l *logFile) Close() error { return l.file.Close() }
 
-// newLogger is etcd's logger: warnings and worse, and whatever etcd regards as its end breaks only the store.
+// newLogger is etcd's logger: warnings and worse, and whatever etcd regards as its end breaks only
+// the store.
 func newLogger(out *logFile, b *breakage) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.ISO8601TimeEncoder
@@ -73,8 +74,9 @@ type breakage struct {
 
 func newBreak() *breakage { return &breakage{happened: make(chan struct{})} }
 
-// OnWrite is called in the goroutine that gave up, and ends it, running what it deferred. To return is not possible: its
-// caller counts on being dead. To panic would end the whole process with a stack trace, and the user's work with it.
+// OnWrite is called in the goroutine that gave up, and ends it, running what it deferred. To return
+// is not possible: its caller counts on being dead. To panic would end the whole process with a
+// stack trace, and the user's work with it.
 func (b *breakage) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	b.once.Do(func() {
 		b.why = errors.New(e.Message)

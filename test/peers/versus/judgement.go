@@ -11,21 +11,24 @@ import (
 	"time"
 )
 
-// result is what the harness says of a run. Where it has several lines of candidates, counts are sums and durations the longest.
+// result is what the harness says of a run. Where it has several lines of candidates, counts are
+// sums and durations the longest.
 type result struct {
 	kind   string
 	failed error // why there is no result
 
-	faults, kinds  int // of faults
-	terms          int
-	overlaps       int
-	longest        time.Duration // overlap
-	total          time.Duration // of the overlaps that are listed, the longest
-	more           bool          // there are shorter ones that are not listed
-	stale          int           // writes under an older token that arrived
-	lost           int           // acknowledged fenced writes
-	gap            time.Duration // longest time without a leader
-	deaf           time.Duration // longest time that somebody acted after an operator had removed its claim; 0: nobody was seen to
+	faults, kinds int // of faults
+	terms         int
+	overlaps      int
+	longest       time.Duration // overlap
+	total         time.Duration // of the overlaps that are listed, the longest
+	more          bool          // there are shorter ones that are not listed
+	stale         int           // writes under an older token that arrived
+	lost          int           // acknowledged fenced writes
+	gap           time.Duration // longest time without a leader
+	// longest time that somebody acted after an operator had removed its claim; 0: nobody was seen
+	// to
+	deaf           time.Duration
 	lines, rowsHad int
 }
 
@@ -73,7 +76,8 @@ func (r *result) read(text string) error {
 	case r.lines == 0:
 		return errors.New("the harness printed no table")
 	case r.rowsHad != r.lines*len(rows):
-		return fmt.Errorf("the harness's table has changed: got %d of %d rows for %d lines of candidates", r.rowsHad, r.lines*len(rows), r.lines)
+		return fmt.Errorf("the harness's table has changed: got %d of %d rows for %d lines of candidates", r.rowsHad,
+			r.lines*len(rows), r.lines)
 	case r.faults == 0 || r.terms == 0:
 		return fmt.Errorf("%d faults and %d terms prove nothing", r.faults, r.terms)
 	}

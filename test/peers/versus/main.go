@@ -1,12 +1,13 @@
 //go:build unix
 
-// Versus runs the torture harness for Primacy and then for each peer, for the same time and with the same seed, and prints
-// one Markdown table.
+// Versus runs the torture harness for Primacy and then for each peer, for the same time and with
+// the same seed, and prints one Markdown table.
 //
 //	go run ./versus [-for 2m] [-seed N] [-kinds primacy,etcd-election,...] [-harness ..] [-keep DIR]
 //
-// It runs in the folder of its module. The same seed draws the same schedule of faults; when a fault meets whom depends on
-// the run. It exits with 1 if a run gave no result, or if Primacy's own failed.
+// It runs in the folder of its module. The same seed draws the same schedule of faults; when a
+// fault meets whom depends on the run. It exits with 1 if a run gave no result, or if Primacy's own
+// failed.
 package main
 
 import (
@@ -83,8 +84,8 @@ func parse(args []string) (o options, err error) {
 	return o, nil
 }
 
-// versus does all runs, one after another: beside each other they would disturb each other. It says whether all gave a result
-// and ours passed.
+// versus does all runs, one after another: beside each other they would disturb each other. It says
+// whether all gave a result and ours passed.
 func versus(ctx context.Context, o options) (ok bool, err error) {
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "versus-"); err != nil {
@@ -119,7 +120,9 @@ func versus(ctx context.Context, o options) (ok bool, err error) {
 		}
 	}
 	fmt.Print(table(results))
-	fmt.Printf("\nSeed %d, %v each. Primacy's row is of two lines of candidates, %s and its library, under the same faults; "+
-		"What is done after a claim was deleted by hand is no overlap before the TTL has passed, and its writes are among the stale ones.\n", o.seed, o.lasting, "`primacy run`")
+	fmt.Printf("\nSeed %d, %v each. Primacy's row is of two lines of candidates, %s and its library, under the "+
+		"same faults; "+
+		"What is done after a claim was deleted by hand is no overlap before the TTL has passed, and its writes "+
+		"are among the stale ones.\n", o.seed, o.lasting, "`primacy run`")
 	return ok, nil
 }

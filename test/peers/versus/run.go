@@ -15,10 +15,12 @@ import (
 	"time"
 )
 
-// spare is how long a run may take beyond its faults: to build, to start a cluster, to settle and to judge.
+// spare is how long a run may take beyond its faults: to build, to start a cluster, to settle and
+// to judge.
 const spare = 15 * time.Minute
 
-// torture runs the harness for one kind. A peer's run may fail, that is what it is for, but it must have a result; ours must pass.
+// torture runs the harness for one kind. A peer's run may fail, that is what it is for, but it must
+// have a result; ours must pass.
 func torture(ctx context.Context, o options, kind, worker string) (result, error) {
 	r := result{kind: kind}
 	log, err := os.Create(filepath.Join(o.keep, kind+".log"))
@@ -26,7 +28,8 @@ func torture(ctx context.Context, o options, kind, worker string) (result, error
 		return r, err
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout", (o.lasting + spare).String(), "-run", "^TestTorture$", "./torture")
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout", (o.lasting + spare).String(), "-run",
+		"^TestTorture$", "./torture")
 	cmd.Dir = o.cmd
 	cmd.Env = environment(o, kind, worker)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -52,7 +55,8 @@ func torture(ctx context.Context, o options, kind, worker string) (result, error
 // environment is ours without what names another workspace or another run.
 func environment(o options, kind, worker string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
-		return strings.HasPrefix(s, "GOWORK=") || strings.HasPrefix(s, "TORTURE_WORKER=") || strings.HasPrefix(s, "TORTURE_KIND=")
+		return strings.HasPrefix(s, "GOWORK=") || strings.HasPrefix(s, "TORTURE_WORKER=") ||
+			strings.HasPrefix(s, "TORTURE_KIND=")
 	})
 	env = append(env, "TORTURE_FOR="+o.lasting.String(), fmt.Sprintf("TORTURE_SEED=%d", o.seed))
 	if kind != ours {

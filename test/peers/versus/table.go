@@ -20,7 +20,9 @@ var names = map[string]string{
 // table returns the results as Markdown, a row for each.
 func table(results []result) string {
 	var b strings.Builder
-	b.WriteString("| candidates | faults | terms | two leaders at once | longest | in all | stale writes that arrived | acknowledged fenced writes lost | acted on after its claim was deleted by hand, at most | longest time without a leader |\n")
+	b.WriteString("| candidates | faults | terms | two leaders at once | longest | in all | stale writes that " +
+		"arrived | acknowledged fenced writes lost | acted on after its claim was deleted by hand, at most | " +
+		"longest time without a leader |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range results {
 		if r.failed != nil {
@@ -34,7 +36,8 @@ func table(results []result) string {
 		if r.more {
 			total = "> " + total
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s | %s | %d | %d | %s | %s |\n", names[r.kind], r.faults, r.terms, r.overlaps,
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s | %s | %d | %d | %s | %s |\n", names[r.kind], r.faults, r.terms,
+			r.overlaps,
 			short(r.longest), total, r.stale, r.lost, deaf, short(r.gap))
 	}
 	return b.String()

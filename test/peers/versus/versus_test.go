@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// harness is a test that plays the harness: it prints a table like its own, after checking what it was told.
+// harness is a test that plays the harness: it prints a table like its own, after checking what it
+// was told.
 const harness = `package torture
 
 import (
@@ -83,7 +84,8 @@ line "torture/library": 3 candidates map[primacy:3]
 
 func fakeHarness(t *testing.T) string {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"go.mod": "module harness\n\ngo 1.26\n", "torture/torture_test.go": harness} {
+	for name, text := range map[string]string{"go.mod": "module harness\n\ngo 1.26\n",
+		"torture/torture_test.go": harness} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -130,14 +132,16 @@ func TestRead(t *testing.T) {
 	if err := r.read("noise\n" + tableOf); err != nil {
 		t.Fatal(err)
 	}
-	want := result{kind: "client-go", faults: 24, kinds: 23, terms: 14, overlaps: 3, longest: 1500 * time.Millisecond, total: 2378843048, stale: 207,
+	want := result{kind: "client-go", faults: 24, kinds: 23, terms: 14, overlaps: 3, longest: 1500 * time.Millisecond,
+		total: 2378843048, stale: 207,
 		lost: 3, gap: 3250 * time.Millisecond, deaf: 2993 * time.Millisecond, lines: 2, rowsHad: 12}
 	if r != want {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
 	for _, c := range []struct{ text, want string }{
 		{"", "no table"},
-		{strings.Replace(tableOf, "of these lost ", "of these gone ", 1), "the harness's table has changed: got 11 of 12 rows"},
+		{strings.Replace(tableOf, "of these lost ", "of these gone ", 1),
+			"the harness's table has changed: got 11 of 12 rows"},
 		{strings.Replace(tableOf, "878.843ms", "soon", 1), "invalid duration"},
 		{strings.Replace(tableOf, "24 faults", "0 faults", 1), "prove nothing"},
 	} {
@@ -168,7 +172,8 @@ func TestInterrupt(t *testing.T) {
 			}
 		}
 	}()
-	if _, err := torture(ctx, options{lasting: time.Minute, seed: 9, cmd: fakeHarness(t), keep: t.TempDir()}, ours, ""); err == nil {
+	if _, err := torture(ctx, options{lasting: time.Minute, seed: 9, cmd: fakeHarness(t), keep: t.TempDir()}, ours,
+		""); err == nil {
 		t.Error("got no error")
 	}
 	<-ctx.Done()
@@ -187,7 +192,8 @@ func TestInterrupt(t *testing.T) {
 func TestTable(t *testing.T) {
 	got := table([]result{
 		{kind: ours, faults: 80, terms: 61, deaf: time.Second, gap: 4100 * time.Millisecond},
-		{kind: "client-go", faults: 79, terms: 40, overlaps: 3, longest: 200 * time.Microsecond, total: 4321 * time.Millisecond, more: true, stale: 5,
+		{kind: "client-go", faults: 79, terms: 40, overlaps: 3, longest: 200 * time.Microsecond,
+			total: 4321 * time.Millisecond, more: true, stale: 5,
 			gap: 812 * time.Millisecond},
 		{kind: "etcd-mutex", failed: fmt.Errorf("no")},
 	})
@@ -216,7 +222,8 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%s: got %v, want an error with %q", c.args, err, c.want)
 		}
 	}
-	if o, err := parse([]string{"-cmd", dir, "-for", "5s", "-kinds", "client-go"}); err != nil || o.lasting != 5*time.Second || len(o.kinds) != 1 || o.seed == 0 {
+	if o, err := parse([]string{"-cmd", dir, "-for", "5s", "-kinds", "client-go"}); err != nil ||
+		o.lasting != 5*time.Second || len(o.kinds) != 1 || o.seed == 0 {
 		t.Errorf("got %+v, %v", o, err)
 	}
 }

@@ -63,7 +63,8 @@ func newArena(t testing.TB, kind string, etcd *etcdtest.Server, n int) *arena {
 
 func (a *arena) start(w *worker) {
 	a.Helper()
-	cmd := exec.Command(os.Args[0], "--kind", a.kind, "--endpoints", w.proxy.Addr(), "--name", "job", "--id", w.id, "--ttl", testTTL.String(),
+	cmd := exec.Command(os.Args[0], "--kind", a.kind, "--endpoints", w.proxy.Addr(), "--name", "job", "--id", w.id,
+		"--ttl", testTTL.String(),
 		"--acts", a.path("acts"), "--writes", a.path("writes"), "--sink", a.path("sink"))
 	cmd.Env = append(os.Environ(), workerEnv+"=1")
 	w.log = &bytes.Buffer{}
@@ -138,7 +139,8 @@ func (a *arena) acts() []act {
 	return all
 }
 
-// leader waits until a worker acts that is not the one given, from now on, and returns it and its token.
+// leader waits until a worker acts that is not the one given, from now on, and returns it and its
+// token.
 func (a *arena) leader(not *worker, limit time.Duration) (*worker, uint64) {
 	a.Helper()
 	now := bootTime()

@@ -16,15 +16,17 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-// standClientGo is client-go's LeaderElector in the ratios that Kubernetes uses, 15 s / 10 s / 2 s, with the TTL as
-// LeaseDuration, a request limit of half the RenewDeadline but at least 1 s, as its NewFromKubeconfig sets it, and
-// ReleaseOnCancel. It leads while OnStartedLeading's context lives and IsLeader says yes: a user who asks only one of them
-// acts longer. As the documentation demands, the work has ended before the elector is told to release.
+// standClientGo is client-go's LeaderElector in the ratios that Kubernetes uses, 15 s / 10 s / 2 s,
+// with the TTL as LeaseDuration, a request limit of half the RenewDeadline but at least 1 s, as its
+// NewFromKubeconfig sets it, and ReleaseOnCancel. It leads while OnStartedLeading's context lives
+// and IsLeader says yes: a user who asks only one of them acts longer. As the documentation
+// demands, the work has ended before the elector is told to release.
 //
-// client-go has no fencing token. The best a user could have is the lease's leaseTransitions: it rises when another holder
-// takes the lease, and when a released one is taken, but not when the same identity wins an expired lease of its own again.
-// It begins anew when somebody deletes the lease, so the token has the seconds of the lease's creation in front. The identity
-// is that of the process, as Kubernetes' components have it.
+// client-go has no fencing token. The best a user could have is the lease's leaseTransitions: it
+// rises when another holder takes the lease, and when a released one is taken, but not when the
+// same identity wins an expired lease of its own again. It begins anew when somebody deletes the
+// lease, so the token has the seconds of the lease's creation in front. The identity is that of the
+// process, as Kubernetes' components have it.
 func standClientGo(ctx context.Context, c *candidate) error {
 	client, err := c.client()
 	if err != nil {
@@ -75,8 +77,9 @@ func (p *clientGo) leases() *etcdLeases {
 	return &etcdLeases{client: p.client, prefix: path.Dir(p.name), limit: max(p.renewDeadline()/2, time.Second)}
 }
 
-// work acts until the leadership's context or ctx ends. When IsLeader has said no in between and says yes again, the elector
-// has lost and won the lease without a callback: that is taken for a new term, and the token is read anew.
+// work acts until the leadership's context or ctx ends. When IsLeader has said no in between and
+// says yes again, the elector has lost and won the lease without a callback: that is taken for a
+// new term, and the token is read anew.
 func (p *clientGo) work(ctx, leading context.Context) {
 	p.working.Lock()
 	defer p.working.Unlock()
@@ -106,13 +109,15 @@ func (p *clientGo) awaitWork() {
 // transitionBits of a token are the leaseTransitions.
 const transitionBits = 20
 
-// token returns the creation and the leaseTransitions of the lease as one number, if this process holds it.
+// token returns the creation and the leaseTransitions of the lease as one number, if this process
+// holds it.
 func (p *clientGo) token(ctx context.Context) (uint64, error) {
 	lease, err := p.leases().Get(ctx, path.Base(p.name), metav1.GetOptions{})
 	if err != nil {
 		return 0, err
 	}
-	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != p.identity || lease.Spec.LeaseTransitions == nil {
+	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != p.identity ||
+		lease.Spec.LeaseTransitions == nil {
 		return 0, fmt.Errorf("the lease is not ours")
 	}
 	return uint64(lease.CreationTimestamp.Unix())<<transitionBits | uint64(*lease.Spec.LeaseTransitions), nil

@@ -9,8 +9,8 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// standElection is etcd's concurrency.Election: it leads from Campaign's return until the session's Done. The token is Rev,
-// the create revision of the leader's key.
+// standElection is etcd's concurrency.Election: it leads from Campaign's return until the session's
+// Done. The token is Rev, the create revision of the leader's key.
 func standElection(ctx context.Context, c *candidate) error {
 	s, err := c.session(ctx)
 	if err != nil {

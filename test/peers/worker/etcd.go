@@ -21,8 +21,9 @@ const (
 	pingLimit = 2 * time.Second
 )
 
-// client returns a client of all endpoints. Each campaign has its own: Campaign and Lock clean up under the client's context
-// without a limit, and only closing the client ends that when etcd does not answer.
+// client returns a client of all endpoints. Each campaign has its own: Campaign and Lock clean up
+// under the client's context without a limit, and only closing the client ends that when etcd does
+// not answer.
 func (c *candidate) client() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: c.endpoints, DialTimeout: dialLimit,
 		DialKeepAliveTime: pingEvery, DialKeepAliveTimeout: pingLimit})
@@ -66,8 +67,8 @@ func (s *session) alive() bool {
 	}
 }
 
-// wait runs a call that waits in line until it returns, the session is lost or ctx ends. It does not wait for the call's own
-// clean-up longer than a limit.
+// wait runs a call that waits in line until it returns, the session is lost or ctx ends. It does
+// not wait for the call's own clean-up longer than a limit.
 func (s *session) wait(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

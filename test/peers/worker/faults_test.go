@@ -31,7 +31,8 @@ var faults = map[string]func(a *arena, w *worker){
 		time.Sleep(3 * testTTL)
 		w.proxy.Heal()
 	},
-	// The link comes back about when another takes over: client-go's late release then meets the other one's lease.
+	// The link comes back about when another takes over: client-go's late release then meets the
+	// other one's lease.
 	"link silent for a ttl": func(a *arena, w *worker) {
 		w.proxy.Hold()
 		time.Sleep(testTTL * 11 / 10)
@@ -61,7 +62,8 @@ func overlaps(acts []act) []safety.Overlap {
 		all = append(all, safety.Act{At: time.Duration(x.at), Token: x.token, Who: x.id})
 	}
 	_, pieces := safety.Terms("job", all, pause)
-	return slices.DeleteFunc(safety.Overlaps(pieces), func(o safety.Overlap) bool { return o.Older.Token == o.Younger.Token })
+	return slices.DeleteFunc(safety.Overlaps(pieces),
+		func(o safety.Overlap) bool { return o.Older.Token == o.Younger.Token })
 }
 
 // longest returns the longest of overlaps, and all together.
@@ -72,12 +74,14 @@ func longest(overlaps []safety.Overlap) (most, total time.Duration) {
 	return most, total
 }
 
-// patience is how often a fault strikes that must show an overlap: each does in about five of six strikes.
+// patience is how often a fault strikes that must show an overlap: each does in about five of six
+// strikes.
 const patience = 8
 
-// TestFaults strikes leaders and says how often and how long two acted at once. It proves that the workers can fail: etcd's
-// package and a bare keepalive count a lease from its reply, so a reply that came late must make them overlap. PEERS_ROUNDS
-// is how often each fault strikes, 1 by default, and PEERS_FAULT the only one that does.
+// TestFaults strikes leaders and says how often and how long two acted at once. It proves that the
+// workers can fail: etcd's package and a bare keepalive count a lease from its reply, so a reply
+// that came late must make them overlap. PEERS_ROUNDS is how often each fault strikes, 1 by
+// default, and PEERS_FAULT the only one that does.
 func TestFaults(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("PEERS_ROUNDS"))
 	n = max(n, 1)

@@ -10,8 +10,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// standKeepAlive is what is often written by hand on etcd's client: a key under a lease, put if it is absent, and leading
-// while the channel of KeepAlive is open. The token is the key's create revision.
+// standKeepAlive is what is often written by hand on etcd's client: a key under a lease, put if it
+// is absent, and leading while the channel of KeepAlive is open. The token is the key's create
+// revision.
 func standKeepAlive(ctx context.Context, c *candidate) error {
 	client, err := c.client()
 	if err != nil {
@@ -55,7 +56,8 @@ func standKeepAlive(ctx context.Context, c *candidate) error {
 var errLeaseLost = errors.New("lease lost while waiting")
 
 // claim puts the key as soon as it is absent, and returns its create revision.
-func claim(ctx context.Context, c *candidate, client *clientv3.Client, lease clientv3.LeaseID, lost <-chan struct{}) (uint64, error) {
+func claim(ctx context.Context, c *candidate, client *clientv3.Client, lease clientv3.LeaseID,
+	lost <-chan struct{}) (uint64, error) {
 	for {
 		limited, cancel := context.WithTimeout(ctx, askLimit)
 		got, err := client.Txn(limited).If(clientv3.Compare(clientv3.CreateRevision(c.name), "=", 0)).

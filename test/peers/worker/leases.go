@@ -17,11 +17,13 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// etcdLeases stands in for the Kubernetes API server: it keeps Lease objects in etcd as the API server does, with the key's
-// mod revision as their resourceVersion, and an update is refused as a conflict when that has changed. Reads are linearizable.
+// etcdLeases stands in for the Kubernetes API server: it keeps Lease objects in etcd as the API
+// server does, with the key's mod revision as their resourceVersion, and an update is refused as a
+// conflict when that has changed. Reads are linearizable.
 //
-// Not as the API server: no HTTP, authentication, admission or rate limit in between, JSON instead of protobuf, and of the
-// interface only what [resourcelock.LeaseLock] uses (Get, Create, Update); the rest is nil.
+// Not as the API server: no HTTP, authentication, admission or rate limit in between, JSON instead
+// of protobuf, and of the interface only what [resourcelock.LeaseLock] uses (Get, Create, Update);
+// the rest is nil.
 type etcdLeases struct {
 	typed.LeaseInterface
 	client *clientv3.Client
@@ -60,7 +62,8 @@ func (e *etcdLeases) Get(ctx context.Context, name string, _ metav1.GetOptions) 
 	return lease, nil
 }
 
-func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease,
+	_ metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	lease = lease.DeepCopy()
 	lease.CreationTimestamp = metav1.Now()
 	stored, ok, err := e.put(ctx, lease, 0)
@@ -70,20 +73,25 @@ func (e *etcdLeases) Create(ctx context.Context, lease *coordinationv1.Lease, _ 
 	return stored, err
 }
 
-func (e *etcdLeases) Update(ctx context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (e *etcdLeases) Update(ctx context.Context, lease *coordinationv1.Lease,
+	_ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	revision, err := strconv.ParseInt(lease.ResourceVersion, 10, 64)
 	if err != nil || revision <= 0 {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q: want that of the lease that was read", lease.ResourceVersion))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q: want that of the lease that was read",
+			lease.ResourceVersion))
 	}
 	stored, ok, err := e.put(ctx, lease, revision)
 	if err == nil && !ok {
-		err = apierrors.NewConflict(leaseResource, lease.Name, fmt.Errorf("resourceVersion %d is not the newest", revision))
+		err = apierrors.NewConflict(leaseResource, lease.Name,
+			fmt.Errorf("resourceVersion %d is not the newest", revision))
 	}
 	return stored, err
 }
 
-// put stores the lease if its key's mod revision is the one given, 0 for a key that is absent, and says whether it is.
-func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revision int64) (*coordinationv1.Lease, bool, error) {
+// put stores the lease if its key's mod revision is the one given, 0 for a key that is absent, and
+// says whether it is.
+func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revision int64) (*coordinationv1.Lease,
+	bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.limit)
 	defer cancel()
 	stored := lease.DeepCopy()
@@ -93,7 +101,8 @@ func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revis
 		return nil, false, err
 	}
 	key := e.key(lease.Name)
-	got, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(text))).Commit()
+	got, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=",
+		revision)).Then(clientv3.OpPut(key, string(text))).Commit()
 	if err != nil || !got.Succeeded {
 		return nil, false, err
 	}
@@ -101,9 +110,10 @@ func (e *etcdLeases) put(ctx context.Context, lease *coordinationv1.Lease, revis
 	return stored, true, nil
 }
 
-// lock is client-go's own LeaseLock, but for one thing that is better here: a standby recognises a renewal by the bytes that
-// Get returns, in which times are whole seconds, so it would miss renewals within a second and count the rest of the lease
-// from too early. With the usual 15 s that is little, with a short TTL it is much: here the bytes hold the resourceVersion.
+// lock is client-go's own LeaseLock, but for one thing that is better here: a standby recognises a
+// renewal by the bytes that Get returns, in which times are whole seconds, so it would miss
+// renewals within a second and count the rest of the lease from too early. With the usual 15 s that
+// is little, with a short TTL it is much: here the bytes hold the resourceVersion.
 type lock struct {
 	*resourcelock.LeaseLock
 	leases *etcdLeases

@@ -1,11 +1,13 @@
 //go:build linux
 
-// Worker is one candidate of the torture harness, which elects with another library instead of Primacy.
+// Worker is one candidate of the torture harness, which elects with another library instead of
+// Primacy.
 //
 //	worker --kind K --endpoints HOST:PORT,... --name NAME --id ID --ttl 3s --acts FILE --writes FILE --sink SOCKET
 //
-// It campaigns for ever. While the library says that it leads it records acts and sends writes to the sink, see [recorder].
-// On SIGTERM it stops to act, resigns and exits with 0, within 5 s even if etcd does not answer.
+// It campaigns for ever. While the library says that it leads it records acts and sends writes to
+// the sink, see [recorder]. On SIGTERM it stops to act, resigns and exits with 0, within 5 s even
+// if etcd does not answer.
 package main
 
 import (
@@ -25,12 +27,14 @@ import (
 
 const (
 	exitUsage = 2
-	// Well below the 5 s in which a worker must end: what is not resigned by then expires by itself.
+	// Well below the 5 s in which a worker must end: what is not resigned by then expires by
+	// itself.
 	endWithin = 4 * time.Second
 	retryWait = 200 * time.Millisecond
 )
 
-// kinds are the libraries: each stands for election once, acts while it leads, and returns when that is over.
+// kinds are the libraries: each stands for election once, acts while it leads, and returns when
+// that is over.
 var kinds = map[string]func(context.Context, *candidate) error{
 	"etcd-election":   standElection,
 	"etcd-mutex":      standMutex,

@@ -10,8 +10,9 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// standMutex is etcd's concurrency.Mutex: it leads from Lock's return until the session's Done. The token is the create
-// revision of its key. The mutex does not give it away, and Header().Revision is another number after a wait, so it is read.
+// standMutex is etcd's concurrency.Mutex: it leads from Lock's return until the session's Done. The
+// token is the create revision of its key. The mutex does not give it away, and Header().Revision
+// is another number after a wait, so it is read.
 func standMutex(ctx context.Context, c *candidate) error {
 	s, err := c.session(ctx)
 	if err != nil {

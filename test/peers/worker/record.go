@@ -28,8 +28,8 @@ const (
 //	sink:        token id seq boot_ns, answered by "ok" or "stale LARGEST"
 //	writes file: call_ns return_ns token id seq ok|stale|unknown
 //
-// The time of an act is read before the library is asked whether it leads: so a process that is frozen between the answer
-// and the line is not blamed for a late act.
+// The time of an act is read before the library is asked whether it leads: so a process that is
+// frozen between the answer and the line is not blamed for a late act.
 type recorder struct {
 	id           string
 	acts, writes *os.File
@@ -49,8 +49,9 @@ func openRecorder(id, acts, writes, socket string) (*recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Milliseconds since boot: a process that is started anew with the same id, and with client-go under the same token,
-	// counts on above every number used before, as it writes less than once a millisecond.
+	// Milliseconds since boot: a process that is started anew with the same id, and with client-go
+	// under the same token, counts on above every number used before, as it writes less than once a
+	// millisecond.
 	seq := uint64(bootTime() / 1e6)
 	return &recorder{id: id, acts: a, writes: w, socket: socket, seq: seq}, nil
 }
@@ -68,8 +69,8 @@ func bootTime() int64 {
 	return ts.Nano()
 }
 
-// lead acts under token until leads says no or ctx ends. When it returns nothing acts any more: a write without an answer is
-// given up, its outcome unknown.
+// lead acts under token until leads says no or ctx ends. When it returns nothing acts any more: a
+// write without an answer is given up, its outcome unknown.
 func (r *recorder) lead(ctx context.Context, token uint64, leads func() bool) {
 	log.Printf("leads, token %d", token)
 	due := make(chan struct{}, 1)
@@ -88,7 +89,8 @@ func (r *recorder) lead(ctx context.Context, token uint64, leads func() bool) {
 	log.Printf("led no more, token %d, %d acts", token, n)
 }
 
-// act records an act every few milliseconds, says now and then that a write is due, and returns how many acts it were.
+// act records an act every few milliseconds, says now and then that a write is due, and returns how
+// many acts it were.
 func (r *recorder) act(ctx context.Context, token uint64, leads func() bool, due chan<- struct{}) int {
 	tick := time.NewTicker(actEvery)
 	defer tick.Stop()

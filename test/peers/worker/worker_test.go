@@ -26,8 +26,8 @@ func each(t *testing.T, test func(t *testing.T, kind string, etcd *etcdtest.Serv
 	}
 }
 
-// TestQuiet has three workers hand the leadership on without any fault: then every kind must have one leader at a time, and
-// what they wrote must be well-formed.
+// TestQuiet has three workers hand the leadership on without any fault: then every kind must have
+// one leader at a time, and what they wrote must be well-formed.
 func TestQuiet(t *testing.T) {
 	each(t, func(t *testing.T, kind string, etcd *etcdtest.Server) {
 		a := newArena(t, kind, etcd, 3)
@@ -76,7 +76,8 @@ func (a *arena) checkWrites(t *testing.T) {
 		var call, back int64
 		var token, seq uint64
 		var id, outcome string
-		if _, err := fmt.Sscanf(line, "%d %d %d %s %d %s", &call, &back, &token, &id, &seq, &outcome); err != nil || len(strings.Fields(line)) != 6 {
+		if _, err := fmt.Sscanf(line, "%d %d %d %s %d %s", &call, &back, &token, &id, &seq, &outcome); err != nil ||
+			len(strings.Fields(line)) != 6 {
 			t.Fatalf("writes: %q: %v", line, err)
 		}
 		if call <= 0 || back < call {
@@ -98,15 +99,16 @@ func (a *arena) checkWrites(t *testing.T) {
 		}
 	}
 	if oks+unknown != len(a.sink.applied) {
-		t.Errorf("%d writes are recorded as ok and %d that were applied as unknown, the sink applied %d", oks, unknown, len(a.sink.applied))
+		t.Errorf("%d writes are recorded as ok and %d that were applied as unknown, the sink applied %d", oks,
+			unknown, len(a.sink.applied))
 	}
 	if oks == 0 {
 		t.Error("no write was recorded")
 	}
 }
 
-// TestOutage freezes etcd for longer than the TTL: the worker stops to act, goes on to stand, leads again after the thaw, and
-// exits in time although etcd is frozen again.
+// TestOutage freezes etcd for longer than the TTL: the worker stops to act, goes on to stand, leads
+// again after the thaw, and exits in time although etcd is frozen again.
 func TestOutage(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		t.Run(kind, func(t *testing.T) {
@@ -178,7 +180,8 @@ func TestKilled(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	good := map[string]string{"--kind": "etcd-mutex", "--endpoints": "127.0.0.1:1", "--name": "n", "--id": "i", "--ttl": "3s",
+	good := map[string]string{"--kind": "etcd-mutex", "--endpoints": "127.0.0.1:1", "--name": "n", "--id": "i",
+		"--ttl":  "3s",
 		"--acts": t.TempDir() + "/a", "--writes": t.TempDir() + "/w", "--sink": "s"}
 	for _, bad := range []struct{ option, value, want string }{
 		{"--kind", "raft", "want one of client-go, etcd-election, etcd-mutex, plain-keepalive"},
@@ -199,7 +202,8 @@ func TestUsage(t *testing.T) {
 		var out bytes.Buffer
 		cmd.Stderr = &out
 		if err := cmd.Run(); cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(out.String(), bad.want) {
-			t.Errorf("%s %q: %v, %q; want exit status %d and %q", bad.option, bad.value, err, out.String(), exitUsage, bad.want)
+			t.Errorf("%s %q: %v, %q; want exit status %d and %q", bad.option, bad.value, err, out.String(), exitUsage,
+				bad.want)
 		}
 	}
 }

@@ -1,5 +1,6 @@
-// Command run plays seeds of the simulation until the time is over, and prints what happened in a table. At the first violation it prints
-// the seed, how to play it again, and a shrunk timeline, and exits with 1.
+// Command run plays seeds of the simulation until the time is over, and prints what happened in a
+// table. At the first violation it prints the seed, how to play it again, and a shrunk timeline,
+// and exits with 1.
 //
 //	go run ./test/sim/run -for 10m                 as many seeds as fit
 //	go run ./test/sim/run -seeds 100000            so many
@@ -40,7 +41,8 @@ type flags struct {
 	workers  int
 }
 
-const usage = "usage: run [-for 1m | -seeds N | -seed N] [-first N] [-store NAME|all] [-drift within|beyond] [-workers N]"
+const usage = "usage: run [-for 1m | -seeds N | -seed N] [-first N] [-store NAME|all] [-drift within|beyond] " +
+	"[-workers N]"
 
 func parse(args []string) (flags, error) {
 	var f flags
@@ -130,10 +132,12 @@ func replay(f flags, drift sim.Drift, out io.Writer) int {
 	return 0
 }
 
-// explain says what is wrong with a seed, how to see it again, and shows the smallest run that has the same fault.
+// explain says what is wrong with a seed, how to see it again, and shows the smallest run that has
+// the same fault.
 func explain(out io.Writer, f flags, failure *sim.Failure) {
 	fmt.Fprintf(out, "\nVIOLATION in seed %d: %v\n", failure.Seed, failure.Violation)
-	fmt.Fprintf(out, "play it again: go run ./test/sim/run -store %s -drift %s -seed %d\n", f.store, f.drift, failure.Seed)
+	fmt.Fprintf(out, "play it again: go run ./test/sim/run -store %s -drift %s -seed %d\n", f.store, f.drift,
+		failure.Seed)
 	small, _ := sim.Shrink(failure.Plan, 4000)
 	w, tl := &sim.World{}, &sim.Timeline{}
 	defer w.Close()
@@ -154,7 +158,8 @@ func progress(errs io.Writer, began time.Time, f flags) func(sim.Counts) {
 		}
 		last = time.Now()
 		took := time.Since(began)
-		fmt.Fprintf(errs, "%s%v: %d seeds, %.0f a second, %d terms, %d violations", clearLine(errs), took.Round(time.Second),
+		fmt.Fprintf(errs, "%s%v: %d seeds, %.0f a second, %d terms, %d violations", clearLine(errs),
+			took.Round(time.Second),
 			c.Seeds, float64(c.Seeds)/took.Seconds(), c.Terms, c.Violations)
 	}
 }
@@ -181,7 +186,8 @@ func table(out io.Writer, c sim.Counts, took time.Duration) {
 		fmt.Fprintf(out, "%-58s %12v  %s\n", name, value, strings.TrimSpace(fmt.Sprintln(more...)))
 	}
 	virtual := time.Duration(c.Virtual)
-	row("seeds", c.Seeds, fmt.Sprintf("%.0f a second, in %v", float64(c.Seeds)/took.Seconds(), took.Round(time.Millisecond)))
+	row("seeds", c.Seeds, fmt.Sprintf("%.0f a second, in %v", float64(c.Seeds)/took.Seconds(),
+		took.Round(time.Millisecond)))
 	row("virtual time", fmt.Sprintf("%.1f days", virtual.Hours()/24))
 	row("events", c.Events)
 	row("terms", c.Terms, "hand-overs", c.HandOvers)

@@ -4,9 +4,9 @@ import (
 	"time"
 )
 
-// shell carries out the steps of one attempt.
-type shell struct {
-	*line
+// attemptRun carries out the steps of one attempt.
+type attemptRun struct {
+	*jobLoop
 	a       *attempt
 	missed  bool // it makes up for what was missed
 	h       Hold
@@ -20,15 +20,15 @@ type shell struct {
 }
 
 // attempt sees one attempt through. With h the claim is held already.
-func (l *line) attempt(a *attempt, h Hold, missed bool) {
-	s := &shell{line: l, a: a, h: h, missed: missed,
+func (l *jobLoop) attempt(a *attempt, h Hold, missed bool) {
+	s := &attemptRun{jobLoop: l, a: a, h: h, missed: missed,
 		run: Run{Job: l.job, ID: a.id, Name: runName(), Claim: l.job.claim(a.id.At, missed)}}
 	if !l.takeSlot() { // others may have room; the instant stays to be decided
 		if h != nil {
 			l.release(h)
 		}
 		l.e.log(l.job, a.id, "full", "", "no room for another command here")
-		l.rest(time.Second)
+		l.sleep(time.Second)
 		return
 	}
 	defer l.freeSlot()
@@ -37,7 +37,7 @@ func (l *line) attempt(a *attempt, h Hold, missed bool) {
 	}
 }
 
-func (l *line) takeSlot() bool {
+func (l *jobLoop) takeSlot() bool {
 	if l.e.slots == nil {
 		return true
 	}
@@ -49,13 +49,13 @@ func (l *line) takeSlot() bool {
 	}
 }
 
-func (l *line) freeSlot() {
+func (l *jobLoop) freeSlot() {
 	if l.e.slots != nil {
 		<-l.e.slots
 	}
 }
 
-func (s *shell) do(what step) event {
+func (s *attemptRun) do(what step) event {
 	switch what {
 	case doClaim:
 		return s.claim()
@@ -64,7 +64,7 @@ func (s *shell) do(what step) event {
 	case doSkip:
 		return s.overlap()
 	case doAsk:
-		ctx, cancel := s.e.limitedWrite()
+		ctx, cancel := s.e.writeCall()
 		defer cancel()
 		_ = s.e.o.Claims.Ask(ctx, s.blocker.begin.Claim, "replaced by the run of "+s.a.id.At.Format(time.RFC3339))
 		return evDone
@@ -73,7 +73,7 @@ func (s *shell) do(what step) event {
 	case doBegin:
 		return s.begin()
 	case doCheck:
-		s.rest(100 * time.Millisecond)
+		s.sleep(100 * time.Millisecond)
 		if s.h.Check() != nil {
 			return evHeld
 		}
@@ -93,7 +93,7 @@ func (s *shell) do(what step) event {
 	return evDone
 }
 
-func (s *shell) wait() event {
+func (s *attemptRun) wait() event {
 	stop := s.e.stop
 	if s.h != nil { // the end is being told: that goes on, for a moment, though the process is to end
 		stop = s.e.quit
@@ -110,22 +110,23 @@ func (s *shell) wait() event {
 	}
 }
 
-// backoff is how long to wait before the next try, each time longer: many processes may wait for one claim, and what a busy store is asked in vain makes it busier.
-func (s *shell) backoff() time.Duration {
+// backoff is how long to wait before the next try, each time longer: many processes may wait for
+// one claim, and what a busy store is asked in vain makes it busier.
+func (s *attemptRun) backoff() time.Duration {
 	most := 500 * time.Millisecond
-	if s.a.patient {
+	if s.a.mustRun {
 		most = 2 * time.Second
 	}
 	return min(most, 70*time.Millisecond<<min(s.a.tries, 5))
 }
 
-func (s *shell) claim() event {
+func (s *attemptRun) claim() event {
 	select {
 	case <-s.e.stop: // no run begins any more
 		return evUnknown
 	default:
 	}
-	back := s.a.forbid && !s.a.patient && s.line.waits()
+	back := s.a.forbid && !s.a.mustRun && s.jobLoop.waits()
 	if back || s.a.tries > 0 { // it was held: a read costs the store less than a try
 		if standing, err := s.standing(s.run.Claim); err != nil {
 			return evUnknown
@@ -148,18 +149,18 @@ func (s *shell) claim() event {
 }
 
 // look says who has the claim, by what the journal says.
-func (s *shell) look() event {
+func (s *attemptRun) look() event {
 	asked := s.e.o.Now()
-	ctx, cancel := s.e.limited()
+	ctx, cancel := s.e.readCall()
 	records, err := s.e.o.Journal.Records(ctx, Prefix+s.job.Name, "", window)
 	cancel()
 	if err != nil {
 		return evUnknown
 	}
 	v := see(records)
-	s.line.mu.Lock()
-	newer := s.line.readAt.Before(asked)
-	s.line.mu.Unlock()
+	s.jobLoop.mu.Lock()
+	newer := s.jobLoop.readAt.Before(asked)
+	s.jobLoop.mu.Unlock()
 	if newer { // an older answer may have what has been forgotten since
 		s.observe(v, asked)
 	}
@@ -168,13 +169,13 @@ func (s *shell) look() event {
 		return evDecided
 	}
 	open := v.open()
-	s.line.mu.Lock()
+	s.jobLoop.mu.Lock()
 	for id, a := range s.t.open { // that have left the window
 		if v.attempts[id] == nil {
 			open = append(open, a)
 		}
 	}
-	s.line.mu.Unlock()
+	s.jobLoop.mu.Unlock()
 	for _, o := range open {
 		if o.id != s.a.id && (o.begin.Claim == s.run.Claim || o.id == s.foreign) {
 			s.same = s.blocker != nil && s.blocker.id == o.id
@@ -188,7 +189,7 @@ func (s *shell) look() event {
 }
 
 // overlap records that the instant is not run.
-func (s *shell) overlap() event {
+func (s *attemptRun) overlap() event {
 	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Overlap, Run: s.run.Name,
 		Text: "the run of " + s.blocker.id.At.Format(time.RFC3339) + " had not ended"})
 	e := s.append(r)
@@ -199,22 +200,25 @@ func (s *shell) overlap() event {
 	return e
 }
 
-// begin decides the attempt for us, if nobody else has. What was begun under the same claim and has no end is lost: we hold it now.
+// begin decides the attempt for us, if nobody else has. What was begun under the same claim and has
+// no end is lost: we hold it now.
 //
-// What we know of the journal must be new: a process that was frozen may come back to an instant whose records have been forgotten since. An old instant may have been
-// decided, have ended and been forgotten while we waited for the claim.
-func (s *shell) begin() event {
-	if (s.line.stale() || s.line.uncertain(s.a.id.At, s.claimed)) && !s.line.read() {
+// What we know of the journal must be new: a process that was frozen may come back to an instant
+// whose records have been forgotten since. An old instant may have been decided, have ended and
+// been forgotten while we waited for the claim.
+func (s *attemptRun) begin() event {
+	if (s.jobLoop.stale() || s.jobLoop.uncertain(s.a.id.At, s.claimed)) && !s.jobLoop.read() {
 		return evUnknown
 	}
-	if !s.line.isDue(s.a.id) {
+	if !s.jobLoop.isDue(s.a.id) {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)
 		return evOther
 	}
 	if e := s.others(); e != evNobody {
 		return e
 	}
-	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(), Claim: s.run.Claim,
+	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(),
+		Claim:   s.run.Claim,
 		CatchUp: s.missed, Retries: s.job.Retries})
 	e := s.append(r)
 	if e == evOther {
@@ -224,11 +228,12 @@ func (s *shell) begin() event {
 	return e
 }
 
-// others deals with runs that have begun and not ended. Those under the claim that we hold are lost. A job whose runs may not overlap waits for those that began while its
-// definition was another, here or in a process with another file: these have another claim.
-func (s *shell) others() event {
+// others deals with runs that have begun and not ended. Those under the claim that we hold are
+// lost. A job whose runs may not overlap waits for those that began while its definition was
+// another, here or in a process with another file: these have another claim.
+func (s *attemptRun) others() event {
 	var dead, foreign []*begun
-	s.line.mu.Lock()
+	s.jobLoop.mu.Lock()
 	for id, o := range s.t.open {
 		switch {
 		case id == s.a.id:
@@ -238,7 +243,7 @@ func (s *shell) others() event {
 			foreign = append(foreign, o)
 		}
 	}
-	s.line.mu.Unlock()
+	s.jobLoop.mu.Unlock()
 	for _, o := range foreign {
 		if standing, err := s.standing(o.begin.Claim); err != nil {
 			return evUnknown
@@ -256,14 +261,15 @@ func (s *shell) others() event {
 }
 
 // work runs the command, if the claim has been held all the while.
-func (s *shell) work() event {
+func (s *attemptRun) work() event {
 	s.began = s.e.o.Now()
 	s.end = Record{Key: s.a.id.key(kindEnd), Run: s.run.Name}
 	var ended Ended
 	if err := s.h.Check(); err != nil {
 		ended = Ended{Verdict: Lost, Code: -1, Text: "it was not started: " + err.Error()}
 	} else {
-		s.e.o.Log(Event{Job: s.job.Name, ID: s.a.id, What: "begun", Run: s.run.Name, Late: s.began.Sub(s.job.due(s.a.id.At))})
+		s.e.o.Log(Event{Job: s.job.Name, ID: s.a.id, What: "begun", Run: s.run.Name,
+			Late: s.began.Sub(s.job.due(s.a.id.At))})
 		s.e.count(1)
 		ended = s.e.o.Runner(s.e.quit, s.h, s.run)
 		s.e.count(-1)
@@ -283,14 +289,16 @@ func (e *Engine) count(n int) {
 	e.mu.Unlock()
 }
 
-// finish tells the end. Where another has declared the run lost, that stands: our lease was over, and what ran had been killed.
-func (s *shell) finish() event {
+// finish tells the end. Where another has declared the run lost, that stands: our lease was over,
+// and what ran had been killed.
+func (s *attemptRun) finish() event {
 	e := s.append(s.end)
 	switch e {
 	case evAdded: // one run counts once: who declares it lost has counted it
 		s.e.counters.Add(s.job.Name, s.end.Verdict, 1)
 	case evOther:
-		s.e.log(s.job, s.a.id, "trouble", s.run.Name, "another process has declared this run lost; it had ended as "+s.end.Verdict)
+		s.e.log(s.job, s.a.id, "trouble", s.run.Name,
+			"another process has declared this run lost; it had ended as "+s.end.Verdict)
 	}
 	return e
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // do carries one order out.
-func (l *line) do(o order) {
+func (l *jobLoop) do(o order) {
 	switch o.act {
-	case actAnchor:
+	case actOrigin:
 		l.note(o.id.At)
 	case actSkip:
 		l.skip(o.skip)
@@ -19,13 +19,14 @@ func (l *line) do(o order) {
 	case actCatchUp:
 		l.catchUp()
 	case actRun:
-		patient := o.id.Attempt > 1
-		l.attempt(&attempt{id: o.id, forbid: l.job.Overlap == Forbid, replace: l.job.Overlap == Replace, patient: patient}, nil, false)
+		mustRun := o.id.Attempt > 1
+		l.attempt(&attempt{id: o.id, forbid: l.job.Overlap == Forbid, replace: l.job.Overlap == Replace,
+			mustRun: mustRun}, nil, false)
 	}
 }
 
 // append appends a record, once. Unknown answers are the caller's to ask again.
-func (l *line) append(r Record) event {
+func (l *jobLoop) append(r Record) event {
 	if r.By, r.Host = l.e.o.ID, l.e.o.Host; r.When.IsZero() {
 		r.When = l.e.o.Now().UTC()
 	}
@@ -34,7 +35,7 @@ func (l *line) append(r Record) event {
 		l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "trouble", r.Run, err.Error())
 		return evOther
 	}
-	ctx, cancel := l.e.limitedWrite()
+	ctx, cancel := l.e.writeCall()
 	defer cancel()
 	there, added, err := l.e.o.Journal.Append(ctx, Prefix+l.job.Name, d, l.job.Keep)
 	if err != nil {
@@ -50,8 +51,9 @@ func (l *line) append(r Record) event {
 }
 
 // definition fills in what the job is.
-func (l *line) definition(r Record) Record {
-	r.Def, r.Sched, r.Spec, r.Zone = l.job.Definition(), l.job.instants(), l.job.schedule.String(), l.job.schedule.Zone()
+func (l *jobLoop) definition(r Record) Record {
+	r.Def, r.Sched, r.Spec, r.Zone = l.job.Definition(), l.job.instants(), l.job.schedule.String(),
+		l.job.schedule.Zone()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.Done = l.t.over()
@@ -59,10 +61,10 @@ func (l *line) definition(r Record) Record {
 }
 
 // note records that the schedule counts from an instant.
-func (l *line) note(at time.Time) {
+func (l *jobLoop) note(at time.Time) {
 	if e := l.append(l.definition(Record{Key: Key{at, 0, kindNote}, Verdict: Fresh, Run: runName()})); e != evUnknown {
 		l.mu.Lock()
-		if l.t.anchor = false; e == evAdded {
+		if l.t.needsOrigin = false; e == evAdded {
 			l.t.sent = at
 		}
 		l.mu.Unlock()
@@ -71,7 +73,7 @@ func (l *line) note(at time.Time) {
 }
 
 // skip records instants as missed. What is not recorded now is tried again with the next look.
-func (l *line) skip(s skips) {
+func (l *jobLoop) skip(s skips) {
 	if s.gap != nil {
 		r := l.definition(*s.gap)
 		r.Run = runName()
@@ -90,27 +92,28 @@ func (l *line) skip(s skips) {
 	l.lookSoon()
 }
 
-func (l *line) lookSoon() {
+func (l *jobLoop) lookSoon() {
 	l.mu.Lock()
 	l.soon = true
 	l.mu.Unlock()
 }
 
-// catchUp deals with what was missed. Under the job's claim, so that all processes together make up for one gap once.
-func (l *line) catchUp() {
+// catchUp deals with what was missed. Under the job's claim, so that all processes together make up
+// for one gap once.
+func (l *jobLoop) catchUp() {
 	claim := l.job.claim(time.Time{}, true)
 	if standing, err := l.standing(claim); err != nil || standing {
-		l.rest(2 * time.Second)
+		l.sleep(2 * time.Second)
 		return
 	}
 	h, err := l.try(claim)
 	if err != nil {
-		l.rest(time.Second)
+		l.sleep(time.Second)
 		return
 	}
 	if !l.read() || h.Check() != nil {
 		l.release(h)
-		l.rest(200 * time.Millisecond)
+		l.sleep(200 * time.Millisecond)
 		return
 	}
 	l.mu.Lock()
@@ -121,19 +124,20 @@ func (l *line) catchUp() {
 		l.release(h)
 		return
 	}
-	l.attempt(&attempt{id: ID{run, 1}, patient: true, state: stBegin}, h, true)
+	l.attempt(&attempt{id: ID{run, 1}, mustRun: true, state: stBegin}, h, true)
 }
 
-// rest waits a moment before the next try, unless the process is to end.
-func (l *line) rest(d time.Duration) {
+// sleep waits a moment before the next try, unless the process is to end.
+func (l *jobLoop) sleep(d time.Duration) {
 	select {
 	case <-time.After(time.Duration((0.5 + l.e.o.Rand()) * float64(d))):
 	case <-l.e.stop:
 	}
 }
 
-// probe looks whether a run that has begun is lost. It holds the run's claim while it says so: then nobody runs it, and nobody ever will.
-func (l *line) probe(o order) {
+// probe looks whether a run that has begun is lost. It holds the run's claim while it says so: then
+// nobody runs it, and nobody ever will.
+func (l *jobLoop) probe(o order) {
 	claim := o.begun.begin.Claim
 	if standing, err := l.standing(claim); err != nil || standing {
 		return
@@ -161,8 +165,8 @@ func (l *line) probe(o order) {
 }
 
 // endOf reads the end of an attempt: evDecided with it, evNobody if there is none.
-func (l *line) endOf(id ID) (event, Record) {
-	ctx, cancel := l.e.limited()
+func (l *jobLoop) endOf(id ID) (event, Record) {
+	ctx, cancel := l.e.readCall()
 	defer cancel()
 	records, err := l.e.o.Journal.Records(ctx, Prefix+l.job.Name, id.key(kindLate).String(), 1)
 	if err != nil {
@@ -177,8 +181,9 @@ func (l *line) endOf(id ID) (event, Record) {
 }
 
 // lost declares a run lost. The caller holds its claim.
-func (l *line) lost(id ID, begin Record) {
-	r := Record{Key: id.key(kindEnd), Verdict: Lost, Run: runName(), Text: "its runner " + begin.By + " died, or lost the store"}
+func (l *jobLoop) lost(id ID, begin Record) {
+	r := Record{Key: id.key(kindEnd), Verdict: Lost, Run: runName(),
+		Text: "its runner " + begin.By + " died, or lost the store"}
 	if l.append(r) != evAdded {
 		return
 	}
@@ -194,20 +199,21 @@ func (l *line) lost(id ID, begin Record) {
 	l.lookSoon()
 }
 
-func (l *line) standing(claim string) (bool, error) {
-	ctx, cancel := l.e.limited()
+func (l *jobLoop) standing(claim string) (bool, error) {
+	ctx, cancel := l.e.readCall()
 	defer cancel()
 	return l.e.o.Claims.Standing(ctx, claim)
 }
 
-func (l *line) try(name string) (Hold, error) {
-	ctx, cancel := l.e.limitedWrite()
+func (l *jobLoop) try(name string) (Hold, error) {
+	ctx, cancel := l.e.writeCall()
 	defer cancel()
 	return l.e.o.Claims.Try(ctx, name)
 }
 
-// release gives a claim up. One that the store has not confirmed goes on in the background, or runs out with the lease.
-func (l *line) release(h Hold) {
+// release gives a claim up. One that the store has not confirmed goes on in the background, or runs
+// out with the lease.
+func (l *jobLoop) release(h Hold) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = h.Release(ctx)

@@ -7,9 +7,9 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// loop follows one job. It looks at the clock every second, whatever the schedule says: a timer stands still while the machine is suspended, and the clock
-// on the wall may be put on.
-func (l *line) loop() {
+// loop follows one job. It looks at the clock every second, whatever the schedule says: a timer
+// stands still while the machine is suspended, and the clock on the wall may be put on.
+func (l *jobLoop) loop() {
 	look, fails := l.e.o.Now(), 0 // at once
 	for {
 		now := l.e.o.Now()
@@ -29,8 +29,12 @@ func (l *line) loop() {
 			if l.read() {
 				l.carryOut()
 				fails = 0
-			} else if fails++; !l.pause(time.Duration((0.5 + l.e.o.Rand()) * float64(200*time.Millisecond<<min(fails, 4)))) {
-				return
+			} else {
+				fails++
+				backoff := 200 * time.Millisecond << min(fails, 4)
+				if !l.pause(time.Duration((0.5 + l.e.o.Rand()) * float64(backoff))) {
+					return
+				}
 			}
 		}
 		wait := min(time.Second, max(time.Millisecond, look.Sub(l.e.o.Now())))
@@ -44,7 +48,7 @@ func (l *line) loop() {
 }
 
 // pause waits; false: the job is over here. News of a run that ended cuts it short.
-func (l *line) pause(d time.Duration) bool {
+func (l *jobLoop) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -61,8 +65,9 @@ func (l *line) pause(d time.Duration) bool {
 	}
 }
 
-// read takes the journal in, as far back as there is something to do about it. False: the store did not answer.
-func (l *line) read() bool {
+// read takes the journal in, as far back as there is something to do about it. False: the store did
+// not answer.
+func (l *jobLoop) read() bool {
 	began := l.e.o.Now()
 	l.mu.Lock()
 	sent := l.t.sent
@@ -94,13 +99,14 @@ func (l *line) read() bool {
 	return true
 }
 
-// records reads the newest records, and on back to the oldest that matters. Whole: there are no older ones.
-func (l *line) records() (all []driver.Record, whole bool, err error) {
+// records reads the newest records, and on back to the oldest that matters. Whole: there are no
+// older ones.
+func (l *jobLoop) records() (all []driver.Record, whole bool, err error) {
 	l.mu.Lock()
 	begins, concern := l.t.begins, l.t.concern()
 	l.mu.Unlock()
 	for before, limit := "", window; ; limit = 4 * window {
-		ctx, cancel := l.e.limited()
+		ctx, cancel := l.e.readCall()
 		page, err := l.e.o.Journal.Records(ctx, Prefix+l.job.Name, before, limit)
 		cancel()
 		if err != nil {
@@ -121,8 +127,9 @@ func (l *line) records() (all []driver.Record, whole bool, err error) {
 	}
 }
 
-// stale says whether it is some time ago that the journal was read, by a clock that stands still in suspend and by one that does not.
-func (l *line) stale() bool {
+// stale says whether it is some time ago that the journal was read, by a clock that stands still in
+// suspend and by one that does not.
+func (l *jobLoop) stale() bool {
 	const limit = 2 * time.Second
 	l.mu.Lock()
 	at := l.readAt
@@ -132,42 +139,43 @@ func (l *line) stale() bool {
 	return past > limit || wall > limit || wall < -limit
 }
 
-// uncertain says whether the journal has to be read again, since it was not since then: an instant is among those that it may forget soon, or other
-// processes have another definition of the job, so that our claim keeps no run of theirs away.
-func (l *line) uncertain(at, since time.Time) bool {
+// uncertain says whether the journal has to be read again, since it was not since then: an instant
+// is among those that it may forget soon, or other processes have another definition of the job, so
+// that our claim keeps no run of theirs away.
+func (l *jobLoop) uncertain(at, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.readAt.Before(since) && (at.Before(l.edge) || l.mixed)
 }
 
-func (l *line) isDue(id ID) bool {
+func (l *jobLoop) isDue(id ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.t.isDue(id)
 }
 
 // waits says whether something older waits for its turn for too long already.
-func (l *line) waits() bool {
+func (l *jobLoop) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.t.waits(l.e.o.Now())
 }
 
-func (l *line) isOpen(id ID) bool {
+func (l *jobLoop) isOpen(id ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.t.open[id] != nil
 }
 
 // observe takes in what the journal said when it was asked.
-func (l *line) observe(v *view, asked time.Time) {
+func (l *jobLoop) observe(v *view, asked time.Time) {
 	l.mu.Lock()
 	l.t.observe(v, asked)
 	l.mu.Unlock()
 	now := l.e.o.Now()
 	const tolerable = 2 * time.Second
-	l.told.Lock()
-	defer l.told.Unlock()
+	l.aheadMu.Lock()
+	defer l.aheadMu.Unlock()
 	for _, r := range v.records {
 		if ahead := r.When.Sub(now); ahead > tolerable && !l.ahead[r.By] {
 			l.ahead[r.By] = true
@@ -178,12 +186,12 @@ func (l *line) observe(v *view, asked time.Time) {
 }
 
 // carryOut starts what is due and not under way.
-func (l *line) carryOut() {
+func (l *jobLoop) carryOut() {
 	l.mu.Lock()
 	due := l.t.due(l.e.o.Now())
 	l.mu.Unlock()
 	for _, o := range due {
-		if o.act == actProbe && !l.ripe(o.id) || !l.begin(o) {
+		if o.act == actProbe && !l.probeDue(o.id) || !l.begin(o) {
 			continue
 		}
 		l.e.runs.Go(func() {
@@ -193,8 +201,9 @@ func (l *line) carryOut() {
 	}
 }
 
-// ripe says whether it is time to look at a run that has no end yet: not in the moment in which it begins, and then now and again.
-func (l *line) ripe(id ID) bool {
+// probeDue says whether it is time to look at a run that has no end yet: not in the moment in which it
+// begins, and then now and again.
+func (l *jobLoop) probeDue(id ID) bool {
 	now := l.e.o.Now()
 	last, seen := l.probed[id]
 	if seen && now.Sub(last) < l.e.o.Look/2 && !now.Before(last) {
@@ -207,7 +216,7 @@ func (l *line) ripe(id ID) bool {
 	return seen
 }
 
-func (l *line) isBusy(o order) bool {
+func (l *jobLoop) isBusy(o order) bool {
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	return l.e.busyWith(l.job.Name, o)
@@ -216,33 +225,35 @@ func (l *line) isBusy(o order) bool {
 // busyWith says whether an order is being carried out; e.mu is held.
 func (e *Engine) busyWith(job string, o order) bool {
 	for b := range e.busy[job] {
-		if b.act == o.act && (b.id == o.id || b.act == actCatchUp) { // what was missed is one matter, whatever is the first of it
+		// what was missed is one matter, whatever is the first of it
+		if b.act == o.act && (b.id == o.id || b.act == actCatchUp) {
 			return true
 		}
 	}
 	return false
 }
 
-// begin says whether an order is to be carried out now: not while it is already, nor a look at a run of our own.
-func (l *line) begin(o order) bool {
+// begin says whether an order is to be carried out now: not while it is already, nor a look at a
+// run of our own.
+func (l *jobLoop) begin(o order) bool {
 	e := l.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	busy := e.busy[l.job.Name]
-	if e.closed || e.busyWith(l.job.Name, o) || o.act == actProbe && busy[order1{actRun, o.id}] {
+	if e.closed || e.busyWith(l.job.Name, o) || o.act == actProbe && busy[orderKey{actRun, o.id}] {
 		return false
 	}
 	if busy == nil {
-		busy = map[order1]bool{}
+		busy = map[orderKey]bool{}
 		e.busy[l.job.Name] = busy
 	}
-	busy[order1{o.act, o.id}] = true
+	busy[orderKey{o.act, o.id}] = true
 	return true
 }
 
-func (l *line) done(o order) {
+func (l *jobLoop) done(o order) {
 	l.e.mu.Lock()
-	delete(l.e.busy[l.job.Name], order1{o.act, o.id})
+	delete(l.e.busy[l.job.Name], orderKey{o.act, o.id})
 	l.e.mu.Unlock()
 	if o.act == actRun && l.job.Retries > 0 {
 		l.mu.Lock()

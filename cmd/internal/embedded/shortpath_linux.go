@@ -9,8 +9,9 @@ import (
 // longest is what fits into sockaddr_un, whose 108 bytes end with a zero.
 const longest = 107
 
-// shortPath is how to name dir so that the path of a socket in it is not too long for the kernel: as it is, or through an
-// open descriptor, which the caller closes when no socket is dialled any more.
+// shortPath is how to name dir so that the path of a socket in it is not too long for the kernel:
+// as it is, or through an open descriptor, which the caller closes when no socket is dialled any
+// more.
 func shortPath(dir, socket string) (string, *os.File, error) {
 	if len(filepath.Join(dir, socket)) <= longest {
 		return dir, nil, nil
