@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
@@ -48,7 +49,7 @@ func TestSimulatedVigilSparesAnotherPrefix(t *testing.T) {
 		at := held(t, next, p)
 		wctx, stop := context.WithCancel(context.Background())
 		defer stop()
-		go func() { _, _ = w.Wait(wctx, q) }()
+		go func() { _, _ = drivertest.Await(wctx, w, q) }()
 		time.Sleep(5 * time.Second)
 		if len(at) > 0 {
 			won, last := <-at, k.stop()

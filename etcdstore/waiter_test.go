@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
@@ -42,7 +43,7 @@ func TestSimulatedHandOverCostsTwoRequests(t *testing.T) {
 					var p []driver.Place
 					if p, err = l.Claim(context.Background(), driver.Claim{Name: "x", ID: fmt.Sprint(i, "-",
 						n)}); err == nil && !p[0].Held {
-						p[0], err = l.Wait(context.Background(), p[0])
+						p[0], err = drivertest.Await(context.Background(), l, p[0])
 					}
 					if err == nil {
 						err = l.Release(context.Background(), p[0])
@@ -63,9 +64,9 @@ func TestSimulatedHandOverCostsTwoRequests(t *testing.T) {
 		for _, g := range calls {
 			n += g.calls.Load()
 		}
-		// Beside those, each client asks for the version, grants a lease and registers it, and
-		// may read once until its watch stands.
-		if most := int64(2*clients*turns + 5*clients); n > most {
+		// Beside those, each client asks for the version, grants a lease and registers it, reads
+		// the requests to it twice, and may read once until its watch stands.
+		if most := int64(2*clients*turns + 7*clients); n > most {
 			t.Errorf("seed 1: %d turns cost %d requests, want %d at most", clients*turns, n, most)
 		}
 	})
@@ -131,8 +132,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 			for _, wide := range []bool{false, true} {
 				h, l := fakeHub()
 				a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100,
-					changed: make(chan struct{}, 1),
-					seen:    100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
+					seen: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
 				if wide {
 					h.Above = 0
 				}
@@ -157,7 +157,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 					}
 					h.Unlock()
 				}
-				if f, unsure, _ := a.ask(); f != c.outcome || unsure != c.unsure {
+				if f, unsure := a.ask(); f != c.outcome || unsure != c.unsure {
 					t.Errorf("wide %v: outcome %d, unsure %v, want %d, %v", wide, f, unsure, c.outcome, c.unsure)
 				}
 			}
@@ -187,11 +187,19 @@ func TestSimulatedEventBeforeItsWaiter(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Millisecond)
-		before, begun := g.calls.Load(), time.Now()
-		got, err := l.Wait(ending(t, 10*time.Second), late)
-		if err != nil || !got.Held || time.Since(begun) > handOver || g.calls.Load() > before {
-			t.Errorf("seed 1: Wait = %+v, %v after %v and %d requests, want it held at once and without one", got,
-				err, time.Since(begun), g.calls.Load()-before)
+		var looks atomic.Int64
+		g.set(func() {
+			g.before = func(req any) {
+				if looksAtLine(req) {
+					looks.Add(1)
+				}
+			}
+		})
+		begun := time.Now()
+		got, err := drivertest.Await(ending(t, 10*time.Second), l, late)
+		if err != nil || !got.Held || time.Since(begun) > handOver || looks.Load() > 0 {
+			t.Errorf("seed 1: Await = %+v, %v after %v, looked at the line %d times: want it held at once, without a look",
+				got, err, time.Since(begun), looks.Load())
 		}
 	})
 }

@@ -39,7 +39,7 @@ func freeze(c *etcdsim.Cluster, client int, on bool) {
 	}
 }
 
-// TestSimulatedFrozenWaiter: who keeps vigil is paused for long, while the holder's heart beats
+// TestSimulatedFrozenWaiter: who watches is paused for long, while the holder's heart beats
 // on. As it wakes up all it has is old, and what it sent when it believed the holder dead
 // arrives: nothing may happen to the holder.
 func TestSimulatedFrozenWaiter(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSimulatedFrozenWaiter(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilCountsFromTheReceipt: the vigil's first read is on its way for almost a ttl,
+// TestSimulatedVigilCountsFromTheReceipt: the first read of who watches is on its way for almost a ttl,
 // while the holder beats. What it then tells is news, however long ago it was asked for.
 func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -253,7 +253,7 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 }
 
 // TestSimulatedVigilEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who
-// deleted it did no more, or was no vigil at all, and the holder may have had an answer just
+// deleted it did no more, or was no watch at all, and the holder may have had an answer just
 // before.
 func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	for _, early := range []bool{true, false} {
@@ -319,7 +319,7 @@ func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
 		n := len(b.liveness.by)
 		b.liveness.mu.Unlock()
 		if n != 0 {
-			t.Errorf("seed 1: %d vigils", n)
+			t.Errorf("seed 1: %d watches", n)
 		}
 		if err := first.Release(ending(t, time.Second), q); err != nil {
 			t.Fatal(err)
@@ -348,7 +348,7 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 		n := len(b.liveness.by)
 		b.liveness.mu.Unlock()
 		if n != 1 {
-			t.Errorf("seed 1: %d vigils over one session", n)
+			t.Errorf("seed 1: %d watches over one session", n)
 		}
 		last := k.stop()
 		for i := range at {
@@ -360,7 +360,7 @@ func TestSimulatedVigilIsShared(t *testing.T) {
 		b.liveness.mu.Lock()
 		defer b.liveness.mu.Unlock()
 		if len(b.liveness.by) != 0 {
-			t.Errorf("seed 1: %d vigils are left", len(b.liveness.by))
+			t.Errorf("seed 1: %d watches are left", len(b.liveness.by))
 		}
 	})
 }
@@ -398,7 +398,7 @@ func TestSimulatedCrashBeforeOneWhoFollows(t *testing.T) {
 		waiter.s.liveness.mu.Lock()
 		defer waiter.s.liveness.mu.Unlock()
 		if n := len(waiter.s.liveness.by); n != 0 {
-			t.Errorf("seed 1: %d vigils are left", n)
+			t.Errorf("seed 1: %d watches are left", n)
 		}
 	})
 }

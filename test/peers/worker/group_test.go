@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// arena is workers of one kind, each with a way of its own to one etcd.
-type arena struct {
+// group is workers of one kind, each with a way of its own to one etcd.
+type group struct {
 	testing.TB
 	kind, dir string
 	sink      *sink
@@ -49,9 +49,9 @@ type worker struct {
 	exited chan struct{}
 }
 
-func newArena(t testing.TB, kind string, etcd *etcdtest.Server, n int) *arena {
+func newGroup(t testing.TB, kind string, etcd *etcdtest.Server, n int) *group {
 	t.Helper()
-	a := &arena{TB: t, kind: kind, dir: t.TempDir()}
+	a := &group{TB: t, kind: kind, dir: t.TempDir()}
 	a.sink = newSink(t, filepath.Join(a.dir, "sink"))
 	for i := range n {
 		w := &worker{id: fmt.Sprintf("w%d", i), proxy: etcdtest.NewProxy(t, etcd.Addr())}
@@ -61,7 +61,7 @@ func newArena(t testing.TB, kind string, etcd *etcdtest.Server, n int) *arena {
 	return a
 }
 
-func (a *arena) start(w *worker) {
+func (a *group) start(w *worker) {
 	a.Helper()
 	cmd := exec.Command(os.Args[0], "--kind", a.kind, "--endpoints", w.proxy.Addr(), "--name", "job", "--id", w.id,
 		"--ttl", testTTL.String(),
@@ -83,10 +83,10 @@ func (a *arena) start(w *worker) {
 	})
 }
 
-func (a *arena) path(name string) string { return filepath.Join(a.dir, name) }
+func (a *group) path(name string) string { return filepath.Join(a.dir, name) }
 
 // end sends SIGTERM and checks that the worker exits as it must.
-func (a *arena) end(w *worker) {
+func (a *group) end(w *worker) {
 	a.Helper()
 	begin := time.Now()
 	a.signal(w, syscall.SIGTERM)
@@ -101,7 +101,7 @@ func (a *arena) end(w *worker) {
 	a.Logf("%s %s ended %v after SIGTERM", a.kind, w.id, time.Since(begin).Round(time.Millisecond))
 }
 
-func (a *arena) signal(w *worker, s syscall.Signal) {
+func (a *group) signal(w *worker, s syscall.Signal) {
 	a.Helper()
 	if err := w.cmd.Process.Signal(s); err != nil {
 		a.Fatal(err)
@@ -109,7 +109,7 @@ func (a *arena) signal(w *worker, s syscall.Signal) {
 }
 
 // record returns the lines of a file, without one that is being written.
-func (a *arena) record(name string) []string {
+func (a *group) record(name string) []string {
 	a.Helper()
 	text, err := os.ReadFile(a.path(name))
 	if err != nil && !os.IsNotExist(err) {
@@ -126,7 +126,7 @@ type act struct {
 	id    string
 }
 
-func (a *arena) acts() []act {
+func (a *group) acts() []act {
 	a.Helper()
 	var all []act
 	for _, line := range a.record("acts") {
@@ -141,7 +141,7 @@ func (a *arena) acts() []act {
 
 // leader waits until a worker acts that is not the one given, from now on, and returns it and its
 // token.
-func (a *arena) leader(not *worker, limit time.Duration) (*worker, uint64) {
+func (a *group) leader(not *worker, limit time.Duration) (*worker, uint64) {
 	a.Helper()
 	now := bootTime()
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -161,7 +161,7 @@ func (a *arena) leader(not *worker, limit time.Duration) (*worker, uint64) {
 }
 
 // terms returns who acted from when to when.
-func (a *arena) terms() []safety.Interval {
+func (a *group) terms() []safety.Interval {
 	a.Helper()
 	terms, err := safety.Read("job", strings.NewReader(strings.Join(append(a.record("acts"), ""), "\n")))
 	if err != nil {

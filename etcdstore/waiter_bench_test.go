@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -42,7 +43,7 @@ func ourTurns(b *testing.B, endpoint string, name string) turnTaker {
 			return err
 		}
 		if p = places[0]; !p.Held {
-			_, err = l.Wait(ctx, p)
+			_, err = drivertest.Await(ctx, l, p)
 		}
 		return err
 	}, func(ctx context.Context) error { return l.Release(ctx, p) }}

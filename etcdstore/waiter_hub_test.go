@@ -25,8 +25,7 @@ func goneAt(rev int64, key string) []*mvccpb.Event {
 // awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a
 // little later.
 func awaitOn(l *lease, before ...string) *waiter {
-	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: "primacy/x/own", token: 100, changed: make(chan struct{},
-		1), seen: 100, whole: true}
+	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: "primacy/x/own", token: 100, seen: 100, whole: true}
 	for i, key := range before {
 		a.ahead = append(a.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
 	}
@@ -55,10 +54,10 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 		}
 		h.Deliver(src, goneAt(2000, dir+"a"))
 		h.Unlock()
-		a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 200, changed: make(chan struct{}, 1),
+		a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 200,
 			seen: 200, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
-		if f, unsure, _ := a.ask(); f == holds || !unsure {
+		if f, unsure := a.ask(); f == holds || !unsure {
 			t.Errorf("seed 1: wide %v: outcome %d, unsure %v, want it unsure: its own end is forgotten", wide, f,
 				unsure)
 		}
@@ -84,7 +83,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 				at: 100}
 		}
 		l.id = 1
-		a := l.newWaiter(p, make(chan struct{}, 1))
+		a := l.newWaiter(p)
 		a.key = dir + "own"
 		a.enlist()
 		if looked {
@@ -104,7 +103,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 				}
 			}
 			h.Unlock()
-			if f, _, _ := a.ask(); f == holds {
+			if f, _ := a.ask(); f == holds {
 				t.Fatalf("seed 1: looked %v: told that it holds after %d of 17 before it went", looked, i+1)
 			}
 		}
@@ -116,7 +115,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 			}
 		}
 		h.Unlock()
-		if f, unsure, _ := a.ask(); f != waits || !unsure {
+		if f, unsure := a.ask(); f != waits || !unsure {
 			t.Errorf("seed 1: looked %v: outcome %d, unsure %v: want it to look at the line", looked, f, unsure)
 		}
 	}
@@ -131,7 +130,7 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		if wide {
 			h.Above = 0
 		}
-		a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100, changed: make(chan struct{}, 1),
+		a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100,
 			seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
 		h.Pending()
@@ -146,7 +145,7 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		h.Lock()
 		h.Stood(src, 120)
 		h.Unlock()
-		if _, unsure, _ := a.ask(); !unsure {
+		if _, unsure := a.ask(); !unsure {
 			t.Errorf("seed 1: wide %v: sure over a gap", wide)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
@@ -188,7 +189,7 @@ func (st *stander) renew(ctx context.Context) {
 
 func (st *stander) news(ctx context.Context) {
 	for ctx.Err() == nil {
-		out, err := st.l.News(ctx)
+		out, err := drivertest.News(ctx, st.l)
 		if isGone(err) {
 			return
 		}
@@ -253,7 +254,7 @@ func (st *stander) await(p driver.Place, follows bool) driver.Place {
 	ctx, cancel := st.patient(time.Duration(1+st.rnd.IntN(2000)) * time.Millisecond)
 	defer cancel()
 	if !follows {
-		got, err := st.l.Wait(ctx, p)
+		got, err := drivertest.Await(ctx, st.l, p)
 		switch {
 		case err == nil:
 			st.ct.hear(st.l, got, false)
@@ -327,7 +328,7 @@ func courtSeeds(t *testing.T) uint64 {
 
 // TestSimulatedHeldIsTrue: whatever happens to the streams, the members and the claims, by hand,
 // by transfer or by their owners, nobody is told that he holds who did not, and nobody that he is
-// gone who stands. Some stores have their wide watch on and off all the time.
+// gone who stands. Some stores have their prefix watch on and off all the time.
 func TestSimulatedHeldIsTrue(t *testing.T) {
 	total := map[string]int{}
 	for seed := range courtSeeds(t) {

@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
@@ -40,7 +41,7 @@ func queueUp(t *testing.T, c *etcdsim.Cluster, slots ...int) *queued {
 		q.places = append(q.places, entered(t, l, "x", "", n))
 		turn, ctx := make(chan time.Time, 1), ending(t, time.Minute)
 		go func() {
-			if _, err := l.Wait(ctx, q.places[i]); err == nil { // some wait until the test is over
+			if _, err := drivertest.Await(ctx, l, q.places[i]); err == nil { // some wait until the test is over
 				turn <- time.Now()
 			}
 		}()

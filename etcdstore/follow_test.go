@@ -258,7 +258,7 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 		}
 		sl.id, sl.key = "x-2", s.lineDir("x")+l.ID()
 		p := l.entered(sl, 1000, 1000, false)
-		if a := l.newWaiter(p, nil); a.seen != 0 || a.whole || len(a.ahead) > 0 {
+		if a := l.newWaiter(p); a.seen != 0 || a.whole || len(a.ahead) > 0 {
 			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.seen)
 		}
 	})
