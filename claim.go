@@ -13,25 +13,22 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// claim carries out what core.Claim orders, for one claim under one lease. Calls on the store that the owner waits for run on
-// the owner's goroutine; what happens meanwhile arrives through tell, interrupts the call and leaves the next order in next.
+// claim is one claim under one lease. It does at once what core.Claim orders and what needs no store: it ends contexts and rights and
+// frees the name. Calls on the store are its owner's to make.
 type claim struct {
 	l *lease
 	seat
-	*claimSpec        // shared by all claims of an Elections
-	leave      func() // lets the next claim of this process stand for the seat; nil: Session.leaveSeat
+	*claimSpec // shared by all claims of an Elections
+	owner      owner
 
-	mu        sync.Mutex
-	free      chan struct{} // closed when nothing of this claim stands any more; made when somebody waits for that
-	quiet     chan struct{} // closed when, besides, no work of a candidate runs under it; likewise
-	core      core.Claim
-	place     driver.Place
-	interrupt context.CancelFunc // of the call under way
-	next      *core.ClaimOrder   // set by tell during a call
-	term      *Term
-	values    context.Context // of the campaign, for the term's context
-	freed     bool            // free is closed
-	job       manyJob
+	mu     sync.Mutex
+	free   chan struct{} // closed when nothing of this claim stands any more; made when somebody waits for that
+	quiet  chan struct{} // closed when, besides, no work of a candidate runs under it; likewise
+	core   core.Claim
+	place  driver.Place
+	term   *Term
+	values context.Context // of the campaign, for the term's context
+	freed  bool            // free is closed
 	*claimRest
 }
 
@@ -42,7 +39,6 @@ type claimRest struct {
 	why      error         // the cause of the owner's own context, where that ended the term
 	working  int           // how much work of a candidate or a lock's Do runs under the claim
 	last     error         // what the store said to the last call that failed
-	refusal  error         // what the store said when it refused to tell of the place
 	won      time.Time     // by the wall clock
 	stopping time.Duration // by uptime, since when the context has ended
 	over     bool          // the right is, and was told so
@@ -67,26 +63,48 @@ type claimSpec struct {
 	seat
 	slots    int  // as in driver.Claim
 	try      bool // only if it holds at once
-	lock     bool // its terms are a lock's: see lockToken
+	lock     bool // its terms are a lock's
+	turnBits uint // of a term's token, behind the claim's: see lockToken
 	priority int  // above 0: asks leaders of a smaller one to hand over, once it has stood for steady
 	steady   time.Duration
 	value    []byte
-	heard    func(core.QueueEventKind) // of a queue's claim that holds: hears that it is ending, over, or wanted by another
-	from     *exchange                 // what is given up in the request that enters this claim
-	began    time.Duration             // of the campaign, as uptime has it; of an Elections' claim see stand
-	many     *Elections                // carries the claim out; nil: a goroutine of its own does
+	watched  []observer
+	began    time.Duration                                             // of the campaign, by uptime
+	exchange func(context.Context, driver.Claim) (driver.Place, error) // see campaign
+	hear     func(core.QueueEventKind)                                 // of a lock's queue: see queueClaim
 }
 
-// newClaim returns a claim that stands from now on: events that come before campaign are heard.
-func newClaim(ctx context.Context, l *lease, spec claimSpec, leave func()) *claim {
-	c := &struct {
-		claim
-		rest claimRest
-		spec claimSpec
-	}{spec: spec}
-	c.claim = claim{l: l, seat: spec.seat, claimSpec: &c.spec, leave: leave, values: ctx, claimRest: &c.rest}
-	c.step(core.ClaimEvent{Kind: core.Stand})
-	return &c.claim
+// owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of a lock, or Elections. The caller
+// holds the claim's lock.
+type owner interface {
+	// carryLocked takes an order that did not come from the owner's own call: news led to it.
+	carryLocked(o core.ClaimOrder)
+	// releaseLocked begins to give the claim up, or to hand it over.
+	releaseLocked(o core.ClaimOrder)
+	// refusedLocked hears that the store will not have the claim, now or when asked again.
+	refusedLocked(err error)
+	// wonLocked hears that the claim leads, and returns since when the name has been stood for, by uptime.
+	wonLocked() time.Duration
+	// endedLocked hears that the term's context has ended.
+	endedLocked(cause core.Cause)
+	// leaveSeatLocked lets the next claim of this process stand for the seat.
+	leaveSeatLocked()
+	// freedLocked hears that nothing of the claim stands any more. With again the name keeps the seat and stands under the next lease.
+	freedLocked(was core.ClaimPhase, again bool)
+}
+
+// observer watches claims and decides nothing: statistics, events, history, the log. The caller holds the claim's lock.
+type observer interface {
+	begunLocked(c *claim, began time.Duration)
+	steppedLocked(c *claim, s step)
+}
+
+// step is one step of a claim that has led.
+type step struct {
+	event core.ClaimEventKind
+	was   core.ClaimPhase // before it
+	order core.ClaimOrder
+	over  bool // the right has ended in this step
 }
 
 // unfold makes room for what a claim that only waits does without. The claim's lock is held.
@@ -94,68 +112,6 @@ func (c *claim) unfold() {
 	if c.claimRest == nil {
 		c.claimRest = &claimRest{}
 	}
-}
-
-// errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the next one.
-var errLeaseEnded = errors.New("the lease ended")
-
-// campaign stands in the line and returns when the claim is held, or will never be.
-func (c *claim) campaign(ctx context.Context) (*Term, error) {
-	if c.priority > 0 {
-		pressCtx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go c.press(pressCtx)
-	}
-	var final error
-	for o := (core.ClaimOrder{Do: core.Enter}); ; {
-		switch o.Do {
-		case core.Enter:
-			o, final = c.call(ctx, o, c.enter)
-		case core.Await:
-			o, final = c.call(ctx, o, c.await)
-		case core.Lead:
-			return c.term, nil
-		case core.Leave:
-			go c.release(o) // the caller is not kept waiting by a store that does not answer
-			return nil, final
-		default:
-			if final == nil {
-				final = errLeaseEnded
-			}
-			return nil, final
-		}
-	}
-}
-
-// call makes one call for the order o and returns the order that follows, with the error to return if it is the last.
-func (c *claim) call(ctx context.Context, o core.ClaimOrder, do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
-	opCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c.mu.Lock()
-	asked, next := c.place, c.next
-	c.interrupt = cancel
-	c.mu.Unlock()
-	var got driver.Place
-	var err error
-	err = context.Canceled // no answer of the store, unless it is asked
-	if next == nil && pause(opCtx, o.Tries) == nil {
-		got, err = do(opCtx, asked)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.interrupt = nil
-	err = c.take(asked, got, err)
-	c.note(ctx, o.Do, err)
-	switch {
-	case c.next != nil:
-		next, c.next = c.next, nil
-		return *next, c.refusal
-	case ctx.Err() != nil:
-		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, c.last)
-	case err != nil:
-		return c.stepLocked(failed(err)), fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
-	}
-	return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held}), nil
 }
 
 // take keeps the place that the store has answered with. It returns the store's error, or what is wrong with the place.
@@ -172,39 +128,7 @@ func (c *claim) take(asked, got driver.Place, err error) error {
 // fits says whether a place is what was asked for. A term made of another place would be a second leader's.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
-		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && !(c.lock && got.Token > maxLockClaim)
-}
-
-// note keeps what the store said last, for the error of a campaign that is given up.
-func (c *claim) note(ctx context.Context, did core.Action, err error) {
-	switch {
-	case did == core.Await:
-		c.last = c.l.newsError()
-	case err == nil || ctx.Err() == nil:
-		c.last = err
-	}
-}
-
-func (c *claim) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.l.timing.Attempt)
-	defer cancel()
-	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: c.value, Try: c.try}
-	if got, err := c.from.swap(ctx, claim); !errors.Is(err, driver.ErrRefused) {
-		return got, err
-	}
-	places, err := c.l.dl.Claim(ctx, claim)
-	if err == nil && len(places) == 1 {
-		return places[0], nil
-	}
-	return driver.Place{}, err // with a nil error fits says what is wrong with it
-}
-
-// await follows the place until the call is interrupted: by woken, when the lease's news tell that the place is held, or by whatever else
-// happens to the claim.
-func (c *claim) await(ctx context.Context, p driver.Place) (driver.Place, error) {
-	c.l.dl.Follow(p)
-	<-ctx.Done()
-	return p, ctx.Err()
+		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
 }
 
 // woken hears from the lease's news that the place is held.
@@ -214,10 +138,10 @@ func (c *claim) woken(p driver.Place) {
 	switch {
 	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.values.Err() != nil: // whose campaign was given up leaves, and never leads
 	case !p.Held || !c.fits(c.place, p):
-		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again, after a pause
+		c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again, after a pause
 	default:
 		c.place = p
-		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
+		c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 	}
 }
 
@@ -228,12 +152,20 @@ func (c *claim) refused(err error) {
 	if c.core.Phase() != core.Waiting {
 		return
 	}
-	if c.many != nil {
-		c.many.refused(c, err)
-	} else {
-		c.refusal = fmt.Errorf("primacy: campaign for %s: %w", c.name, err)
+	c.owner.refusedLocked(err)
+	c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
+}
+
+// answeredLocked takes the answer to the call that entered the claim.
+func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
+	if err == nil {
+		return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held})
 	}
-	c.pass(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
+	e := failed(err)
+	if e.Kind == core.Rejected {
+		c.owner.refusedLocked(err)
+	}
+	return c.stepLocked(e)
 }
 
 func failed(err error) core.ClaimEvent {
@@ -265,19 +197,7 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
 		return
 	}
-	c.pass(o)
-}
-
-// pass brings an order that came from outside to who carries the claim out.
-func (c *claim) pass(o core.ClaimOrder) {
-	if c.many != nil && !c.job.calling {
-		c.many.carry(c, o)
-		return
-	}
-	c.next = &o
-	if c.interrupt != nil {
-		c.interrupt()
-	}
+	c.owner.carryLocked(o)
 }
 
 func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
@@ -286,69 +206,87 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	return c.stepLocked(e)
 }
 
-// stepLocked takes one event and does at once what needs no store: end contexts, end rights, free the name.
+// stepLocked takes one event and does at once what needs no store. The order counts for the promise that the right ends before the
+// claim is given up: nobody is told that the claim is free, in this process or by a call on the store, before Check says no.
+//
+// Where one step ends the right and the context, the right comes first. Nothing of the claim may stand in the store then, so another may
+// lead already: no instant is lost before Check says no. Work that is only asked to stop keeps its right until it has stopped: those are
+// two steps, and there the context ends first.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
-	was := c.core.Phase()
-	standing := was == core.Entering || was == core.Waiting
+	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
+	s.order = o
 	if o.Fresh {
-		c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()} // now: news of the old ID is not for the new one
-		if c.claimRest != nil {
-			c.request, c.to = nil, ""
-		}
+		c.refreshLocked()
 	}
 	if o.Do == core.Lead {
-		c.unfold()
-		c.term = newTerm(c, c.values, c.token())
-		if c.heard == nil { // else those who share the claim are counted
-			c.l.s.stats.terms.Add(1)
-		}
-		c.l.s.log.log(c.level(), "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
-		began := c.began
-		if c.many != nil {
-			began = c.many.won(c)
-		}
-		c.begun(began)
+		c.leadLocked()
 	}
 	if o.EndRight {
-		for _, t := range c.terms() {
-			t.endRight(c.ended(t.token, o.Cause))
-			t.watchOverrun()
-		}
+		s.over = c.endRightLocked(o.Cause)
 	}
 	if o.Stop {
 		for _, t := range c.terms() {
 			t.stopWork(c.ended(t.token, o.Cause))
 		}
-		c.l.s.log.log(c.level(), "term ending", "election", c.name, "token", c.term.token, "cause", c.ended(c.term.token, o.Cause).Cause)
-		if c.many != nil {
-			c.many.ended(c, o.Cause)
-		}
+		c.stopping = c.l.s.uptime()
+		c.owner.endedLocked(o.Cause)
 	}
-	if c.claimRest != nil && c.term != nil && !c.lock {
-		c.ending(e.Kind, o, was)
+	if c.term != nil {
+		for _, w := range c.watched {
+			w.steppedLocked(c, s)
+		}
 	}
 	if o.Free && !c.freed {
-		c.freed = true
-		again := standing && o.Cause != core.None // the campaign goes on under the next lease and keeps its turn
-		if !again {
-			c.leaveSeat()
-		}
-		if c.free != nil {
-			close(c.free) // after leaveSeat: whoever hears of it finds the seat free
-		}
-		if c.many != nil {
-			c.many.freed(c, again)
-		}
-		if c.heard != nil && c.term != nil && was != core.Leaving { // else the queue has given it up
-			go c.heard(core.Void) // it takes locks that come before ours
-		}
-		c.settle()
-	}
-	if o.Stop && c.heard != nil && c.core.Phase() == core.Stopping {
-		go c.heard(core.Fade) // nobody may be there who would give it up
+		c.freeLocked(s)
 	}
 	return o
+}
+
+// refreshLocked gives the claim a new ID: news of the old one is not for the new one.
+func (c *claim) refreshLocked() {
+	c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()}
+	if c.claimRest != nil {
+		c.request, c.to = nil, ""
+	}
+}
+
+// leadLocked begins the claim's term.
+func (c *claim) leadLocked() {
+	c.unfold()
+	c.term = newTerm(c, c.values, c.token())
+	c.won = time.Now().Round(0)
+	began := c.owner.wonLocked()
+	for _, w := range c.watched {
+		w.begunLocked(c, began)
+	}
+}
+
+// endRightLocked makes Check of all terms say no. It says whether this is the first time.
+func (c *claim) endRightLocked(cause core.Cause) (first bool) {
+	for _, t := range c.terms() {
+		t.endRight(c.ended(t.token, cause))
+		t.watchOverrun()
+	}
+	if first = !c.over; first {
+		c.over, c.ledTo = true, c.rightEnded()
+	}
+	return first
+}
+
+// freeLocked says that nothing of the claim stands any more: first to who waits for the seat, so that whoever hears of it otherwise finds the
+// seat free.
+func (c *claim) freeLocked(s step) {
+	c.freed = true
+	again := (s.was == core.Entering || s.was == core.Waiting) && s.order.Cause != core.None // the name is stood for under the next lease
+	if !again {
+		c.owner.leaveSeatLocked()
+	}
+	if c.free != nil {
+		close(c.free)
+	}
+	c.owner.freedLocked(s.was, again)
+	c.settle()
 }
 
 // terms returns all that lives and dies with the claim.
@@ -356,26 +294,7 @@ func (c *claim) terms() []*Term { return append(c.shares[:len(c.shares):len(c.sh
 
 // token returns the fencing token of the claim's own term.
 func (c *claim) token() Token {
-	if c.lock {
-		return lockToken(c.place.Token, 0)
-	}
-	return Token(c.place.Token)
-}
-
-func (c *claim) leaveSeat() {
-	if c.leave != nil {
-		c.leave()
-		return
-	}
-	c.l.s.leaveSeat(c.seat)
-}
-
-// level is that of a transition: locks come and go too often to be told each time, and of many elections there is one line for all.
-func (c *claim) level() slog.Level {
-	if c.lock || c.many != nil {
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
+	return Token(c.place.Token << c.turnBits)
 }
 
 func (c *claim) ended(token Token, cause core.Cause) *EndedError {
@@ -409,5 +328,76 @@ func (c *claim) release(o core.ClaimOrder) {
 		}
 		cancel()
 		o = c.step(e)
+	}
+}
+
+// released waits until nothing of the claim stands.
+func (c *claim) released(ctx context.Context) error { return c.freeAfter(ctx, "resign "+c.name) }
+
+func (c *claim) freeAfter(ctx context.Context, what string) error {
+	free := c.until(&c.free, func() bool { return c.freed })
+	if free == nil {
+		return nil // whatever ctx says
+	}
+	select {
+	case <-free:
+		return nil
+	case <-ctx.Done():
+		return unreachable(ctx, what+" (it goes on in the background)", nil)
+	}
+}
+
+// until returns nil if what ch is closed for has come already.
+func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if come() {
+		return nil
+	}
+	if *ch == nil {
+		*ch = make(chan struct{})
+	}
+	return *ch
+}
+
+// settle says that nothing of the claim stands, and that it is quiet if no work runs either.
+func (c *claim) settle() {
+	quiet := c.isQuiet()
+	if quiet && c.quiet != nil {
+		close(c.quiet)
+	}
+	c.l.forget(c, quiet)
+}
+
+// untilQuiet returns nil if nothing of the claim stands and no work runs under it.
+func (c *claim) untilQuiet() <-chan struct{} {
+	return c.until(&c.quiet, c.isQuiet)
+}
+
+func (c *claim) isQuiet() bool { return c.freed && (c.claimRest == nil || c.working == 0) }
+
+// pendingWhat says what a Close still waits for.
+func (c *claim) pendingWhat() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core.Phase() == core.Leaving {
+		return "the store has not confirmed the release of " + c.name
+	}
+	return "the work under " + c.name + " has not stopped"
+}
+
+// giveUp begins to give the claim up: nothing acts under it any more.
+func (c *claim) giveUp() { c.giveUpTo(0, "") }
+
+// giveUpTo is giveUp in favour of an heir, with the ID of its session.
+func (c *claim) giveUpTo(heir uint64, to string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if heir != 0 && c.core.Phase() <= core.Stopping {
+		c.to = to
+	}
+	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
+	if o.Do == core.Leave || o.Do == core.HandOver {
+		c.owner.releaseLocked(o)
 	}
 }

@@ -55,8 +55,8 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
 		leave, _ := s.enterLocal(context.Background(), seat{name: "n"}, false)
-		c := newClaim(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
-		if !l.join(c) {
+		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
+		if !l.join(k.c) {
 			t.Fatal("not joined")
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -64,7 +64,7 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 		closed := make(chan error, 1)
 		go func() { closed <- s.Close(ctx) }()
 		synctest.Wait()
-		term, err := c.campaign(context.Background())
+		term, err := k.run(context.Background())
 		if err == nil {
 			<-term.Context().Done() // as every well-behaved worker does
 			t.Logf("the term began under a closed session; cause %v", context.Cause(term.Context()))

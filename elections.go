@@ -47,7 +47,7 @@ type ElectionsOptions struct {
 
 // stand is what became of a name. Its claim stands in the line or leads; without one a seat or a lease is waited for.
 type stand struct {
-	c      *claim
+	c      *entrant
 	no     uint32 // while it is not seated: an earlier stand of the name may be leaving
 	seated bool   // no other claim of this process has the seat
 	leads  bool
@@ -81,7 +81,7 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 		o = &ElectionsOptions{}
 	}
 	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, many: es}
+	es.spec = claimSpec{value: o.Value, watched: s.watchMany}
 	es.crew.limit = maxTogether
 	es.ctx, es.stop = context.WithCancel(context.Background())
 	return es
@@ -183,8 +183,8 @@ func (es *Elections) take(ctx context.Context) (n manyNews, over bool) {
 		if n.t == nil || n.err != nil {
 			return n, false
 		}
-		if !n.t.c.job.dropped {
-			n.t.c.job.told = true
+		if !of(n.t).dropped {
+			of(n.t).told = true
 			es.less()
 			return n, false
 		}
@@ -208,13 +208,13 @@ func (es *Elections) tell(n manyNews) {
 
 // drop marks a claim whose term will not be yielded. News of such terms never are more than the others, or they would pile up while nobody
 // iterates.
-func (es *Elections) drop(c *claim, won bool) {
-	c.job.dropped = true
+func (es *Elections) drop(c *entrant, won bool) {
+	c.dropped = true
 	if !won {
 		return
 	}
 	if es.stale++; 2*es.stale > len(es.told) {
-		es.told = slices.DeleteFunc(es.told, func(n manyNews) bool { return n.t != nil && n.err == nil && n.t.c.job.dropped })
+		es.told = slices.DeleteFunc(es.told, func(n manyNews) bool { return n.t != nil && n.err == nil && of(n.t).dropped })
 		es.stale = 0
 	}
 }
@@ -241,7 +241,7 @@ func (es *Elections) withdraw(name string) {
 	for {
 		es.mu.Lock()
 		st, known := es.names[name]
-		if !known || st.c != nil && st.c.job.told {
+		if !known || st.c != nil && st.c.told {
 			es.mu.Unlock()
 			return
 		}
@@ -266,14 +266,14 @@ func (es *Elections) withdraw(name string) {
 }
 
 // withdraw gives up a claim whose term, if there is one, was not yielded. It says no if it is not what its name stands with any more.
-func (c *claim) withdraw() bool {
+func (c *entrant) withdraw() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	es := c.many
+	es := c.es
 	es.mu.Lock()
 	st := es.names[c.name]
 	mine := st.c == c
-	drop := mine && !c.job.told
+	drop := mine && !c.told
 	if drop {
 		delete(es.names, c.name)
 		es.drop(c, st.leads)
@@ -283,7 +283,7 @@ func (c *claim) withdraw() bool {
 	}
 	es.mu.Unlock()
 	if drop {
-		c.pass(c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
+		c.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
 	}
 	return mine
 }

@@ -27,17 +27,23 @@ type manyCrew struct {
 	timer   *time.Timer
 }
 
-// manyJob is what a claim knows of its jobs: the last one counts. The claim's lock guards the first two, Elections.mu the others.
-type manyJob struct {
-	seq     uint32
-	calling bool // it is under way: orders wait in next
-	told    bool // the term was yielded
-	dropped bool // it will not be
+// entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next, Elections.mu the others.
+type entrant struct {
+	claim
+	es      *Elections
+	seq     uint32 // of its last job, which counts
+	calling bool   // a call is under way: orders wait in next
+	told    bool   // the term was yielded
+	dropped bool   // it will not be
+	next    *core.ClaimOrder
 }
+
+// of returns the claim of a term that an Elections has won.
+func of(t *Term) *entrant { return t.c.owner.(*entrant) }
 
 // job is one order for one claim.
 type job struct {
-	c   *claim
+	c   *entrant
 	seq uint32
 	do  core.Action
 	due time.Time
@@ -59,20 +65,39 @@ func (l *laterJobs) Pop() any {
 	return j
 }
 
-// carry has an order carried out. The claim's lock is held.
-func (es *Elections) carry(c *claim, o core.ClaimOrder) {
-	switch o.Do {
-	case core.Enter, core.Await, core.Leave:
-		es.post(c, o.Do, o.Tries)
-	case core.HandOver:
+// carryLocked has an order carried out, after the call that is under way. The claim's lock is held, as in all that follows of an entrant.
+func (c *entrant) carryLocked(o core.ClaimOrder) {
+	switch {
+	case c.calling:
+		c.next = &o
+	case o.Do == core.Enter, o.Do == core.Await, o.Do == core.Leave:
+		c.es.post(c, o.Do, o.Tries)
+	case o.Do == core.HandOver:
 		go c.release(o)
 	}
 }
 
+func (c *entrant) releaseLocked(o core.ClaimOrder) {
+	if o.Do == core.HandOver {
+		go c.release(o)
+		return
+	}
+	c.carryLocked(o)
+}
+
+// goOnLocked goes on after a call, with the order that its answer led to, or with one that came meanwhile.
+func (c *entrant) goOnLocked(o core.ClaimOrder) {
+	c.calling = false
+	if c.next != nil {
+		o, c.next = *c.next, nil
+	}
+	c.carryLocked(o)
+}
+
 // post makes a job of an order, in the place of the claim's last one.
-func (es *Elections) post(c *claim, do core.Action, tries int) {
-	c.job.seq++
-	j := job{c: c, seq: c.job.seq, do: do}
+func (es *Elections) post(c *entrant, do core.Action, tries int) {
+	c.seq++
+	j := job{c: c, seq: c.seq, do: do}
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if tries == 0 {
@@ -177,7 +202,7 @@ func (es *Elections) work() {
 
 // call is one claim of a call on the store, and its place when that began.
 type call struct {
-	c *claim
+	c *entrant
 	p driver.Place
 }
 
@@ -186,8 +211,8 @@ func (all jobs) begin(phase core.ClaimPhase) []call {
 	calls := make([]call, 0, len(all))
 	for _, j := range all {
 		j.c.mu.Lock()
-		if j.seq == j.c.job.seq && j.c.core.Phase() == phase {
-			j.c.job.calling = true
+		if j.seq == j.c.seq && j.c.core.Phase() == phase {
+			j.c.calling = true
 			calls = append(calls, call{j.c, j.c.parting()})
 		}
 		j.c.mu.Unlock()
@@ -234,26 +259,16 @@ func (es *Elections) learn(n int, err error) {
 	}
 }
 
-// entered takes the answer of a Claim, as call does for a campaign.
-func (c *claim) entered(asked, got driver.Place, err error) {
+// entered takes the answer of a Claim. What happened meanwhile counts instead.
+func (c *entrant) entered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.job.calling = false
 	err = c.take(asked, got, err)
 	o := core.ClaimOrder{}
-	switch {
-	case c.next != nil:
-		o, c.next = *c.next, nil
-	case err != nil:
-		e := failed(err)
-		if e.Kind == core.Rejected {
-			c.many.refused(c, err)
-		}
-		o = c.stepLocked(e)
-	default:
-		o = c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held})
+	if c.next == nil {
+		o = c.answeredLocked(got, err)
 	}
-	c.many.carry(c, o)
+	c.goOnLocked(o)
 }
 
 // followAll has the lease's news tell when places are held.
@@ -261,7 +276,7 @@ func (es *Elections) followAll(l *lease, all jobs) {
 	var places []driver.Place
 	for _, j := range all {
 		j.c.mu.Lock()
-		if j.seq == j.c.job.seq && j.c.core.Phase() == core.Waiting {
+		if j.seq == j.c.seq && j.c.core.Phase() == core.Waiting {
 			places = append(places, j.c.place)
 		}
 		j.c.mu.Unlock()
@@ -304,15 +319,10 @@ func (es *Elections) releaseAll(l *lease, calls []call) {
 }
 
 // left takes the answer of a Release.
-func (c *claim) left(e core.ClaimEvent) {
+func (c *entrant) left(e core.ClaimEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.job.calling = false
-	o := c.stepLocked(e)
-	if c.next != nil {
-		o, c.next = *c.next, nil
-	}
-	c.many.carry(c, o)
+	c.goOnLocked(c.stepLocked(e))
 }
 
 // givenUp says whether the owner has resigned.

@@ -104,16 +104,17 @@ func (es *Elections) abandon(name string, err error) {
 	}
 }
 
-// newClaim is newClaim for a claim that es carries out.
-func (es *Elections) newClaim(l *lease, name string) *claim {
-	c := &claim{l: l, seat: seat{name: name}, claimSpec: &es.spec, values: context.Background()}
+// newEntrant returns a claim that the workers carry out.
+func (es *Elections) newEntrant(l *lease, name string) *entrant {
+	c := &entrant{es: es, claim: claim{l: l, seat: seat{name: name}, claimSpec: &es.spec, values: context.Background()}}
+	c.owner = c
 	c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
 
 // enter makes the claim of a name, unless the lease is ending.
 func (es *Elections) enter(l *lease, name string) bool {
-	c := es.newClaim(l, name)
+	c := es.newEntrant(l, name)
 	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
 	defer c.mu.Unlock()
 	es.mu.Lock()
@@ -124,8 +125,8 @@ func (es *Elections) enter(l *lease, name string) bool {
 	}
 	es.names[name] = stand{c: c, seated: true, began: st.began}
 	es.mu.Unlock()
-	if l.join(c) {
-		c.pass(core.ClaimOrder{Do: core.Enter})
+	if l.join(&c.claim) {
+		c.carryLocked(core.ClaimOrder{Do: core.Enter})
 		return true
 	}
 	es.mu.Lock()
@@ -135,8 +136,8 @@ func (es *Elections) enter(l *lease, name string) bool {
 	return false
 }
 
-// won hears that a term has begun, and returns when the name began to stand. The claim's lock is held, as in what follows.
-func (es *Elections) won(c *claim) time.Duration {
+func (c *entrant) wonLocked() time.Duration {
+	es := c.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	began := es.names[c.name].began
@@ -147,8 +148,9 @@ func (es *Elections) won(c *claim) time.Duration {
 	return began
 }
 
-// ended hears that a term's context has ended. One that nobody was told of is resigned, and its name is stood for again.
-func (es *Elections) ended(c *claim, cause core.Cause) {
+// endedLocked has a term that nobody was told of resigned, and its name stood for again.
+func (c *entrant) endedLocked(cause core.Cause) {
+	es := c.es
 	resigned := c.core.Phase() > core.Stopping
 	es.mu.Lock()
 	es.tally.ended++
@@ -157,9 +159,9 @@ func (es *Elections) ended(c *claim, cause core.Cause) {
 		delete(es.names, c.name)
 	}
 	var no uint32
-	untold := !c.job.told && !c.job.dropped && !resigned
+	untold := !c.told && !c.dropped && !resigned
 	switch {
-	case c.job.told && !resigned:
+	case c.told && !resigned:
 		es.tell(manyNews{t: c.term, err: c.ended(c.term.token, cause)})
 	case untold:
 		es.drop(c, true)
@@ -172,8 +174,10 @@ func (es *Elections) ended(c *claim, cause core.Cause) {
 	}
 }
 
-// freed hears that nothing of a claim stands any more. With again its name keeps the seat.
-func (es *Elections) freed(c *claim, again bool) {
+func (c *entrant) leaveSeatLocked() { c.es.s.leaveSeat(c.seat) }
+
+func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
+	es := c.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if again && es.names[c.name].c == c {
@@ -181,17 +185,17 @@ func (es *Elections) freed(c *claim, again bool) {
 		es.findLease(c.name)
 		return
 	}
-	if es.names[c.name].c == c && !c.job.told {
+	if es.names[c.name].c == c && !c.told {
 		delete(es.names, c.name)
 	}
-	if !c.job.told {
+	if !c.told {
 		es.less()
 	}
 	es.wake() // there may be nothing left to tell
 }
 
-// refused hears that the store will not have a name.
-func (es *Elections) refused(c *claim, err error) {
+func (c *entrant) refusedLocked(err error) {
+	es := c.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if st := es.names[c.name]; st.c == c {

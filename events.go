@@ -188,20 +188,6 @@ func (t *Term) Since() time.Time {
 	return t.c.won
 }
 
-// begun marks that the claim leads, and tells it. The claim's lock is held, as in what follows.
-func (c *claim) begun(began time.Duration) {
-	c.won = time.Now().Round(0)
-	if c.lock {
-		return
-	}
-	s := c.l.s
-	s.tallies.elected(c.name)
-	s.scribe.began(c)
-	if s.tell.heard() {
-		s.tell.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: s.uptime() - began})
-	}
-}
-
 // notWon tells that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
 	if s.tell.heard() {
@@ -209,23 +195,25 @@ func (s *Session) notWon(name string, began time.Duration, why error) {
 	}
 }
 
-// ending tells how far the end of a term has come.
-func (c *claim) ending(e core.ClaimEventKind, o core.ClaimOrder, was core.ClaimPhase) {
-	s := c.l.s
-	if o.Stop {
-		c.stopping = s.uptime()
-		c.tellEnd(Stopping, o.Cause)
+// begunLocked tells readers that a claim leads.
+func (n *teller) begunLocked(c *claim, began time.Duration) {
+	if n.heard() {
+		n.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: c.l.s.uptime() - began})
 	}
-	if o.EndRight && !c.over {
-		c.over, c.ledTo = true, c.rightEnded()
-		s.tallies.ended(c.name, c.reason(o.Cause))
-		c.tellEnd(Ended, o.Cause)
+}
+
+// steppedLocked tells readers how far the end of a term has come.
+func (n *teller) steppedLocked(c *claim, s step) {
+	if s.order.Stop {
+		c.tellEnd(Stopping, s.order.Cause)
 	}
-	c.file(e, o, was)
-	if was == core.Leaving && c.unconfirmed() {
+	if s.over {
+		c.tellEnd(Ended, s.order.Cause)
+	}
+	if s.was == core.Leaving && c.unconfirmed() {
 		c.tellUnconfirmed()
 	}
-	if e == core.GiveUp && (was == core.Leading || was == core.Stopping) {
+	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
 		c.tellEnd(WorkStopped, c.core.Cause())
 	}
 }

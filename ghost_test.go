@@ -81,7 +81,9 @@ func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
 		}}
 		s1, s2, s3 := b.session("a", b.store, Options{}), b.session("b", h, Options{}), b.session("c", b.store, Options{})
 		t1 := b.lead(s1, "n")
-		if _, err := s2.Election("n").Campaign(context.Background(), nil); !errors.Is(err, ErrRefused) {
+		limit, stop := context.WithTimeout(context.Background(), time.Hour)
+		defer stop()
+		if _, err := s2.Election("n").Campaign(limit, nil); !errors.Is(err, ErrRefused) {
 			t.Fatal(err)
 		}
 		if err := t1.Resign(context.Background()); err != nil {

@@ -28,10 +28,12 @@ func (c *claim) announced() []byte {
 	return c.value
 }
 
-// file sees that the end of the term is recorded: by the call that gives the place up if there is one, and otherwise by the scribe. Was is the phase
-// before the event.
-func (c *claim) file(e core.ClaimEventKind, o core.ClaimOrder, was core.ClaimPhase) {
-	w := c.l.s.scribe
+func (w *scribe) begunLocked(c *claim, _ time.Duration) { w.began(c) }
+
+// steppedLocked sees that the end of the term is recorded: by the call that gives the place up if there is one, and otherwise by the
+// writer.
+func (w *scribe) steppedLocked(c *claim, s step) {
+	e, o, was := s.event, s.order, s.was
 	if w.journal == nil || c.filed {
 		return
 	}

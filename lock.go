@@ -23,8 +23,6 @@ func lockToken(claim uint64, turn int) Token {
 
 const (
 	turnBits = 16 // of a lock's token: core.MaxTurns fits in
-	// maxLockClaim is the largest token of a claim that a lock's fits behind.
-	maxLockClaim = 1<<(64-turnBits) - 1
 )
 
 // ClaimToken returns the number under which the store knows the claim: for an election the token itself, for a lock that of the claim

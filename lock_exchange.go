@@ -48,7 +48,7 @@ func (x *exchange) release() {
 
 // swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be entered by itself.
 func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
-	if x == nil || !x.begun.CompareAndSwap(false, true) {
+	if !x.begun.CompareAndSwap(false, true) {
 		return driver.Place{}, driver.ErrRefused
 	}
 	x.old.mu.Lock()
@@ -64,15 +64,15 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 }
 
 // campaignAgain is campaign for who gives up another claim on the name meanwhile.
-func (s *Session) campaignAgain(ctx context.Context, spec claimSpec) (*Term, error) {
-	x := spec.from
-	c := newClaim(ctx, x.old.l, spec, x.leave)
-	spec.from = nil
-	if ctx.Err() != nil || !x.old.l.join(c) {
+func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
+	spec.exchange = x.swap
+	k := newCampaign(ctx, x.old.l, spec, x.leave)
+	spec.exchange = nil
+	if ctx.Err() != nil || !x.old.l.join(k.c) {
 		x.release()
 		return s.campaignIn(ctx, spec, x.leave)
 	}
-	t, err := c.campaign(ctx)
+	t, err := k.run(ctx)
 	x.release() // it came to no request
 	if errors.Is(err, errLeaseEnded) {
 		_ = pause(ctx, 1)

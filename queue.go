@@ -240,13 +240,15 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.last++
 	id := q.last
 	q.mu.Unlock()
-	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, heard: func(what core.QueueEventKind) { q.hear(id, what) }}
+	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
+		hear: func(what core.QueueEventKind) { q.hear(id, what) }}
 	if o.Read {
 		spec.no, spec.slots = "r"+Token(id).String(), driver.Unlimited
 	}
 	campaign := q.s.campaign
 	if x != nil {
-		spec.seat, spec.from, campaign = x.at, x, q.s.campaignAgain
+		spec.seat = x.at
+		campaign = func(ctx context.Context, spec claimSpec) (*Term, error) { return q.s.campaignAgain(ctx, spec, x) }
 	}
 	t, err := campaign(ctx, spec)
 	q.mu.Lock()
@@ -260,6 +262,27 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.claims[id] = t.c
 	q.ref()
 	q.step(core.QueueEvent{Kind: core.Win, Tenure: id})
+}
+
+// queueClaim is the owner of a queue's claim. The queue's lock comes before the claim's, so it hears what becomes of the claim on a
+// goroutine of its own.
+type queueClaim struct {
+	*campaign
+	hear func(core.QueueEventKind)
+}
+
+// endedLocked has the queue give the claim up: nobody may be there who would.
+func (k *queueClaim) endedLocked(core.Cause) {
+	if k.c.core.Phase() == core.Stopping {
+		go k.hear(core.Fade)
+	}
+}
+
+// freedLocked tells the queue that who held the claim has lost it, unless the queue itself has given it up.
+func (k *queueClaim) freedLocked(was core.ClaimPhase, _ bool) {
+	if k.c.term != nil && was != core.Leaving {
+		go k.hear(core.Void)
+	}
 }
 
 // hear hears what became of a claim. Who held one of which nothing stands any more has lost it, whether or not he has given it back; the

@@ -59,7 +59,7 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := m.s.campaignIn(ctx, claimSpec{seat: seat{m.name, no}, slots: m.slots, try: try, lock: true}, leave)
+	t, err := m.s.campaignIn(ctx, claimSpec{seat: seat{m.name, no}, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -27,7 +28,9 @@ type Session struct {
 	stats   counters
 	tell    teller
 	tallies tallies
-	scribe  *scribe
+
+	watchQueues, watchSlots, watchElections, watchMany []observer // of claims, by what they are for
+	scribe                                             *scribe
 
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
@@ -64,6 +67,10 @@ type Stats struct {
 
 type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
 
+func (n *counters) begunLocked(*claim, time.Duration) { n.terms.Add(1) }
+
+func (n *counters) steppedLocked(*claim, step) {}
+
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease is granted when it is first needed. Options that the store
 // cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
 func NewSession(store driver.Store, o *Options) (*Session, error) {
@@ -85,6 +92,11 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
 	s.scribe = newScribe(s)
 	s.tell.over = make(chan struct{})
+	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
+	s.watchQueues = []observer{quiet}
+	s.watchSlots = []observer{&s.stats, quiet}
+	s.watchElections = []observer{&s.stats, loud, &s.tallies, s.scribe, &s.tell}
+	s.watchMany = []observer{&s.stats, quiet, &s.tallies, s.scribe, &s.tell}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -240,12 +252,12 @@ func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) 
 			leave()
 			return nil, err
 		}
-		c := newClaim(ctx, l, spec, leave)
-		if !l.join(c) {
+		k := newCampaign(ctx, l, spec, leave)
+		if !l.join(k.c) {
 			_ = pause(ctx, 1) // the lease is ending: live sees it in a moment
 			continue
 		}
-		t, err := c.campaign(ctx)
+		t, err := k.run(ctx)
 		if !errors.Is(err, errLeaseEnded) {
 			return t, err
 		}

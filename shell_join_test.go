@@ -16,9 +16,9 @@ func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newClaim(context.Background(), l, claimSpec{seat: seat{name: "n"}}, func() {})
+		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, func() {})
 		l.end(core.Closed)
-		if l.join(c) {
+		if l.join(k.c) {
 			t.Error("join = true under a lease that is ending, want false")
 		}
 		if l.alive() {

@@ -161,7 +161,7 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		ctx := &doneHook{limit, func() {
-			if lost.Load() != nil && calledBy("(*claim).call") && !stopped { // the first call is over, or the second begins
+			if lost.Load() != nil && calledBy("(*campaign).call") && !stopped { // the first call is over, or the second begins
 				stopped = true
 				close(between)
 				<-goOn
@@ -225,7 +225,7 @@ func TestACampaignDoesNotJoinBehindTheBackOfClose(t *testing.T) {
 		passed := make(chan struct{}) // it has tried to join, with or without success
 		pass := sync.OnceFunc(func() { close(passed) })
 		joins := &doneHook{context.Background(), func() {
-			if calledBy("primacy.pause", "(*claim).call") {
+			if calledBy("primacy.pause", "(*campaign).call") {
 				pass()
 			}
 		}}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Tally counts what a session has done in one election since it began. Unlike [Session.Events] it misses nothing.
@@ -43,6 +44,14 @@ func (s *Session) Tallies() []Tally {
 	}
 	slices.SortFunc(all, func(a, b Tally) int { return strings.Compare(a.Name, b.Name) })
 	return all
+}
+
+func (all *tallies) begunLocked(c *claim, _ time.Duration) { all.elected(c.name) }
+
+func (all *tallies) steppedLocked(c *claim, s step) {
+	if s.over {
+		all.ended(c.name, c.reason(s.order.Cause))
+	}
 }
 
 func (all *tallies) elected(name string) {

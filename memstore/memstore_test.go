@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // grant returns a lease of ten seconds that has entered the line of name.
@@ -40,7 +41,7 @@ func TestALeaseEndsAfterTTLOnTheStoresClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			renewed := time.Now().Add(-time.Millisecond)
-			if _, err := waiter.Wait(t.Context(), place); err != nil {
+			if _, err := drivertest.Await(t.Context(), waiter, place); err != nil {
 				t.Fatal(err)
 			}
 			real := rate
@@ -70,7 +71,7 @@ func TestAPartitionedOwnerHangsUntilItsContextEnds(t *testing.T) {
 		}
 		// The other owner is served, and comes to hold when the lease of the first ends.
 		other, q := grant(t, s, "b", "n")
-		if _, err := other.Wait(t.Context(), q); err != nil {
+		if _, err := drivertest.Await(t.Context(), other, q); err != nil {
 			t.Errorf("Wait of an owner who is not cut off: %v", err)
 		}
 		// A call that hangs when the network heals arrives late; here it finds the lease gone.

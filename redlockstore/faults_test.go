@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redlockstore"
 )
@@ -51,7 +52,7 @@ func wait(t *testing.T, l driver.Lease, p driver.Place, d time.Duration) (driver
 	t.Helper()
 	ctx := limited(t, d)
 	for {
-		got, err := l.Wait(ctx, p)
+		got, err := drivertest.Await(ctx, l, p)
 		if err == nil || errors.Is(err, driver.ErrGone) || ctx.Err() != nil {
 			return got, err
 		}

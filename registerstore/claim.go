@@ -1,130 +1,19 @@
 package registerstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"strconv"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // me returns the lease as verbs see it.
 func (l *lease) me() self {
 	return self{lease: l.id, owner: l.owner, spent: l.isSpent, spend: l.spend}
-}
-
-func (l *lease) isSpent(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.spent.Has(id)
-}
-
-// spend keeps an ID from entering again, and forgets its place: what becomes of it is the owner's
-// doing.
-func (l *lease) spend(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.spendLocked(id)
-}
-
-func (l *lease) spendLocked(id string) {
-	if l.ended {
-		return // none can enter any more
-	}
-	l.spent.Add(id)
-	for name, ids := range l.names {
-		if ids[id] != nil {
-			l.forgetLocked(name, id)
-			return
-		}
-	}
-}
-
-// forgetLocked forgets a place, and what was to be told of it.
-func (l *lease) forgetLocked(name, id string) {
-	if st, a := l.names[name][id], l.heeds[name]; st != nil && st.follows && a != nil {
-		a.passOn(l.id)
-	}
-	delete(l.names[name], id)
-	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Place.ID == id && !n.Gone })
-	if len(l.names[name]) > 0 {
-		return
-	}
-	delete(l.names, name)
-	if a := l.heeds[name]; a != nil {
-		a.stop()
-		delete(l.heeds, name)
-	}
-}
-
-// keep takes note of places that stand in a document.
-func (l *lease) keep(d *document, places []driver.Place) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return
-	}
-	for _, p := range places {
-		if l.spent.Has(p.ID) { // released meanwhile
-			continue
-		}
-		if l.names[p.Name] == nil {
-			l.names[p.Name] = map[string]*standing{}
-		}
-		if l.names[p.Name][p.ID] == nil {
-			l.names[p.Name][p.ID] = &standing{place: p, seq: d.Seq}
-		}
-		l.mark(p.Name)
-	}
-}
-
-// lost says whether a place that stood is known not to stand in d any more.
-func (l *lease) lost(d *document, id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	st := l.names[string(d.Name)][id]
-	return st != nil && d.Seq >= st.seq && d.find(l.id, st.place) < 0
-}
-
-// enters begins a call that may enter claims with those IDs. Done ends it with the call's answer.
-func (l *lease) enters(ids ...string) (done func(err error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range ids {
-		if l.doubts[id] == nil && !l.ended {
-			l.doubts[id] = &doubt{}
-		}
-		if b := l.doubts[id]; b != nil {
-			b.flights++
-		}
-	}
-	return func(err error) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for _, id := range ids {
-			if b := l.doubts[id]; b != nil {
-				b.flights--
-				switch {
-				case err == nil:
-					b.unknown = false // a write that was carried out, or found to be, leaves no earlier one under way
-				case !driver.IsFinal(err):
-					b.unknown = true // and a final answer says nothing of the writes of earlier calls
-				}
-				if b.flights == 0 && !b.unknown {
-					delete(l.doubts, id)
-				}
-			}
-		}
-	}
-}
-
-// doubted says whether a claim with that ID may be about to enter.
-func (l *lease) doubted(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.doubts[id]
-	return b != nil && (b.flights > 0 || b.unknown)
 }
 
 // Claim implements [driver.Lease]. Claims on one name are entered together, those on several one by
@@ -217,7 +106,7 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 }
 
 // takenBy looks whether those who stand in the way of a Try live: it reports true if one of them
-// does not and was removed. Over the others vigil is kept for a while: nobody may wait behind them,
+// does not and was removed. The others are watched for a while: nobody may wait behind them,
 // and who tries again and again finds them dead after hardly more than the ttl.
 func (l *lease) takenBy(ctx context.Context, name string, d *document) (over bool, err error) {
 	leases := append(followed(d.Claims), leasesOf(d.Claims[:d.holding()])...) // one slot of many may be a dead holder's
@@ -233,7 +122,7 @@ func (l *lease) takenBy(ctx context.Context, name string, d *document) (over boo
 	}
 	for _, id := range leases {
 		if id != l.id {
-			l.s.passBy(name, id)
+			l.s.watchBriefly(name, id)
 		}
 	}
 	return false, driver.ErrTaken
@@ -241,7 +130,7 @@ func (l *lease) takenBy(ctx context.Context, name string, d *document) (over boo
 
 // Wait implements [driver.Lease].
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	a := l.s.attend(p.Name, nil)
+	a := l.s.waitForLine(p.Name, nil)
 	defer a.stop()
 	d, _, err := l.s.read(ctx, p.Name)
 	for {
@@ -265,7 +154,189 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		// Its own lease too: nobody else may be waiting for the end of that.
 		a.guard(i-1, append(d.watched(i), l.id)...)
 		if d, err = a.next(ctx, d, l.gone); ctx.Err() != nil {
-			a.passOn(l.id)
+			a.leaveWatches(l.id)
 		}
+	}
+}
+
+// Update implements [driver.Lease].
+func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
+	return l.alive(ctx, func() error {
+		_, err := l.s.step(ctx, p.Name, func(d *document) (bool, error) { return false, d.update(l.me(), p, value) })
+		return err
+	})
+}
+
+// Release implements [driver.Lease].
+func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
+	if l.over() {
+		return ctx.Err() // and no Claim can enter any more
+	}
+	groups := groupBy(len(places), func(i int) string { return places[i].Name })
+	return together(len(groups), func(g int) error {
+		var some []driver.Place
+		for _, i := range groups[g] {
+			some = append(some, places[i])
+		}
+		return l.release(ctx, some)
+	})
+}
+
+// release gives places of one name up.
+func (l *lease) release(ctx context.Context, places []driver.Place) error {
+	for _, p := range places {
+		l.leave(p)
+	}
+	gone, mark := make([]bool, len(places)), newMark()
+	d, err := l.s.stepAs(ctx, mark, places[0].Name, func(d *document) (force bool, err error) {
+		for i, p := range places {
+			gone[i] = d.drop(l.me(), p)
+			// A write that would enter the claim may be on its way: it must find another version.
+			force = force || !gone[i] && l.doubted(p.ID)
+		}
+		return force, nil
+	})
+	if err != nil {
+		for i, p := range places {
+			l.may(mark, p, gone[i])
+		}
+		return err
+	}
+	for i, p := range places {
+		gone[i] = l.did(d, p) || gone[i]
+		l.left(d, p)
+		if !gone[i] {
+			places[i].Record = nil
+		}
+	}
+	return l.record(ctx, places...)
+}
+
+// Exchange implements [driver.Exchanger].
+func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (place driver.Place, err error) {
+	if err := driver.CheckExchange(p, want); err != nil {
+		return place, err
+	}
+	var stood bool
+	err = l.alive(ctx, func() error {
+		done := l.enters(want.ID)
+		wasSpent := l.isSpent(p.ID)
+		l.leave(p)
+		mark := newMark()
+		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (_ bool, err error) {
+			if l.lost(d, want.ID) {
+				return false, l.goneErr("exchange " + strconv.Quote(p.Name))
+			}
+			place, stood, err = d.exchange(l.me(), p, want)
+			return !stood && l.doubted(p.ID), err
+		})
+		done(err)
+		switch {
+		case err == nil:
+			l.left(d, p)
+			l.keep(d, []driver.Place{place})
+		case driver.IsFinal(err) && !wasSpent:
+			l.stay(p)
+		case !driver.IsFinal(err):
+			l.may(mark, p, stood)
+		}
+		return err
+	})
+	if err != nil {
+		return driver.Place{}, err
+	}
+	if stood {
+		return place, l.record(ctx, p)
+	}
+	return place, nil
+}
+
+// Transfer implements [driver.Transferer].
+func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	err := l.alive(ctx, func() error {
+		if err := l.heirLives(ctx, p.Name, heir); err != nil {
+			return err
+		}
+		wasSpent, mark := l.isSpent(p.ID), newMark()
+		l.leave(p)
+		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (bool, error) { return false, d.transfer(l.me(), p, heir) })
+		switch {
+		case err != nil && !driver.IsFinal(err):
+			l.may(mark, p, true)
+		case errors.Is(err, driver.ErrGone) && l.did(d, p):
+			l.left(d, p)
+			err = nil // by an earlier call
+		case err == nil:
+			l.left(d, p)
+		case errors.Is(err, driver.ErrGone) && !wasSpent:
+			l.stay(p) // it was not given up here: News tells of it
+		case driver.IsFinal(err) && !errors.Is(err, driver.ErrGone):
+			l.stay(p)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.record(ctx, p)
+}
+
+// heirLives removes the claim of an heir whose lease has ended, so that nobody hands over to the
+// dead.
+func (l *lease) heirLives(ctx context.Context, name string, heir uint64) error {
+	d, _, err := l.s.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, c := range d.Claims {
+		if c.Token != heir || c.Lease == l.id {
+			continue
+		}
+		st, err := l.s.leaseNow(ctx, c.Lease)
+		if err != nil {
+			return err
+		}
+		if st.over() {
+			_, err = l.s.purge(ctx, name, c.Lease)
+		}
+		return err
+	}
+	return nil
+}
+
+// record leaves the records of places that were given up in their journals. These are registers of
+// their own, so it is another step: a process that dies between the two leaves none, and one that
+// cannot be kept, or not soon, holds up nothing. It is written to the end also where the caller has
+// gone.
+func (l *lease) record(ctx context.Context, places ...driver.Place) error {
+	by := map[string][]driver.Record{}
+	for _, p := range places {
+		if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
+			by[p.Journal] = append(by[p.Journal], driver.Record{Key: p.Record.Key, Value: bytes.Clone(p.Record.Value)})
+		}
+	}
+	if len(by) == 0 {
+		return nil
+	}
+	var names []string
+	for name := range by {
+		names = append(names, name)
+	}
+	done := make(chan struct{})
+	l.s.spawnOr(func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordPatience)
+		defer cancel()
+		_ = together(len(names), func(i int) error {
+			for l.s.journalStore.leaveAll(ctx, names[i], by[names[i]]) != nil && storeutil.Sleep(ctx, jitter(recordPatience/20)) == nil {
+			}
+			return nil
+		})
+	})
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return l.s.wrap("leave a record", ctx.Err())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/registerstore"
 )
@@ -44,7 +45,7 @@ func TestAHundredWaiters(t *testing.T) {
 					<-gate
 					var p driver.Place
 					if err == nil {
-						p, err = l.Wait(enough, places[0])
+						p, err = drivertest.Await(enough, l, places[0])
 					}
 					if enough.Err() != nil {
 						return

@@ -20,14 +20,14 @@
 //
 // A lease is a register of its own, which its owner rewrites at each renewal, however many claims
 // it has. The storage has no clock and ends nothing. Whoever waits behind a claim of the lease, or
-// follows a line it stands in, keeps vigil: he watches that register, and when it has not changed
+// follows a line it stands in, watches: he watches that register, and when it has not changed
 // for 1.12 times the ttl on his own clock he ends the lease by a compare-and-swap on that very
 // version, and only then removes its claims.
 //
 // Why that is safe: say N is the version that he received last. A renewal that its owner counts was
 // accepted; either it was sent before its value was received here as N or an earlier version, or it
 // made a later version than N. The owner trusts a renewal for 0.9 of the ttl from before he sent
-// it, on his clock. The vigil ends after 1.12 of the ttl from after the receipt of N, on its own
+// it, on his clock. The watch ends after 1.12 of the ttl from after the receipt of N, on its own
 // clock, which is later as long as the rates of the two clocks differ by less than 1.12 ÷ 0.9, some
 // 24 %. If the compare succeeds then there is no later version than N, and never will be: every
 // renewal compares the version, finds the lease ended, and is told [driver.ErrGone] for good. So it

@@ -23,18 +23,18 @@ type document struct {
 
 // claim is a place in a line.
 type claim struct {
-	Lease  string `json:"lease"`
-	Owner  text   `json:"owner,omitempty"`
-	Seat   text   `json:"seat,omitempty"`
-	Slots  int    `json:"slots,omitempty"`
-	ID     text   `json:"id"`
-	Token  uint64 `json:"token"`
-	Value  []byte `json:"value,omitempty"`
-	Wishes []wish `json:"wishes,omitempty"`
+	Lease  string          `json:"lease"`
+	Owner  text            `json:"owner,omitempty"`
+	Seat   text            `json:"seat,omitempty"`
+	Slots  int             `json:"slots,omitempty"`
+	ID     text            `json:"id"`
+	Token  uint64          `json:"token"`
+	Value  []byte          `json:"value,omitempty"`
+	Wishes []storedRequest `json:"wishes,omitempty"`
 }
 
-// wish is a request to the holder.
-type wish struct {
+// storedRequest is a request to the holder.
+type storedRequest struct {
 	N       uint64         `json:"n"`
 	Request driver.Request `json:"request"`
 }

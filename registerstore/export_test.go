@@ -1,6 +1,6 @@
 package registerstore
 
-// SetRate makes the clock by which s keeps vigil run so much faster than the true one.
+// SetRate makes the clock by which s watches run so much faster than the true one.
 func SetRate(s *Store, rate float64) { s.over = overTTL / rate }
 
 // SetOver sets by how much the silence is longer than the ttl, for a test of the tests.

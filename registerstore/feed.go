@@ -126,16 +126,16 @@ func (s *Store) offer(name string, d *document, version string) bool {
 }
 
 const (
-	// near is how many leases wait before one who keeps vigil over all that stand before him. Who
-	// is further back keeps it over the last far of them, or a crowd of n would keep n² vigils: as
+	// near is how many leases wait before one who watches all that stand before him. Who
+	// is further back keeps it over the last far of them, or a crowd of n would keep n² expiries: as
 	// those end he comes nearer. So a row of dead waiters costs one silence, and a longer row some
 	// more.
 	near = 16
 	far  = 2
 )
 
-// watched returns the leases over which he keeps vigil who stands at i. Those who hold wait for
-// nobody, so each who waits near the front keeps vigil over all of them.
+// watched returns the leases that he watches who stands at i. Those who hold wait for
+// nobody, so each who waits near the front watches all of them.
 func (d *document) watched(i int) []string {
 	all := leasesOf(d.Claims[:i])
 	if len(leasesOf(d.Claims[min(d.holding(), i):i])) <= near {
@@ -144,88 +144,83 @@ func (d *document) watched(i int) []string {
 	return lastOf(all, far)
 }
 
-// followed returns those over which he keeps vigil who follows the line: the first, and the last.
+// followed returns those that he watches who follows the line: the first, and the last.
 func followed(claims []claim) []string {
 	all := leasesOf(claims)
 	return append(slices.Clone(all[:min(len(all), near)]), lastOf(all, min(far, max(0, len(all)-near)))...)
 }
 
-// attendance is one who waits for a line to move: by a push or a poll of the line, or by the end of
+// lineWait is one who waits for a line to move: by a push or a poll of the line, or by the end of
 // a lease that stands in it.
-type attendance struct {
-	s    *Store
-	name string
-	sub  *sub
-	wake chan struct{} // of next
-	poke func()
+type lineWait struct {
+	s      *Store
+	name   string
+	sub    *sub
+	wake   chan struct{} // of next
+	notify func()
 
-	mu    sync.Mutex
-	posts map[string]*post // by lease; nil once it was stopped
+	mu      sync.Mutex
+	waiters map[string]*expiryWaiter // by lease; nil once it was stopped
 }
 
-// attend begins to wait for changes of name. Poke is called after each, with Store.mu locked; if it
+// waitForLine begins to wait for changes of name. Poke is called after each, with Store.mu locked; if it
 // is nil, next waits for them.
-func (s *Store) attend(name string, poke func()) *attendance {
-	a := &attendance{s: s, name: name, wake: make(chan struct{}, 1), poke: poke, posts: map[string]*post{}}
-	if poke == nil {
-		a.poke = func() {
-			select {
-			case a.wake <- struct{}{}:
-			default:
-			}
-		}
+func (s *Store) waitForLine(name string, notify func()) *lineWait {
+	a := &lineWait{s: s, name: name, wake: make(chan struct{}, 1), notify: notify, waiters: map[string]*expiryWaiter{}}
+	if notify == nil {
+		a.notify = func() { storeutil.Signal(a.wake) }
 	}
-	a.sub = s.listen(name, a.poke)
+	a.sub = s.listen(name, a.notify)
 	return a
 }
 
-func (a *attendance) stop() {
+func (a *lineWait) stop() {
 	a.sub.stop()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, p := range a.posts {
+	for _, p := range a.waiters {
 		p.stop()
 	}
-	a.posts = nil
+	a.waiters = nil
 }
 
-// passOn has the vigils go on for a while behind one who gives up: many who wait for less than a
+// leaveWatches has the watches go on for a while behind one who gives up: many who wait for less than a
 // silence each would never see the end of a dead holder.
-func (a *attendance) passOn(own string) {
+func (a *lineWait) leaveWatches(own string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id := range a.posts {
+	for id := range a.waiters {
 		if id != own {
-			a.s.passBy(a.name, id)
+			a.s.watchBriefly(a.name, id)
 		}
 	}
 }
 
-// guard keeps vigil over those leases, and no others. Rank says how many others do it more eagerly.
-func (a *attendance) guard(rank int, leases ...string) {
+// guard watches those leases, and no others. Rank says how many others do it more eagerly.
+func (a *lineWait) guard(rank int, leases ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.posts == nil {
+	if a.waiters == nil {
 		return
 	}
 	for _, id := range leases {
-		if a.posts[id] == nil {
-			a.posts[id] = a.s.keepVigil(id, rank, a.poke)
+		if a.waiters[id] == nil {
+			a.waiters[id] = a.s.watchExpiry(id, rank, a.notify)
 		}
 	}
-	for id, p := range a.posts {
+	for id, p := range a.waiters {
 		if !slices.Contains(leases, id) {
 			p.stop()
-			delete(a.posts, id)
+			delete(a.waiters, id)
 		}
 	}
 }
 
-// ended returns which of the leases that it keeps vigil over have ended and stand in d.
-func (a *attendance) ended(d *document) (ids []string) {
+// ended returns which of the leases that it watches have ended and stand in d.
+func (a *lineWait) ended(d *document) (ids []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, p := range a.posts {
+	for id, p := range a.waiters {
 		if p.v.isOver() && slices.ContainsFunc(d.Claims, func(c claim) bool { return c.Lease == id }) {
 			ids = append(ids, id)
 		}
@@ -235,7 +230,7 @@ func (a *attendance) ended(d *document) (ids []string) {
 
 // next waits for a document later than d, and returns it. What has ended meanwhile is removed from
 // the line first.
-func (a *attendance) next(ctx context.Context, d *document, gone <-chan struct{}) (*document, error) {
+func (a *lineWait) next(ctx context.Context, d *document, gone <-chan struct{}) (*document, error) {
 	for {
 		if last := a.sub.latest(); last != nil && last.Seq > d.Seq {
 			return last, nil
@@ -255,10 +250,10 @@ func (a *attendance) next(ctx context.Context, d *document, gone <-chan struct{}
 	}
 }
 
-// Next implements [driver.Store]. Who follows a line keeps vigil over the leases that stand in it,
+// Next implements [driver.Store]. Who follows a line watches the leases that stand in it,
 // as who waits does.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
-	a := s.attend(name, nil)
+	a := s.waitForLine(name, nil)
 	defer a.stop()
 	d, _, err := s.read(ctx, name)
 	for {

@@ -84,7 +84,7 @@ func (p *candidate) stand(ctx context.Context, name string) {
 		var held driver.Place
 		if err == nil {
 			err = p.insist(ctx, func(ctx context.Context) (err error) {
-				held, err = p.l.Wait(ctx, places[0])
+				held, err = drivertest.Await(ctx, p.l, places[0])
 				return err
 			})
 		}

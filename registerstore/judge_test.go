@@ -228,7 +228,7 @@ func (tr *trial) empty() error {
 	for _, name := range tr.names {
 		p, err := l.Claim(ctx, driver.Claim{Name: name, ID: name})
 		if err == nil {
-			_, err = l.Wait(ctx, p[0])
+			_, err = drivertest.Await(ctx, l, p[0])
 		}
 		if err != nil {
 			return fmt.Errorf("in the end %s is not to be had: %w", name, err)
@@ -294,7 +294,7 @@ func TestNeverTwo(t *testing.T) {
 	}
 }
 
-// TestTooShortASilenceIsSeen: a vigil that is shorter than the clocks allow must be found by the
+// TestTooShortASilenceIsSeen: a watch that is shorter than the clocks allow must be found by the
 // same judge, or it would find nothing.
 func TestTooShortASilenceIsSeen(t *testing.T) {
 	found := slices.ContainsFunc(seeds(t, 40), func(seed uint64) (bad bool) {

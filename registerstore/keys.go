@@ -49,10 +49,6 @@ func prefixPart(prefix string) string {
 	return s[:min(len(s), longest)]
 }
 
-func (s *Store) lineKey(name string) string    { return s.opts.Prefix + lines + keyPart(name) }
-func (s *Store) leaseKey(id string) string     { return s.opts.Prefix + leases + id }
-func (s *Store) journalKey(name string) string { return s.opts.Prefix + journals + keyPart(name) }
-
 // isLeaseID says whether id can be the ID of a lease: it becomes part of a key.
 func isLeaseID(id string) bool {
 	return len(id) == 26 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -14,47 +13,16 @@ import (
 // lease is a lease that this process owns. Its register is rewritten at each renewal; what it has
 // claimed stands in documents, and is known here too.
 type lease struct {
-	s     *Store
-	id    string
+	ownClaims
 	owner string
 	ttl   time.Duration
 
-	turn     chan struct{} // has one who renews, and what follows until mu
+	turn     chan struct{} // has one who renews, and what follows
 	version  string        // of the register, as known last
 	accepted uint64        // the last beat that is known to have been written
 	sent     uint64        // the last beat that was sent
 
-	mu     sync.Mutex
-	ended  bool
-	gone   chan struct{}                   // closed when it has ended
-	buried bool                            // and its claims are removed
-	names  map[string]map[string]*standing // by name and claim ID
-	marks  map[string][]string             // of writes that may have given up the place with that claim ID
-	spent  storeutil.SpentIDs              // claim IDs that may not enter again: released, replaced or removed
-	doubts map[string]*doubt               // by claim ID
-	heeds  map[string]*attendance          // by name: what News listens to
-	news   []driver.News                   // not told yet
-	asks   chan struct{}                   // has one who asks for news
-
-	dirtyMu sync.Mutex // taken last: also with Store.mu locked
-	dirty   map[string]bool
-	wake    chan struct{}
-}
-
-// standing is a place of this lease.
-type standing struct {
-	place   driver.Place
-	seq     uint64 // the document in which it was seen: an earlier one says nothing of it
-	leaving bool   // its owner is giving it up: that is no news
-	told    uint64 // the last request that was told
-	follows bool   // News is to tell that it is held
-	wants   bool   // or that another waits behind it
-}
-
-// doubt is about a claim that may enter yet.
-type doubt struct {
-	flights int  // calls under way
-	unknown bool // one ended with an unknown outcome
+	asks chan struct{} // has one who asks for news
 }
 
 var (
@@ -72,9 +40,8 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.opts.MaxTTL, driver.ErrRefused)
 	}
 	l := &lease{
-		s: s, id: newID(), owner: owner, ttl: max(ttl, s.opts.MinTTL), turn: make(chan struct{}, 1),
-		gone: make(chan struct{}), names: map[string]map[string]*standing{}, marks: map[string][]string{}, doubts: map[string]*doubt{},
-		heeds: map[string]*attendance{}, asks: make(chan struct{}, 1), dirty: map[string]bool{}, wake: make(chan struct{}, 1),
+		ownClaims: newOwnClaims(s, newID()), owner: owner, ttl: max(ttl, s.opts.MinTTL),
+		turn: make(chan struct{}, 1), asks: make(chan struct{}, 1),
 	}
 	s.sweeps.Do(s.sweepNowAndThen)
 	version, ok, err := s.reg.Put(ctx, s.leaseKey(l.id), l.beat(0).stored(), "")
@@ -169,32 +136,6 @@ func (l *lease) recover(ctx context.Context) (done bool, err error) {
 	return false, l.goneErr("renew")
 }
 
-// over says whether the lease is known to have ended.
-func (l *lease) over() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended
-}
-
-func (l *lease) goneErr(what string) error {
-	return fmt.Errorf("%s: %s: lease %s: %w", l.s.opts.Name, what, l.id, driver.ErrGone)
-}
-
-// end takes note that the lease has ended.
-func (l *lease) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return
-	}
-	l.ended = true
-	close(l.gone)
-	for _, a := range l.heeds {
-		a.stop()
-	}
-	l.heeds, l.news = map[string]*attendance{}, nil
-}
-
 // check asks the storage whether the lease lives.
 func (l *lease) check(ctx context.Context) error {
 	if l.over() {
@@ -229,7 +170,7 @@ func (l *lease) alive(ctx context.Context, f func() error) error {
 // Close implements [driver.Lease].
 func (l *lease) Close(ctx context.Context) error {
 	l.mu.Lock()
-	done := l.buried
+	done := l.removed
 	l.mu.Unlock()
 	if done {
 		return ctx.Err()
@@ -245,12 +186,12 @@ func (l *lease) Close(ctx context.Context) error {
 		names = append(names, name)
 	}
 	l.mu.Unlock()
-	if err := l.s.bury(ctx, l.id, st, names...); err != nil {
+	if err := l.s.removeLease(ctx, l.id, st, names...); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.buried, l.names, l.doubts, l.marks = true, nil, nil, nil
+	l.removed, l.names, l.doubts, l.marks = true, nil, nil, nil
 	l.spent = storeutil.SpentIDs{}
 	return nil
 }

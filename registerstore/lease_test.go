@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/registerstore"
 )
@@ -136,7 +137,7 @@ func TestALeaseWhoseRegisterIsMadeAgainIsGone(t *testing.T) {
 		if err := l.Renew(t.Context()); !errors.Is(err, driver.ErrGone) {
 			t.Errorf("Renew = %v, want ErrGone", err)
 		}
-		if _, err := l.Wait(t.Context(), p); !errors.Is(err, driver.ErrGone) {
+		if _, err := drivertest.Await(t.Context(), l, p); !errors.Is(err, driver.ErrGone) {
 			t.Errorf("Wait = %v, want ErrGone", err)
 		}
 	})
@@ -189,14 +190,14 @@ func TestAVigilThatSleptStrikesInVain(t *testing.T) {
 			return r.Register.Put(ctx, key, value, version)
 		})
 		won := make(chan error, 1)
-		go func() { _, err := w.Wait(t.Context(), q); won <- err }()
+		go func() { _, err := drivertest.Await(t.Context(), w, q); won <- err }()
 		<-struck
 		if err := l.Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		renewed := time.Now()
 		time.Sleep(6 * time.Second)
-		if got, err := l.Wait(t.Context(), p); err != nil || !got.Held {
+		if got, err := drivertest.Await(t.Context(), l, p); err != nil || !got.Held {
 			t.Errorf("the holder who renewed in time = %+v, %v, want it held", got, err)
 		}
 		if err := <-won; err != nil || time.Since(renewed) < 11*time.Second {
@@ -213,7 +214,7 @@ func TestDeadWaitersInTheMiddleCostOneSilence(t *testing.T) {
 		w := granted(t, storeOver(t, r), "alive", time.Hour)
 		p := claimed(t, w, "n")
 		begun := time.Now()
-		if _, err := w.Wait(t.Context(), p); err != nil {
+		if _, err := drivertest.Await(t.Context(), w, p); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begun); took > 13*time.Second {

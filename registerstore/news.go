@@ -7,35 +7,6 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// mark has News look at a name. It is called with any lock.
-func (l *lease) mark(name string) {
-	l.dirtyMu.Lock()
-	l.dirty[name] = true
-	l.dirtyMu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Follow implements [driver.Lease].
-func (l *lease) Follow(places ...driver.Place) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, p := range places {
-		st := l.names[p.Name][p.ID]
-		if l.ended || st == nil || st.leaving || p.Token != 0 && st.place.Token != p.Token {
-			continue // News has told, or its owner released it
-		}
-		if p.Held {
-			st.wants = true
-		} else {
-			st.follows = true
-		}
-		l.mark(p.Name)
-	}
-}
-
 // News implements [driver.Lease]. It compares the places of the lease with the documents: so
 // nothing is lost between two calls.
 func (l *lease) News(ctx context.Context) ([]driver.News, error) {
@@ -105,7 +76,7 @@ func (l *lease) visit(ctx context.Context) {
 
 // visitName finds out what has become of the places on one name.
 func (l *lease) visitName(ctx context.Context, name string) {
-	a := l.heed(name)
+	a := l.listenTo(name)
 	if a == nil {
 		return
 	}
@@ -124,73 +95,4 @@ func (l *lease) visitName(ctx context.Context, name string) {
 	}
 	rank, leases := l.compare(d)
 	a.guard(rank, leases...)
-}
-
-// heed listens to a name in which the lease has places; nil: it has none.
-func (l *lease) heed(name string) *attendance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended || len(l.names[name]) == 0 {
-		return nil
-	}
-	a := l.heeds[name]
-	if a == nil {
-		a = l.s.attend(name, func() { l.mark(name) })
-		l.heeds[name] = a
-	}
-	return a
-}
-
-// compare tells what is new of the places in d, and returns the leases over which vigil is to be
-// kept for those that are followed while they wait.
-func (l *lease) compare(d *document) (rank int, leases []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return 0, nil
-	}
-	rank = maxRank
-	for id, st := range l.names[string(d.Name)] {
-		if st.leaving || d.Seq < st.seq {
-			continue
-		}
-		i := d.find(l.id, st.place)
-		if i < 0 {
-			l.forgetLocked(string(d.Name), id)
-			l.spent.Add(id)
-			l.news = append(l.news, driver.News{Place: st.place, Gone: true})
-			continue
-		}
-		l.compareOne(d, i, st)
-		if st.follows {
-			rank = min(rank, i-1)
-			leases = append(leases, d.watched(i)...)
-			leases = append(leases, l.id) // nobody else may be waiting for the end of that
-		}
-	}
-	return rank, leases
-}
-
-// compareOne tells what is new of the place of st, which stands at i.
-func (l *lease) compareOne(d *document, i int, st *standing) {
-	p := d.place(i)
-	for _, w := range d.Claims[i].Wishes {
-		if w.N > st.told {
-			st.told = w.N
-			l.news = append(l.news, driver.News{Place: p, Request: &w.Request})
-		}
-	}
-	if st.follows && p.Held {
-		st.follows = false
-		l.news = append(l.news, driver.News{Place: p, Held: true})
-	}
-	if !st.wants || !p.Held {
-		return
-	}
-	for j := i + 1; j < len(d.Claims) && st.wants; j++ {
-		if d.Claims[j].Lease != l.id && !d.held(j) {
-			st.wants = false
-			l.news = append(l.news, driver.News{Place: p, Wanted: true})
-		}
-	}
 }

@@ -32,7 +32,7 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return s.bury(ctx, id, st)
+	return s.removeLease(ctx, id, st)
 }
 
 // EndLease implements [driver.Admin].
@@ -109,7 +109,7 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 		st := all[ids[i]]
 		if !st.over() {
 			woken := make(chan struct{}, 1)
-			p := s.keepVigil(ids[i], maxRank, func() {
+			p := s.watchExpiry(ids[i], maxRank, func() {
 				select {
 				case woken <- struct{}{}:
 				default:
@@ -134,7 +134,7 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 			}
 		}
 		dead.Add(1)
-		return s.bury(ctx, ids[i], st)
+		return s.removeLease(ctx, ids[i], st)
 	})
 	return int(dead.Load()), err
 }
@@ -149,36 +149,31 @@ func (s *Store) sweepNowAndThen() {
 	})
 }
 
-// passBy keeps vigil for a while over a lease that stood in the way of a Try, and removes it from
+// watchBriefly watches for a while a lease that stood in the way of a Try, and removes it from
 // that line if it ends.
-func (s *Store) passBy(name, lease string) {
+func (s *Store) watchBriefly(name, lease string) {
 	key := lease + " " + name
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.passers[key] {
+	if s.brief[key] {
 		return
 	}
-	s.passers[key] = true
+	s.brief[key] = true
 	s.spawnLocked(func() {
-		s.pass(name, lease)
+		s.removeWhenEnded(name, lease)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.passers, key)
+		delete(s.brief, key)
 	})
 }
 
-func (s *Store) pass(name, lease string) {
+func (s *Store) removeWhenEnded(name, lease string) {
 	st, err := s.leaseNow(s.ctx, lease)
 	if err != nil {
 		return
 	}
 	woken := make(chan struct{}, 1)
-	p := s.keepVigil(lease, 0, func() {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	})
+	p := s.watchExpiry(lease, 0, func() { storeutil.Signal(woken) })
 	defer p.stop()
 	limit := time.NewTimer(2 * time.Duration(float64(st.TTL)*s.over))
 	defer limit.Stop()

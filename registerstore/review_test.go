@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/registerstore"
 )
 
@@ -208,7 +209,7 @@ func TestADeadHolderOfOneSlotAmongManyIsPassedOver(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := l.Wait(ctx, places[0]); err != nil {
+		if _, err := drivertest.Await(ctx, l, places[0]); err != nil {
 			t.Errorf("Wait behind 40 holders of which one has died = %v", err)
 		}
 	})
@@ -234,42 +235,29 @@ func TestATryFindsTheDeadHolderOfOneSlotAmongMany(t *testing.T) {
 
 // Many who wait for less than the ttl each must see the end of a dead holder together.
 func TestShortWaitsPassADeadHolderOver(t *testing.T) {
-	for _, follow := range []bool{false, true} {
-		t.Run(fmt.Sprint("follow ", follow), func(t *testing.T) {
-			bubble(t, func(t *testing.T, h *hooked) {
-				s := storeOver(t, h)
-				claimed(t, granted(t, s, "dead", 10*time.Second), "n")
-				l := granted(t, s, "me", 10*time.Minute)
-				for n := 0; ; n++ {
-					places, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: fmt.Sprint("wait", n)})
-					if err != nil {
-						t.Fatal(err)
-					}
-					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-					if follow {
-						l.Follow(places...)
-						var news []driver.News
-						news, err = l.News(ctx)
-						if len(news) == 0 && err == nil {
-							t.Fatal("no news")
-						}
-					} else {
-						_, err = l.Wait(ctx, places[0])
-					}
-					cancel()
-					if err == nil {
-						return
-					}
-					if n == 30 {
-						t.Fatalf("after %d waits of 3 s the dead holder of a lease of 10 s stands: %v", n, err)
-					}
-					if err := l.Release(t.Context(), places...); err != nil {
-						t.Fatal(err)
-					}
-				}
-			})
-		})
-	}
+	bubble(t, func(t *testing.T, h *hooked) {
+		s := storeOver(t, h)
+		claimed(t, granted(t, s, "dead", 10*time.Second), "n")
+		l := granted(t, s, "me", 10*time.Minute)
+		for n := 0; ; n++ {
+			places, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: fmt.Sprint("wait", n)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			_, err = drivertest.Await(ctx, l, places[0])
+			cancel()
+			if err == nil {
+				return
+			}
+			if n == 30 {
+				t.Fatalf("after %d waits of 3 s the dead holder of a lease of 10 s stands: %v", n, err)
+			}
+			if err := l.Release(t.Context(), places...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 type caller struct{}

@@ -45,21 +45,20 @@ type Options struct {
 
 // Store is a store over a register.
 type Store struct {
-	reg     Register
-	watcher Watcher // nil: poll
-	opts    Options
-	over    float64 // by how much the silence after which a lease is ended is longer than its ttl
+	access
+	journalStore
+	over float64 // by how much the silence after which a lease is ended is longer than its ttl
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	feeds   map[string]*feed
-	vigils  map[string]*vigil
-	passers map[string]bool
-	sweeps  sync.Once
+	mu       sync.Mutex
+	closed   bool
+	feeds    map[string]*feed
+	expiries map[string]*expiryWatch
+	brief    map[string]bool
+	sweeps   sync.Once
 }
 
 var (
@@ -102,7 +101,11 @@ func FromRegister(r Register, o Options) (*Store, error) {
 		return nil, fmt.Errorf("register store: Poll and Patience must be positive, MinTTL <= MaxTTL, Journal at least 65536; got %v, %v, %v, %v, %d",
 			o.Poll, o.Patience, o.MinTTL, o.MaxTTL, o.Journal)
 	}
-	s := &Store{reg: r, watcher: watcher, opts: o, over: overTTL, feeds: map[string]*feed{}, vigils: map[string]*vigil{}, passers: map[string]bool{}}
+	s := &Store{
+		access: access{r, watcher, o}, over: overTTL,
+		feeds: map[string]*feed{}, expiries: map[string]*expiryWatch{}, brief: map[string]bool{},
+	}
+	s.journalStore.access = &s.access
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }

@@ -186,7 +186,7 @@ func (d *document) ask(r driver.Request) error {
 	}
 	c := &d.Claims[0]
 	d.Wishes++
-	c.Wishes = lastOf(append(slices.Clone(c.Wishes), wish{d.Wishes, r}), wishesKept)
+	c.Wishes = lastOf(append(slices.Clone(c.Wishes), storedRequest{d.Wishes, r}), wishesKept)
 	return nil
 }
 

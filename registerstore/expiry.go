@@ -74,84 +74,84 @@ const (
 	maxRank = 12
 )
 
-// vigil watches one lease for all of this process who wait for its end, and ends it when it falls
+// expiryWatch watches one lease for all of this process who wait for its end, and ends it when it falls
 // silent. Why that is safe stands in the package's documentation: the silence is counted on this
 // process's clock from after the receipt of a version, and the lease is ended by a compare-and-swap
-// on that very version. Go's clock measures it: where it stands still, in suspend, the vigil only
+// on that very version. Go's clock measures it: where it stands still, in suspend, the watch only
 // lasts longer.
-type vigil struct {
+type expiryWatch struct {
 	s     *Store
 	lease string
 	end   context.CancelFunc
 
-	posts    map[*post]struct{} // guarded by Store.mu, as what follows
-	over     bool               // the lease has ended
-	ttl      time.Duration      // 0: not known yet
-	version  string             // that was received last
-	received time.Time          // when: the vigil counts from then
+	waiters  map[*expiryWaiter]struct{} // guarded by Store.mu, as what follows
+	over     bool                       // the lease has ended
+	ttl      time.Duration              // 0: not known yet
+	version  string                     // that was received last
+	received time.Time                  // when: the watch counts from then
 }
 
-// post is one who waits for the end of a lease.
-type post struct {
-	v      *vigil
+// expiryWaiter is one who waits for the end of a lease.
+type expiryWaiter struct {
+	v      *expiryWatch
 	rank   int
 	notify func() // called with Store.mu locked: it must not block
 }
 
-// keepVigil has notify called once the lease has ended, and sees to it that it ends.
-func (s *Store) keepVigil(lease string, rank int, notify func()) *post {
+// watchExpiry has notify called once the lease has ended, and sees to it that it ends.
+func (s *Store) watchExpiry(lease string, rank int, notify func()) *expiryWaiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.vigils[lease]
+	v := s.expiries[lease]
 	if v == nil {
 		ctx, cancel := context.WithCancel(s.ctx)
-		v = &vigil{s: s, lease: lease, end: cancel, posts: map[*post]struct{}{}}
-		s.vigils[lease] = v
+		v = &expiryWatch{s: s, lease: lease, end: cancel, waiters: map[*expiryWaiter]struct{}{}}
+		s.expiries[lease] = v
 		s.spawnLocked(func() { v.run(ctx) })
 	}
-	p := &post{v, min(rank, maxRank), notify}
-	v.posts[p] = struct{}{}
+	p := &expiryWaiter{v, min(rank, maxRank), notify}
+	v.waiters[p] = struct{}{}
 	if v.over {
 		notify()
 	}
 	return p
 }
 
-// stop ends the post, and with the last one the vigil.
-func (p *post) stop() {
+// stop ends the wait, and with the last one the watch.
+func (p *expiryWaiter) stop() {
 	v := p.v
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	delete(v.posts, p)
-	if len(v.posts) == 0 {
+	delete(v.waiters, p)
+	if len(v.waiters) == 0 {
 		v.end()
-		if v.s.vigils[v.lease] == v {
-			delete(v.s.vigils, v.lease)
+		if v.s.expiries[v.lease] == v {
+			delete(v.s.expiries, v.lease)
 		}
 	}
 }
 
-func (v *vigil) isOver() bool {
+func (v *expiryWatch) isOver() bool {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	return v.over
 }
 
-// silence returns how long a lease must be silent until it is ended, and how much longer this vigil
+// silence returns how long a lease must be silent until it is ended, and how much longer this watch
 // leaves it to those who are nearer.
-func (v *vigil) silence(ttl time.Duration) (silence, more time.Duration) {
+func (v *expiryWatch) silence(ttl time.Duration) (silence, more time.Duration) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	rank := maxRank
-	for p := range v.posts {
+	for p := range v.waiters {
 		rank = min(rank, p.rank)
 	}
 	silence = time.Duration(float64(ttl) * v.s.over)
 	return silence, silence / 100 * time.Duration(rank)
 }
 
-// run keeps the vigil until the lease has ended or nobody waits any more.
-func (v *vigil) run(ctx context.Context) {
+// run watches the lease until the lease has ended or nobody waits any more.
+func (v *expiryWatch) run(ctx context.Context) {
 	key := v.s.leaseKey(v.lease)
 	st, err := v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, key) })
 	for ctx.Err() == nil {
@@ -162,7 +162,7 @@ func (v *vigil) run(ctx context.Context) {
 			}
 			st, err = v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, key) })
 		case st.over():
-			v.tell()
+			v.notifyAll()
 			return
 		default:
 			st, err = v.listen(ctx, st)
@@ -171,7 +171,7 @@ func (v *vigil) run(ctx context.Context) {
 }
 
 // look reads the lease, and counts from after the receipt if it has another version than before.
-func (v *vigil) look(ctx context.Context, read func(context.Context) ([]byte, string, error)) (leaseState, error) {
+func (v *expiryWatch) look(ctx context.Context, read func(context.Context) ([]byte, string, error)) (leaseState, error) {
 	value, version, err := read(ctx)
 	received := time.Now() // after the read, or a renewal sent meanwhile would be older than it looks
 	if err != nil {
@@ -191,7 +191,7 @@ func (v *vigil) look(ctx context.Context, read func(context.Context) ([]byte, st
 
 // listen waits for another version than st's, until the lease was silent for too long: then it ends
 // it. It returns what there is afterwards.
-func (v *vigil) listen(ctx context.Context, st leaseState) (leaseState, error) {
+func (v *expiryWatch) listen(ctx context.Context, st leaseState) (leaseState, error) {
 	silence, more := v.silence(time.Duration(st.TTL))
 	v.s.mu.Lock()
 	since := v.received
@@ -204,11 +204,11 @@ func (v *vigil) listen(ctx context.Context, st leaseState) (leaseState, error) {
 	if err == nil || ctx.Err() != nil || time.Since(since) < silence {
 		return now, err
 	}
-	return v.strike(ctx, st)
+	return v.endSilent(ctx, st)
 }
 
 // changedLease is changed for a lease, which is not worth a look more often than its ttl asks for.
-func (v *vigil) changedLease(ctx context.Context, version string, silence time.Duration) ([]byte, string, error) {
+func (v *expiryWatch) changedLease(ctx context.Context, version string, silence time.Duration) ([]byte, string, error) {
 	key := v.s.leaseKey(v.lease)
 	if v.s.watcher != nil {
 		return v.s.changed(ctx, key, version)
@@ -227,9 +227,9 @@ func (v *vigil) changedLease(ctx context.Context, version string, silence time.D
 	}
 }
 
-// strike ends the lease if it still has that version, and removes it. It returns what the lease is
+// endSilent ends the lease if it still has that version, and removes it. It returns what the lease is
 // then.
-func (v *vigil) strike(ctx context.Context, st leaseState) (leaseState, error) {
+func (v *expiryWatch) endSilent(ctx context.Context, st leaseState) (leaseState, error) {
 	ended := leaseState{beat: st.beat, version: st.version}
 	ended.Over = true
 	// Under a limit of its own, for a write that hangs is repeated.
@@ -238,19 +238,19 @@ func (v *vigil) strike(ctx context.Context, st leaseState) (leaseState, error) {
 	next, ok, err := v.s.reg.Put(pctx, v.s.leaseKey(v.lease), ended.stored(), st.version)
 	if err == nil && ok {
 		ended.version = next
-		v.s.spawn(func() { _ = v.s.bury(v.s.ctx, v.lease, ended) }) // whoever looks at a line does what this fails to do
+		v.s.spawn(func() { _ = v.s.removeLease(v.s.ctx, v.lease, ended) }) // whoever looks at a line does what this fails to do
 		return ended, nil
 	}
 	_ = storeutil.Sleep(ctx, jitter(min(v.s.again(), time.Duration(st.TTL)/16))) // it may have happened, or happen yet: what is there says so
 	return v.look(ctx, func(ctx context.Context) ([]byte, string, error) { return v.s.get(ctx, v.s.leaseKey(v.lease)) })
 }
 
-// tell tells everybody that the lease has ended.
-func (v *vigil) tell() {
+// notifyAll tells everybody that the lease has ended.
+func (v *expiryWatch) notifyAll() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	v.over = true
-	for p := range v.posts {
+	for p := range v.waiters {
 		p.notify()
 	}
 }
@@ -277,10 +277,10 @@ func (s *Store) endLease(ctx context.Context, id string) (leaseState, error) {
 	}
 }
 
-// bury removes the claims of a lease that has ended from the lines that it named and from others,
+// removeLease removes the claims of a lease that has ended from the lines that it named and from others,
 // and then itself. It may fail: whoever looks at a line removes what is over, and a lease that is
 // not there has ended too.
-func (s *Store) bury(ctx context.Context, id string, st leaseState, names ...string) error {
+func (s *Store) removeLease(ctx context.Context, id string, st leaseState, names ...string) error {
 	for _, name := range st.Lines {
 		names = append(names, string(name))
 	}
