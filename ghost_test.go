@@ -83,7 +83,7 @@ func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
 		t1 := b.lead(s1, "n")
 		limit, stop := context.WithTimeout(context.Background(), time.Hour)
 		defer stop()
-		if _, err := s2.Election("n").Campaign(limit, nil); !errors.Is(err, ErrRefused) {
+		if _, err := s2.Election("n").Campaign(limit, nil); !errors.Is(err, ErrRefused) || errors.Is(err, ErrUnreachable) {
 			t.Fatal(err)
 		}
 		if err := t1.Resign(context.Background()); err != nil {
