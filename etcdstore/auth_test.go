@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -87,7 +88,7 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	time.Sleep(6 * time.Second) // three lives of a token; nothing can be polled for
 	// A watch that is opened now is opened on a stream whose token has expired.
 	other := claim(t, second, "guarded too")
-	if _, err := second.Wait(soon(t), other); err != nil {
+	if _, err := drivertest.Await(soon(t), second, other); err != nil {
 		t.Errorf("Wait: %v", err)
 	}
 	r.halt()

@@ -36,7 +36,7 @@ func (n *newsbox) follow(p driver.Place) {
 	held := p.Held
 	p = sl.place()
 	n.seats.mu.Unlock()
-	a := n.newWaiter(p, nil)
+	a := n.newWaiter(p)
 	n.seats.mu.Lock()
 	if int64(sl.token) == a.token {
 		sl.ahead, sl.at = nil, 0 // a has it: thousands of places would keep it twice
@@ -59,37 +59,6 @@ func (n *newsbox) follow(p driver.Place) {
 	}
 	a.enlist()
 	a.watchPredecessor()
-}
-
-// keepHeld follows a, which Wait has found to hold, to its end. It reports false if that cannot
-// be, or a later Follow does so already; Wait then ends what it began for a. True is also for a
-// claim that was given up meanwhile, by whoever did that: ended twice, the claim would never be
-// watched again.
-func (n *newsbox) keepHeld(a *waiter) bool {
-	n.mu.Lock()
-	old := n.follows[a.at]
-	if n.closed || old != nil && old.token >= a.token {
-		n.mu.Unlock()
-		return false
-	}
-	n.follows[a.at] = a
-	n.mu.Unlock()
-	if old != nil {
-		old.drop()
-	}
-	if a.keep() {
-		return true
-	}
-	n.mu.Lock()
-	ours := n.follows[a.at] == a
-	if ours {
-		delete(n.follows, a.at)
-	}
-	n.mu.Unlock()
-	if ours {
-		n.add(a.at) // events said that it holds, and no watch goes on to say when it ends: News reads it now
-	}
-	return !ours
 }
 
 // unfollow ends the following of a, once. It reports false if that has happened already.
@@ -156,7 +125,7 @@ func (n *newsbox) next() {
 	n.round = n.round[k:]
 	n.mu.Unlock()
 	for _, a := range some {
-		a.doubt()
+		a.check()
 	}
 }
 
@@ -180,19 +149,29 @@ func (n *newsbox) takeQueued(h *etcdwire.Hub) []*waiter {
 func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error) {
 	queued := n.takeQueued(n.s.wire.Hub)
 	var some []*waiter
+	asked := 0
 	for i, a := range queued {
 		if n.over() {
 			break // what is followed has been given up, thousands it may be
 		}
-		o, unsure, _ := a.ask()
+		o, unsure := a.ask()
 		switch {
+		case o == holds && n.keep(a):
+			out = n.tell(out, a, o)
 		case o != waits:
 			out = n.newsOf(out, a, o)
 			if o == holds {
 				n.noteHeld(a.at)
 			}
 		case unsure:
-			some = append(some, a)
+			known := false
+			if near := a.enough(); near.rev != 0 && asked < quickAsks && err == nil {
+				asked++
+				known, err = n.still(ctx, a, near)
+			}
+			if !known {
+				some = append(some, a)
+			}
 		default:
 			a.watchPredecessor()
 		}
@@ -211,11 +190,52 @@ func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error)
 	return out, err
 }
 
+// quickAsks is how many followed places are asked about one by one in a row, by a question that
+// costs the same however long a line is. Of more their lines are read, many at once.
+const quickAsks = 8
+
+// still reports whether a's claim and one before it stand, so that nothing more need be known of
+// its line.
+func (n *newsbox) still(ctx context.Context, a *waiter, near predecessor) (bool, error) {
+	done, err := n.s.turnToAsk(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	resp, _, err := n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(a.key, a.token), ifCreate(near.key, near.rev)},
+		// Without a read etcd would answer from one member alone.
+		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(a.key), CountOnly: true})},
+	})
+	if err != nil || !resp.Succeeded {
+		return false, err
+	}
+	a.confirm(resp.Header.Revision)
+	return true, nil
+}
+
+// keep goes on with a place that is followed and is held by now, for its end. It reports false
+// where that cannot be.
+func (n *newsbox) keep(a *waiter) bool {
+	n.mu.Lock()
+	ours := n.follows[a.at] == a
+	n.mu.Unlock()
+	if !ours || !a.keep() {
+		return false
+	}
+	a.watchPredecessor() // there is none any more
+	return true
+}
+
 // newsOf adds the news of a's outcome, unless the claim is not the owner's any more.
 func (n *newsbox) newsOf(out []driver.News, a *waiter, o outcome) []driver.News {
 	if !n.unfollow(a) {
 		return out
 	}
+	return n.tell(out, a, o)
+}
+
+func (n *newsbox) tell(out []driver.News, a *waiter, o outcome) []driver.News {
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	sl := n.seats.by[a.at]
@@ -268,7 +288,12 @@ func (n *newsbox) lookAt(ctx context.Context, out []driver.News, some []*waiter)
 			req.Success = append(req.Success, ops...)
 			k++
 		}
+		done, err := n.s.turnToAsk(ctx)
+		if err != nil {
+			return out, err
+		}
 		resp, _, err := n.s.wire.Txn(ctx, "news", req)
+		done()
 		if k > 1 && etcdwire.TooMany(err) {
 			limit.Refused(len(req.Success))
 			most = len(req.Success) / 2

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -256,7 +257,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		}
 	})
 	begun := time.Now()
-	if _, err := second.Wait(ending(t, 20*time.Second), p); err != nil {
+	if _, err := drivertest.Await(ending(t, 20*time.Second), second, p); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begun); took > 3*time.Second {

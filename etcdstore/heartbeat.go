@@ -18,7 +18,7 @@ import (
 // The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands
 // the heartbeat, a key that each renewal rewrites under compare of its create revision. Whoever
 // waits right behind the session watches the key and, when it has not changed for the ttl,
-// deletes it under compare of the revision seen last (see vigil), and in the same Txn the
+// deletes it under compare of the revision seen last (see livenessWatch), and in the same Txn the
 // session's record. From then on every heartbeat fails, and so does every Txn that would let a
 // claim of the session enter or move, for each compares the record: the session is dead for good.
 // Only then its lease is revoked.

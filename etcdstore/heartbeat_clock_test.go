@@ -13,7 +13,7 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedVigilIsWokenForNothing: a vigil that is woken for nothing (its stream was opened
+// TestSimulatedVigilIsWokenForNothing: a watch that is woken for nothing (its stream was opened
 // anew) more than half a ttl after the last heartbeat must not end the session early.
 func TestSimulatedVigilIsWokenForNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {

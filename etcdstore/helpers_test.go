@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 )
 
@@ -73,7 +74,7 @@ func waiting(t testing.TB, l driver.Lease, p driver.Place) <-chan error {
 	done := make(chan error, 1)
 	ctx := within(t, time.Minute)
 	go func() {
-		got, err := l.Wait(ctx, p)
+		got, err := drivertest.Await(ctx, l, p)
 		if err == nil && (!got.Held || got.Token != p.Token) {
 			err = errors.New("Wait returned another place, or one not held")
 		}

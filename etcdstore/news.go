@@ -29,7 +29,7 @@ type newsbox struct {
 	closed        bool
 
 	young   []unwatched        // claims that nobody hears of yet, in the order in which that began
-	covered map[seatID]int     // claims that a Wait or a Follow hears of already
+	covered map[seatID]int     // claims that a Follow hears of already
 	follows map[seatID]*waiter // the places that are followed
 	queued  []*waiter          // those of them that are to be looked at
 	round   []*waiter          // those that have not had their turn in this round of looks without a signal
@@ -43,7 +43,7 @@ func newNewsbox(se *session, table *seats) *newsbox {
 		follows: map[seatID]*waiter{}}
 }
 
-// unwatched is a claim that came to stand, or that a Wait has ceased to hear of.
+// unwatched is a claim that came to stand, or that is followed no more.
 type unwatched struct {
 	at    seatID
 	token uint64
@@ -183,7 +183,7 @@ func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 	var err error
 	if rec {
 		if out, err = n.readRequests(ctx); err != nil {
-			n.keepRecord()
+			n.addRecordQuietly()
 		}
 	}
 	var batch []*claimState
@@ -203,7 +203,7 @@ func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 		})
 	}
 	for _, sl := range batch[done:] {
-		n.keep(sl.seatID)
+		n.addQuietly(sl.seatID)
 	}
 	return out, err
 }
@@ -301,7 +301,7 @@ func (n *newsbox) poke() {
 	}
 }
 
-// cover notes that one more Wait or Follow, or one less, hears of the claim on a seat. While one
+// cover notes that one more waiter, or one less, hears of the claim on a seat. While one
 // does News need not watch its key.
 func (n *newsbox) cover(at seatID, more int) {
 	n.mu.Lock()
@@ -337,7 +337,7 @@ func (n *newsbox) due() (old []unwatched, young bool) {
 	return old, n.young != nil
 }
 
-// isCovered reports whether a Wait or a Follow hears of the claim on a seat.
+// isCovered reports whether a waiter hears of the claim on a seat.
 func (n *newsbox) isCovered(at seatID) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -346,25 +346,25 @@ func (n *newsbox) isCovered(at seatID) bool {
 
 // add notes that the key of the claim on a seat changed.
 func (n *newsbox) add(at seatID) {
-	n.keep(at)
+	n.addQuietly(at)
 	n.poke()
 }
 
 // addRecord notes that the session's record changed.
 func (n *newsbox) addRecord() {
-	n.keepRecord()
+	n.addRecordQuietly()
 	n.poke()
 }
 
-// keep is add without waking News: what could not be read waits for the pause to be over.
-func (n *newsbox) keep(at seatID) {
+// addQuietly notes it without waking News: what could not be read waits for the pause to be over.
+func (n *newsbox) addQuietly(at seatID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed[at] = true
 }
 
-// keepRecord is addRecord without waking News.
-func (n *newsbox) keepRecord() {
+// addRecordQuietly notes it without waking News.
+func (n *newsbox) addRecordQuietly() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.recordChanged = true

@@ -14,7 +14,7 @@ import (
 
 // Who waits for what.
 //
-// An exclusive claim waits until all before it are gone (see await), a reader for the youngest
+// An exclusive claim waits until all before it are gone (see waiter), a reader for the youngest
 // exclusive one: so all readers behind one writer are woken by its end, and nobody else. The
 // slots of a semaphore come free in any order. Its first waiter hears of the end of every shared
 // claim; whoever waits behind another waits for that one's end, or for its turn: as it comes to
@@ -94,7 +94,7 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 }
 
 // behind returns the claims that a shared one which is awaited stands right behind: whose
-// sessions it must keep vigil over.
+// sessions it must watch.
 func behind(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":
@@ -201,37 +201,4 @@ func (s *Store) turnToAsk(ctx context.Context) (func(), error) {
 	case <-s.wire.Context().Done():
 		return nil, etcdwire.ErrClosed
 	}
-}
-
-// inspect is look for one who waits.
-func (se *session) inspect(ctx context.Context, what string, p driver.Place) (standing, error) {
-	done, err := se.s.turnToAsk(ctx)
-	if err != nil {
-		return standing{}, err
-	}
-	defer done()
-	return se.look(ctx, what, p)
-}
-
-// still reports whether a place stands, and that claim before it, and at which revision they did.
-func (se *session) still(ctx context.Context, what string, p driver.Place, ahead predecessor,
-) (rev int64, ok bool, err error) {
-	if ahead.rev == 0 {
-		return 0, false, nil
-	}
-	done, err := se.s.turnToAsk(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	defer done()
-	own := se.keyOf(p)
-	resp, _, err := se.s.wire.Txn(ctx, what, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(own, int64(p.Token)), ifCreate(ahead.key, ahead.rev)},
-		// Without a read etcd would answer from one member alone.
-		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(own), CountOnly: true})},
-	})
-	if err != nil || !resp.Succeeded {
-		return 0, false, err
-	}
-	return resp.Header.Revision, true, nil
 }

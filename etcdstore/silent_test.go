@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
@@ -56,7 +57,7 @@ func TestEveryCallEndsWithItsContext(t *testing.T) {
 			return err
 		}},
 		{"Wait", func(ctx context.Context, l driver.Lease, p driver.Place) error {
-			_, err := l.Wait(ctx,
+			_, err := drivertest.Await(ctx, l,
 				p)
 			return err
 		}},

@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
@@ -81,7 +82,7 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) || final(err) {
 			t.Errorf("seed 1: Release = %v, want etcd's error: a put of the claim may be under way", err)
 		}
-		if _, err := next.Wait(ending(t, 5*time.Second), q); err != nil {
+		if _, err := drivertest.Await(ending(t, 5*time.Second), next, q); err != nil {
 			t.Fatalf("seed 1: nobody can follow while etcd is full: %v", err)
 		}
 		sent.arrive(t, c) // what was under way enters, behind

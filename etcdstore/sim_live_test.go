@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
@@ -37,7 +38,7 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			nctx := ending(t, 10*time.Minute)
 			go func() {
 				for nctx.Err() == nil {
-					out, err := wl.News(nctx)
+					out, err := drivertest.News(nctx, wl)
 					if isGone(err) {
 						return
 					}
@@ -86,7 +87,7 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 							wl.Follow(w[0])
 						} else {
 							go func() {
-								if _, err := wl.Wait(ending(t, time.Minute), w[0]); err != nil {
+								if _, err := drivertest.Await(ending(t, time.Minute), wl, w[0]); err != nil {
 									t.Errorf("seed %d: wait: %v", seed, err)
 								}
 								got <- time.Now()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
@@ -179,7 +180,7 @@ func TestSimulatedHerd(t *testing.T) {
 			l := grant(t, s, "w"+strconv.Itoa(i), time.Minute)
 			leases, places = append(leases, l), append(places, claim(t, l, "x"))
 			go func() {
-				if _, err := l.Wait(ctx, places[i]); err == nil {
+				if _, err := drivertest.Await(ctx, l, places[i]); err == nil {
 					won <- i
 				}
 			}()

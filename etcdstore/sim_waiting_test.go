@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
@@ -24,7 +25,7 @@ func held(t *testing.T, l *lease, p driver.Place) <-chan time.Time {
 	at := make(chan time.Time, 1)
 	ctx := ending(t, 2*time.Minute)
 	go func() {
-		if _, err := l.Wait(ctx, p); err != nil {
+		if _, err := drivertest.Await(ctx, l, p); err != nil {
 			t.Errorf("seed 1: Wait: %v", err)
 		}
 		at <- time.Now()
@@ -172,7 +173,7 @@ func TestSimulatedWaiterHearsOfItsOwnEnd(t *testing.T) {
 		ended := make(chan error, 1)
 		ctx := ending(t, time.Minute)
 		go func() {
-			_, err := l.Wait(ctx, p)
+			_, err := drivertest.Await(ctx, l, p)
 			ended <- err
 		}()
 		time.Sleep(time.Second)

@@ -73,8 +73,7 @@ type waiter struct {
 	slots      int
 	wants      bool          // it holds: who comes to stand behind it?
 	keeps      bool          // it holds, and only its end is news
-	changed    chan struct{} // signalled when there is something to do; nil: News is
-	queued     bool          // News was, and has not looked yet; guarded by newsbox.mu
+	queued     bool          // News is to look at it, and has not yet; guarded by newsbox.mu
 	live       livenessGuard // who watches the sessions that it stands right behind
 	behindMost atomic.Int64  // of a claim that holds: how many behind it are read at most; 0: nearby
 
@@ -89,6 +88,7 @@ type waiter struct {
 	behind   []string          // of a shared claim: those it stands right behind
 	unsure   bool              // something may have been missed
 	doubts   int               // how often somebody said so
+	due      bool              // nothing was heard for so long that it is to be asked whether that is right
 	asked    int               // how many of those were known when ask said last that the line must be read
 	outcome  outcome
 	next     int64 // the create revision of ahead's first as whoever waits was told
@@ -96,8 +96,8 @@ type waiter struct {
 }
 
 // newWaiter returns one for the claim p, with what its own entry has shown.
-func (n *newsbox) newWaiter(p driver.Place, changed chan struct{}) *waiter {
-	a := &waiter{n: n, at: seatOf(p), token: int64(p.Token), slots: p.Slots, changed: changed}
+func (n *newsbox) newWaiter(p driver.Place) *waiter {
+	a := &waiter{n: n, at: seatOf(p), token: int64(p.Token), slots: p.Slots}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	sl := n.seats.by[a.at]
@@ -120,18 +120,6 @@ func (a *waiter) place() driver.Place {
 
 // behindLimit returns how many claims behind a are read.
 func (a *waiter) behindLimit() int64 { return max(nearby, a.behindMost.Load()) }
-
-// notifyLocked has whoever waits look at a.
-func (a *waiter) notifyLocked() {
-	if a.changed == nil {
-		a.n.queue(a)
-		return
-	}
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
-}
 
 // enlist has a hear of its line from now on.
 func (a *waiter) enlist() {
@@ -189,18 +177,18 @@ func (a *waiter) learn(st standing) {
 
 // lookedLocked notes that the line was read at rev. A doubt that came while that was under way is
 // of what came after, and stays.
-func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure = rev, a.doubts != a.asked }
+func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure, a.due = rev, a.doubts != a.asked, false }
 
-// keep has News hear of the end of a claim that was waited for and holds, by the watch of its
-// line: one of its own would cost each turn a request to open it, a read and another to end it.
-// It reports false where that watch does not serve.
+// keep goes on with a claim that was told to hold, for its end, by the watch of its line: a watch
+// of its key would cost each turn a request to open it, a read and another to end it. It reports
+// false where the line's watch does not serve.
 func (a *waiter) keep() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	if a.left || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
 		return false
 	}
-	a.keeps, a.outcome, a.changed, a.ahead, a.whole = true, waits, nil, nil, true
+	a.keeps, a.outcome, a.ahead, a.whole = true, waits, nil, true
 	return true
 }
 
@@ -213,27 +201,22 @@ func (a *waiter) doubt() {
 	}
 	a.unsure = true
 	a.doubts++
-	a.notifyLocked()
+	a.n.queue(a)
 }
 
-// ask returns what has become of a, whether the line must be read to know it, and the claims that
-// a stands right behind, as far as is known. The read comes after ask, and no other ask of a
-// before its answer is taken over.
-func (a *waiter) ask() (o outcome, unsure bool, behind []string) {
+// ask returns what has become of a, and whether etcd must be asked to know it. That is done after
+// ask, and no other ask of a comes before its answer is taken over.
+func (a *waiter) ask() (o outcome, unsure bool) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	a.asked = a.doubts
-	return a.outcome, a.unsure && !a.left, a.rightBehindLocked()
+	return a.outcome, (a.unsure || a.due) && !a.left
 }
 
 // rightBehind returns the claims that a stands right behind, as far as is known.
 func (a *waiter) rightBehind() []string {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	return a.rightBehindLocked()
-}
-
-func (a *waiter) rightBehindLocked() []string {
 	switch {
 	case a.slots != 0:
 		return a.behind
@@ -247,32 +230,30 @@ func (a *waiter) rightBehindLocked() []string {
 // heartbeats, and no others any more.
 func (a *waiter) watchPredecessor() { a.live.over(a.n.s.liveness, a.rightBehind(), a.doubt) }
 
-// hasEnded reports whether a's claim is known to have been removed.
-func (a *waiter) hasEnded() bool {
+// enough returns a claim before a that stands, if all is as a knows it: nothing more need be
+// asked as long as it does. Of a long line it is the farthest that a knows of. Nothing where a
+// may miss more than that: its line must be read.
+func (a *waiter) enough() (p predecessor) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	return a.outcome == ended
-}
-
-// right returns the claim right before a, where a waits for that one's end first.
-func (a *waiter) right() (p predecessor) {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if len(a.ahead) > 0 {
+	switch {
+	case a.outcome != waits || len(a.ahead) == 0:
+	case a.isFarLocked():
+		p = a.ahead[len(a.ahead)-1]
+	case !a.unsure:
 		p = a.ahead[0]
 	}
 	return p
 }
 
-// farthest returns the farthest claim that a knows to stand before it, where a need know no more
-// than that this stands; nothing otherwise.
-func (a *waiter) farthest() (p predecessor) {
+// check has it asked whether what a knows is right: it has heard nothing for long.
+func (a *waiter) check() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.isFarLocked() {
-		p = a.ahead[len(a.ahead)-1]
+	if !a.left {
+		a.due = true
+		a.n.queue(a)
 	}
-	return p
 }
 
 // isFarLocked reports whether a, which knows its neighbours only, waits for the farthest of them
@@ -281,18 +262,17 @@ func (a *waiter) isFarLocked() bool {
 	return a.outcome == waits && a.slots == 0 && !a.wants && !a.whole && !a.near && len(a.ahead) > 0
 }
 
-// confirm notes that at rev a stood, and the farthest claim it knows of. Others between may have
-// gone by then: a concludes nothing from them before it has read its line.
-func (a *waiter) confirm(rev int64) bool {
+// confirm notes that at rev a stood, and the claim that enough has returned. Others may have gone
+// by then: of a long line a concludes nothing from them before it has read it.
+func (a *waiter) confirm(rev int64) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.left || !a.isFarLocked() || rev < a.seen {
-		return false
+	if a.due = false; a.left || !a.isFarLocked() || rev < a.seen {
+		return
 	}
 	a.lookedLocked(rev)
 	a.listenLocked()
 	a.Settle()
-	return true
 }
 
 // listenLocked has a hear of those spans that matter to it now, and only of those.
@@ -388,7 +368,7 @@ func (a *waiter) Settle() {
 		a.outcome = holds
 	}
 	if moved := a.movedLocked(); moved || a.outcome != waits || a.unsure {
-		a.notifyLocked()
+		a.n.queue(a)
 	}
 }
 
@@ -400,5 +380,5 @@ func (a *waiter) movedLocked() bool {
 	}
 	had := a.watching
 	a.next, a.watching = a.ahead[0].rev, strings.Contains(a.ahead[0].key, beatMark)
-	return a.changed != nil || had || a.watching
+	return had || a.watching
 }

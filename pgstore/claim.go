@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var (
@@ -25,7 +26,8 @@ const maxText = 2000
 func fit(texts ...string) error {
 	for _, text := range texts {
 		if len(text) > maxText {
-			return fmt.Errorf("postgres: a name or ID of %d bytes, %.20q…: at most %d fit: %w", len(text), text, maxText, driver.ErrRefused)
+			return fmt.Errorf("postgres: a name or ID of %d bytes, %.20q…: at most %d fit: %w",
+				len(text), text, maxText, driver.ErrRefused)
 		}
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 			return fmt.Errorf("postgres: %q is not UTF-8 without zero bytes: %w", text, driver.ErrRefused)
@@ -100,8 +102,9 @@ func (l *lease) take(ctx context.Context, verb string, claims []driver.Claim, p 
 		args = append(args, true, p.Seat, p.ID, int64(p.Token), spend, journal, key, value)
 	}
 	var rows []taken
-	err = l.s.doUnfenced(ctx, verb, `SELECT * FROM {S}.take($1::text, $2::text[], $3::text[], $4::int[], $5::text[], $6::bytea[],
-		$7::boolean[], $8::boolean, $9::text, $10::text, $11::bigint, $12::boolean, $13::bytea, $14::text, $15::bytea)`, args,
+	err = l.s.doUnfenced(ctx, verb, `SELECT * FROM {S}.take($1::text, $2::text[], $3::text[], $4::int[], $5::text[],
+		$6::bytea[], $7::boolean[], $8::boolean, $9::text, $10::text, $11::bigint, $12::boolean, $13::bytea, $14::text,
+		$15::bytea)`, args,
 		func(r pgx.Rows) error {
 			var t taken
 			err := r.Scan(&t.code, &t.slots, &t.token, &t.held, &t.remains)
@@ -149,7 +152,7 @@ func (l *lease) beginTake(claims []driver.Claim, p *driver.Place) (spend bool, e
 	}
 	for _, c := range claims {
 		l.ids.calls[c.ID]++
-		if o := l.claims[seat{c.Name, c.Seat}]; o != nil && o.place.ID != c.ID {
+		if o := l.claims[storeutil.SeatOf(c)]; o != nil && o.place.ID != c.ID {
 			o.leaving = true // its removal is no news
 		}
 	}
@@ -159,18 +162,19 @@ func (l *lease) beginTake(claims []driver.Claim, p *driver.Place) (spend bool, e
 	return spend, nil
 }
 
-// failures has, by the code of take's answer, what it means for the lease and the error that is returned.
+// failures has, by the code of take's answer, what it means for the lease and the error that is
+// returned.
 var failures = map[string]func(l *lease, claims []driver.Claim, row taken) error{
 	"gone": func(l *lease, _ []driver.Claim, _ taken) error { return l.goneLocked("claim") },
 	"spent": func(l *lease, claims []driver.Claim, _ taken) error {
 		if len(claims) == 1 {
-			l.ids.spent.add(claims[0].ID, true)
+			l.ids.spent.Add(claims[0].ID)
 		}
 		return fmt.Errorf("claim %s on %s was given up: %w", claims[0].ID, claims[0].Name, driver.ErrGone)
 	},
 	"misfit": func(l *lease, claims []driver.Claim, row taken) error {
 		for _, c := range claims { // the claims that they were to displace stay
-			if o := l.claims[seat{c.Name, c.Seat}]; o != nil {
+			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
 				o.leaving = false
 			}
 		}
@@ -179,8 +183,8 @@ var failures = map[string]func(l *lease, claims []driver.Claim, row taken) error
 	},
 	"taken": func(l *lease, claims []driver.Claim, _ taken) error {
 		for _, c := range claims { // the call has removed what the lease had on these seats
-			if o := l.claims[seat{c.Name, c.Seat}]; o != nil {
-				l.ids.spent.add(o.place.ID, true)
+			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
+				l.ids.spent.Add(o.place.ID)
 				o.forgetLocked()
 			}
 		}
@@ -232,8 +236,9 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		journals[i], keys[i], values[i] = recordOf(p)
 	}
 	l.mu.Unlock()
-	err := l.s.doUnfenced(ctx, "release", `SELECT {S}.release($1::text, $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[],
-		$7::bytea[], $8::text[], $9::bytea[])`, []any{l.id, names, seats, ids, tokens, spend, journals, keys, values}, nil)
+	err := l.s.doUnfenced(ctx, "release", `SELECT {S}.release($1::text, $2::text[], $3::text[], $4::text[],
+		$5::bigint[], $6::boolean[], $7::bytea[], $8::text[], $9::bytea[])`,
+		[]any{l.id, names, seats, ids, tokens, spend, journals, keys, values}, nil)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, p := range places {
@@ -272,19 +277,19 @@ func (l *lease) releasedLocked(p driver.Place) {
 		}
 		o.forgetLocked()
 	}
-	l.ids.spent.add(p.ID, true)
+	l.ids.spent.Add(p.ID)
 }
 
 // Transfer implements [driver.Transferer].
-func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	if err := fit(p.Name, p.Seat, p.ID); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if heir > 1<<63-1 {
-		heir = 0 // which nobody has
+	if successor > 1<<63-1 {
+		successor = 0 // which nobody has
 	}
 	l.mu.Lock()
 	if l.isOver {
@@ -297,9 +302,9 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	l.mu.Unlock()
 	journal, key, value := recordOf(p)
 	code := ""
-	err := l.s.doUnfenced(ctx, "transfer", `SELECT {S}.transfer($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::boolean,
-		$8::bytea, $9::text, $10::bytea)`, []any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), int64(heir), true, journal, key, value},
-		func(r pgx.Rows) error { return r.Scan(&code) })
+	err := l.s.doUnfenced(ctx, "transfer", `SELECT {S}.transfer($1::text, $2::text, $3::text, $4::text, $5::bigint,
+		$6::bigint, $7::boolean, $8::bytea, $9::text, $10::bytea)`,
+		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), int64(successor), true, journal, key, value}, into(&code))
 	if err != nil {
 		return err
 	}
@@ -315,13 +320,13 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	}
 	switch code {
 	case "noheir":
-		return fmt.Errorf("%s: token %d: %w", p.Name, heir, driver.ErrNoSuccessor)
+		return fmt.Errorf("%s: token %d: %w", p.Name, successor, driver.ErrNoSuccessor)
 	case "own":
-		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+		return fmt.Errorf("%s: the successor's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 	case "refused":
 		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
 	}
-	return fmt.Errorf("postgres %s: transfer: claim %s on %s does not stand: %w", l.s.hosts, p.ID, p.Name, driver.ErrGone)
+	return l.missing("transfer", p)
 }
 
 // Update implements [driver.Lease].
@@ -333,10 +338,17 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 		return driver.ErrGone
 	}
 	there := false
-	err := l.s.do(ctx, "update", "SELECT {S}.replace_value($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bytea)",
-		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), append([]byte{}, value...)}, func(r pgx.Rows) error { return r.Scan(&there) })
+	err := l.s.do(ctx, "update",
+		"SELECT {S}.replace_value($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bytea)",
+		[]any{l.id, p.Name, p.Seat, p.ID, int64(p.Token), append([]byte{}, value...)}, into(&there))
 	if err == nil && !there {
-		err = fmt.Errorf("postgres %s: update: claim %s on %s does not stand: %w", l.s.hosts, p.ID, p.Name, driver.ErrGone)
+		err = l.missing("update", p)
 	}
 	return err
+}
+
+// missing is the error for a place that does not stand.
+func (l *lease) missing(verb string, p driver.Place) error {
+	return fmt.Errorf("postgres %s: %s: claim %s on %s does not stand: %w",
+		l.s.hosts, verb, p.ID, p.Name, driver.ErrGone)
 }

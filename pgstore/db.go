@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // callLimit is how long the store's own questions may take.
@@ -22,7 +23,8 @@ const callLimit = 5 * time.Second
 
 var (
 	errClosed = errors.New("postgres: the store was closed")
-	// errBusy says that a transaction that was fenced with the claim is under way. Nothing happened.
+	// errBusy says that a transaction that was fenced with the claim is under way. Nothing
+	// happened.
 	errBusy = errors.New("a transaction that was fenced with the claim is under way")
 	// errLocal says that a commit is on the primary's disk, and not known to be on the standby's.
 	// The server answers "success" all the same.
@@ -63,7 +65,8 @@ func tune(cfg *pgxpool.Config) {
 	if c.ConnectTimeout == 0 || c.ConnectTimeout > 2*time.Minute-1 { // a silent host must not keep us from the next one
 		c.ConnectTimeout = 3 * time.Second
 	}
-	// A standby answers reads with the past and refuses writes: the primary is what we want, whichever host it is.
+	// A standby answers reads with the past and refuses writes: the primary is what we want,
+	// whichever host it is.
 	if c.ValidateConnect == nil {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
@@ -72,7 +75,8 @@ func tune(cfg *pgxpool.Config) {
 	}
 	c.RuntimeParams["client_encoding"] = "UTF8" // a role or database may have set another one
 	c.RuntimeParams["standard_conforming_strings"] = "on"
-	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another connection.
+	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another
+	// connection.
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	after := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
@@ -87,7 +91,8 @@ func tune(cfg *pgxpool.Config) {
 	c.OnNotification = nil // the connection that listens reads them itself
 	before := c.OnNotice
 	c.OnNotice = func(pc *pgconn.PgConn, n *pgconn.Notice) {
-		// Any of these may be a commit that did not wait for the standby: the text is in the server's language.
+		// Any of these may be a commit that did not wait for the standby: the text is in the
+		// server's language.
 		if (n.SeverityUnlocalized == "WARNING" || n.Severity == "WARNING") && (n.Code == "01000" || n.Code == "57P01") {
 			count, _ := pc.CustomData()[warned].(int)
 			pc.CustomData()[warned] = count + 1
@@ -130,9 +135,7 @@ func (d *db) connectFirst(ctx context.Context) (*pgx.Conn, error) {
 		case !timeout(err):
 			return nil, err
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if storeutil.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil, err
 		}
 	}
@@ -178,6 +181,11 @@ func query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan fun
 	return nil
 }
 
+// into scans each row into the same variables.
+func into(vars ...any) func(pgx.Rows) error {
+	return func(r pgx.Rows) error { return r.Scan(vars...) }
+}
+
 // do runs one statement on a connection of the pool.
 func (d *db) do(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
 	if err := ctx.Err(); err != nil {
@@ -205,9 +213,7 @@ func (d *db) doUnfenced(ctx context.Context, verb, sql string, args []any, scan 
 		if !errors.Is(err, errBusy) {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if storeutil.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}

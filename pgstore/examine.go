@@ -15,35 +15,41 @@ import (
 
 // settings is how a server says that it is set up.
 type settings struct {
-	fsync, pages, commit, isolation, standbys string
-	followers, sync                           int
-	timeline                                  string
+	fsync, pages, commit, standbys string
+	followers, sync                int // standbys, and those of them that are synchronous
+	timeline                       string
 }
 
 // settings asks a server how it is set up. An ordinary role sees only how many standbys there are.
 func (d *db) settings(ctx context.Context, conn *pgx.Conn) (st settings, err error) {
-	err = conn.QueryRow(ctx, d.schema.fill.Replace(`SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
-		current_setting('default_transaction_isolation'), coalesce(current_setting('synchronous_standby_names', true), ''),
-		(SELECT count(*) FROM pg_stat_replication), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), {S}.timeline()`),
-		pgx.QueryExecModeExec).Scan(&st.fsync, &st.pages, &st.commit, &st.isolation, &st.standbys, &st.followers, &st.sync, &st.timeline)
+	err = conn.QueryRow(ctx, d.schema.fill.Replace(`SELECT current_setting('fsync'),
+		current_setting('full_page_writes'), current_setting('synchronous_commit'), coalesce(current_setting('synchronous_standby_names', true), ''),
+		(SELECT count(*) FROM pg_stat_replication),
+		(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), {S}.timeline()`),
+		pgx.QueryExecModeExec).
+		Scan(&st.fsync, &st.pages, &st.commit, &st.standbys, &st.followers, &st.sync, &st.timeline)
 	return st, err
 }
 
 // faults returns what cannot be promised with these settings, each with what to do.
 func (st settings) faults() (all [][2]string) {
+	add := func(fault, advice string) { all = append(all, [2]string{fault, advice}) }
 	if st.fsync == "off" || st.pages == "off" {
-		all = append(all, [2]string{"the server's fsync or full_page_writes is off: a crash of its machine may lose claims and give tokens out twice", "set both to on"})
+		add("the server's fsync or full_page_writes is off: "+
+			"a crash of its machine may lose claims and give tokens out twice", "set both to on")
 	}
 	if st.followers > 0 && st.standbys == "" {
-		all = append(all, [2]string{"standbys follow the server and none is synchronous: a failover may lose claims, have two lead for a while and give tokens out twice",
-			"set synchronous_standby_names"})
+		add("standbys follow the server and none is synchronous: "+
+			"a failover may lose claims, have two lead for a while and give tokens out twice",
+			"set synchronous_standby_names")
 	}
 	if st.commit == "off" || st.commit == "local" || st.commit == "remote_write" {
-		all = append(all, [2]string{"synchronous_commit is " + st.commit + ": this store's own writes are synchronous all the same, those of your transactions are not",
-			"set synchronous_commit to on where you fence"})
+		add("synchronous_commit is "+st.commit+": this store's own writes are synchronous all the same, "+
+			"those of your transactions are not", "set synchronous_commit to on where you fence")
 	}
 	if st.timeline == "" {
-		all = append(all, [2]string{"the server does not tell its timeline: after a failover the clocks of the two servers must agree", "keep them in step by NTP"})
+		add("the server does not tell its timeline: after a failover the clocks of the two servers must agree",
+			"keep them in step by NTP")
 	}
 	return all
 }
@@ -81,7 +87,8 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	if st.sync > 0 {
 		durable.Found += fmt.Sprintf(", on %d synchronous standbys too", st.sync)
 	} else if st.standbys != "" {
-		durable.Level, durable.Found = driver.Warning, "synchronous_standby_names is set and no such standby follows: writes hang"
+		durable.Level = driver.Warning
+		durable.Found = "synchronous_standby_names is set and no such standby follows: writes hang"
 		durable.Advice = "start the standby, or take it out of synchronous_standby_names"
 	}
 	out = append(out, durable)
@@ -108,8 +115,9 @@ func (s *Store) reach(ctx context.Context) driver.Finding {
 	if _, _, err := net.SplitHostPort(at); err != nil {
 		at = s.hosts
 	}
-	found := fmt.Sprintf("PostgreSQL %s, primary, connects in %v, answers in %v", conn.PgConn().ParameterStatus("server_version"),
-		took.Round(100*time.Microsecond), time.Since(begun).Round(10*time.Microsecond))
+	found := fmt.Sprintf("PostgreSQL %s, primary, connects in %v, answers in %v",
+		conn.PgConn().ParameterStatus("server_version"), took.Round(100*time.Microsecond),
+		time.Since(begun).Round(10*time.Microsecond))
 	return driver.Finding{Topic: "server " + at, Level: driver.Fine, Found: found}
 }
 
@@ -118,32 +126,32 @@ func (s *Store) push() driver.Finding {
 	if s.listener.works() {
 		return driver.Finding{Topic: "notifications", Level: driver.Fine, Found: "come: hand-overs are pushed"}
 	}
-	return driver.Finding{Topic: "notifications", Level: driver.Warning, Found: "do not come, or a pooler stands before the server: waiters ask every " + fastPoll.String(),
+	return driver.Finding{Topic: "notifications", Level: driver.Warning,
+		Found:  "do not come, or a pooler stands before the server: waiters ask every " + fastPoll.String(),
 		Advice: "connect directly, not through pgbouncer"}
 }
 
-// permission says whether this role may do all that a session needs: it looks at rights only.
+// permission says whether this role may do all that a session needs. It looks at rights only.
 func (s *Store) permission(ctx context.Context, name string) driver.Finding {
-	f := driver.Finding{Topic: "permission", Level: driver.Fine, Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
-	var missing []string
-	err := s.do(ctx, "permission", `SELECT t FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records']) t
-		WHERE NOT has_table_privilege(format('%I.%I', $1::text, t), 'SELECT, INSERT, UPDATE, DELETE')
-		OR NOT (has_table_privilege(format('%I.%I', $1::text, t), 'INSERT') AND has_table_privilege(format('%I.%I', $1::text, t), 'UPDATE')
-			AND has_table_privilege(format('%I.%I', $1::text, t), 'DELETE'))`, []any{s.schema.name}, func(rows pgx.Rows) error {
-		missing = append(missing, "")
-		return rows.Scan(&missing[len(missing)-1])
-	})
+	missing, err := s.texts(ctx, "permission", `SELECT t
+		FROM unnest(ARRAY['leases', 'claims', 'spent', 'lines', 'requests', 'records']) t,
+			unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r
+		WHERE NOT has_table_privilege(format('%I.%I', $1::text, t), r) GROUP BY t`, s.schema.name)
 	if err == nil {
 		_, err = s.Line(ctx, name)
 	}
+	f := driver.Finding{Topic: "permission", Level: driver.Failed,
+		Advice: "grant the role the rights of pgstore.Grants"}
 	switch {
 	case err != nil && errors.Is(err, driver.ErrRefused):
-		return driver.Finding{Topic: "permission", Level: driver.Failed, Found: err.Error(), Advice: "grant the role the rights of pgstore.Grants"}
+		f.Found = err.Error()
 	case err != nil:
 		return failed("permission", err)
 	case len(missing) > 0:
-		f.Level, f.Found = driver.Failed, fmt.Sprintf("may not write to %v of the schema %q", missing, s.schema.name)
-		f.Advice = "grant the role the rights of pgstore.Grants"
+		f.Found = fmt.Sprintf("may not write to %v of the schema %q", missing, s.schema.name)
+	default:
+		f = driver.Finding{Topic: "permission", Level: driver.Fine,
+			Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
 	}
 	return f
 }

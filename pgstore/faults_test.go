@@ -65,7 +65,7 @@ func TestASilentLinkHasNoTwoHolders(t *testing.T) {
 		defer cancel()
 		return errors.Is(l.Renew(ctx), driver.ErrGone)
 	})
-	if _, err := l.Wait(soon(t), place); !errors.Is(err, driver.ErrGone) {
+	if _, err := drivertest.Await(soon(t), l, place); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("Wait under the lease that ended = %v, want ErrGone", err)
 	}
 }

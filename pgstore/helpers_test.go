@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
 // long skips a test that is not for every run.
@@ -56,7 +57,7 @@ func waiting(t testing.TB, l driver.Lease, p driver.Place) <-chan outcome {
 	done, ctx := make(chan outcome, 1), soon(t)
 	go func() {
 		for {
-			got, err := l.Wait(ctx, p)
+			got, err := drivertest.Await(ctx, l, p)
 			if err == nil || errors.Is(err, driver.ErrGone) || ctx.Err() != nil {
 				done <- outcome{got, err, time.Now()}
 				return

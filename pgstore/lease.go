@@ -7,9 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // lease is a lease with what this process knows of its claims.
@@ -21,7 +20,7 @@ type lease struct {
 
 	mu     sync.Mutex
 	isOver bool
-	claims map[seat]*ownClaim // at most one for each seat
+	claims map[storeutil.Seat]*ownClaim // at most one for each seat
 	ids    claimIDs
 	news   []driver.News
 	added  chan struct{} // closed when there is news
@@ -36,9 +35,6 @@ type lease struct {
 	different string             // what was compared last with the server's count of claims
 }
 
-// seat is what a lease has at most one claim for.
-type seat struct{ name, seat string }
-
 var (
 	_ driver.Lease      = (*lease)(nil)
 	_ driver.LeaseTimer = (*lease)(nil)
@@ -47,7 +43,7 @@ var (
 func newLease(s *Store, id, owner string, ttl time.Duration) *lease {
 	return &lease{
 		s: s, id: id, owner: owner, ttl: ttl, over: make(chan struct{}), added: make(chan struct{}),
-		claims: map[seat]*ownClaim{}, ids: newClaimIDs(), due: map[*ownClaim]bool{},
+		claims: map[storeutil.Seat]*ownClaim{}, ids: newClaimIDs(), due: map[*ownClaim]bool{},
 	}
 }
 
@@ -57,8 +53,9 @@ func (l *lease) ID() string { return l.id }
 // TTL implements [driver.Lease].
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// Renew implements [driver.Lease]. Nil: the primary has the new end on its disk, and the synchronous
-// standby has it too where there is one. No other server can have become primary without that one.
+// Renew implements [driver.Lease]. Nil: the primary has the new end on its disk, and the
+// synchronous standby has it too where there is one. No other server can have become primary
+// without that one.
 func (l *lease) Renew(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,9 +68,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	var sum string
 	limit := min(max(l.ttl/4, 500*time.Millisecond), 3*time.Second)
 	sql := l.s.schema.fill.Replace("SELECT * FROM {S}.renew($1::text)")
-	err := l.s.renewals.run(ctx, limit, sql, []any{l.id}, func(rows pgx.Rows) error {
-		return rows.Scan(&lives, &claims, &sum, &request)
-	})
+	err := l.s.renewals.run(ctx, limit, sql, []any{l.id}, into(&lives, &claims, &sum, &request))
 	if err != nil {
 		return l.s.wrap(ctx, "renew", err)
 	}
@@ -132,7 +127,8 @@ func (l *lease) ended() bool {
 	return l.isOver
 }
 
-// goneLocked ends the lease in this process, and returns the error that says so. The caller holds mu.
+// goneLocked ends the lease in this process, and returns the error that says so. The caller holds
+// mu.
 func (l *lease) goneLocked(verb string) error {
 	l.endLocked()
 	return fmt.Errorf("postgres %s: %s: the lease has ended: %w", l.s.hosts, verb, driver.ErrGone)
@@ -230,12 +226,13 @@ func (l *lease) compareLocked(server string) {
 	l.different = both
 }
 
-// claimIDs knows which claim IDs may still enter, and which must not any more. The lease's mutex guards it.
+// claimIDs knows which claim IDs may still enter, and which must not any more. The lease's mutex
+// guards it.
 type claimIDs struct {
 	calls     map[string]int  // calls under way that may enter a claim, by its ID
 	doubt     map[string]bool // IDs of which such a call had an unknown outcome: it may still come to the server
 	releasing map[string]int  // IDs that a call gives up without a word against them on the server
-	spent     recent[string, bool]
+	spent     storeutil.SpentIDs
 }
 
 func newClaimIDs() claimIDs {
@@ -244,7 +241,7 @@ func newClaimIDs() claimIDs {
 
 // refused says whether an ID was given up, or is being given up now. A call that entered it could
 // come to the server after the release.
-func (c *claimIDs) refused(id string) bool { return c.spent.of[id] || c.releasing[id] > 0 }
+func (c *claimIDs) refused(id string) bool { return c.spent.Has(id) || c.releasing[id] > 0 }
 
 // entered notes the end of a call that may have entered the ID.
 func (c *claimIDs) entered(id string, unknown bool) {
@@ -259,7 +256,7 @@ func (c *claimIDs) entered(id string, unknown bool) {
 // release notes that an ID is being given up. It returns whether the server must keep a word
 // against it, because a call that enters it can still come.
 func (c *claimIDs) release(id string, known bool) (spend bool) {
-	return c.calls[id] > 0 || c.doubt[id] || !known && !c.spent.of[id]
+	return c.calls[id] > 0 || c.doubt[id] || !known && !c.spent.Has(id)
 }
 
 // released notes the outcome of a call that was to give an ID up. After an unknown outcome the ID
@@ -272,32 +269,6 @@ func (c *claimIDs) released(id string, spend bool, err error) {
 		delete(c.releasing, id)
 	}
 	if err != nil && !isFinal(err) {
-		c.spent.add(id, true)
+		c.spent.Add(id)
 	}
-}
-
-// recent keeps the values of the last keys that were added. The IDs it forgets are no danger: a call
-// that is still under way has its ID on the server's list, which forgets nothing while the lease lives.
-type recent[K comparable, V any] struct {
-	of    map[K]V
-	order []K
-	next  int // the oldest of order, once that is full
-}
-
-const recentKeys = 8192
-
-func (r *recent[K, V]) add(k K, v V) {
-	if r.of == nil {
-		r.of = map[K]V{}
-	}
-	if _, there := r.of[k]; !there {
-		if len(r.order) < recentKeys {
-			r.order = append(r.order, k)
-		} else {
-			delete(r.of, r.order[r.next])
-			r.order[r.next] = k
-			r.next = (r.next + 1) % recentKeys
-		}
-	}
-	r.of[k] = v
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // watchPoll is how often lines that somebody follows are asked for, all of them in one call.
@@ -80,11 +81,11 @@ func (s *Store) lines(ctx context.Context, verb, sql, arg string) (all []driver.
 		if token == nil {
 			return nil
 		}
-		st := driver.Entry{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
+		e := driver.Entry{Owner: *owner, Lease: *lease, Slots: *slots, Held: *held, Token: uint64(*token), Value: value}
 		if ln := &all[len(all)-1]; ln.Holder == nil {
-			ln.Holder = &st
+			ln.Holder = &e
 		} else {
-			ln.Waiters = append(ln.Waiters, st)
+			ln.Waiters = append(ln.Waiters, e)
 		}
 		return nil
 	})
@@ -161,10 +162,7 @@ func (w *lineWatch) handedOver(hash string) {
 
 // askNow has every line asked for now.
 func (w *lineWatch) askNow() {
-	select {
-	case w.now <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(w.now)
 }
 
 // run asks for all followed lines now and then, while there are any.
@@ -200,7 +198,8 @@ func (w *lineWatch) ask(names []string, at []int64) {
 	ctx, cancel := context.WithTimeout(w.ctx, callLimit)
 	defer cancel()
 	var moved []string
-	err := w.do(ctx, "next", "SELECT * FROM {S}.moved($1::text[], $2::bigint[])", []any{names, at}, func(r pgx.Rows) error {
+	sql := "SELECT * FROM {S}.moved($1::text[], $2::bigint[])"
+	err := w.do(ctx, "next", sql, []any{names, at}, func(r pgx.Rows) error {
 		moved = append(moved, "")
 		return r.Scan(&moved[len(moved)-1])
 	})

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // How often waiters look by themselves: where notifications come, and where they do not.
@@ -46,15 +48,16 @@ func (li *listener) begin(ctx context.Context) string {
 	defer cancel()
 	conn, err := li.listen(ctx)
 	if err != nil {
-		return "no connection to listen on (" + li.wrap(ctx, "listen", err).Error() + "): until there is one, waiters ask every " + fastPoll.String()
+		return "no connection to listen on (" + li.wrap(ctx, "listen", err).Error() +
+			"): until there is one, waiters ask every " + fastPoll.String()
 	}
 	li.conn = conn
 	if li.pooled || !li.probe(ctx, conn) {
 		li.mu.Lock()
 		li.pooled = true
 		li.mu.Unlock()
-		return "a connection pooler (pgbouncer) stands before the server, through which notifications may not come: waiters ask every " +
-			fastPoll.String() + "; for fast hand-overs connect directly"
+		return "a connection pooler (pgbouncer) stands before the server, through which notifications may not come: " +
+			"waiters ask every " + fastPoll.String() + "; for fast hand-overs connect directly"
 	}
 	return ""
 }
@@ -76,7 +79,8 @@ func (li *listener) listen(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A server that ends idle sessions would end this one again and again. Older ones do not know the setting.
+	// A server that ends idle sessions would end this one again and again. Older ones do not know
+	// the setting.
 	_, _ = conn.PgConn().Exec(ctx, "SET idle_session_timeout = 0").ReadAll()
 	pid := ""
 	if _, err = conn.PgConn().Exec(ctx, "LISTEN "+li.channel).ReadAll(); err == nil {
@@ -117,7 +121,8 @@ func (li *listener) poll() time.Duration {
 	return fastPoll
 }
 
-// listenToLines has the connection receive every hand-over of the schema too, for those who follow lines.
+// listenToLines has the connection receive every hand-over of the schema too, for those who follow
+// lines.
 func (li *listener) listenToLines() {
 	li.mu.Lock()
 	defer li.mu.Unlock()
@@ -149,10 +154,7 @@ func (li *listener) run() {
 			li.mu.Unlock()
 			li.lookAll() // and from now on waiters look by themselves
 		}
-		select {
-		case <-time.After(pause):
-		case <-li.ctx.Done():
-		}
+		_ = storeutil.Sleep(li.ctx, pause)
 	}
 }
 
@@ -164,7 +166,8 @@ func (li *listener) lookAll() {
 	li.watch.askNow()
 }
 
-// receive passes notifications on until the connection fails. A silent connection is tried with a statement.
+// receive passes notifications on until the connection fails. A silent connection is tried with a
+// statement.
 func (li *listener) receive(conn *pgx.Conn) {
 	lines := false
 	for li.ctx.Err() == nil {
@@ -206,17 +209,24 @@ func (li *listener) alive(conn *pgx.Conn, sql string) bool {
 	return err == nil
 }
 
+// earlyKept is how many notifications a registry keeps at least for claims that it does not know
+// yet.
+const earlyKept = 8192
+
 // registry knows the leases of this process and their claims, for the notifications that name them.
 type registry struct {
 	mu     sync.Mutex
 	closed bool
 	leases map[string]*lease
 	claims map[uint64]*ownClaim // by token
-	early  recent[uint64, byte] // notifications that came before the answer to the claim they are about
+
+	// Notifications that came before the answer to the claim that they are about, by token. When
+	// early is full it becomes older.
+	early, older map[uint64]byte
 }
 
 func newRegistry() *registry {
-	return &registry{leases: map[string]*lease{}, claims: map[uint64]*ownClaim{}}
+	return &registry{leases: map[string]*lease{}, claims: map[uint64]*ownClaim{}, early: map[uint64]byte{}}
 }
 
 // add notes a lease. It returns false once the store is closed.
@@ -258,7 +268,10 @@ func (r *registry) addClaim(o *ownClaim) byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.claims[o.place.Token] = o
-	return r.early.of[o.place.Token]
+	if word := r.early[o.place.Token]; word != 0 {
+		return word
+	}
+	return r.older[o.place.Token]
 }
 
 func (r *registry) removeClaim(o *ownClaim) {
@@ -289,7 +302,10 @@ func (r *registry) notified(payload string) {
 	r.mu.Lock()
 	o := r.claims[token]
 	if o == nil {
-		r.early.add(token, word[0])
+		if len(r.early) >= earlyKept {
+			r.early, r.older = map[uint64]byte{}, r.early
+		}
+		r.early[token] = word[0]
 	}
 	r.mu.Unlock()
 	if o != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // perLook is how many claims are asked for in one call.
@@ -66,8 +67,8 @@ func (l *lease) nothingDueLocked() bool {
 	return l.isOver || len(l.due) == 0 && !l.dueSelf || l.s.ctx.Err() != nil
 }
 
-// wakeLookerLocked starts the one goroutine that looks, if there is something to look at and it does
-// not run. The caller holds mu.
+// wakeLookerLocked starts the one goroutine that looks, if there is something to look at and it
+// does not run. The caller holds mu.
 func (l *lease) wakeLookerLocked() {
 	if !l.looking && !l.nothingDueLocked() {
 		l.looking = true
@@ -128,10 +129,7 @@ func (l *lease) ask(tokens []int64, wants []bool, after int64) (rows []found, er
 // lookAgain waits a little after a call that failed, and makes all of it due again.
 func (l *lease) lookAgain(asked []*ownClaim) {
 	wait := 50 * time.Millisecond
-	select {
-	case <-time.After(wait + jitter(wait)):
-	case <-l.s.ctx.Done():
-	}
+	_ = storeutil.Sleep(l.s.ctx, wait+jitter(wait))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dueSelf = true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
 )
@@ -42,7 +43,7 @@ func TestMeasure(t *testing.T) {
 		q := entered(t, next, name)
 		done := make(chan time.Time, 1)
 		go func() {
-			held, err := next.Wait(t.Context(), q)
+			held, err := drivertest.Await(t.Context(), next, q)
 			if err != nil || !held.Held {
 				t.Errorf("Wait = %+v, %v", held, err)
 			}
@@ -71,7 +72,7 @@ func TestMeasure(t *testing.T) {
 			t.Fatal(err)
 		}
 		entered(t, l, n)
-		if _, err := leases[1].Wait(t.Context(), entered(t, leases[1], n)); err != nil {
+		if _, err := drivertest.Await(t.Context(), leases[1], entered(t, leases[1], n)); err != nil {
 			t.Fatal(err)
 		}
 		crash = append(crash, time.Since(begun)-500*time.Millisecond)

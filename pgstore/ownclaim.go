@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// ownClaim is what this process knows of a claim of its own that stands. The lease's mutex guards it.
+// ownClaim is what this process knows of a claim of its own that stands. The lease's mutex guards
+// it.
 type ownClaim struct {
 	l       *lease
 	place   driver.Place // Held once it is known to have come to hold
@@ -25,13 +27,13 @@ type ownClaim struct {
 // enterLocked notes that a claim stands. generation is that of the listening connection before the
 // claim entered. The caller holds mu.
 func (l *lease) enterLocked(p driver.Place, remains time.Duration, generation int) *ownClaim {
-	at := seat{p.Name, p.Seat}
+	at := storeutil.SeatAt(p)
 	o := l.claims[at]
 	if o != nil && o.place.Token != p.Token {
 		if o.place.Token > p.Token {
 			return o // a late answer
 		}
-		l.ids.spent.add(o.place.ID, true)
+		l.ids.spent.Add(o.place.ID)
 		o.forgetLocked()
 		o = nil
 	}
@@ -48,7 +50,7 @@ func (l *lease) enterLocked(p driver.Place, remains time.Duration, generation in
 
 // ownLocked returns the claim of a place, or nil. The caller holds mu.
 func (l *lease) ownLocked(p driver.Place) *ownClaim {
-	if o := l.claims[seat{p.Name, p.Seat}]; o != nil && o.place.ID == p.ID {
+	if o := l.claims[storeutil.SeatAt(p)]; o != nil && o.place.ID == p.ID {
 		return o
 	}
 	return nil
@@ -92,14 +94,15 @@ func (o *ownClaim) lostLocked() {
 	if o.gone {
 		return
 	}
-	o.l.ids.spent.add(o.place.ID, true)
+	o.l.ids.spent.Add(o.place.ID)
 	o.forgetLocked()
 	if !o.leaving {
 		o.l.addNewsLocked(driver.News{Place: o.place, Gone: true})
 	}
 }
 
-// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the lease's mu.
+// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the
+// lease's mu.
 func (o *ownClaim) wantedLocked() {
 	if o.wanted && !o.leaving {
 		o.wanted = false
@@ -117,7 +120,7 @@ func (o *ownClaim) forgetLocked() {
 	stop(o.timer)
 	l := o.l
 	delete(l.due, o)
-	delete(l.claims, seat{o.place.Name, o.place.Seat})
+	delete(l.claims, storeutil.SeatAt(o.place))
 	l.s.own.removeClaim(o)
 	kept := l.news[:0:0]
 	for _, n := range l.news { // a late request must not reach the next term

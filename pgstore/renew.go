@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// renewConn is the connection of the renewals. Nobody else can take it, whatever the pools are busy with.
+// renewConn is the connection of the renewals. Nobody else can take it, whatever the pools are busy
+// with.
 type renewConn struct {
 	*db
 	turn chan struct{} // holds one while somebody uses conn
@@ -29,7 +30,9 @@ func (r *renewConn) close() {
 // run runs a statement that may be repeated, three times at most. An attempt without an answer
 // within the limit gives the connection up, and the next one connects again: to the next host where
 // there are several.
-func (r *renewConn) run(ctx context.Context, limit time.Duration, sql string, args []any, scan func(pgx.Rows) error) error {
+func (r *renewConn) run(
+	ctx context.Context, limit time.Duration, sql string, args []any, scan func(pgx.Rows) error,
+) error {
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():

@@ -30,15 +30,18 @@ var verbs string
 //go:embed sql/others.sql
 var others string
 
-// steps lead from nothing to the present tables: step n makes version n of version n - 1, with its data. Never change one that was released.
+// steps lead from nothing to the present tables. Step n makes version n from version n - 1, with
+// its data. Never change a step that was released.
 var steps = []string{tables1}
 
-// functions come last, and anew with every version: others than those of the last version need a step too, if an empty one. A schema without it would lack them.
+// functions are created after the last step, anew with every version. A change of theirs needs a
+// new step, even an empty one: a schema of the same version keeps its old functions.
 var functions = basics + verbs + others
 
 // dropFunctions makes room for functions whose results have changed.
 const dropFunctions = `DO {Q} DECLARE f regprocedure; BEGIN
-	FOR f IN SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = {NAME} LOOP
+	FOR f IN SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+		WHERE n.nspname = {NAME} LOOP
 		EXECUTE 'DROP FUNCTION IF EXISTS ' || f || ' CASCADE';
 	END LOOP;
 END {Q};
@@ -52,22 +55,25 @@ type schema struct {
 	fill    *strings.Replacer
 }
 
-// newSchema returns the schema of that name, which may contain any characters that PostgreSQL takes.
+// newSchema returns the schema of that name, which may contain any characters that PostgreSQL
+// takes.
 func newSchema(name string) (*schema, error) {
 	if name == "" {
 		name = "primacy"
 	}
 	if len(name) > 63 || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return nil, fmt.Errorf("postgres: the prefix %q is not the name of a schema: use 1 to 63 bytes: %w", name, driver.ErrRefused)
+		return nil, fmt.Errorf("postgres: the prefix %q is not the name of a schema: use 1 to 63 bytes: %w",
+			name, driver.ErrRefused)
 	}
 	sum := sha256.Sum256([]byte("primacy " + name))
-	c := &schema{name: name, salt: int64(binary.BigEndian.Uint64(sum[:8])), channel: "primacy_lines_" + hex.EncodeToString(sum[8:16])}
+	c := &schema{name: name, salt: int64(binary.BigEndian.Uint64(sum[:8]))}
+	c.channel = "primacy_lines_" + hex.EncodeToString(sum[8:16])
 	quoted, tag := pgx.Identifier{name}.Sanitize(), "$primacy$"
 	for i := 0; strings.Contains(name, tag); i++ {
 		tag = "$primacy" + strconv.Itoa(i) + "$"
 	}
-	c.fill = strings.NewReplacer("{S}", quoted, "{Q}", tag, "{SALT}", fmt.Sprintf("'%d'::bigint", c.salt), "{CHANNEL}", c.channel,
-		"'{S}.counter'", literal(quoted+".counter"), "{NAME}", literal(name))
+	c.fill = strings.NewReplacer("{S}", quoted, "{Q}", tag, "{SALT}", fmt.Sprintf("'%d'::bigint", c.salt),
+		"{CHANNEL}", c.channel, "'{S}.counter'", literal(quoted+".counter"), "{NAME}", literal(name))
 	return c, nil
 }
 
@@ -88,8 +94,9 @@ func (c *schema) script(from int) string {
 	return c.fill.Replace(b.String())
 }
 
-// Schema returns the SQL that creates the schema of that name (empty: "primacy") in a database that has none, for whoever may do so: run it in one
-// transaction, by psql -1. It is empty for a name that cannot be one.
+// Schema returns the SQL that creates the schema of that name (empty: "primacy") in a database that
+// has none. Run it in one transaction (psql -1), as a role that may create schemas. Schema returns
+// "" for a name that cannot be one.
 func Schema(prefix string) string {
 	c, err := newSchema(prefix)
 	if err != nil {
@@ -130,9 +137,12 @@ func (c *schema) ready(ctx context.Context, conn *pgx.Conn, migrate bool) error 
 	case v == len(steps):
 		return nil
 	case v > len(steps):
-		return fmt.Errorf("the schema %q is at version %d and this program knows version %d: use a newer program (version 2 was also made before the first release: docs/postgres.md): %w", c.name, v, len(steps), driver.ErrRefused)
+		return fmt.Errorf("the schema %q is at version %d and this program knows version %d: use a newer program "+
+			"(version 2 was also made before the first release: docs/postgres.md): %w",
+			c.name, v, len(steps), driver.ErrRefused)
 	case !migrate:
-		return fmt.Errorf("the schema %q is missing or older than this program (version %d of %d): have its owner run the SQL of primacy schema (pgstore.Schema): %w", c.name, v, len(steps), driver.ErrRefused)
+		return fmt.Errorf("the schema %q is missing or older than this program (version %d of %d): "+
+			"have its owner run the SQL of primacy schema (pgstore.Schema): %w", c.name, v, len(steps), driver.ErrRefused)
 	}
 	return c.migrate(ctx, conn)
 }
@@ -148,17 +158,20 @@ func (c *schema) migrate(ctx context.Context, conn *pgx.Conn) error {
 		defer cancel()
 		_ = tx.Rollback(ctx)
 	}()
-	if _, err := tx.Exec(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock('%d'::bigint)", c.salt-1), pgx.QueryExecModeExec); err != nil {
+	lock := fmt.Sprintf("SELECT pg_advisory_xact_lock('%d'::bigint)", c.salt-1)
+	if _, err := tx.Exec(ctx, lock, pgx.QueryExecModeExec); err != nil {
 		return err
 	}
 	var there bool
-	find := c.fill.Replace("SELECT EXISTS (SELECT FROM pg_class t JOIN pg_namespace n ON n.oid = t.relnamespace WHERE n.nspname = {NAME} AND t.relname = 'meta')")
+	find := c.fill.Replace(`SELECT EXISTS (SELECT FROM pg_class t JOIN pg_namespace n ON n.oid = t.relnamespace
+		WHERE n.nspname = {NAME} AND t.relname = 'meta')`)
 	if err := tx.QueryRow(ctx, find, pgx.QueryExecModeExec).Scan(&there); err != nil {
 		return err
 	}
 	v := 0
 	if there { // somebody else may have been first
-		if err := tx.QueryRow(ctx, c.fill.Replace("SELECT version FROM {S}.meta"), pgx.QueryExecModeExec).Scan(&v); err != nil {
+		find = c.fill.Replace("SELECT version FROM {S}.meta")
+		if err := tx.QueryRow(ctx, find, pgx.QueryExecModeExec).Scan(&v); err != nil {
 			return err
 		}
 	}
@@ -177,8 +190,8 @@ func (c *schema) migrate(ctx context.Context, conn *pgx.Conn) error {
 func (c *schema) forbidden(err error) error {
 	var pe *pgconn.PgError
 	if errors.As(err, &pe) && pe.Code == "42501" {
-		return fmt.Errorf("the schema %q is missing or old and this role may not create it (%s): have a role that may run the SQL of primacy schema (pgstore.Schema): %w",
-			c.name, pe.Message, driver.ErrRefused)
+		return fmt.Errorf("the schema %q is missing or old and this role may not create it (%s): have a role that may "+
+			"run the SQL of primacy schema (pgstore.Schema): %w", c.name, pe.Message, driver.ErrRefused)
 	}
 	return err
 }

@@ -1,14 +1,14 @@
 // Package pgstore keeps leases and claims in PostgreSQL 12 or newer.
 //
 // Everything is a row in a schema of its own: leases with the time they end, claims in the order of
-// their tokens, and for each name the revision of its line. Each verb of the port is one function in
-// that schema and one round trip. The server's clock (clock_timestamp()) decides when a lease ends.
-// A lease has ended only when a statement that saw it expired has removed its row: a lease whose
-// renewal is under way is left alone.
+// their tokens, and for each name the revision of its line. Each verb of the port is one function
+// in that schema and one round trip. The server's clock (clock_timestamp()) decides when a lease
+// ends. A lease has ended only when a statement that saw it expired has removed its row: a lease
+// whose renewal is under way is left alone.
 //
 // A waiter learns that it holds from a NOTIFY sent by the very commit that lets it hold. It also
-// looks at the end of the lease in front of it, and every few seconds. Renewals have a connection of
-// their own. All waiters of a process share one connection that listens.
+// looks at the end of the lease in front of it, and every few seconds. Renewals have a connection
+// of their own. All waiters of a process share one connection that listens.
 //
 // An old primary whose standby was promoted must not acknowledge anything. A synchronous standby
 // makes sure of that: see docs/postgres.md.
@@ -30,6 +30,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // The store's limits. Renewals are written to disk: below minTTL a slow disk would end leases.
@@ -41,8 +42,8 @@ const (
 
 // Config is how Open reaches PostgreSQL. DSN is required.
 type Config struct {
-	// DSN is a URL or keywords as libpq takes them, with several hosts and target_session_attrs too.
-	// It may set pool_max_conns as pgxpool takes it.
+	// DSN is a URL or keywords as libpq takes them, with several hosts and target_session_attrs
+	// too. It may set pool_max_conns as pgxpool takes it.
 	DSN       string
 	Password  string // if not empty, in place of the DSN's
 	Prefix    string // the schema, default "primacy"
@@ -78,8 +79,8 @@ var (
 func Open(ctx context.Context, c Config) (*Store, error) {
 	cfg, err := pgxpool.ParseConfig(c.DSN)
 	if err != nil || c.DSN == "" {
-		return nil, fmt.Errorf("postgres: the connection string cannot be used: %swrite postgres://USER@HOST:5432/DATABASE: %w",
-			parseFault(err), driver.ErrRefused)
+		return nil, fmt.Errorf("postgres: the connection string cannot be used: %s"+
+			"write postgres://USER@HOST:5432/DATABASE: %w", parseFault(err), driver.ErrRefused)
 	}
 	if c.Password != "" {
 		cfg.ConnConfig.Password = c.Password
@@ -122,7 +123,8 @@ func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
 	}
 	var warnings []string
 	if unread != nil {
-		warnings = []string{"how the server keeps its data could not be found out: " + d.wrap(ctx, "settings", unread).Error()}
+		unread = d.wrap(ctx, "settings", unread)
+		warnings = []string{"how the server keeps its data could not be found out: " + unread.Error()}
 	} else {
 		for _, f := range set.faults() {
 			warnings = append(warnings, f[0]+": "+f[1])
@@ -147,7 +149,8 @@ func serverVersion(conn *pgx.Conn) (string, error) {
 	end := strings.IndexFunc(text+".", func(r rune) bool { return r < '0' || r > '9' }) // "15.6", "18beta1"
 	n, err := strconv.Atoi(text[:end])
 	if err != nil || n < minVersion {
-		return "", fmt.Errorf("the server is PostgreSQL %q, and %d is the oldest that will do: %w", text, minVersion, driver.ErrRefused)
+		return "", fmt.Errorf("the server is PostgreSQL %q, and %d is the oldest that will do: %w",
+			text, minVersion, driver.ErrRefused)
 	}
 	return text, nil
 }
@@ -214,9 +217,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 // sweep removes now and then what nobody looks at any more. It does not matter which process does.
 func (s *Store) sweep() {
 	for wait := 20 * time.Second; ; wait = time.Minute {
-		select {
-		case <-time.After(wait + jitter(wait)):
-		case <-s.ctx.Done():
+		if storeutil.Sleep(s.ctx, wait+jitter(wait)) != nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, callLimit)

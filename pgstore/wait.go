@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // waiter is what calls of Wait need to know of a claim.
@@ -42,7 +43,8 @@ func (w *waiter) looked() {
 	w.seen = make(chan struct{})
 }
 
-// Wait implements [driver.Lease]. The notification that ends it was sent by the commit in which the place came to hold.
+// Wait implements [driver.Lease]. The notification that ends it was sent by the commit in which the
+// place came to hold.
 func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Place{}, err
@@ -92,11 +94,12 @@ func (l *lease) pause(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// find returns the claim of a place. One that was entered by a call whose answer was lost is asked for.
+// find returns the claim of a place. One that was entered by a call whose answer was lost is asked
+// for.
 func (l *lease) find(ctx context.Context, p driver.Place) (*ownClaim, error) {
 	missing := fmt.Errorf("claim %s on %s does not stand: %w", p.ID, p.Name, driver.ErrGone)
 	l.mu.Lock()
-	st, spent := l.claims[seat{p.Name, p.Seat}], l.ids.spent.of[p.ID] || l.isOver
+	st, spent := l.claims[storeutil.SeatAt(p)], l.ids.spent.Has(p.ID) || l.isOver
 	l.mu.Unlock()
 	if st != nil && st.place.ID == p.ID && (p.Token == 0 || p.Token == st.place.Token) {
 		return st, nil
@@ -115,7 +118,7 @@ func (l *lease) find(ctx context.Context, p driver.Place) (*ownClaim, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isOver || l.ids.spent.of[p.ID] {
+	if l.isOver || l.ids.spent.Has(p.ID) {
 		return nil, missing
 	}
 	st = l.enterLocked(found, 0, 0) // whether it holds is for a look to say: a plain read proves nothing of a standby

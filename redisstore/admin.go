@@ -41,7 +41,8 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not found.
+// Leases implements [driver.Admin]. A lease is known by its claims, so one without any is not
+// found.
 func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err error) {
 	lines, err := s.Lines(ctx, "")
 	if err != nil {

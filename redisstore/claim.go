@@ -10,23 +10,25 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// check refuses what the layout cannot keep: a seat is a word between others.
+// check refuses what the keys cannot keep: a seat stands between other words.
 func check(claims ...driver.Claim) error {
 	if err := driver.CheckClaims(claims...); err != nil {
 		return err
 	}
 	for _, c := range claims {
-		odd := strings.IndexFunc(c.Seat, func(r rune) bool { return r > 'z' || !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a') })
-		if odd >= 0 || len(c.Seat) > 16 {
-			return fmt.Errorf("the seat %q of a claim on %q is not at most 16 letters and digits: %w", c.Seat, c.Name, driver.ErrRefused)
+		const fit = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+		if len(c.Seat) > 16 || strings.Trim(c.Seat, fit) != "" {
+			return fmt.Errorf("the seat %q of a claim on %q is not at most 16 letters and digits: %w",
+				c.Seat, c.Name, driver.ErrRefused)
 		}
 	}
 	return nil
 }
 
-// Claim enters all claims or, with an error, none.
+// Claim implements [driver.Lease].
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if err := check(claims...); err != nil || len(claims) == 0 {
 		return nil, err
@@ -58,12 +60,13 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, final
 }
 
-// picky says whether the store may not repeat a Claim by itself: an answer that nothing has entered would hide that the first try may still enter, late.
+// picky says whether the store may not repeat a Claim by itself. The answer to the repeated call,
+// that nothing has entered, would hide that the first call may still enter.
 func picky(claims []driver.Claim) bool {
 	return slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try || c.Slots != 0 })
 }
 
-// answered notes what the server says to a Claim. The caller has the mutex.
+// answeredLocked notes the answer to a Claim. The caller holds mu.
 func (l *lease) answeredLocked(claims []driver.Claim, mine []*ownClaim, got reply) ([]driver.Place, error) {
 	switch got.str(0) {
 	case "OK":
@@ -71,7 +74,8 @@ func (l *lease) answeredLocked(claims []driver.Claim, mine []*ownClaim, got repl
 	case "TAKEN":
 		l.enteredNothingLocked(mine, false)
 		if ms := got.num(2); ms > 0 {
-			return nil, fmt.Errorf("redis: the server started or took over: nobody is granted a place for another %v: %w", got.ms(2), driver.ErrTaken)
+			return nil, fmt.Errorf("redis: the server started or took over: nobody is granted a place for another %v: %w",
+				got.ms(2), driver.ErrTaken)
 		}
 		return nil, driver.ErrTaken
 	case "MISFIT":
@@ -80,14 +84,14 @@ func (l *lease) answeredLocked(claims []driver.Claim, mine []*ownClaim, got repl
 		return nil, driver.Misfit(c.Name, int(got.num(3)), c.Slots)
 	case "GONE":
 		l.enteredNothingLocked(mine, false)
-		l.syncer.laterLocked() // if it stood once, whoever follows it is to hear of it
+		l.syncer.laterLocked() // if it stood once, its end has to become news
 		return nil, fmt.Errorf("a claim of the call was given up: %w", driver.ErrGone)
 	}
 	l.enteredNothingLocked(mine, true)
 	return nil, l.s.unexpected("claim", got)
 }
 
-// begin notes that claims are on their way.
+// beginClaim notes that a call is to enter claims.
 func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +99,7 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 		return nil, driver.ErrGone
 	}
 	for _, want := range claims {
-		if l.spent.has(want.ID) {
+		if l.spent.Has(want.ID) {
 			return nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 	}
@@ -113,7 +117,8 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 	return mine, nil
 }
 
-// ended notes that a call entered nothing, or that nobody knows.
+// enteredNothingLocked notes that a call entered nothing, or that its outcome is unknown. The
+// caller holds mu.
 func (l *lease) enteredNothingLocked(mine []*ownClaim, unknown bool) {
 	defer l.claimEndedLocked()
 	for _, c := range mine {
@@ -126,14 +131,15 @@ func (l *lease) enteredNothingLocked(mine []*ownClaim, unknown bool) {
 	}
 }
 
-// landed notes that a call of Claim is over.
+// claimEndedLocked notes that a call of Claim is over. The caller holds mu.
 func (l *lease) claimEndedLocked() {
 	if l.inflight--; l.inflight == 0 {
 		clear(l.early)
 	}
 }
 
-// entered notes the places that a call found, and returns them.
+// enteredLocked notes the places that a call found in the line, and returns them. The caller holds
+// mu.
 func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
 	defer l.claimEndedLocked()
 	var places []driver.Place
@@ -162,24 +168,24 @@ func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
 	return places
 }
 
-// displaced forgets claims on the seats of those that entered: what a lease has there under another ID goes.
+// displacedLocked forgets the claims that the lease had on the seats of those that entered: the
+// call has removed them. The caller holds mu.
 func (l *lease) displacedLocked(mine []*ownClaim) {
 	if len(l.claims) == len(mine) {
 		return
 	}
-	type seat struct{ name, seat string }
-	at := make(map[seat]*ownClaim, len(mine))
+	at := make(map[storeutil.Seat]*ownClaim, len(mine))
 	for _, c := range mine {
-		at[seat{c.name, c.seat}] = c
+		at[storeutil.Seat{Name: c.name, Seat: c.seat}] = c
 	}
 	for _, c := range l.claims {
-		if o := at[seat{c.name, c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
+		if o := at[storeutil.Seat{Name: c.name, Seat: c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
 			c.forgetLocked()
 		}
 	}
 }
 
-// Update replaces the value that observers see.
+// Update implements [driver.Lease].
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	got, err := l.ask(ctx, l.s.calls, updateScript, false, func() []any {
 		return []any{p.Name, p.Seat, p.Token, p.ID, value}
@@ -190,7 +196,7 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 	return err
 }
 
-// Release gives places up, each with the record it carries.
+// Release implements [driver.Lease].
 func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if len(places) == 0 {
 		return nil
@@ -211,7 +217,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	return err
 }
 
-// dropped is how a script is told of a place to be given up.
+// dropped returns the arguments of a script for a place to be given up.
 func dropped(p driver.Place, n uint64) []any {
 	journal, key, value := "", "", []byte(nil)
 	if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
@@ -220,7 +226,8 @@ func dropped(p driver.Place, n uint64) []any {
 	return []any{p.Name, p.Seat, strconv.FormatUint(p.Token, 10), n, p.ID, journal, key, value}
 }
 
-// leaving returns the numbers of places that are being given up. They count as settled from now on: what still enters comes too late.
+// beginRelease notes that places are being given up, and returns their numbers. These count as
+// settled from now on: a Claim of theirs may not enter any more.
 func (l *lease) beginRelease(places []driver.Place) []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,7 +244,7 @@ func (l *lease) beginRelease(places []driver.Place) []uint64 {
 	return all
 }
 
-// left notes that calls which give places up are over.
+// endRelease notes that a call which gives places up is over.
 func (l *lease) endRelease(places []driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,18 +255,18 @@ func (l *lease) endRelease(places []driver.Place) {
 	}
 }
 
-// released forgets places that were given up. The caller has the mutex.
+// releasedLocked forgets places that were given up. The caller holds mu.
 func (l *lease) releasedLocked(places []driver.Place) {
 	for _, p := range places {
 		if c := l.claims[p.ID]; c == nil {
-			l.spent.add(p.ID)
+			l.spent.Add(p.ID)
 		} else if p.Token == 0 || c.token == 0 || c.token == p.Token {
 			c.forgetLocked()
 		}
 	}
 }
 
-// Exchange gives p up and enters want, in one step.
+// Exchange implements [driver.Exchanger].
 func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (driver.Place, error) {
 	if err := driver.CheckExchange(p, want); err != nil {
 		return driver.Place{}, err
@@ -287,7 +294,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	switch {
 	case err != nil:
 		l.mu.Lock()
-		defer l.mu.Unlock() // before left, which was deferred earlier
+		defer l.mu.Unlock() // before endRelease, which was deferred earlier
 		l.enteredNothingLocked(mine, true)
 		return driver.Place{}, err
 	case len(places) > 0:
@@ -298,12 +305,12 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	return driver.Place{}, l.s.unexpected("exchange", got)
 }
 
-// Transfer hands the name of p to the claim with the token heir, in one step.
-func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+// Transfer implements [driver.Transferer].
+func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	n := l.beginRelease([]driver.Place{p})
 	defer func() { l.endRelease([]driver.Place{p}) }()
 	got, err := l.ask(ctx, l.s.calls, transferScript, false, func() []any {
-		return append(dropped(p, n[0]), strconv.FormatUint(heir, 10))
+		return append(dropped(p, n[0]), strconv.FormatUint(successor, 10))
 	}, func(got reply) {
 		if got.str(0) == "OK" {
 			l.releasedLocked([]driver.Place{p})
@@ -322,7 +329,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	case "REFUSED":
 		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
 	case "SAME":
-		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+		return fmt.Errorf("%s: the successor's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 	}
 	return l.s.unexpected("transfer", got)
 }

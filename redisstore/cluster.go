@@ -10,14 +10,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// In a cluster all keys of a store are in one slot, so on one server at a time: the master that has the slot.
+// In a cluster all keys of a store are in one slot, so on one server at a time: the master that has
+// the slot.
 //
-// While a slot is moved by hand, key by key, its keys are on two servers, and a script would meet those that are on its own and take the others for
-// absent, or fail half-way. So each script is also given a key that never exists: Redis refuses a call some of whose keys it has and some not for as long as
-// the slot is on its way (ASK at the old server, TRYAGAIN at the new one), before the script begins. Nothing is done then, and nothing is lost.
-// When the slot has arrived, its new server goes on with another history (guard.go).
+// While a slot is moved by hand, key by key, its keys are on two servers. A script would find those
+// on its own server and take the others for absent, or fail half-way. So each script also names a
+// key that never exists: as long as the slot is on its way, Redis refuses a call of whose keys it
+// has some and not others (ASK at the old server, TRYAGAIN at the new one), before the script
+// begins. Then nothing is done, and nothing is lost. When the slot has arrived, its new server goes
+// on with another history (guard.go).
 
-// keysOf returns the keys that a script is told of.
+// keysOf returns the keys that a script names.
 func keysOf(base string, cluster bool) []string {
 	keys := []string{base + "server"}
 	if cluster {
@@ -26,13 +29,16 @@ func keysOf(base string, cluster bool) []string {
 	return keys
 }
 
-// movedAway reports whether another server has the slot, or none: the script has not begun.
+// movedAway says whether another server has the slot, or none has it: the script has not begun.
 func movedAway(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "CLUSTERDOWN ")
 }
 
-// inCluster finds the master of the slot that key is in. slots replaces CLUSTER SLOTS where the user has his own.
-func inCluster(addrs []string, o redis.Options, key string, slots func(context.Context) ([]redis.ClusterSlot, error)) *finder {
+// inCluster finds the master of the slot that key is in. slots, if not nil, is used in place of
+// CLUSTER SLOTS.
+func inCluster(
+	addrs []string, o redis.Options, key string, slots func(context.Context) ([]redis.ClusterSlot, error),
+) *finder {
 	slot := slotOf(strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:server"))
 	f := &finder{who: "the cluster", first: addrs, reach: o.Dialer}
 	if f.reach == nil {
@@ -71,7 +77,8 @@ func inCluster(addrs []string, o redis.Options, key string, slots func(context.C
 	return f
 }
 
-// slotsOf is CLUSTER SLOTS. The client's own reading of it fails where nodes tell no address (cluster-preferred-endpoint-type unknown-endpoint).
+// slotsOf runs CLUSTER SLOTS. go-redis cannot read the answer where nodes tell no address
+// (cluster-preferred-endpoint-type unknown-endpoint).
 func slotsOf(ctx context.Context, c *redis.Client) (all []redis.ClusterSlot, err error) {
 	rows, err := c.Do(ctx, "CLUSTER", "SLOTS").Slice()
 	for i := range rows {
@@ -86,7 +93,8 @@ func slotsOf(ctx context.Context, c *redis.Client) (all []redis.ClusterSlot, err
 	return all, err
 }
 
-// slotOf returns the slot of all keys with that hash tag: CRC-16/XMODEM of it, as the specification of Redis Cluster has it. CLUSTER KEYSLOT would need a right.
+// slotOf returns the slot of all keys with that hash tag: its CRC-16/XMODEM, as the specification
+// of Redis Cluster says. CLUSTER KEYSLOT would need a right.
 func slotOf(tag string) int {
 	crc := uint16(0)
 	for _, b := range []byte(tag) {
@@ -101,8 +109,8 @@ func slotOf(tag string) int {
 	return int(crc % 16384)
 }
 
-// seenFrom returns the address of a node that the one at asked has told of: one that knows no name of its own, or only that of the loopback, is where the question
-// went.
+// seenFrom returns the address of a node, given as the server at asked told it. A node that knows
+// no name of its own, or only one of the loopback, is on the host that was asked.
 func seenFrom(asked, node string) string {
 	host, port, err := net.SplitHostPort(node)
 	home, _, err2 := net.SplitHostPort(asked)
@@ -110,7 +118,8 @@ func seenFrom(asked, node string) string {
 		return node
 	}
 	ip, own := net.ParseIP(host), net.ParseIP(home)
-	if host == "" || host == "?" || ip != nil && ip.IsLoopback() && (own == nil && home != "localhost" || own != nil && !own.IsLoopback()) {
+	far := own == nil && home != "localhost" || own != nil && !own.IsLoopback()
+	if host == "" || host == "?" || ip != nil && ip.IsLoopback() && far {
 		host = home
 	}
 	return net.JoinHostPort(host, port)
@@ -118,8 +127,13 @@ func seenFrom(asked, node string) string {
 
 // ofCluster returns what one server of a cluster is reached with.
 func ofCluster(c *redis.ClusterOptions) redis.Options {
-	return redis.Options{ClientName: c.ClientName, Dialer: c.Dialer, OnConnect: c.OnConnect, Protocol: c.Protocol, Username: c.Username, Password: c.Password,
-		CredentialsProvider: c.CredentialsProvider, CredentialsProviderContext: c.CredentialsProviderContext,
-		StreamingCredentialsProvider: c.StreamingCredentialsProvider, ReadBufferSize: c.ReadBufferSize, WriteBufferSize: c.WriteBufferSize,
-		PoolFIFO: c.PoolFIFO, PoolTimeout: c.PoolTimeout, ConnMaxIdleTime: c.ConnMaxIdleTime, ConnMaxLifetime: c.ConnMaxLifetime, TLSConfig: c.TLSConfig}
+	return redis.Options{
+		ClientName: c.ClientName, Dialer: c.Dialer, OnConnect: c.OnConnect, Protocol: c.Protocol,
+		Username: c.Username, Password: c.Password, CredentialsProvider: c.CredentialsProvider,
+		CredentialsProviderContext:   c.CredentialsProviderContext,
+		StreamingCredentialsProvider: c.StreamingCredentialsProvider,
+		ReadBufferSize:               c.ReadBufferSize, WriteBufferSize: c.WriteBufferSize, PoolFIFO: c.PoolFIFO,
+		PoolTimeout: c.PoolTimeout, ConnMaxIdleTime: c.ConnMaxIdleTime, ConnMaxLifetime: c.ConnMaxLifetime,
+		TLSConfig: c.TLSConfig,
+	}
 }

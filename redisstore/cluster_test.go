@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -170,7 +171,7 @@ func TestSessionsOutliveAMove(t *testing.T) {
 	if err := l.Release(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Wait(soon(t), q); err != nil { // once it is calm
+	if _, err := drivertest.Await(soon(t), second, q); err != nil { // once it is calm
 		t.Fatal(err)
 	}
 }
@@ -199,10 +200,12 @@ func TestPushesFollowTheSlot(t *testing.T) {
 	for !m.Keys(100) {
 	}
 	m.End()
+	redistest.Agree(all, m.To())
 	check("after the slot has moved")
 	_, replica := successor(t, all)
 	replica.Do("CLUSTER", "FAILOVER")
 	eventually(t, "the failover by hand", func() bool { return replica.Role() == "master" })
+	redistest.Agree(all, replica)
 	check("after a failover by hand")
 }
 
@@ -221,12 +224,12 @@ func pushed(t *testing.T, s *redisstore.Store, when string) {
 		if err != nil {
 			continue
 		}
-		if p[0], err = a.Wait(soon(t), p[0]); err != nil {
+		if p[0], err = drivertest.Await(soon(t), a, p[0]); err != nil {
 			t.Fatalf("%s: Wait = %v", when, err)
 		}
 		q := enter(t, b, "n", fmt.Sprint(i))
 		got := make(chan error, 1)
-		go func() { _, err := b.Wait(soon(t), q); got <- err }()
+		go func() { _, err := drivertest.Await(soon(t), b, q); got <- err }()
 		time.Sleep(30 * time.Millisecond)
 		begun := time.Now()
 		if err := a.Release(t.Context(), p[0]); err != nil {

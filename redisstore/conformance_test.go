@@ -117,7 +117,7 @@ func TestAClusterAndRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		if _, err := b.Wait(soon(t), q); err != nil || time.Since(begun) > time.Second {
+		if _, err := drivertest.Await(soon(t), b, q); err != nil || time.Since(begun) > time.Second {
 			t.Errorf("Wait = %v after %v, want it pushed", err, time.Since(begun))
 		}
 		if err := <-seen; err != nil {

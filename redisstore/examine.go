@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Examine implements [driver.Store]: the server, its version and settings, the time it takes, what the user may do.
+// Examine implements [driver.Store]: the server, its version and settings, the time it takes, what
+// the user may do.
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	topic := "Redis " + s.names
 	begun := time.Now()

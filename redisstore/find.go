@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// opinion is how long the answers of the others are waited for once somebody has said where the server is.
-	opinion = 300 * time.Millisecond
+	// othersLimit is how long find waits for the other answers once one has come.
+	othersLimit = 300 * time.Millisecond
 	// askedAtOnce is how many of a large cluster are asked.
 	askedAtOnce = 7
 )
 
-// finder finds the one server that has the store's keys, where that changes: the primary that sentinels name, or the master of the slot in a cluster.
-// All who know are asked at once, since one of them may be dead, or frozen, or cut off and of a former opinion: what more than half of them say is
-// taken at once, else what most of those say who answer soon.
+// finder finds the one server that has the store's keys, where that changes: the primary that
+// sentinels name, or the master of the slot in a cluster. It asks all who know at once, since one
+// of them may be dead, frozen, or cut off and behind. It takes the answer that more than half of
+// them give as soon as they have given it, else the most frequent of the answers that come soon.
 //
-// The clients of go-redis for sentinels and clusters would do: but the one waits for a frozen sentinel, and the other repeats calls whose outcome is unknown, and
-// keeps to a dead master until it looks again, 10 s later.
+// go-redis's own client for sentinels waits for a frozen sentinel. Its client for clusters repeats
+// calls whose outcome is unknown, and uses a dead master until it looks again, 10 s later.
 type finder struct {
 	who   string // for errors
 	first []string
@@ -41,7 +42,7 @@ type finder struct {
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // found makes clients of the server that f finds.
-func (f *finder) found(o redis.Options) func(pool int) redis.UniversalClient {
+func (f *finder) found(o redis.Options) clientMaker {
 	o.Addr = strings.Join(f.first, ",")
 	return func(pool int) redis.UniversalClient {
 		o := o
@@ -50,7 +51,8 @@ func (f *finder) found(o redis.Options) func(pool int) redis.UniversalClient {
 	}
 }
 
-// dialer dials the server, and finds it again when it cannot be dialed. A server that has become the wrong one is left with its client.
+// dialer dials the server, and finds it again when it cannot be dialed. A server that has become
+// the wrong one is left with its client.
 func (f *finder) dialer() dialer {
 	asking := make(chan struct{}, 1)
 	at := ""
@@ -95,7 +97,7 @@ func (f *finder) list() []string {
 	return all[:min(len(all), askedAtOnce)]
 }
 
-type word struct {
+type answer struct {
 	where  string
 	others []string
 	err    error
@@ -106,11 +108,11 @@ func (f *finder) find(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	all := f.list()
-	words := make(chan word, len(all))
+	answers := make(chan answer, len(all))
 	for _, addr := range all {
 		go func() {
 			where, others, err := f.ask(ctx, addr)
-			words <- word{where, others, err}
+			answers <- answer{where, others, err}
 		}()
 	}
 	votes := map[string]int{}
@@ -118,7 +120,7 @@ func (f *finder) find(ctx context.Context) (string, error) {
 	var enough <-chan time.Time
 	for n := 0; n < len(all); n++ {
 		select {
-		case w := <-words:
+		case w := <-answers:
 			if w.err != nil {
 				errs = append(errs, w.err)
 				continue
@@ -128,7 +130,7 @@ func (f *finder) find(ctx context.Context) (string, error) {
 				return w.where, nil
 			}
 			if enough == nil {
-				enough = time.After(opinion)
+				enough = time.After(othersLimit)
 			}
 			continue
 		case <-enough:

@@ -17,7 +17,7 @@ import (
 	"github.com/primacy-go/primacy/internal/redistest"
 )
 
-// Who is asked where the server is may be dead, frozen, or of a former opinion.
+// Who is asked where the server is may be dead, frozen, or of a former othersLimit.
 func TestFind(t *testing.T) {
 	const dead, frozen = "dead", "frozen"
 	for name, c := range map[string]struct {
@@ -30,8 +30,8 @@ func TestFind(t *testing.T) {
 		"most agree, one is frozen":      {[]string{"a", frozen, "a"}, "a", 0},
 		"most agree, one is dead":        {[]string{dead, "a", "a"}, "a", 0},
 		"one of three is left":           {[]string{dead, "a", dead}, "a", 0},
-		"one of three answers":           {[]string{frozen, "a", frozen}, "a", opinion},
-		"most of those that answer":      {[]string{"a", "b", frozen, "b", frozen, frozen}, "b", opinion},
+		"one of three answers":           {[]string{frozen, "a", frozen}, "a", othersLimit},
+		"most of those that answer":      {[]string{"a", "b", frozen, "b", frozen, frozen}, "b", othersLimit},
 		"nobody answers":                 {[]string{frozen, frozen}, "", dialLimit},
 		"nobody is there":                {[]string{dead, dead}, "", 0},
 		"nobody is there, one is silent": {[]string{dead, frozen}, "", dialLimit},
@@ -146,7 +146,7 @@ func TestOpenDuringAFailover(t *testing.T) {
 		}
 		return primary.Addr(), nil, nil
 	}
-	s, err := open(t.Context(), "{primacy}:", f.first, f.found(redis.Options{}), kind{found: true}, 0)
+	s, err := open(t.Context(), "{primacy}:", strings.Join(f.first, ", "), f.found(redis.Options{}), kind{found: true}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestOpenDuringAFailover(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	asked.Store(-1 << 20)
-	if _, err := open(ctx, "{primacy}:", f.first, f.found(redis.Options{}), kind{found: true}, 0); err == nil {
+	if _, err := open(ctx, "{primacy}:", strings.Join(f.first, ", "), f.found(redis.Options{}), kind{found: true}, 0); err == nil {
 		t.Error("Open of a replica that stays one = nil")
 	}
 }

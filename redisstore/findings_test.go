@@ -86,7 +86,7 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 			for k := 0; ctx.Err() == nil; k++ {
 				p, err := l.Claim(ctx, driver.Claim{Name: "n", Seat: fmt.Sprint(i), ID: fmt.Sprint(i, "-", k)})
 				if err == nil {
-					p[0], err = l.Wait(ctx, p[0])
+					p[0], err = drivertest.Await(ctx, l, p[0])
 				}
 				if err != nil {
 					continue
@@ -150,7 +150,7 @@ func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	if p := enter(t, dies, "n", "1"); !p.Held {
 		t.Fatal("not held")
 	}
-	if _, err := heir.Wait(soon(t), enter(t, heir, "n", "2")); err != nil {
+	if _, err := drivertest.Await(soon(t), heir, enter(t, heir, "n", "2")); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(asked); took < ttl || took > ttl+300*time.Millisecond+10*slowest() {
@@ -172,7 +172,7 @@ func TestNoClientSendsATime(t *testing.T) {
 	_ = l.Renew(t.Context())
 	_ = l.Update(t.Context(), p, []byte("x"))
 	_ = l.Release(t.Context(), p)
-	_, _ = other.Wait(soon(t), q)
+	_, _ = drivertest.Await(soon(t), other, q)
 	log, err := c.SlowLogGet(t.Context(), -1).Result()
 	if err != nil || len(log) < 6 {
 		t.Fatalf("the slow log has %d entries, %v", len(log), err)
@@ -194,7 +194,7 @@ func TestARenewalAfterAnotherHadIt(t *testing.T) {
 	s := store(t, srv.Addr())
 	a, b := grant(t, s, 300*time.Millisecond), grant(t, s, time.Minute)
 	enter(t, a, "n", "1")
-	q, err := b.Wait(soon(t), enter(t, b, "n", "2"))
+	q, err := drivertest.Await(soon(t), b, enter(t, b, "n", "2"))
 	if err == nil {
 		err = b.Release(t.Context(), q)
 	}
@@ -218,7 +218,7 @@ func TestALostPush(t *testing.T) {
 		p := enter(t, a, "n", fmt.Sprint("a", i))
 		q := enter(t, b, "n", fmt.Sprint("b", i))
 		got := make(chan error, 1)
-		go func() { _, err := b.Wait(soon(t), q); got <- err }()
+		go func() { _, err := drivertest.Await(soon(t), b, q); got <- err }()
 		time.Sleep(30 * time.Millisecond)
 		srv.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		begun := time.Now()
@@ -251,7 +251,7 @@ func TestAThousandDeadWaiters(t *testing.T) {
 	if err := first.Release(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := last.Wait(soon(t), q); err != nil || time.Since(begun) > time.Second {
+	if _, err := drivertest.Await(soon(t), last, q); err != nil || time.Since(begun) > time.Second {
 		t.Errorf("Wait behind %d dead waiters = %v after %v, want it held at once", n, err, time.Since(begun))
 	}
 }
@@ -278,7 +278,7 @@ func TestAThousandWaiters(t *testing.T) {
 	srv.Do("CONFIG", "RESETSTAT")
 	for i, p := range places {
 		l := leases[i/100]
-		if _, err := l.Wait(soon(t), p); err != nil {
+		if _, err := drivertest.Await(soon(t), l, p); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Release(t.Context(), p); err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/redisstore"
 )
 
@@ -187,7 +188,7 @@ func (w *worker) term(ctx context.Context, who string, k int) error {
 	p, err := w.l.Claim(try, c)
 	var held driver.Place
 	if err == nil {
-		held, err = w.l.Wait(try, p[0])
+		held, err = drivertest.Await(try, w.l, p[0])
 	}
 	from := time.Now()
 	if err != nil || !from.Before(w.deadline()) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -134,7 +135,7 @@ func TestALostClaimEndsItsSession(t *testing.T) {
 		t.Errorf("a try meanwhile = %v, want ErrTaken", err)
 	}
 	go keepAlive(t.Context(), other)
-	held, err := other.Wait(soon(t), q[0])
+	held, err := drivertest.Await(soon(t), other, q[0])
 	if took := time.Since(asked); err != nil || took < 4900*time.Millisecond {
 		t.Errorf("Wait = %v after %v, want it held once the largest ttl has passed", err, took)
 	}
@@ -168,7 +169,7 @@ func TestALostReleaseLeavesNoGhost(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err == nil {
-		_, err = other.Wait(ctx, q[0])
+		_, err = drivertest.Await(ctx, other, q[0])
 	}
 	if err != nil {
 		t.Fatalf("the claim behind one whose release was lost: %v, want it held", err)
@@ -191,7 +192,7 @@ func TestAYoungServerWaitsForATTL(t *testing.T) {
 	if p.Held {
 		t.Error("a server that was just started grants a place at once, want it to wait: another may lead since before it was restarted")
 	}
-	if _, err := l.Wait(soon(t), p); err != nil {
+	if _, err := drivertest.Await(soon(t), l, p); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begun); took < 2500*time.Millisecond || took > 6*time.Second {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -55,7 +56,7 @@ func BenchmarkHandOver(b *testing.B) {
 					for n := 0; done.Add(1) <= int64(b.N); n++ {
 						p, err := l.Claim(b.Context(), driver.Claim{Name: "n", Seat: strconv.Itoa(i), ID: fmt.Sprint(i, "-", n)})
 						if err == nil && !p[0].Held {
-							p[0], err = l.Wait(b.Context(), p[0])
+							p[0], err = drivertest.Await(b.Context(), l, p[0])
 						}
 						if err == nil {
 							err = l.Release(b.Context(), p[0])

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // serverInfo is what a server says of itself.
@@ -22,26 +23,28 @@ type serverInfo struct {
 	role          string
 	replicas      int
 	cluster       bool
-	settings      map[string]string // nil: it may not be asked
+	settings      map[string]string // nil: this user may not read them
 }
 
-// meet asks the server what it is, waits for one that is silent, and fills in Caps. Those who were asked where the primary is may lag behind a failover and
-// name a replica: then they are asked again.
-func (s *Store) meet(ctx context.Context, found bool) error {
+// identify asks the server what it is, waits for one that is silent, and fills in Caps. found says
+// that others were asked for the primary's address. They may lag behind a failover and name a
+// replica: then they are asked again.
+func (s *Store) identify(ctx context.Context, found bool) error {
 	for {
 		srv, err := s.info(ctx)
 		if err == nil && (!found || srv.role == "master" || ctx.Err() != nil) {
 			return s.accept(srv)
 		}
-		if err != nil && (final(err) != nil || ctx.Err() != nil || errors.Is(err, syscall.ECONNREFUSED) || certificate(err) || !timeout(err)) {
+		if err != nil && (final(err) != nil || ctx.Err() != nil || errors.Is(err, syscall.ECONNREFUSED) ||
+			certificate(err) || !timeout(err)) {
 			return s.wrap(ctx, "open", err)
 		}
 		s.calls.leave(s.calls.get())
-		rest(ctx, 50*time.Millisecond)
+		_ = storeutil.Sleep(ctx, 50*time.Millisecond)
 	}
 }
 
-// ask reads INFO and the settings that matter. A server that loads its data is waited for.
+// info reads INFO and the settings that matter. It waits for a server that loads its data.
 func (s *Store) info(ctx context.Context) (srv serverInfo, err error) {
 	type result struct {
 		srv serverInfo
@@ -66,7 +69,7 @@ func about(ctx context.Context, client redis.UniversalClient) (srv serverInfo, e
 	for _, section := range []string{"server", "replication", "cluster"} {
 		text, err := client.Info(ctx, section).Result()
 		for redis.HasErrorPrefix(err, "LOADING") && ctx.Err() == nil {
-			rest(ctx, 50*time.Millisecond)
+			_ = storeutil.Sleep(ctx, 50*time.Millisecond)
 			text, err = client.Info(ctx, section).Result()
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // lease is a lease with what its owner knows of its claims.
@@ -28,7 +29,7 @@ type lease struct {
 	inflight int               // calls of Claim under way
 	early    map[uint64]string // pushes that may have overtaken the answer of their Claim
 	numbers  numbers
-	spent    spent
+	spent    storeutil.SpentIDs
 	news     []driver.News
 	added    chan struct{} // closed when there is news
 	changes  string        // what others have done to the lease, as the server counts it
@@ -314,7 +315,8 @@ func (c *ownClaim) seenLocked(held bool, again time.Duration) {
 	}
 }
 
-// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the lease's mu.
+// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the
+// lease's mu.
 func (c *ownClaim) wantedLocked() {
 	if c.wanted && c.l.claims[c.id] == c {
 		c.wanted = false
@@ -329,7 +331,7 @@ func (c *ownClaim) forgetLocked() {
 	delete(l.claims, c.id)
 	delete(l.tokens, c.token)
 	l.numbers.settle(c.n)
-	l.spent.add(c.id)
+	l.spent.Add(c.id)
 	kept := l.news[:0]
 	for _, n := range l.news {
 		if c.token == 0 || n.Place.Token != c.token {

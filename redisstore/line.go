@@ -12,13 +12,13 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Line returns the line of name as it stands. Claims whose leases have ended are removed by it.
+// Line implements [driver.Store]. It removes claims whose leases have ended.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	ln, _, err := s.look(ctx, name)
 	return ln, err
 }
 
-// look is Line, and in how long the holder's lease may end.
+// look returns a line, and in how long its holder's lease may end.
 func (s *Store) look(ctx context.Context, name string) (driver.Line, time.Duration, error) {
 	got, err := s.run(ctx, s.calls, linesScript, false, name)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Store) look(ctx context.Context, name string) (driver.Line, time.Durati
 	return shown(name, got.list(2)), got.list(2).ms(1), nil
 }
 
-// shown makes a line of what the script tells.
+// shown makes a line of the script's answer.
 func shown(name string, row reply) driver.Line {
 	ln := driver.Line{Name: name, Revision: uint64(row.num(0))}
 	for i := 2; i+5 < len(row); i += 6 {
@@ -45,14 +45,15 @@ func shown(name string, row reply) driver.Line {
 	return ln
 }
 
-// newer says whether a line is another one than that with the revision after. Revisions of empty lines are even and kept nowhere: two of
-// them are the same line.
+// newer says whether a line differs from that with the revision after. Revisions of empty lines are
+// even and kept nowhere, so two of them are the same line.
 func newer(ln driver.Line, after uint64) bool {
 	empty := ln.Holder == nil && len(ln.Waiters) == 0
 	return ln.Revision > after && !(empty && after != 0 && after%2 == 0)
 }
 
-// Next blocks until the line of name is newer than after: by a push, at the holder's expiry, or after poll.
+// Next implements [driver.Store]: it looks after a push, at the holder's expiry, and after
+// pollWaiting.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	var o *watchedLine
 	for {
@@ -111,7 +112,7 @@ func (s *Store) index(ctx context.Context, which, prefix string) (names []string
 	}
 }
 
-// Lines returns the lines in which somebody stands whose name begins with prefix, by name.
+// Lines implements [driver.Lister].
 func (s *Store) Lines(ctx context.Context, prefix string) (all []driver.Line, err error) {
 	names, err := s.index(ctx, "names", prefix)
 	if err != nil {
@@ -138,7 +139,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) (all []driver.Line, er
 	return all, nil
 }
 
-// Ask brings r to the lease that holds name under r.Token.
+// Ask implements [driver.Asker].
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	text, err := json.Marshal(r)
 	if err != nil {

@@ -15,14 +15,15 @@ import (
 const (
 	dialLimit = 2 * time.Second
 	callLimit = 5 * time.Second
-	// A call that was given up after less than this says nothing about its connection.
+	// tooSoon: a call that was given up after less than this says nothing about its connection.
 	tooSoon = 100 * time.Millisecond
 )
 
-// link is a client that can be replaced: a connection that fell silent looks like any other, and so do those that lie idle beside it. So
-// whoever gave up a call leaves all of them behind. So does who finds out that the server is the wrong one.
+// link is a client that can be replaced. A connection that fell silent looks like any other, and
+// the idle ones beside it may be silent too. So after a call that was given up, the whole client is
+// replaced. So it is when the server turns out to be the wrong one.
 type link struct {
-	dial func(pool int) redis.UniversalClient
+	dial clientMaker
 	pool int
 
 	mu      sync.Mutex
@@ -31,25 +32,25 @@ type link struct {
 	changed time.Time
 	closed  bool
 
-	directs map[*direct]bool // see direct.go: all
+	directs map[*direct]bool // all (direct.go)
 	free    []*direct        // those that nobody uses, the last used last
 	dialing bool
 	missed  time.Time // when none was free for the last time
 }
 
-func newLink(dial func(pool int) redis.UniversalClient, pool int) *link {
+func newLink(dial clientMaker, pool int) *link {
 	return &link{dial: dial, pool: pool, client: dial(pool), old: map[redis.UniversalClient]*time.Timer{}}
 }
 
-// get returns the client of the day.
+// get returns the present client.
 func (k *link) get() redis.UniversalClient {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.client
 }
 
-// leave replaces a client whose connections may be silent, unless another call has done so. Calls of others that are still under way on it get the time to
-// end.
+// leave replaces a client whose connections may be silent, unless another call has done so. Calls
+// that are still under way on it get the time to end. It says whether it replaced the client.
 func (k *link) leave(c redis.UniversalClient) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,7 +58,7 @@ func (k *link) leave(c redis.UniversalClient) bool {
 		return false
 	}
 	k.changed, k.client = time.Now(), k.dial(k.pool)
-	k.chill()
+	k.dropFreeLocked()
 	k.old[c] = time.AfterFunc(2*callLimit, func() {
 		c.Close()
 		k.mu.Lock()
@@ -88,8 +89,8 @@ func (s *server) leave(k *link, c redis.UniversalClient) {
 	}
 }
 
-// clients returns what makes clients, with a pool of that size, the default if 0. key is one of the store's.
-func (c Config) clients(key string) func(pool int) redis.UniversalClient {
+// clients returns a maker of clients. key is one of the store's.
+func (c Config) clients(key string) clientMaker {
 	o := redis.Options{Addr: c.Addrs[0], Username: c.Username, Password: c.Password, DB: c.DB, TLSConfig: c.TLS}
 	switch {
 	case c.Cluster:
@@ -101,14 +102,15 @@ func (c Config) clients(key string) func(pool int) redis.UniversalClient {
 }
 
 // alone makes clients of the server that the options name.
-func alone(o redis.Options) func(pool int) redis.UniversalClient {
+func alone(o redis.Options) clientMaker {
 	return func(pool int) redis.UniversalClient {
 		o := o
 		return redis.NewClient(own(&o, pool))
 	}
 }
 
-// own sets what the store needs. The client's own repeats are off: it would repeat an Append, and be told that the record was there before.
+// own sets what the store needs. The client's own repeats are off: it would repeat an Append, and
+// the second answer would be that the record was there before.
 func own(o *redis.Options, pool int) *redis.Options {
 	o.MaxRetries, o.DialTimeout, o.DialerRetries, o.ReadTimeout, o.WriteTimeout = -1, dialLimit, 1, callLimit, callLimit
 	o.ContextTimeoutEnabled, o.PoolSize, o.MinIdleConns, o.DisableIdentity = true, pool, 0, true
@@ -116,8 +118,8 @@ func own(o *redis.Options, pool int) *redis.Options {
 	return o
 }
 
-// like returns what makes clients with the options of a caller's.
-func like(client redis.UniversalClient, key string) (dial func(int) redis.UniversalClient, names []string, err error) {
+// like returns a maker of clients with the options of the given one.
+func like(client redis.UniversalClient, key string) (dial clientMaker, names []string, err error) {
 	switch c := client.(type) {
 	case *redis.Client:
 		return alone(*c.Options()), []string{c.Options().Addr}, nil
@@ -125,5 +127,6 @@ func like(client redis.UniversalClient, key string) (dial func(int) redis.Univer
 		o := ofCluster(c.Options())
 		return inCluster(c.Options().Addrs, o, key, c.Options().ClusterSlots).found(o), c.Options().Addrs, nil
 	}
-	return nil, nil, fmt.Errorf("redis: a client of type %T: want *redis.Client or *redis.ClusterClient: %w", client, driver.ErrRefused)
+	return nil, nil, fmt.Errorf("redis: a client of type %T: want *redis.Client or *redis.ClusterClient: %w",
+		client, driver.ErrRefused)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // listener receives what is pushed to this process, on one connection: its own channel, and one for
@@ -100,8 +102,8 @@ func (h *listener) observe(name string) (o *watchedLine, done func()) {
 	}
 }
 
-// next returns a channel that is closed at the next change of the line, or when its changes begin to
-// be pushed.
+// next returns a channel that is closed at the next change of the line, or when its changes begin
+// to be pushed.
 func (h *listener) next(o *watchedLine) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,11 +155,12 @@ func (h *listener) run() {
 		if h.listen() {
 			pause = 20 * time.Millisecond
 		}
-		rest(h.ctx, pause)
+		_ = storeutil.Sleep(h.ctx, pause)
 	}
 }
 
-// silence is after how long without a message the server is pinged, and how long the answer may take.
+// silence is after how long without a message the server is pinged, and how long the answer may
+// take.
 const silence = 3 * time.Second
 
 // listen listens on one connection until that fails. It says whether anything came.
@@ -220,8 +223,8 @@ func (h *listener) reconnect() {
 	}
 }
 
-// errUnsubscribed says that the server itself has ended a subscription: the slot has gone to another
-// server (Redis 7).
+// errUnsubscribed says that the server itself has ended a subscription: the slot has gone to
+// another server (Redis 7).
 var errUnsubscribed = errors.New("unsubscribed by the server")
 
 // receive takes one message.

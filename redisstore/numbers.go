@@ -1,8 +1,10 @@
 package redisstore
 
-// numbers gives each claim ID of a lease a number, in the order in which they are first heard of. The server is told up to which number all claims are
-// settled: their Claim has found its place, or they were released. A Claim with such a number that does not stand may not enter: it comes late.
-// So the server needs to remember single IDs only where an earlier one is unsettled, and a session may lock millions of times.
+// numbers gives each claim ID of a lease a number, in the order in which the IDs are first used.
+// Each call tells the server up to which number all claims are settled: their Claim has found its
+// place, or they were released. A Claim with such a number that does not stand comes late, and may
+// not enter. So the server must remember single IDs only while an earlier one is unsettled, and a
+// session may lock millions of times.
 type numbers struct {
 	last, low uint64
 	open      map[uint64]bool
@@ -27,17 +29,3 @@ func (n *numbers) settled() uint64 {
 	}
 	return n.low
 }
-
-// spent remembers claim IDs that were given up, the last ones of them: a Claim that is asked for only then must not enter as a new one.
-type spent struct{ now, before map[string]bool }
-
-const spentKept = 8192
-
-func (s *spent) add(id string) {
-	if s.now == nil || len(s.now) >= spentKept {
-		s.before, s.now = s.now, map[string]bool{}
-	}
-	s.now[id] = true
-}
-
-func (s *spent) has(id string) bool { return s.now[id] || s.before[id] }

@@ -3,10 +3,13 @@ package redisstore
 import (
 	"context"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 const (
-	// pollWaiting is after how long a place that waits is looked at whatever was pushed: a push may be lost.
+	// pollWaiting is after how long a place that waits is looked at whatever was pushed: a push may
+	// be lost.
 	pollWaiting = 2 * time.Second
 	// pollHolding is the same for a place that holds and is followed.
 	pollHolding = 5 * time.Second
@@ -14,8 +17,8 @@ const (
 	perLook = 500
 )
 
-// poller looks at the claims of a lease that somebody waits for, when the holder's lease may end and
-// every few seconds. The lease's mutex guards what changes.
+// poller looks at the claims of a lease that somebody waits for, when the holder's lease may end
+// and every few seconds. The lease's mutex guards what changes.
 type poller struct {
 	l       *lease
 	wake    chan struct{} // has the times looked at again
@@ -31,19 +34,14 @@ func (p *poller) wakeLocked() {
 		p.l.s.spawn(p.run)
 		return
 	}
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(p.wake)
 }
 
-// lookAtAllLocked has every claim looked at that somebody waits for. The caller holds the lease's mu.
+// lookAtAllLocked has every claim looked at that somebody waits for. The caller holds the lease's
+// mu.
 func (p *poller) lookAtAllLocked() {
 	p.all = true
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(p.wake)
 }
 
 // run looks until nobody waits any more.
@@ -72,8 +70,8 @@ func (p *poller) run() {
 	}
 }
 
-// due returns the claims that are to be looked at now, those that wait and those that hold, and when
-// the next one is. Without any (ok is false) the poller stops.
+// due returns the claims that are to be looked at now, those that wait and those that hold, and
+// when the next one is. Without any (ok is false) the poller stops.
 func (p *poller) due() (waiting, holding []*ownClaim, next time.Time, ok bool) {
 	l := p.l
 	l.mu.Lock()
@@ -138,7 +136,8 @@ func (l *lease) askAbout(ctx context.Context, sc *script, part []*ownClaim, note
 func (p *poller) lookedLocked(part []*ownClaim, got reply) {
 	l := p.l
 	missing := got.str(2) != l.changes
-	// A session that waits for very many names looks at them less often: each look takes the server some µs.
+	// A session that waits for very many names looks at them less often: each look takes the server
+	// some µs.
 	rest := time.Duration(len(l.claims)) * 10 * time.Millisecond
 	for i, c := range part {
 		if l.claims[c.id] != c || !c.entered {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -125,7 +126,7 @@ func TestOddNames(t *testing.T) {
 		if err := l.Release(t.Context(), p[0]); err != nil {
 			t.Fatal(err)
 		}
-		held, err := other.Wait(soon(t), q[0])
+		held, err := drivertest.Await(soon(t), other, q[0])
 		if err != nil || held.Token <= p[0].Token {
 			t.Fatalf("Wait for %.40q = %+v, %v", name, held, err)
 		}

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// script is one verb: one step of the store, as each method of memstore is one under its mutex. All reads that can fail a verb come before its
-// first write, for Redis does not undo what a script did before an error.
+// script is one verb, which Redis runs as one step. All reads that can fail a verb come before its
+// first write: Redis does not undo what a script did before an error.
 type script struct {
 	name, text, sha string
-	once            bool // an unknown outcome is the caller's to repeat
+	once            bool // the store does not repeat it by itself
 }
 
 func newScript(name string, parts ...string) *script {
@@ -19,14 +19,16 @@ func newScript(name string, parts ...string) *script {
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// caller marks a script whose unknown outcome only the caller may repeat: the store's own repeat would hide that there was one.
-func caller(s *script) *script {
+// notRepeated marks a script that only the caller may repeat after an unknown outcome: a repeat by
+// the store would hide that there was one.
+func notRepeated(s *script) *script {
 	s.once = true
 	return s
 }
 
-// headLua is what each script begins with: the time, what {p}:server says, and whether the server goes on with the history that is written there, as it
-// does nearly always (steady). guardLua finds out what it means if not.
+// headLua begins each script. It reads the time and {p}:server, and sets steady where the server
+// goes on with the history that is written there, as it nearly always does. guardLua handles the
+// other cases.
 const headLua = `
 local S=KEYS[1]
 local B=string.sub(S,1,-7)
@@ -41,11 +43,12 @@ local rep=call('INFO','replication')
 local steady=V[2] and since<=now and string.find(rep,'role:master',1,true) and string.find(rep,'master_replid:'..V[2]..'\r',1,true)
 `
 
-// Lua has one kind of number, exact to 2^53; tokens are below 2^48. It writes large ones as 1e+14 when it joins them to a string: hence F.
-// Where a script gives Redis a number as an argument it is written out.
+// baseLua draws tokens and revisions. Lua has one kind of number, exact to 2^53, and tokens are
+// below 2^48. Joined to a string a large number becomes 1e+14: hence F. Redis writes out a number
+// that is an argument of a call.
 //
-// A token is at least the time, and while the server is calm (guard.go) at least the time at which it will grant a place again: the clock that drew those
-// that are lost may have been ahead.
+// A token is at least the time. During a hold-off (guard.go) it is at least the time at which the
+// hold-off ends: the clock that drew the lost tokens may have been ahead.
 const baseLua = `
 local function F(n) return string.format('%.0f',n) end
 local function draw(odd,ttl)
@@ -58,8 +61,8 @@ end
 local function save() if drew then call('HSET',S,'n',count) end end
 `
 
-// leaseLua knows leases. One whose expiry is further away than its ttl was renewed by a clock that has been set back since, or by
-// another server's: it counts as renewed now.
+// leaseLua reads leases. A lease whose expiry is further away than its ttl was renewed by a clock
+// that has been set back since, or by another server's clock: it counts as renewed now.
 const leaseLua = `
 local L={}
 local function known(id,x,t,c)
@@ -87,9 +90,11 @@ local function tell(id,what)
 end
 `
 
-// lineLua knows lines. M caches what was read of each, finish writes it back. The claims that hold are those up to token h, always the
-// first of the line; so to grant a place is to raise h. The channel of a line tells who observes it that it has changed. Once a day a change puts the
-// end of the keys off, and where nothing changes the renewals do: a line that vanishes under its claims would be led by the next who comes.
+// lineLua reads and changes lines. M caches what was read of each, and finish writes it back. The
+// claims that hold are those up to token h, always the first of the line: a place is granted by
+// raising h. The channel of a line notifies those who observe it. Once a day a change prolongs the
+// life of the keys, and where nothing changes the renewals do: if a line vanished under its claims,
+// the next claim would hold.
 const lineLua = `
 local M,order={},{}
 local function open(name)

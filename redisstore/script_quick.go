@@ -2,18 +2,21 @@ package redisstore
 
 import "strings"
 
-// What nearly every call is about, in the fewest steps: one exclusive claim that enters, one that holds and is given up, and both at once. Each stands at
-// the head of its script, before anything else is even defined, and does what the rest would do. Wherever something is as it seldom is, it leaves
-// everything to the rest, and has written nothing. What it need not ask, and why:
+// The short way of the calls that come most often: one exclusive claim that enters, one that holds
+// and is given up, and both at once. Each stands at the head of its script, before anything else is
+// defined, and does what the rest of the script would do. In every unusual case it leaves the call
+// to the rest, and has written nothing. What it need not ask, and why:
 //
-//   - may: the server is steady and not calm, and the largest ttl has passed since it took over (since+longest<=now).
-//   - whether others may be granted a place, when one enters: the first of the line holds and its lease lives. Nobody else does then, for it is exclusive.
-//   - whether other leases have ended: those of waiters that nobody is granted a place before are met when their turn comes.
+//   - Whether a place may be granted now (may): the server is steady, there is no hold-off, and the largest
+//     ttl has passed since it took over (since+most<=now).
+//   - Whether others may be granted a place when one enters: the first of the line holds exclusively and
+//     its lease lives, so nobody else does.
+//   - Whether the leases of other waiters have ended: that is found when their turn comes.
 //
-// Numbers are given to Redis as strings where they are known: Lua takes a third of a µs to write one.
+// Numbers are given to Redis as strings where possible: Lua takes a third of a µs to write one.
 
-// quickLua reads the lease, for what all need: that it lives and knows this history. In place of NAME, SEAT and OTHER stand where the name, the seat and, for
-// an exchange, the other seat are.
+// quickLua checks that the lease lives and knows this history. NAME, SEAT and OTHER are replaced by
+// where the name, the seat and, for an exchange, the other seat are.
 func quickLua(name, seat, other string) string {
 	return strings.NewReplacer("NAME", name, "SEAT", seat, "OTHER", other).Replace(`
   if not steady or calm>now or ARGV[3]~=epoch then break end
@@ -25,7 +28,7 @@ func quickLua(name, seat, other string) string {
 `)
 }
 
-// quickTokenLua draws a token, and the revision of a line that has one: larger than all before.
+// quickTokenLua draws a token, and a revision for a line that has one: both larger than all before.
 const quickTokenLua = `
   local tok=now*64
   if tok<=count then tok=count+1 end
@@ -35,7 +38,8 @@ const quickTokenLua = `
   if m[1] and tonumber(m[1])>=tok then rev=string.format('%.0f',m[1]+1+m[1]%2) end
 `
 
-// quickNextLua has the first of the line, mine, and the next, whose lease lives: oid, ok (its token) and o (its lease).
+// quickNextLua finds the next in line behind mine, whose lease must live: oid (its lease ID), ok
+// (its token) and o (the lease).
 const quickNextLua = `
   local oid,ok=string.match(two[2],'^(%S+) 0 (%d+)')
   if not oid or tonumber(ok)<=(tonumber(m[2]) or 0) then break end
@@ -44,7 +48,8 @@ const quickNextLua = `
   if not ox or not ot or ox<=now or ox>now+ot+1 or since+ot>now then break end
 `
 
-// quickMineLua finds the claim that is given up: it holds, alone, as the first of its line. k is its token.
+// quickMineLua finds the claim that is given up: it holds, alone, as the first of its line. k is
+// its token.
 func quickMineLua(token, id string) string {
 	return strings.NewReplacer("TOKEN", token, "ID", id).Replace(`
   if not l[6] then break end
@@ -93,8 +98,9 @@ repeat
 until true
 `
 
-// A revision need not be counted in {p}:server while the line stands: it is larger than the line's last one. When the line ends it is, so that
-// the next of that name begins beyond it.
+// While the line stands, {p}:server need not know its revision: the next is larger than the line's
+// last. When the line ends {p}:server keeps the count, so that the next line of that name begins
+// beyond it.
 var quickReleaseLua = `
 repeat
   if ARGV[5]~='1' or ARGV[11]~='' then break end` + quickLua("ARGV[6]", "ARGV[7]", "") + quickMineLua("ARGV[8]", "ARGV[10]") + `
@@ -125,7 +131,7 @@ repeat
 until true
 `
 
-// Where nobody else waits, the line would end for a moment: the rest does that.
+// Where nobody else waits the line would end for a moment: that is left to the rest of the script.
 var quickExchangeLua = `
 repeat
   if ARGV[10]~='' then break end` + quickLua("ARGV[5]", "ARGV[6]", ",'s'..ARGV[14]..':'..ARGV[13]") + `

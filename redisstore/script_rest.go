@@ -1,8 +1,9 @@
 package redisstore
 
-// What looks at leases and lines, and what others do to them.
+// The verbs that read leases and lines, and those of operators and journals.
 
-// standsLua says how a claim of the caller's lease stands: its token, whether it holds, and in how many ms it is worth to look again.
+// standsLua returns of a claim of the caller's lease: its token, whether it holds, and in how many
+// ms it is worth to look again.
 const standsLua = `
 local function stands(name,p)
   local tok=unpacked(p)
@@ -14,7 +15,8 @@ end
 `
 
 var (
-	// lookScript tells of some claims of a lease: {token, held, ms} for each, token 0 where it does not stand.
+	// lookScript returns {token, held, ms} for each of some claims of a lease; token 0 where it
+	// does not stand.
 	lookScript = newScript("look", baseLua, guardLua, leaseLua, lineLua, mineLua, standsLua, `
 local n=tonumber(ARGV[5])
 for i=0,n-1 do want[7+i]='s'..ARGV[7+i*3]..':'..ARGV[6+i*3] end
@@ -39,7 +41,8 @@ finish()
 return out
 `)
 
-	// syncScript tells all of a lease, in any epoch: {name, seat, claim ID, token, held, ms} for each claim, and the requests behind ARGV[5].
+	// syncScript returns all of a lease, in any epoch: {name, seat, claim ID, token, held, ms} for
+	// each claim, and the requests after ARGV[5].
 	syncScript = newScript("sync", baseLua, guardLua, leaseLua, lineLua, mineLua, standsLua, `
 local me=mine()
 if not me.live then return {'LOST',epoch} end
@@ -74,7 +77,8 @@ finish()
 return {'OK',epoch}
 `)
 
-	// followScript has the next who waits behind a place that holds tell its lease so, and says whether somebody does already.
+	// followScript says whether somebody waits behind a place that holds. If nobody does, the next
+	// who waits notifies the place's lease.
 	followScript = newScript("follow", baseLua, guardLua, leaseLua, lineLua, mineLua, `
 local n=tonumber(ARGV[5])
 for i=0,n-1 do want[7+i]='s'..ARGV[7+i*3]..':'..ARGV[6+i*3] end
@@ -138,7 +142,8 @@ finish()
 return {'OK',epoch}
 `)
 
-	// endScript ends a lease with every claim, whoever's it is. One whose time is over may have claims that nobody has met yet.
+	// endScript ends a lease with every claim. A lease whose time is over may still have claims in
+	// lines.
 	endScript = newScript("end", baseLua, guardLua, leaseLua, lineLua, `
 local lid=ARGV[2]
 local all=call('HGETALL',B..'lease:'..lid)
@@ -190,11 +195,13 @@ save()
 return {'OK',epoch}
 `)
 
-	// linesScript tells lines: {revision, ms until it is worth to look again, then for each claim owner, lease, slots, held, token, value}. A revision is
-	// odd while somebody stands in the line and even while nobody does: so a line that is empty needs no key to have one. None is smaller than what was
-	// drawn when the server went on with another history: those given out before may have told of a line that is lost.
-	// Nor is that of an empty line smaller than what any line had that vanished by itself: its last change is two days old. What is told so is
-	// written (twice a day; not where the memory is full), so that a clock that is set back later draws no smaller one.
+	// linesScript returns lines: {revision, ms until it is worth to look again, then for each claim
+	// owner, lease, slots, held, token, value}. A revision is odd while somebody stands in the line
+	// and even while nobody does: so an empty line has one without a key. No revision is smaller
+	// than the one drawn when this history began: an earlier one may have been of a line that is
+	// lost. Nor is that of an empty line smaller than the last of any line that vanished by itself,
+	// whose last change is two days old. Such a revision is written (twice a day; not where the
+	// memory is full), so that a clock that is set back later draws no smaller one.
 	linesScript = newScript("line", baseLua, guardLua, leaseLua, lineLua, `
 local out={'OK',epoch}
 local owners={}
@@ -245,7 +252,7 @@ end
 return out
 `)
 
-	// leftScript tells of leases: {ms left, ttl} for each, -1 where it has ended.
+	// leftScript returns {ms left, ttl} for each of some leases, -1 where one has ended.
 	leftScript = newScript("left", baseLua, guardLua, leaseLua, `
 local out={'OK',epoch}
 for i=2,#ARGV do
@@ -256,7 +263,7 @@ end
 return out
 `)
 
-	appendScript = caller(newScript("append", baseLua, guardLua, journalLua, `
+	appendScript = notRepeated(newScript("append", baseLua, guardLua, journalLua, `
 local there=call('HGET',B..'j:'..ARGV[2],ARGV[3])
 if there then return {'OK',epoch,0,there} end
 record(ARGV[2],ARGV[3],ARGV[4])
@@ -282,7 +289,8 @@ end
 return out
 `)
 
-	// namesScript tells the members of an index that begin with a prefix, behind one that is known already.
+	// namesScript returns members of an index that begin with a prefix, after one that is known
+	// already.
 	namesScript = newScript("names", baseLua, guardLua, `
 local from='['..ARGV[3]
 if ARGV[4]~='' then from='('..ARGV[4] end

@@ -1,8 +1,9 @@
 package redisstore
 
-// The verbs of a lease. ARGV: how to publish, the lease, the epoch it knows, up to which number its claims are settled; then what the verb needs.
+// The verbs of a lease. ARGV: the command that publishes, the lease, the epoch it knows, up to
+// which number its claims are settled; then the verb's arguments.
 
-// mineLua reads the lease of the caller with the fields in want, and refuses one that is over or does not know this epoch.
+// mineLua reads the caller's lease with the fields in want.
 const mineLua = `
 local lid=ARGV[2]
 local want={'x','t','c','w','g','p'}
@@ -33,7 +34,8 @@ lasts(t)
 return {'OK',epoch}
 `)
 
-	// PEXPIRE comes first: it is allowed also where the memory is full, and then so is all that follows.
+	// PEXPIRE comes first: it is allowed also where the memory is full, and then so is all that
+	// follows.
 	renewScript = newScript("renew", baseLua, guardLua, periodLua, leaseLua, mineLua, `
 want[7]='u'
 local me=mine()
@@ -109,8 +111,8 @@ end
 return out
 `)
 
-	// tryScript is a claim that may be answered with no.
-	tryScript = func() *script { s := *claimScript; return caller(&s) }()
+	// tryScript enters claims whose refusal means something: it is not repeated.
+	tryScript = func() *script { s := *claimScript; return notRepeated(&s) }()
 
 	releaseScript = newScript("release", quickReleaseLua, baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, dropLua, `
 local n=tonumber(ARGV[5])
@@ -145,7 +147,8 @@ return {'OK',epoch,me.g,F(c.tok),held and 1 or 0,held and 0 or left(m)}
 `)
 )
 
-// enterLua enters claims, as memstore does. spent, misfit: why one may not. displace: what its lease has on the seat under another ID goes.
+// enterLua enters claims. spent and misfit say why one may not enter. displace removes what its
+// lease has on the seat under another ID.
 const enterLua = `
 local function spent(me,c)
   if c.p then
@@ -233,7 +236,8 @@ local function wanted(m)
 end
 `
 
-// dropLua gives one place up: by token, or by claim ID where the token is not known. What does not stand yet may not enter any more.
+// dropLua gives one place up: by token, or by claim ID where the token is not known. A claim that
+// does not stand yet may not enter any more.
 const dropLua = `
 local function drop(me,a,p)
   local name,seat,token,n,id=ARGV[a],ARGV[a+1],tonumber(ARGV[a+2]),tonumber(ARGV[a+3]),ARGV[a+4]

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // sentinelOptions is how one sentinel is reached. Sentinels have users and passwords of their own.
@@ -40,14 +41,15 @@ func (c Config) bySentinels() *finder {
 	return f
 }
 
-// listenToSentinels hears from each sentinel of a new primary, and has the former one left: at a failover by hand that one lives on for seconds, and
-// whoever keeps to it so long leads beside the next.
+// listenToSentinels leaves the former primary as soon as a sentinel says that there is a new one.
+// At a failover by hand the former lives on for seconds, and whoever stays with it leads beside the
+// next.
 func (s *server) listenToSentinels(c Config) {
 	for _, addr := range c.Addrs {
 		s.spawn(func() {
 			for s.ctx.Err() == nil {
 				s.listenToSentinel(redis.NewSentinelClient(c.sentinelOptions(addr)), c.Sentinel)
-				rest(s.ctx, time.Second)
+				_ = storeutil.Sleep(s.ctx, time.Second)
 			}
 		})
 	}
@@ -70,9 +72,9 @@ func (s *server) listenToSentinel(sentinel *redis.SentinelClient, primary string
 		}
 		asked = false
 		if m, ok := msg.(*redis.Message); ok && err == nil && strings.HasPrefix(m.Payload, primary+" ") {
-			for _, k := range []*link{s.calls, s.renewals} { // each time, for when the first has told the others may not know yet
+			for _, k := range []*link{s.calls, s.renewals} { // at each notice: the other sentinels may be behind
 				for !k.leave(k.get()) && s.ctx.Err() == nil {
-					rest(s.ctx, tooSoon)
+					_ = storeutil.Sleep(s.ctx, tooSoon)
 				}
 			}
 			s.listener.reconnect()

@@ -80,10 +80,10 @@ type server struct {
 	work   sync.WaitGroup
 }
 
-func newServer(base, names string, cluster bool, replicas int, dial func(pool int) redis.UniversalClient) *server {
+func newServer(base, names string, cluster bool, replicas int, dial clientMaker) *server {
 	s := &server{
-		base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names, idle: make(chan func()),
-		calls: newLink(dial, 0), renewals: newLink(dial, 3),
+		base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names,
+		idle: make(chan func()), calls: newLink(dial, 0), renewals: newLink(dial, 3),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listener = newListener(s)
@@ -109,8 +109,9 @@ func (s *server) close() {
 	s.work.Wait()
 }
 
-// run runs a script on the server and returns its answer. Durable ones count only when the replicas have them too (Options.Replicas).
-// It obeys ctx at once: what it gave up may still happen.
+// run runs a script on the server and returns its answer. A durable one counts only when the
+// replicas have it too (Options.Replicas). When ctx ends it returns at once: the script may still
+// run.
 func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
 	if s.ctx.Err() != nil {
 		return nil, errClosed
@@ -122,11 +123,13 @@ func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, a
 			return got, nil
 		}
 		last = err
-		// A connection that a restarted server closed is found out by its first use: that is worth another try.
+		// The first call after a restart of the server finds its connection closed: that is worth
+		// another try.
 		if movedAway(err) && ctx.Err() == nil {
-			continue // it has not begun, and the next client goes where the slot is
+			continue // the script has not begun, and the next client goes to the slot's server
 		}
-		if sc.once || ctx.Err() != nil || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+		if sc.once || ctx.Err() != nil || !closed {
 			break
 		}
 	}
@@ -167,7 +170,8 @@ func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, 
 		}
 	}
 	var slow net.Error
-	if r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout()) && time.Since(begun) > tooSoon {
+	gaveUp := r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout())
+	if gaveUp && time.Since(begun) > tooSoon {
 		via.leave(client)
 	}
 	if readOnly(r.err) || movedAway(r.err) {
@@ -176,7 +180,8 @@ func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, 
 	return r.got, r.err
 }
 
-// direct returns a connection for the caller alone, nil where there is none: renewals do not need one, and WAIT comes with a pipeline.
+// direct returns a connection for this call alone, or nil. Renewals do not need one, and WAIT needs
+// a pipeline.
 func (s *server) direct(via *link, durable bool) *direct {
 	if via != s.calls || durable && s.replicas > 0 {
 		return nil
@@ -184,8 +189,8 @@ func (s *server) direct(via *link, durable bool) *direct {
 	return via.take(s.ctx, s.spawn)
 }
 
-// aside runs do in a goroutine, of one that has nothing to do if there is one: a new one grows its stack in each call, which takes a
-// tenth of it.
+// aside runs do in a goroutine, in an idle one if there is one: a new goroutine grows its stack in
+// each call, which takes a tenth of the call's time.
 func (s *server) aside(do func()) {
 	select {
 	case s.idle <- do:
@@ -208,14 +213,15 @@ func (s *server) aside(do func()) {
 	}
 }
 
-// readOnly reports whether the server is no primary any more: the next connection may find the new one.
+// readOnly says whether the server is no primary any more: the next connection may find the new
+// one.
 func readOnly(err error) bool {
 	return err != nil && (errors.Is(err, errReplica) || strings.Contains(err.Error(), "READONLY") || strings.HasPrefix(err.Error(), "MASTERDOWN"))
 }
 
 var errReplica = errors.New("the server has become a replica")
 
-// eval sends a script, by its hash or, to a server that does not know it yet, as it is.
+// eval sends a script by its hash or, if the server does not know it yet, as text.
 func (s *server) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
 	if durable && s.replicas > 0 {
 		return s.evalWait(ctx, client, sc, s.keys, args)
@@ -227,7 +233,8 @@ func (s *server) eval(ctx context.Context, client redis.UniversalClient, sc *scr
 	return parsed(got, err)
 }
 
-// evalWait is eval for what the replicas must have too. WAIT counts what its own connection wrote.
+// evalWait sends a script and waits until the replicas have what it wrote. WAIT counts what its own
+// connection wrote.
 func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
 	limit := callLimit / 2
 	if end, ok := ctx.Deadline(); ok {
@@ -276,14 +283,15 @@ func parsed(got any, err error) (reply, error) {
 	return all, nil
 }
 
-// final says what an error of Redis means: [driver.ErrRefused] where asking again is of no use, nil where the outcome is unknown.
+// final returns [driver.ErrRefused] for an error of Redis that a repeated call would get again, and
+// nil where the outcome is unknown.
 func final(err error) error {
 	if errors.Is(err, driver.ErrRefused) {
 		return driver.ErrRefused
 	}
 	text := err.Error()
-	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "invalid username-password", "AUTH <password> called without",
-		"cluster support disabled", "DB index is out of range"} {
+	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "invalid username-password",
+		"AUTH <password> called without", "cluster support disabled", "DB index is out of range"} {
 		if strings.Contains(text, mark) {
 			return driver.ErrRefused
 		}
@@ -291,8 +299,9 @@ func final(err error) error {
 	return nil
 }
 
-// wrap makes the one line that people read: which servers, which verb, what is wrong. Only the caller's own context is told as a context
-// error, or he would take the limit of one try for his own.
+// wrap returns the error of a call in one line, for people: which servers, which verb, what is
+// wrong. It returns a context error only for the caller's own context: the caller would take the
+// limit of one try for its own.
 func (s *server) wrap(ctx context.Context, verb string, err error) error {
 	if errors.Is(err, errClosed) {
 		return err
@@ -313,8 +322,8 @@ func (s *server) wrap(ctx context.Context, verb string, err error) error {
 // unexpected is the error for an answer that the caller does not know.
 func (s *server) unexpected(verb string, got reply) error {
 	if got.str(0) == "NOID" {
-		return fmt.Errorf("redis %s: %s: %w: INFO replication tells no master_replid, without which a failover cannot be noticed",
-			s.names, verb, driver.ErrRefused)
+		return fmt.Errorf("redis %s: %s: %w: INFO replication tells no master_replid, "+
+			"without which a failover cannot be noticed", s.names, verb, driver.ErrRefused)
 	}
 	return fmt.Errorf("redis %s: %s: the script answered %q", s.names, verb, got.str(0))
 }
@@ -322,10 +331,11 @@ func (s *server) unexpected(verb string, got reply) error {
 // clean returns an error's words in one line.
 func clean(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// certificate reports whether err is about certificates: then no further try will do better.
+// certificate says whether err is about certificates: then another try fails too.
 func certificate(err error) bool {
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	var host x509.HostnameError
-	return errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &host) || strings.Contains(err.Error(), "tls: ")
+	return errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &host) ||
+		strings.Contains(err.Error(), "tls: ")
 }

@@ -1,21 +1,26 @@
-// Package redisstore keeps leases and claims in Redis: one server, a primary with replicas, or one slot of a cluster.
+// Package redisstore keeps leases and claims in Redis: one server, a primary with replicas, or one
+// slot of a cluster.
 //
-// All keys of a store have one hash tag, "{primacy}:", so they are in one slot, each verb is one script and one step, and one renewal covers
-// all claims of a session. Several prefixes divide the load of a cluster.
+// All keys of a store have one hash tag, "{primacy}:", so they are in one slot. Each verb is one
+// script and one step, and one renewal covers all claims of a session. Several prefixes divide the
+// load of a cluster.
 //
-//	{p}:server      hash  the counter of tokens and revisions, and the history this server goes on with (see guard.go)
-//	{p}:lease:<id>  hash  owner, ttl, expiry in the server's milliseconds, channel; and for each seat the claim that stands there
-//	{p}:line:<name> zset  the claims of a name by token: "<lease> <slots> <token> <seat> <claim ID>"
-//	{p}:meta:<name> hash  the line's revision, up to which token claims hold, and the values
-//	{p}:names       zset  names in whose line somebody stands
-//	{p}:spent:<id>, {p}:asks:<id>                    zset  of a lease: claim IDs that may not enter any more, requests
-//	{p}:jk:<name>, {p}:j:<name>, {p}:journals        the records of journals
+//	{p}:server       hash  the counter of tokens and revisions, and which history this is (guard.go)
+//	{p}:lease:<id>   hash  owner, ttl, expiry in the server's milliseconds, channel; for each seat its claim
+//	{p}:line:<name>  zset  the claims of a name by token: "<lease> <slots> <token> <seat> <claim ID>"
+//	{p}:meta:<name>  hash  the line's revision, up to which token claims hold, and the values
+//	{p}:names        zset  names in whose line somebody stands
+//	{p}:spent:<id>   zset  claim IDs of a lease that may not enter any more
+//	{p}:asks:<id>    zset  requests to a lease
+//	{p}:jk:<name>, {p}:j:<name>, {p}:journals  the records of journals
 //
-// A lease lives as long as the server's TIME, read inside each script, is before its expiry; a key's own time to live only cleans up. A
-// line whose claims are all gone has no key, and what nobody meets any more vanishes by itself after three days.
+// A lease lives as long as the server's TIME, read inside each script, is before its expiry. A
+// key's own time to live only cleans up. A line whose claims are all gone has no key, and keys that
+// nobody touches vanish by themselves after three days.
 //
-// What Redis loses is lost: a restart or a failover may forget acknowledged writes. guard.go says how that is noticed, and why it makes no
-// two leaders; what remains is told by Caps and in docs/redis.md.
+// Redis may lose what it has acknowledged: a restart or a failover may forget writes. guard.go says
+// how that is noticed, and why it makes no two leaders. Caps and docs/redis.md say what remains
+// possible.
 package redisstore
 
 import (
@@ -31,7 +36,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// The store's limits. Redis forgets who it was a replica of after repl-backlog-ttl, an hour, and the guard needs to know that for a ttl.
+// The store's limits. Redis forgets whose replica it was after repl-backlog-ttl, an hour, and
+// guard.go needs to know that for a ttl.
 const (
 	minTTL = 100 * time.Millisecond
 	maxTTL = 30 * time.Minute
@@ -56,9 +62,11 @@ type Config struct {
 // Options is how a Store uses a client. The zero value works.
 type Options struct {
 	Prefix string // as in Config
-	// Replicas, if not 0, is the number of replicas: a lease, a renewal and a claim count only once so many have acknowledged them (WAIT).
-	// Without it a primary that lives on in its own part of a network, beside the replica promoted in another, keeps its sessions alive
-	// there, and there are two leaders. With it the sessions of such a primary end, and so they do while a replica is away.
+	// Replicas, if not 0, is the number of replicas. A lease, a renewal and a claim count only once
+	// so many replicas have acknowledged them (WAIT). Without it, a primary that lives on in its
+	// own part of a network, beside the replica promoted in another, keeps its sessions alive
+	// there, and there are two leaders. With it the sessions of such a primary end. They also end
+	// while a replica is away.
 	Replicas int
 }
 
@@ -79,24 +87,28 @@ var (
 // errClosed answers calls on a Store that was closed.
 var errClosed = errors.New("redis: the store was closed")
 
-// Open connects to Redis and returns a store. A server that does not answer is waited for until ctx ends; one that refuses connections is an
-// error at once. An error names the servers and never a password; [driver.ErrRefused] for a refused login, a server that is too old, is
-// a replica, or is not what Config says.
+// Open connects to Redis and returns a store. It waits until ctx ends for a server that does not
+// answer. A server that refuses connections is an error at once. Errors name the servers and never
+// a password. [driver.ErrRefused] says that the login was refused, or that the server is too old,
+// is a replica, or is not what Config says.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	if len(c.Addrs) == 0 {
 		return nil, fmt.Errorf("redis: no addresses: %w", driver.ErrRefused)
 	}
+	names := strings.Join(c.Addrs, ", ")
 	if c.Cluster && (c.Sentinel != "" || c.DB != 0) {
-		return nil, fmt.Errorf("redis %s: a cluster has no sentinels and no database but 0: %w", strings.Join(c.Addrs, ", "), driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: a cluster has no sentinels and no database but 0: %w", names, driver.ErrRefused)
 	}
 	if !c.Cluster && c.Sentinel == "" && len(c.Addrs) > 1 {
-		return nil, fmt.Errorf("redis %s: %d addresses: several are a cluster or sentinels: %w", strings.Join(c.Addrs, ", "), len(c.Addrs), driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: %d addresses: several are a cluster or sentinels: %w",
+			names, len(c.Addrs), driver.ErrRefused)
 	}
 	base, err := baseOf(c.Prefix)
 	if err != nil {
-		return nil, fmt.Errorf("redis %s: %w", strings.Join(c.Addrs, ", "), err)
+		return nil, fmt.Errorf("redis %s: %w", names, err)
 	}
-	s, err := open(ctx, base, c.Addrs, c.clients(base+"server"), kind{cluster: c.Cluster, found: c.Cluster || c.Sentinel != ""}, c.Replicas)
+	k := kind{cluster: c.Cluster, found: c.Cluster || c.Sentinel != ""}
+	s, err := open(ctx, base, names, c.clients(base+"server"), k, c.Replicas)
 	if err == nil && c.Sentinel != "" {
 		s.listenToSentinels(c)
 	}
@@ -114,8 +126,9 @@ func baseOf(prefix string) (string, error) {
 	return "{" + prefix + "}:", nil
 }
 
-// New returns a store beside a client, which stays the caller's: only its options are used, for connections of the store's own. It takes a
-// *redis.Client, one made for sentinels too, and a *redis.ClusterClient. It returns what Open returns.
+// New returns a store that connects as the client does. It uses only the client's options. It takes
+// a *redis.Client, also one made for sentinels, and a *redis.ClusterClient. Its errors are those of
+// Open.
 func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
 	base, err := baseOf(o.Prefix)
 	if err != nil {
@@ -126,20 +139,22 @@ func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, 
 		return nil, err
 	}
 	_, cluster := client.(*redis.ClusterClient)
-	return open(ctx, base, names, dial, kind{cluster: cluster, found: cluster}, o.Replicas)
+	return open(ctx, base, strings.Join(names, ", "), dial, kind{cluster: cluster, found: cluster}, o.Replicas)
 }
 
-// kind says of a server whether it is a cluster's, and whether others were asked where it is.
+// kind says whether a server is in a cluster, and whether others were asked for its address.
 type kind struct{ cluster, found bool }
 
-// open puts a Store together and asks the server what it is.
-func open(ctx context.Context, base string, addrs []string, dial func(pool int) redis.UniversalClient, k kind, replicas int) (*Store, error) {
-	names := strings.Join(addrs, ", ")
+// clientMaker makes clients with a pool of that size, the default if 0.
+type clientMaker func(pool int) redis.UniversalClient
+
+// open makes a Store and asks the server what it is.
+func open(ctx context.Context, base, names string, dial clientMaker, k kind, replicas int) (*Store, error) {
 	if replicas < 0 {
 		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, replicas, driver.ErrRefused)
 	}
 	s := &Store{server: newServer(base, names, k.cluster, replicas, dial)}
-	if err := s.meet(ctx, k.found); err != nil {
+	if err := s.identify(ctx, k.found); err != nil {
 		s.Close()
 		return nil, err
 	}

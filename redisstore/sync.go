@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // syncer makes what the owner knows of its lease agree with what the server has. The lease's mutex
@@ -44,7 +45,7 @@ func (y *syncer) run() {
 			l.mu.Lock()
 			y.again = y.again || !l.gone
 			l.mu.Unlock()
-			rest(l.s.ctx, 200*time.Millisecond)
+			_ = storeutil.Sleep(l.s.ctx, 200*time.Millisecond)
 		}
 	}
 }
@@ -56,14 +57,6 @@ func (y *syncer) next() bool {
 	y.running = y.again && !y.l.gone && y.l.s.ctx.Err() == nil
 	y.again = false
 	return y.running
-}
-
-// rest waits for d, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // now asks for a verb that has to know before it can go on. Places that must not stand are released
@@ -147,10 +140,10 @@ const (
 )
 
 // diff compares what the owner knew when it asked (before) and knows now with what the server has.
-// While the history is the same, what entered, came to hold or was given up in between is newer than
-// the answer. Nothing is newer than another history (moved, see guard.go): there a claim that its
-// owner believes to hold must hold under its token, or the lease is over (over), before its deadline
-// can be moved any more.
+// While the history is the same, what entered, came to hold or was given up in between is newer
+// than the answer. Nothing is newer than another history (moved, see guard.go): there a claim that
+// its owner believes to hold must hold under its token, or the lease is over (over), before its
+// deadline can be moved any more.
 func diff(before, now map[string]known, moved bool, server []standing) (changes []change, over bool) {
 	stand := map[string]bool{}
 	for _, s := range server {

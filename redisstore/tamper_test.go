@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
 )
@@ -82,7 +83,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		enter(t, l, "n", fmt.Sprint(i))
 		q := enter(t, other, "n", fmt.Sprint(i, "b"))
 		for range 5 {
-			go func() { _, _ = other.Wait(ctx, q) }()
+			go func() { _, _ = drivertest.Await(ctx, other, q) }()
 			go func() { _, _ = s.Next(ctx, "n", 1<<60) }()
 			go func() { _, _ = l.News(ctx) }()
 		}

@@ -28,8 +28,10 @@ type completer = cobra.CompletionFunc
 // values are what flags take, on all verbs. What stands nowhere here takes a file, or nothing that
 // could be offered.
 var values = map[string][]string{
-	"output": {"table", "json", "ndjson"}, "notify": {"candidate", "leader"}, "on-lost": {"exit", "recampaign"}, "on-exit": {"resign", "restart"},
-	"on-unreachable": {"stop-at-deadline", "stop-now"}, "overlap": {"forbid", "allow", "replace"}, "missed": {"once", "skip", "all"},
+	"output": {"table", "json", "ndjson"}, "notify": {"candidate", "leader"}, "on-lost": {"exit", "recampaign"},
+	"on-exit":        {"resign", "restart"},
+	"on-unreachable": {"stop-at-deadline", "stop-now"}, "overlap": {"forbid", "allow", "replace"},
+	"missed": {"once", "skip", "all"},
 }
 
 // files are the flags that name a file.
@@ -55,8 +57,10 @@ func addCompletions(a *app, root *cobra.Command) {
 		}
 		addFlagCompletions(a, c)
 	}
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values["output"], cobra.ShellCompDirectiveNoFileComp))
-	_ = root.RegisterFlagCompletionFunc("store", cobra.FixedCompletions(schemes(), cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values["output"],
+		cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("store", cobra.FixedCompletions(schemes(),
+		cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
 	for _, name := range []string{"id", "ttl", "timeout"} {
 		_ = root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -175,9 +179,11 @@ func reachStore(ctx context.Context, a *app) (driver.Store, error) {
 // typeable says whether a word can go into a command line as it is: what a shell reads otherwise is
 // not offered, whoever chose that name.
 func typeable(s string) bool {
-	return s != "" && len(s) <= primacy.MaxName && s[0] != '-' && s[0] != '~' && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("-_./:@+,%", r) && (r < utf8Self && !isWord(r) || r >= utf8Self && !unicode.IsLetter(r) && !unicode.IsDigit(r))
-	})
+	return s != "" && len(s) <= primacy.MaxName && s[0] != '-' && s[0] != '~' &&
+		!strings.ContainsFunc(s, func(r rune) bool {
+			return !strings.ContainsRune("-_./:@+,%", r) && (r < utf8Self && !isWord(r) || r >= utf8Self &&
+				!unicode.IsLetter(r) && !unicode.IsDigit(r))
+		})
 }
 
 const utf8Self = 0x80

@@ -67,7 +67,7 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waits := w.session("heir-1")
+	waits := w.session("next-1")
 	go func() { _, _ = waits.Election("cron").Campaign(t.Context(), nil) }()
 	w.awaitLine("cron", 2)
 	wants := map[string]string{
@@ -76,7 +76,7 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 		"primacy status billing/i":              "billing/invoicer",
 		"primacy leader cron ":                  "",
 		"primacy observe cron bil":              "billing/invoicer billing/ledger",
-		"primacy transfer cron --to ":           "heir-1",
+		"primacy transfer cron --to ":           "next-1",
 		"primacy transfer cron --to x":          "",
 		"primacy drain web-":                    "web-0 web-1 web-2 web-3 web-4 web-5 web-6",
 		"primacy run cr":                        "cron",
@@ -105,15 +105,18 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 // Whoever presses Tab does not wait, and reads no errors.
 func TestCompletionIsQuickAndSilent(t *testing.T) {
 	w := newWorld(t)
-	for _, env := range []string{"PRIMACY_STORE=etcd://" + silent(t), "PRIMACY_STORE=what:", "PRIMACY_TTL=x", "PRIMACY_CONFIG=/nosuch", "PRIMACY_STORE=embedded:" + w.dir + "/none"} {
+	for _, env := range []string{"PRIMACY_STORE=etcd://" + silent(t), "PRIMACY_STORE=what:", "PRIMACY_TTL=x",
+		"PRIMACY_CONFIG=/nosuch", "PRIMACY_STORE=embedded:" + w.dir + "/none"} {
 		p := w.with(env).start("__complete", "leader", "").ends(0)
 		if got := p.out.String(); got != ":4\n" {
 			t.Errorf("%s: it offers %q", env, got)
 		}
-		if p.took > 5*time.Second { // the race detector's program on a busy machine; the budget itself is completionTime
+		// the race detector's program on a busy machine; the budget itself is completionTime
+		if p.took > 5*time.Second {
 			t.Errorf("%s: it took %v", env, p.took)
 		}
-		if s := strings.ReplaceAll(p.err.String(), "Completion ended with directive: ShellCompDirectiveNoFileComp\n", ""); s != "" {
+		if s := strings.ReplaceAll(p.err.String(), "Completion ended with directive: ShellCompDirectiveNoFileComp\n",
+			""); s != "" {
 			t.Errorf("%s: it says %q", env, s)
 		}
 	}
@@ -147,9 +150,11 @@ func TestVersion(t *testing.T) {
 	if v.Version == "" || v.Go == "" || v.Platform == "" || v.Etcd == "" {
 		t.Errorf("%+v", v)
 	}
-	info := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"}}}
+	info := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"},
+		{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"}}}
 	info.Main.Version = "v1.2.3"
-	if got := buildVersion(info, true).String(); !strings.HasPrefix(got, "primacy v1.2.3, commit 0123456789ab with changes, 2026-01-02T03:04:05Z, go1.") {
+	if got := buildVersion(info, true).String(); !strings.HasPrefix(got,
+		"primacy v1.2.3, commit 0123456789ab with changes, 2026-01-02T03:04:05Z, go1.") {
 		t.Errorf("got %q", got)
 	}
 	if got := buildVersion(nil, false).Version; got != "unknown" {

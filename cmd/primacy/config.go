@@ -86,7 +86,8 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 				return err
 			}
 		case f == nil && verb.Annotations[configArgs] != "" && key == "command":
-			return fmt.Errorf("%s: %s must be a list, such as [\"sh\", \"-c\", \"echo hello\"]: there is no shell", c.at(p), full)
+			return fmt.Errorf("%s: %s must be a list, such as [\"sh\", \"-c\", \"echo hello\"]: there is no shell",
+				c.at(p), full)
 		case f != nil:
 			s, err := c.setting(full, p)
 			if err != nil {
@@ -273,7 +274,8 @@ func secret(flag string, words []string) bool {
 
 func subcommand(verb *cobra.Command, name string) *cobra.Command {
 	for _, sub := range verb.Commands() {
-		if sub.Name() == name && (sub.IsAvailableCommand() || sub.HasSubCommands()) && sub.Name() != "help" && sub.Name() != "completion" {
+		if sub.Name() == name && (sub.IsAvailableCommand() || sub.HasSubCommands()) && sub.Name() != "help" &&
+			sub.Name() != "completion" {
 			return sub
 		}
 	}

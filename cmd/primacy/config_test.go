@@ -69,7 +69,9 @@ func TestWhatIsSaidWhereCounts(t *testing.T) {
 		{"run", file, map[string]string{"PRIMACY_TTL": "14s"}, []string{"--ttl", "15s"}, "ttl", "15s"},
 		{"run", file, nil, []string{"--ttl", "15s"}, "ttl", "15s"},
 		{"run", file, map[string]string{"PRIMACY_WAIT": "5s"}, nil, "wait", "5s"},
-		{"run", "[run]\nttl = \"12s\"\n", map[string]string{"PRIMACY_TTL": "14s"}, []string{"--ttl=10s"}, "ttl", "10s"}, // the default, given by hand
+		// the default, given by hand
+		{"run", "[run]\nttl = \"12s\"\n", map[string]string{"PRIMACY_TTL": "14s"}, []string{"--ttl=10s"}, "ttl",
+			"10s"},
 		{"run", "[run]\npriority = 3\nttl = '7s'", nil, nil, "priority", "3"},
 		{"run", "run.ttl = '8s'", nil, nil, "ttl", "8s"},
 		{"run", "run = { ttl = '9s' }\nttl = '7s'", nil, nil, "ttl", "9s"},
@@ -101,7 +103,8 @@ func TestNameAndCommandFromTheFile(t *testing.T) {
 		{"[run]\ncommand = [\"true\"]", nil, "error: give a NAME"},
 		{"", nil, "error: give a NAME and a COMMAND"},
 		{file, []string{"other", "--"}, "error: run other: give a COMMAND"},
-		{"[run]\nname = \"a\\u0001\"\ncommand = [\"true\"]", nil, `error: primacy: invalid: the name "a\x01" has the control character U+0001 at byte 1`},
+		{"[run]\nname = \"a\\u0001\"\ncommand = [\"true\"]", nil,
+			`error: primacy: invalid: the name "a\x01" has the control character U+0001 at byte 1`},
 	} {
 		a, _, err := prepared(t, "run", c.file, nil)
 		if err != nil {
@@ -151,9 +154,11 @@ func TestWhatIsWrongWithAFile(t *testing.T) {
 		}
 	}
 	a, verb := verbOf(t, "run")
-	for path, want := range map[string]string{"/nosuch/file": "no such file", t.TempDir(): "is a directory", "/dev/zero": "larger than"} {
+	for path, want := range map[string]string{"/nosuch/file": "no such file", t.TempDir(): "is a directory",
+		"/dev/zero": "larger than"} {
 		a.configPath, a.config = path, nil
-		if err := a.loadConfig(verb); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--config") {
+		if err := a.loadConfig(verb); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "--config") {
 			t.Errorf("%s: got %v", path, err)
 		}
 	}
@@ -191,8 +196,10 @@ func TestAPasswordInAFileForAll(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	for key, want := range map[string]string{"stroe": "store", "STOP_TIMEOUT": "stop-timeout", "x": "", "tl": "ttl", "stop-timout": "stop-timeout", "": ""} {
-		got := strings.TrimSuffix(strings.TrimPrefix(nearest(key, []string{"ttl", "store", "stop-timeout"}), "; did you mean "), "?")
+	for key, want := range map[string]string{"stroe": "store", "STOP_TIMEOUT": "stop-timeout", "x": "", "tl": "ttl",
+		"stop-timout": "stop-timeout", "": ""} {
+		got := strings.TrimSuffix(strings.TrimPrefix(nearest(key, []string{"ttl", "store", "stop-timeout"}),
+			"; did you mean "), "?")
 		if got != want {
 			t.Errorf("%q: got %q, want %q", key, got, want)
 		}
@@ -201,7 +208,8 @@ func TestNearest(t *testing.T) {
 
 // Whatever stands in a file: it is taken or refused in one line, soon, and nothing of it panics.
 func FuzzConfig(f *testing.F) {
-	for _, s := range []string{"ttl = \"1s\"\n[run]\nname = \"n\"\ncommand = [\"a\"]\n", "[run.x]\ny=1", "a.b.c = [[1],[2]]", "[[run]]", "run = {ttl='1s', name=3}", "\"run\".'ttl' = 1"} {
+	for _, s := range []string{"ttl = \"1s\"\n[run]\nname = \"n\"\ncommand = [\"a\"]\n", "[run.x]\ny=1",
+		"a.b.c = [[1],[2]]", "[[run]]", "run = {ttl='1s', name=3}", "\"run\".'ttl' = 1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -212,7 +220,8 @@ func FuzzConfig(f *testing.F) {
 			a.config = c
 			err = c.set(verb.Flags(), verb.Flags().Lookup("ttl"))
 		}
-		if err != nil && (strings.Contains(oneLine(err), "\n") || utf8.ValidString(text) && !utf8.ValidString(err.Error())) {
+		if err != nil && (strings.Contains(oneLine(err), "\n") || utf8.ValidString(text) &&
+			!utf8.ValidString(err.Error())) {
 			t.Errorf("%q", err)
 		}
 		if d := time.Since(began); d > 10*time.Second {

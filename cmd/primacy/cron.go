@@ -53,7 +53,8 @@ func cronCommand(a *app) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 		Short:                 "Run commands by a schedule, each instant once in the whole fleet",
-		Long: `Run commands by a schedule. Start it with the same FILE on as many machines as you like: each instant of a job runs once in the fleet.
+		Long: `Run commands by a schedule. Start it with the same FILE on as many machines as you like: each
+instant of a job runs once in the fleet.
 
   primacy cron -f jobs.toml                                         the jobs of a file; SIGHUP reads it again
   primacy cron report "0 3 * * mon-fri" --timezone UTC -- ./report  one job
@@ -61,14 +62,17 @@ func cronCommand(a *app) *cobra.Command {
   primacy cron status                                               what ran, where, how it ended, and what is next
   primacy cron history report                                       the runs of a job, the newest first
 
-SPEC is five fields, six with seconds first, @daily and the like, or "@every 90s" (multiples since 1970, the same everywhere).
+SPEC is five fields, six with seconds first, @daily and the like, or "@every 90s" (multiples since 1970, the
+same everywhere).
 
-Each instant is decided by one record in the store, appended before the run. At most one run begins for each instant and attempt; a run
-whose process dies or loses the store is ended by its guardian, recorded as lost, and tried again as the job's retries say. In its
-environment: PRIMACY_CRON_JOB, PRIMACY_CRON_INSTANT, PRIMACY_CRON_ATTEMPT, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
+Each instant is decided by one record in the store, appended before the run. At most one run begins for each
+instant and attempt; a run whose process dies or loses the store is ended by its guardian, recorded as lost, and
+tried again as the job's retries say. In its environment: PRIMACY_CRON_JOB, PRIMACY_CRON_INSTANT,
+PRIMACY_CRON_ATTEMPT, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
 
-SIGTERM or ^C: no run begins any more, those that run get SIGTERM (--drain: are waited for, until a second signal), exit 0.
-Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, or a file with a mistake in it.`,
+SIGTERM or ^C: no run begins any more, those that run get SIGTERM (--drain: are waited for, until a second
+signal), exit 0. Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, or a file
+with a mistake in it.`,
 		Args: t.arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context()) },
 	}
@@ -86,12 +90,16 @@ func (t *crontab) flags(f *pflag.FlagSet) {
 	f.BoolVar(&t.prefix, "prefix", false, "put the job and the instant before each line of output")
 	f.StringVar(&t.statusAt, "status", "", "answer /livez /readyz /metrics over HTTP at HOST:PORT or unix:PATH")
 	f.IntVar(&t.max, "max-running", 0, "so many commands at a time in this process; 0: no limit")
-	f.DurationVar(&t.spread, "spread", 100*time.Millisecond, "wait a random part of this before each run, so that one machine does not win all")
+	f.DurationVar(&t.spread, "spread", 100*time.Millisecond,
+		"wait a random part of this before each run, so that one machine does not win all")
 	f.DurationVar(&t.look, "look", 5*time.Second, "how often to look for lost runs and for what was missed")
 	f.StringVar(&t.one.Zone, "timezone", "", "of the one job: a name such as Europe/Berlin (default UTC)")
-	f.StringVar(&t.one.Overlap, "overlap", t.one.Overlap, "of the one job, while the run before still runs: forbid, allow or replace")
-	f.StringVar(&t.one.Missed, "missed", t.one.Missed, "of the one job, when nobody began an instant in time: once, skip or all")
-	f.DurationVar(&t.one.MissedWithin, "missed-within", 0, "of the one job: what was missed longer ago never runs; 0: no limit")
+	f.StringVar(&t.one.Overlap, "overlap", t.one.Overlap,
+		"of the one job, while the run before still runs: forbid, allow or replace")
+	f.StringVar(&t.one.Missed, "missed", t.one.Missed,
+		"of the one job, when nobody began an instant in time: once, skip or all")
+	f.DurationVar(&t.one.MissedWithin, "missed-within", 0,
+		"of the one job: what was missed longer ago never runs; 0: no limit")
 	f.IntVar(&t.one.Retries, "retries", 0, "of the one job: how often to try again what failed or was lost")
 	f.DurationVar(&t.one.RetryDelay, "retry-delay", t.one.RetryDelay, "of the one job")
 	f.DurationVar(&t.one.Timeout, "run-timeout", 0, "of the one job: SIGTERM after so long; 0: never")
@@ -198,15 +206,20 @@ func (t *crontab) cancelBy(ctx context.Context, stop context.CancelFunc) {
 }
 
 // engine returns the engine on the session.
-func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *supervise.Supervisor) (*cron.Engine, error) {
+func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *supervise.Supervisor) (*cron.Engine,
+	error,
+) {
 	journal, ok := store.(driver.Journal)
 	if !ok {
 		return nil, &exitError{exitUsage, cron.ErrNoJournal}
 	}
 	host, _ := os.Hostname()
-	c := &cron.Commands{Supervisor: supervisor, ID: s.ID(), Env: t.environment(), Stdout: os.Stdout, Stderr: os.Stderr, Prefix: t.prefix}
-	return cron.New(cron.Options{Journal: journal, Claims: cron.SessionClaims{Session: s}, Runner: c.Run, ID: s.ID(), Host: host,
-		Log: t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(2*time.Second, t.ttl/2), Max: t.max}), nil
+	c := &cron.Commands{Supervisor: supervisor, ID: s.ID(), Env: t.environment(), Stdout: os.Stdout,
+		Stderr: os.Stderr, Prefix: t.prefix}
+	return cron.New(cron.Options{Journal: journal, Claims: cron.SessionClaims{Session: s}, Runner: c.Run, ID: s.ID(),
+		Host: host,
+		Log:  t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(2*time.Second, t.ttl/2),
+		Max: t.max}), nil
 }
 
 // environment is what commands get of ours: not what was meant for this process alone, nor a
@@ -235,7 +248,8 @@ func (t *crontab) follow(e *cron.Engine) {
 	t.leaving.Store(true)
 	switch n := e.Active(); {
 	case n > 0 && t.drain:
-		t.say("cron: waiting for %d %s; another signal stops %s", n, plural(n, "command", "commands"), plural(n, "it", "them"))
+		t.say("cron: waiting for %d %s; another signal stops %s", n, plural(n, "command", "commands"),
+			plural(n, "it", "them"))
 	case n > 0:
 		t.say("cron: stopping %d %s", n, plural(n, "command", "commands"))
 	}
@@ -307,7 +321,8 @@ func (t *crontab) log(e cron.Event) {
 // cronResults says under which result of primacy_cron_runs_total a verdict counts. What a job's own
 // policy did, overlap and replaced, is no failure, and is in the journal.
 var cronResults = map[string]metrics.CronResult{
-	cron.OK: metrics.CronOK, cron.Failed: metrics.CronFailed, cron.TimedOut: metrics.CronFailed, cron.Stopped: metrics.CronFailed, cron.Lost: metrics.CronFailed,
+	cron.OK: metrics.CronOK, cron.Failed: metrics.CronFailed, cron.TimedOut: metrics.CronFailed,
+	cron.Stopped: metrics.CronFailed, cron.Lost: metrics.CronFailed,
 	cron.Missed: metrics.CronMissed, cron.Suppressed: metrics.CronSuppressed,
 }
 
@@ -341,8 +356,9 @@ func (t *crontab) serveStatus(s *primacy.Session, e *cron.Engine, jobs []*cron.J
 	pulse := health.NewPulse(ctx, max(t.ttl, time.Second), func() { e.Touch() })
 	o := health.Options{Alive: pulse.Alive, Ready: t.ready, Metrics: shown.Handler(),
 		Leads: func(string, primacy.Token) (health.Lead, bool) { return health.Lead{}, false }} // it has no leader
-	server := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
+	server := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second,
+		IdleTimeout:  time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { _ = server.Serve(l) }()
 	return func() { _ = server.Close(); stop(); e.Counters().Tell(nil); shown.Close() }, nil
 }

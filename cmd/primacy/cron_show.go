@@ -98,9 +98,9 @@ func cronStatusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [JOB]",
 		Short: "Show the jobs of the store: last run, who ran it, how it ended, what is next",
-		Long: `Show the jobs of the store, or one in detail. LAST is the newest instant that ran or runs; RESULT is ok, failed, timeout, stopped,
-replaced, lost (its process died or lost the store; its command was ended) or running. With -o json everything that is known.
-Exit 1 if there is no such job.`,
+		Long: `Show the jobs of the store, or one in detail. LAST is the newest instant that ran or runs; RESULT
+is ok, failed, timeout, stopped, replaced, lost (its process died or lost the store; its command was ended) or
+running. With -o json everything that is known. Exit 1 if there is no such job.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
@@ -166,10 +166,12 @@ func printJob(a *app, j cron.JobInfo) error {
 		rows = append(rows, []string{"next", when(*j.Next)})
 	}
 	if l := j.Last; l != nil {
-		rows = append(rows, []string{"last", fmt.Sprintf("%s %s, exit %s, by %s on %s", when(l.Instant), l.Result, exitOf(l), clean(l.By), clean(l.Host))})
+		rows = append(rows, []string{"last", fmt.Sprintf("%s %s, exit %s, by %s on %s", when(l.Instant), l.Result,
+			exitOf(l), clean(l.By), clean(l.Host))})
 	}
 	for _, r := range j.Running {
-		rows = append(rows, []string{"running", fmt.Sprintf("%s attempt %d, by %s since %s", when(r.Instant), r.Attempt, clean(r.By), when(r.Began))})
+		rows = append(rows, []string{"running", fmt.Sprintf("%s attempt %d, by %s since %s", when(r.Instant),
+			r.Attempt, clean(r.By), when(r.Began))})
 	}
 	var counts []string
 	for _, r := range slices.Sorted(maps.Keys(j.Results)) {
@@ -225,14 +227,16 @@ func printRuns(a *app, runs []cron.RunInfo) error {
 		case r.CatchUp && note == "":
 			note = "made up for"
 		}
-		rows = append(rows, []string{when(r.Instant), strconv.Itoa(r.Attempt), r.Result, exitOf(&runs[i]), orDash(r.Took), orDash(r.By), note})
+		rows = append(rows, []string{when(r.Instant), strconv.Itoa(r.Attempt), r.Result, exitOf(&runs[i]),
+			orDash(r.Took), orDash(r.By), note})
 	}
 	return table(a.stdout, rows...)
 }
 
 func cronMarkCommand(a *app, verb string) *cobra.Command {
 	what := map[string]struct{ verdict, short, done string }{
-		"pause":  {cron.Paused, "Let no instant of a job run, on all machines, until it is resumed", "paused: no instant counts until it is resumed"},
+		"pause": {cron.Paused, "Let no instant of a job run, on all machines, until it is resumed",
+			"paused: no instant counts until it is resumed"},
 		"resume": {cron.Resumed, "Let a paused job run again: what was due meanwhile is not made up for", "resumed"},
 		"run":    {cron.Wanted, "Ask for one extra run of a job now", "one extra run was asked for"},
 	}[verb]

@@ -3,11 +3,16 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,7 +43,8 @@ func TestACronThatCannotWorkIsOneLine(t *testing.T) {
 	w := cronWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1")
 	bad := w.cronFile("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\nretires = 3\n")
 	good := filepath.Join(w.dir, "good.toml")
-	if err := os.WriteFile(good, []byte("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(good, []byte("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -82,7 +88,10 @@ func TestACronFileIsReadAgain(t *testing.T) {
 	w.cronFile(one + "[jobs.two]\nschedule = \"@every 1s\"\ncommand = \"echo two\"\nextra = 1\n")
 	p.signal(syscall.SIGHUP).tells("not reloaded: " + file + ":7: [jobs.two] unknown key \"extra\"")
 	before := strings.Count(p.out.String(), "one\n")
-	w.eventually("the job that is still there runs", func() bool { return strings.Count(p.out.String(), "one\n") > before })
+	w.eventually("the job that is still there runs", func() bool {
+		return strings.Count(p.out.String(),
+			"one\n") > before
+	})
 	w.cronFile("[jobs.two]\nschedule = \"@every 1s\"\ncommand = [\"echo\", \"two\"]\n")
 	p.signal(syscall.SIGHUP).tells("reloaded, 1 job").prints("two\n")
 	gone := strings.Count(p.out.String(), "one\n")
@@ -102,7 +111,8 @@ func TestACronEndsWhatRuns(t *testing.T) {
 	if l := info.Last; l == nil || l.Result != cron.Stopped || l.Code == nil || *l.Code != 7 || len(info.Running) != 0 {
 		t.Errorf("the record says %+v", info.Last)
 	}
-	q := w.start("cron", "--drain", "drained", "@every 1s", "--", "sh", "-c", "echo began; sleep 2; echo done").prints("began")
+	q := w.start("cron", "--drain", "drained", "@every 1s", "--", "sh", "-c",
+		"echo began; sleep 2; echo done").prints("began")
 	q.signal(syscall.SIGTERM).tells("waiting for 1 command").ends(0).says("done")
 	if l := w.cronStatus("drained").Last; l == nil || l.Result != cron.OK {
 		t.Errorf("the record says %+v", l)
@@ -116,7 +126,8 @@ func TestACronEndsWhatRuns(t *testing.T) {
 
 func TestWhatACronCommandGets(t *testing.T) {
 	w := cronWorld(t).with("PRIMACY_PREFIX=true")
-	p := w.start("cron", "env", "@every 1s", "--run-timeout", "30s", "--", "sh", "-c", `env | grep ^PRIMACY_ | sort; cat; echo err >&2; exit 3`)
+	p := w.start("cron", "env", "@every 1s", "--run-timeout", "30s", "--", "sh", "-c",
+		`env | grep ^PRIMACY_ | sort; cat; echo err >&2; exit 3`)
 	p.tells(": failed").signal(syscall.SIGTERM).ends(0)
 	want := regexp.MustCompile(`(?m)^\[env \d\d:\d\d:\d\d\] PRIMACY_CRON_ATTEMPT=1\n.*PRIMACY_CRON_INSTANT=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\n.*PRIMACY_CRON_JOB=env\n.*PRIMACY_CRON_RUN=[0-9a-f]{12}\n.*PRIMACY_ID=.+\n.*PRIMACY_NAME=cron/env\n.*PRIMACY_STORE=etcd://.*\n.*PRIMACY_TOKEN=\d+\n.*PRIMACY_TTL=60s\n.*PRIMACY_TTL_MS=60000\n`)
 	if !want.MatchString(p.out.String()) {
@@ -158,7 +169,8 @@ func TestACronJobIsPausedAndAskedFor(t *testing.T) {
 	w.start("cron", "run", "none").ends(exitNo).complains("no such job").inOneLine()
 	w.start("cron", "history", "none").ends(exitNo).inOneLine()
 	w.start("cron", "status").ends(0).says("often", "rare", "@yearly")
-	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "often", "-o", "json", "--limit", "3").ends(0).out.String())
+	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "often", "-o", "json", "--limit",
+		"3").ends(0).out.String())
 	if len(runs) < 2 || len(runs) > 3 || !runs[0].Instant.After(runs[1].Instant) {
 		t.Errorf("history: %+v", runs)
 	}
@@ -168,7 +180,8 @@ func TestACronJobIsPausedAndAskedFor(t *testing.T) {
 func TestACronRunIsLostAndTriedAgain(t *testing.T) {
 	w := newWorld(t).with("PRIMACY_TTL=2s", "PRIMACY_LOOK=500ms")
 	file := w.cronFile("[jobs.x]\nschedule = \"@every 1h\"\nretries = 1\nretry_delay = \"0s\"\n" +
-		"command = 'echo $PRIMACY_CRON_ATTEMPT $$ >>log; test $PRIMACY_CRON_ATTEMPT = 2 || sleep 60'\ndir = \"" + w.dir + "\"\n")
+		"command = 'echo $PRIMACY_CRON_ATTEMPT $$ >>log; test $PRIMACY_CRON_ATTEMPT = 2 || sleep 60'\ndir = \"" +
+		w.dir + "\"\n")
 	log := func() string { b, _ := os.ReadFile(filepath.Join(w.dir, "log")); return string(b) }
 	p := w.start("cron", "-f", file).tells("counts from here")
 	w.start("cron", "run", "x").ends(0)
@@ -176,7 +189,11 @@ func TestACronRunIsLostAndTriedAgain(t *testing.T) {
 	q := w.start("cron", "-f", file)
 	p.signal(syscall.SIGKILL)
 	w.eventually("it is tried again", func() bool { return strings.Contains(log(), "\n2 ") })
-	w.eventually("its end is told", func() bool { l := w.cronStatus("x").Last; return l != nil && l.Attempt == 2 && l.Result == cron.OK })
+	w.eventually("its end is told", func() bool {
+		l := w.cronStatus("x").Last
+		return l != nil && l.Attempt == 2 &&
+			l.Result == cron.OK
+	})
 	runs := decode[[]cron.RunInfo](w, w.start("cron", "history", "x", "-o", "json").ends(0).out.String())
 	if len(runs) != 2 || runs[1].Result != cron.Lost || runs[1].LostBy == "" || runs[0].By == runs[1].By {
 		t.Errorf("history: %+v", runs)
@@ -221,4 +238,60 @@ func TestTheExampleOfJobsIsRight(t *testing.T) {
 	if err != nil || len(jobs) != 3 {
 		t.Fatal(jobs, err)
 	}
+}
+
+// What `primacy cron --status` answers, as an orchestrator and Prometheus ask it: the alert about
+// cron jobs rests on it.
+func TestCronStatusIsScraped(t *testing.T) {
+	w := cronWorld(t)
+	file := w.cronFile("[jobs.good]\nschedule = \"* * * * * *\"\ncommand = \"true\"\n[jobs.bad]\nschedule = \"* * * * * *\"\ncommand = \"exit 3\"\n" +
+		"[jobs.never]\nschedule = \"@yearly\"\ncommand = \"true\"\n[jobs.deaf]\nschedule = \"* * * * * *\"\nstop_timeout = \"4s\"\ncommand = \"trap '' TERM; sleep 3; sleep 3\"\n")
+	sock := filepath.Join(w.dir, "sock")
+	p := w.start("cron", "-f", file, "--status", "unix:"+sock)
+	ask := func(path string) (int, string) {
+		c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", sock)
+			}}}
+		resp, err := c.Get("http://x" + path)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close()
+		var page bytes.Buffer
+		_, _ = page.ReadFrom(resp.Body)
+		return resp.StatusCode, page.String()
+	}
+	runs := func(job, result string) float64 {
+		_, page := ask("/metrics")
+		m := regexp.MustCompile(`(?m)^primacy_cron_runs_total\{job="` + job + `",result="` + result +
+			`"\} (\S+)$`).FindStringSubmatch(page)
+		if m == nil {
+			return -1
+		}
+		n, _ := strconv.ParseFloat(m[1], 64)
+		return n
+	}
+	w.eventually("runs are counted", func() bool { return runs("good", "ok") >= 2 && runs("bad", "failed") >= 2 })
+	for _, c := range [][2]string{{"good", "failed"}, {"good", "missed"}, {"bad", "ok"}, {"never", "ok"},
+		{"never", "failed"}, {"never", "missed"}} {
+		if n := runs(c[0], c[1]); n != 0 {
+			t.Errorf("%s %s is %v; it is to be there, and 0", c[0], c[1], n)
+		}
+	}
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/leader/good": 503, "/nothing": 404} {
+		if got, text := ask(path); got != want {
+			t.Errorf("%s: %d, want %d: %s", path, got, want, text)
+		}
+	}
+	w.start("cron", "-f", file, "--status", "unix:"+sock).ends(exitUsage).complains("another process answers there")
+	w.start("cron", "-f", file, "--status", "nonsense").ends(exitUsage).complains("give HOST:PORT, or unix:PATH")
+	w.eventually("a long run", func() bool { return len(w.cronStatus("deaf").Running) > 0 })
+	p.signal(syscall.SIGTERM)
+	w.eventually("it says that it is stopping", func() bool {
+		code,
+			_ := ask("/readyz")
+		return code == 503 || code == 0
+	})
+	p.ends(0)
 }

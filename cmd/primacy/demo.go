@@ -32,9 +32,10 @@ func demoCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work: three candidates, one is killed, one is frozen",
-		Long: `Run three real candidate processes on an embedded store in a temporary folder. The leader is killed with SIGKILL, the next one frozen
-with SIGSTOP and thawed, the third asked to resign. What is shown at the end is counted from what the workers themselves wrote: a line every
-5 ms while they act. Exit 0 if there was never more than one.`,
+		Long: `Run three real candidate processes on an embedded store in a temporary folder. The leader is
+killed with SIGKILL, the next one frozen with SIGSTOP and thawed, the third asked to resign. What is shown at
+the end is counted from what the workers themselves wrote: a line every 5 ms while they act. Exit 0 if there was
+never more than one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd.Context(), a, keep) },
 	}
@@ -110,7 +111,8 @@ func (d *demo) failed(ctx context.Context, err error) error {
 
 // script is the story.
 func (d *demo) script(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit, fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
+	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit,
+		fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
 	defer cancel()
 	d.view.line("an embedded store is running; three candidates stand for %q, ttl %v", demoName, demoTTL)
 	for _, n := range d.nodes {
@@ -162,15 +164,15 @@ func (d *demo) next(ctx context.Context) (*node, error) {
 // reports false if the term was over before that: on a busy machine a worker may start too late.
 func (d *demo) told(ctx context.Context, n *node) (acted bool, err error) {
 	for try := 1; ; try++ {
-		reigns, err := readReigns(d.acts)
+		periods, err := readPeriods(d.acts)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return false, err
 		}
-		if i := len(reigns) - 1; i >= 0 && reigns[i].token == uint64(d.token) {
+		if i := len(periods) - 1; i >= 0 && periods[i].token == uint64(d.token) {
 			if i == 0 {
 				d.view.line("%s leads under token %d", n.id, d.token)
 			} else {
-				d.view.line("%s leads under token %d; nobody acted for %v", n.id, d.token, gap(reigns[i-1], reigns[i]))
+				d.view.line("%s leads under token %d; nobody acted for %v", n.id, d.token, gap(periods[i-1], periods[i]))
 			}
 			return true, nil
 		}
@@ -186,7 +188,7 @@ func (d *demo) told(ctx context.Context, n *node) (acted bool, err error) {
 	}
 }
 
-func gap(before, after reign) time.Duration {
+func gap(before, after period) time.Duration {
 	return (after.first - before.last).Round(time.Millisecond)
 }
 
@@ -240,18 +242,19 @@ func (d *demo) restore(ctx context.Context) error {
 
 // verdict counts what the workers wrote.
 func (d *demo) verdict() error {
-	reigns, err := readReigns(d.acts)
+	periods, err := readPeriods(d.acts)
 	if err != nil {
 		return err
 	}
-	instants, backwards := twoLeaders(reigns)
+	instants, backwards := twoLeaders(periods)
 	rows := [][]string{{"TOKEN", "LEADER", "ACTED FOR", "ACTS", "NOBODY BEFORE"}}
-	for i, r := range reigns {
+	for i, r := range periods {
 		before := "-"
 		if i > 0 {
-			before = gap(reigns[i-1], r).String()
+			before = gap(periods[i-1], r).String()
 		}
-		rows = append(rows, []string{fmt.Sprint(r.token), r.id, (r.last - r.first).Round(time.Millisecond).String(), fmt.Sprint(r.acts), before})
+		rows = append(rows, []string{fmt.Sprint(r.token), r.id, (r.last - r.first).Round(time.Millisecond).String(),
+			fmt.Sprint(r.acts), before})
 	}
 	fmt.Fprintln(d.stdout)
 	if err := table(d.stdout, rows...); err != nil {
@@ -312,22 +315,22 @@ func act(w io.Writer, token, id string) error {
 	}
 }
 
-// reign is what the workers wrote under one token.
-type reign struct {
+// period is what the workers wrote under one token.
+type period struct {
 	token       uint64
 	id          string
 	first, last time.Duration // on the boot clock
 	acts        int
 }
 
-// readReigns reads what workers wrote, in order of their first act. A last line without its end is
+// readPeriods reads what workers wrote, in order of their first act. A last line without its end is
 // being written just now.
-func readReigns(path string) ([]reign, error) {
+func readPeriods(path string) ([]period, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	byToken := map[uint64]*reign{}
+	byToken := map[uint64]*period{}
 	lines := strings.Split(string(b), "\n")
 	for i, line := range lines[:len(lines)-1] {
 		fields := strings.Fields(line)
@@ -342,25 +345,25 @@ func readReigns(path string) ([]reign, error) {
 		at := time.Duration(ns)
 		r := byToken[token]
 		if r == nil {
-			r = &reign{token: token, id: fields[2], first: at, last: at}
+			r = &period{token: token, id: fields[2], first: at, last: at}
 			byToken[token] = r
 		}
 		r.first, r.last, r.acts = min(r.first, at), max(r.last, at), r.acts+1
 	}
-	reigns := make([]reign, 0, len(byToken))
+	periods := make([]period, 0, len(byToken))
 	for _, r := range byToken {
-		reigns = append(reigns, *r)
+		periods = append(periods, *r)
 	}
-	slices.SortFunc(reigns, func(a, b reign) int { return int(a.first - b.first) })
-	return reigns, nil
+	slices.SortFunc(periods, func(a, b period) int { return int(a.first - b.first) })
+	return periods, nil
 }
 
 // twoLeaders counts the ticks during which workers of two tokens acted, and the tokens that did not
 // grow.
-func twoLeaders(reigns []reign) (instants, backwards int) {
+func twoLeaders(periods []period) (instants, backwards int) {
 	var until time.Duration
 	var largest uint64
-	for _, r := range reigns {
+	for _, r := range periods {
 		if overlap := min(until, r.last) - r.first; overlap >= 0 && until > 0 {
 			instants += 1 + int(overlap/workerTick)
 		}

@@ -33,7 +33,8 @@ type node struct {
 func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, acts string) *node {
 	n := &node{id: id, dir: filepath.Join(dir, "run"), doing: "not started"}
 	n.start = func() (*exec.Cmd, error) {
-		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self, "worker", acts)
+		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self,
+			"worker", acts)
 		c.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PRIMACY_") })
 		c.Env = append(c.Env, "XDG_RUNTIME_DIR="+n.dir)
 		c.SysProcAttr = nodeAttr()

@@ -28,8 +28,9 @@ func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 	if s := p.out.String(); strings.ContainsAny(s, "\x1b\r█") {
 		t.Errorf("no terminal, and yet: %q", s)
 	}
-	// Four reigns, each of which has acted.
-	if rows := regexp.MustCompile(`(?m)^\d+ +node-\d +\d[0-9.ms]* +[1-9]\d* +\S+$`).FindAllString(p.out.String(), -1); len(rows) != 4 {
+	// Four periods, each of which has acted.
+	if rows := regexp.MustCompile(`(?m)^\d+ +node-\d +\d[0-9.ms]* +[1-9]\d* +\S+$`).FindAllString(p.out.String(),
+		-1); len(rows) != 4 {
 		t.Errorf("the table has %d rows:\n%s", len(rows), p.out.String())
 	}
 	noDemoIn(w)
@@ -83,7 +84,8 @@ func TestDevIsAStoreForOthers(t *testing.T) {
 
 	// With a command: its status is ours, and the store is in its environment.
 	store := []string{"dev", "--store", "embedded:" + dir, "--"}
-	p := w.start(append(store, "sh", "-c", `primacy run -q n sh -c 'echo $PRIMACY_STORE'; primacy leader n; exit 5`)...).ends(5)
+	p := w.start(append(store, "sh", "-c",
+		`primacy run -q n sh -c 'echo $PRIMACY_STORE'; primacy leader n; exit 5`)...).ends(5)
 	if p.out.String() != "embedded:"+dir+"\n" {
 		t.Errorf("got %q", p.out.String())
 	}
@@ -106,7 +108,8 @@ func TestHelpNamesTheVerbsButNotTheWorker(t *testing.T) {
 	if strings.Contains(p.out.String(), "worker") {
 		t.Error("the worker is not hidden")
 	}
-	for _, verb := range []string{"run", "leader", "observe", "resign", "transfer", "drain", "lock", "status", "dev", "demo", "doctor"} {
+	for _, verb := range []string{"run", "leader", "observe", "resign", "transfer", "drain", "lock", "status", "dev",
+		"demo", "doctor"} {
 		w.start(verb, "--help").ends(0).says("Usage:\n  primacy "+verb, "--store")
 	}
 	if p := w.start().ends(0); !strings.Contains(p.out.String(), "primacy demo") {
@@ -120,9 +123,13 @@ func TestTheWorkerWritesUntilItIsTold(t *testing.T) {
 	w := newWorld(t).with("PRIMACY_TOKEN=7", "PRIMACY_ID=me")
 	file := filepath.Join(w.dir, "acts")
 	p := w.start("worker", file)
-	w.eventually("ten acts", func() bool { r, err := readReigns(file); return err == nil && len(r) == 1 && r[0].acts >= 10 })
+	w.eventually("ten acts", func() bool {
+		r, err := readPeriods(file)
+		return err == nil && len(r) == 1 &&
+			r[0].acts >= 10
+	})
 	p.signal(syscall.SIGTERM).ends(0)
-	r, err := readReigns(file)
+	r, err := readPeriods(file)
 	if err != nil || len(r) != 1 || r[0].token != 7 || r[0].id != "me" {
 		t.Errorf("got %+v, %v", r, err)
 	}

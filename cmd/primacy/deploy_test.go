@@ -72,12 +72,14 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%s: %q", file, exec)
 		}
 		accepts(t, exec[1:])
-		if never := strings.Fields(u["Service"]["RestartPreventExitStatus"][0]); !slices.Contains(never, strconv.Itoa(exitUsage)) || slices.Contains(never, strconv.Itoa(exitLost)) {
+		if never := strings.Fields(u["Service"]["RestartPreventExitStatus"][0]); !slices.Contains(never,
+			strconv.Itoa(exitUsage)) || slices.Contains(never, strconv.Itoa(exitLost)) {
 			t.Errorf("%s: RestartPreventExitStatus=%q", file, never)
 		}
 	}
 	run := unit(t, deploy+"/systemd/primacy@.service")["Service"]
-	for key, want := range map[string]string{"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "Restart": "always", "RestartForceExitStatus": "122 123", "SuccessExitStatus": "143"} {
+	for key, want := range map[string]string{"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed",
+		"Restart": "always", "RestartForceExitStatus": "122 123", "SuccessExitStatus": "143"} {
 		if got := strings.Join(run[key], "|"); got != want {
 			t.Errorf("%s=%q, want %q", key, got, want)
 		}
@@ -99,7 +101,8 @@ func TestUnits(t *testing.T) {
 		}
 		name := strings.Replace(filepath.Base(file), "@", "@x", 1)
 		args = append(args, filepath.Join(dir, name))
-		if err := os.WriteFile(args[len(args)-1], []byte(strings.ReplaceAll(string(b), "/usr/bin/primacy", "/bin/true")), 0o644); err != nil {
+		if err := os.WriteFile(args[len(args)-1], []byte(strings.ReplaceAll(string(b), "/usr/bin/primacy",
+			"/bin/true")), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -230,22 +233,27 @@ func objects(t *testing.T, file string) (all []object) {
 func TestKubernetes(t *testing.T) {
 	for _, file := range []string{"sidecar.yaml", "run.yaml"} {
 		all := objects(t, deploy+"/kubernetes/"+file)
-		if len(all) != 2 || all[0].Kind != "Deployment" || all[0].APIVersion != "apps/v1" || all[1].Kind != "PodDisruptionBudget" || all[1].APIVersion != "policy/v1" {
+		if len(all) != 2 || all[0].Kind != "Deployment" || all[0].APIVersion != "apps/v1" ||
+			all[1].Kind != "PodDisruptionBudget" || all[1].APIVersion != "policy/v1" {
 			t.Fatalf("%s: %+v", file, all)
 		}
 		d, p := all[0].Spec, all[0].Spec.Template.Spec
-		for name, labels := range map[string]map[string]string{"the pods": d.Template.Metadata.Labels, "the budget": all[1].Spec.Selector.MatchLabels} {
+		for name, labels := range map[string]map[string]string{"the pods": d.Template.Metadata.Labels,
+			"the budget": all[1].Spec.Selector.MatchLabels} {
 			if labels["app"] == "" || labels["app"] != d.Selector.MatchLabels["app"] {
 				t.Errorf("%s: %s have labels %v", file, name, labels)
 			}
 		}
-		if !p.SecurityContext.RunAsNonRoot || p.SecurityContext.RunAsUser == 0 || p.SecurityContext.SeccompProfile["type"] != "RuntimeDefault" ||
-			p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken || d.Replicas < 2 || all[1].Spec.MaxUnavailable != 1 {
+		if !p.SecurityContext.RunAsNonRoot || p.SecurityContext.RunAsUser == 0 ||
+			p.SecurityContext.SeccompProfile["type"] != "RuntimeDefault" ||
+			p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken || d.Replicas < 2 ||
+			all[1].Spec.MaxUnavailable != 1 {
 			t.Errorf("%s: %+v", file, p)
 		}
 		for _, c := range slices.Concat(p.InitContainers, p.Containers) {
 			s := c.SecurityContext
-			if s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities["drop"], []string{"ALL"}) {
+			if s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !s.ReadOnlyRootFilesystem ||
+				!slices.Equal(s.Capabilities["drop"], []string{"ALL"}) {
 				t.Errorf("%s: %s: %+v", file, c.Name, s)
 			}
 			args := c.Args
@@ -256,7 +264,8 @@ func TestKubernetes(t *testing.T) {
 				continue // the application's own
 			}
 			accepts(t, args)
-			if c.LivenessProbe.HTTPGet.Path != "/livez" || c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.LivenessProbe.HTTPGet.Port != c.Ports[0].Name {
+			if c.LivenessProbe.HTTPGet.Path != "/livez" || c.ReadinessProbe.HTTPGet.Path != "/readyz" ||
+				c.LivenessProbe.HTTPGet.Port != c.Ports[0].Name {
 				t.Errorf("%s: %s: probes %+v, %+v", file, c.Name, c.LivenessProbe, c.ReadinessProbe)
 			}
 			if !strings.Contains(strings.Join(args, " "), ":"+strconv.Itoa(c.Ports[0].ContainerPort)) {
@@ -270,7 +279,8 @@ func TestKubernetes(t *testing.T) {
 	}
 	run := objects(t, deploy+"/kubernetes/run.yaml")[0].Spec.Template.Spec
 	i := slices.Index(run.Containers[0].Command, "--stop-timeout")
-	if stop, err := strconv.Atoi(strings.TrimSuffix(run.Containers[0].Command[i+1], "s")); err != nil || run.TerminationGracePeriodSeconds < 2*stop {
+	if stop, err := strconv.Atoi(strings.TrimSuffix(run.Containers[0].Command[i+1], "s")); err != nil ||
+		run.TerminationGracePeriodSeconds < 2*stop {
 		t.Errorf("%d s for a command that may take %d", run.TerminationGracePeriodSeconds, stop)
 	}
 }
@@ -294,14 +304,17 @@ func TestDockerfile(t *testing.T) {
 			t.Errorf("line %d: %q", i+1, line)
 		}
 		if word == "FROM" {
-			stages, last = append(stages, regexp.MustCompile(`(?i)^.* AS `).ReplaceAllString(rest, "")), map[string]string{}
+			stages, last = append(stages, regexp.MustCompile(`(?i)^.* AS `).ReplaceAllString(rest, "")),
+				map[string]string{}
 		}
-		if from := regexp.MustCompile(`--from=(\S+)`).FindStringSubmatch(rest); from != nil && !slices.Contains(stages, from[1]) {
+		if from := regexp.MustCompile(`--from=(\S+)`).FindStringSubmatch(rest); from != nil &&
+			!slices.Contains(stages, from[1]) {
 			t.Errorf("line %d: no stage %s", i+1, from[1])
 		}
 		last[word] = rest
 	}
-	if !slices.Equal(stages, []string{"build", "scratch"}) || last["USER"] != "65532:65532" || last["ENTRYPOINT"] != `["/primacy"]` || last["CMD"] != `["serve"]` {
+	if !slices.Equal(stages, []string{"build", "scratch"}) || last["USER"] != "65532:65532" ||
+		last["ENTRYPOINT"] != `["/primacy"]` || last["CMD"] != `["serve"]` {
 		t.Errorf("stages %q, last %q", stages, last)
 	}
 	if !strings.Contains(string(b), "CGO_ENABLED=0") || strings.Contains(string(b), "password") {

@@ -43,18 +43,21 @@ func doctorCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine the store and this machine, or torture them: does the promise hold here?",
-		Long: `Look at everything that the promise of one leader rests on: servers, versions, space, permissions, round trips, leases, and at which
-rate the store's clock runs against ours. Says what this store can promise and what it cannot. It takes some 8 s and leaves nothing behind.
+		Long: `Look at everything that the promise of one leader rests on: servers, versions, space,
+permissions, round trips, leases, and at which rate the store's clock runs against ours. Says what this store
+can promise and what it cannot. It takes some 8 s and leaves nothing behind.
 
   primacy doctor                           what is well, what is not, and what to do
   primacy doctor --name billing            and whether we may stand for billing, and how its line is
   primacy doctor --torture 60s             candidates stand for a name of their own; kill, freeze and cut them off for 60 s; count leaders
 
-Torture harms nobody else: only candidates of its own are killed, frozen or cut off, through proxies of its own, and only claims
-and leases of its own are removed. It renews and writes as four candidates do. The lease's ttl is 3 s there unless --ttl is given.
+Torture harms nobody else: only candidates of its own are killed, frozen or cut off, through proxies of its own,
+and only claims and leases of its own are removed. It renews and writes as four candidates do. The lease's ttl
+is 3 s there unless --ttl is given.
 
-Exit codes: 0 all is well, also with warnings (unless --strict), or the promise held; 1 something failed, or the promise was broken;
-121 store unreachable, or it refuses us; 124 torture proved nothing: too little happened; 125 usage or own failure; 130 interrupted.`,
+Exit codes: 0 all is well, also with warnings (unless --strict), or the promise held; 1 something failed, or the
+promise was broken; 121 store unreachable, or it refuses us; 124 torture proved nothing: too little happened;
+125 usage or own failure; 130 interrupted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
@@ -71,11 +74,13 @@ Exit codes: 0 all is well, also with warnings (unless --strict), or the promise 
 	}
 	f := c.Flags()
 	f.StringVar(&o.name, "name", "", "an election to look at too; it is only read")
-	f.DurationVar(&o.window, "clock-window", 6*time.Second, "for how long the store's clock is watched: longer is more precise")
+	f.DurationVar(&o.window, "clock-window", 6*time.Second,
+		"for how long the store's clock is watched: longer is more precise")
 	f.BoolVar(&o.strict, "strict", false, "a warning is a failure: exit 1")
 	f.DurationVar(&o.torture, "torture", 0, "run candidates for so long, with faults, and count leaders")
-	f.IntVar(&o.candidates, "candidates", 4, "with --torture: so many candidates")
-	f.Uint64Var(&o.seed, "seed", 0, "with --torture: the same faults in the same order (default: a new one, which is told)")
+	f.IntVar(&o.candidates, "candidates", 4, "with --torture: how many candidates")
+	f.Uint64Var(&o.seed, "seed", 0,
+		"with --torture: the same faults in the same order (default: a new one, which is printed)")
 	c.AddCommand(doctorCandidateCommand(a))
 	return c
 }
@@ -120,7 +125,8 @@ func examine(ctx context.Context, a *app, o doctorOptions) error {
 	if overNetwork {
 		show(way)
 	}
-	rep := doctor.Examine(limited, st, doctor.Options{Name: o.name, TTL: a.ttl, Drift: doctorDrift, Window: o.window, Tries: 50, Tell: show})
+	rep := doctor.Examine(limited, st, doctor.Options{Name: o.name, TTL: a.ttl, Drift: doctorDrift, Window: o.window,
+		Tries: 50, Tell: show})
 	if overNetwork {
 		rep.Checks = append([]doctor.Check{way}, rep.Checks...)
 	}
@@ -243,12 +249,14 @@ func runTorture(ctx context.Context, a *app, o doctorOptions) error {
 		o.seed = rand.Uint64N(1e9) + 1
 	}
 	show := newProgress(a, o.torture)
-	t := doctor.Torture{Store: st, URL: a.store, Endpoint: endpoint, Command: []string{self, "doctor", "candidate"}, Duration: o.torture, TTL: a.ttl,
+	t := doctor.Torture{Store: st, URL: a.store, Endpoint: endpoint, Command: []string{self, "doctor", "candidate"},
+		Duration: o.torture, TTL: a.ttl,
 		Candidates: o.candidates, Seed: o.seed, Tell: show.fault, Progress: show.state}
 	if caps := st.Caps(); t.TTL < caps.MinTTL || caps.MaxTTL > 0 && t.TTL > caps.MaxTTL {
 		return fmt.Errorf("--ttl %v: %s keeps leases of %v to %v", t.TTL, caps.Store, caps.MinTTL, caps.MaxTTL)
 	}
-	show.say("torturing %s with %d candidates for %v, ttl %v, seed %d", st.Caps().Store, o.candidates, o.torture, t.TTL, o.seed)
+	show.say("torturing %s with %d candidates for %v, ttl %v, seed %d", st.Caps().Store, o.candidates, o.torture,
+		t.TTL, o.seed)
 	v, err := t.Run(ctx)
 	show.close()
 	if err != nil {
@@ -335,7 +343,8 @@ func (p *progress) state(s doctor.State) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	line := []rune(fmt.Sprintf("%3.0f of %v  terms %d  faults %d  two leaders %d  %s", s.At.Seconds(), p.total, s.Terms, s.Faults, s.Overlaps, s.Last))
+	line := []rune(fmt.Sprintf("%3.0f of %v  terms %d  faults %d  two leaders %d  %s", s.At.Seconds(), p.total,
+		s.Terms, s.Faults, s.Overlaps, s.Last))
 	if len(line) > p.width-1 { // a wrapped line would stay on the screen
 		line = append(line[:p.width-2], '…')
 	}
@@ -362,7 +371,8 @@ func printVerdict(a *app, v *doctor.Verdict) error {
 		{"acts", fmt.Sprint(v.Acts)},
 		{"acts that came late", fmt.Sprintf("%d (made without a fence, refused with one)", v.Stale)},
 		{"writes acknowledged", fmt.Sprintf("%d, lost %d", v.Acked, len(v.Lost))},
-		{"nobody led", fmt.Sprintf("p50 %s, p99 %s, longest %s", seconds(v.GapP50), seconds(v.GapP99), seconds(v.GapMax))},
+		{"nobody led", fmt.Sprintf("p50 %s, p99 %s, longest %s", seconds(v.GapP50), seconds(v.GapP99),
+			seconds(v.GapMax))},
 		{"seed", fmt.Sprint(v.Seed)},
 	}
 	for i, kind := range slices.Sorted(maps.Keys(v.Faults)) {
@@ -381,7 +391,8 @@ func printVerdict(a *app, v *doctor.Verdict) error {
 		p.para("", 0, fmt.Sprintf("Left out, since %s: %s.", v.Why, strings.Join(v.Without, ", ")))
 	}
 	if len(v.Left) > 0 {
-		p.para("", 0, fmt.Sprintf("Left behind in the store: %s. It goes with its lease, within %v.", strings.Join(v.Left, ", "), v.TTL))
+		p.para("", 0, fmt.Sprintf("Left behind in the store: %s. It goes with its lease, within %v.",
+			strings.Join(v.Left, ", "), v.TTL))
 	}
 	if v.Fell != "" {
 		p.para("", 0, "A candidate said: "+printable(v.Fell))

@@ -73,8 +73,10 @@ func (w *world) leases() int {
 
 func TestDoctor(t *testing.T) {
 	w := ownServer(t, etcdtest.Options{})
-	w.start("doctor", "--clock-window", "3s", "--name", "billing").ends(0).says("etcd "+etcdtest.Newest, "ok       member "+w.server.Addr(),
-		"ok       boot clock", "ok       permissions", `election "billing": nobody leads`, "renewal: p50", "clock rate: the store's clock runs at",
+	w.start("doctor", "--clock-window", "3s", "--name", "billing").ends(0).says("etcd "+etcdtest.Newest,
+		"ok       member "+w.server.Addr(),
+		"ok       boot clock", "ok       permissions", `election "billing": nobody leads`, "renewal: p50",
+		"clock rate: the store's clock runs at",
 		"left behind: nothing", "This store can promise:", "It cannot promise:", "checks: failed 0, warnings ")
 	w.leavesNothing()
 	p := w.start("doctor", "--clock-window", "3s", "-o", "json").ends(0)
@@ -97,7 +99,8 @@ func TestDoctorOfTheEmbeddedStore(t *testing.T) {
 	w.start("doctor", "--clock-window", "3s").ends(0).says("etcd.sock: etcd", "left behind: nothing")
 	e := newWorld2(w)
 	e.put("billing/hand", []byte("x"), "0")
-	e.start("doctor", "--clock-window", "3s", "--name", "billing").ends(0).says("warning  election \"billing\"", "has no lease")
+	e.start("doctor", "--clock-window", "3s", "--name", "billing").ends(0).says("warning  election \"billing\"",
+		"has no lease")
 	e.start("doctor", "--clock-window", "3s", "--name", "billing", "--strict").ends(exitNo)
 	e.delete("billing/hand")
 }
@@ -139,7 +142,8 @@ func TestDoctorOfAStoreThatIsNotThere(t *testing.T) {
 func TestDoctorOfAStoreThatFallsSilent(t *testing.T) {
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(t, w.server.Addr())
-	p := w.start("doctor", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "--timeout", "2s", "--clock-window", "3s").prints("permissions")
+	p := w.start("doctor", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "--timeout", "2s", "--clock-window",
+		"3s").prints("permissions")
 	proxy.Hold()
 	p.ends(exitNo).says("failed ")
 	if p.took > limit {
@@ -151,7 +155,8 @@ func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
 	w := ownServer(t, etcdtest.Options{})
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	w.post("/v3/auth/role/add", map[string]any{"name": "elsewhere"}, nil)
-	w.post("/v3/auth/role/grant", map[string]any{"name": "elsewhere", "perm": map[string]any{"permType": "READWRITE", "key": b64("x/"), "range_end": b64("x0")}}, nil)
+	w.post("/v3/auth/role/grant", map[string]any{"name": "elsewhere",
+		"perm": map[string]any{"permType": "READWRITE", "key": b64("x/"), "range_end": b64("x0")}}, nil)
 	for _, user := range []string{"root", "stranger"} {
 		w.post("/v3/auth/user/add", map[string]any{"name": user, "password": "SWORDFISH"}, nil)
 	}
@@ -161,16 +166,19 @@ func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
 	w.post("/v3/auth/enable", struct{}{}, nil)
 
 	at := "@" + w.server.Addr()
-	w.start("doctor", "--store", "etcd://root:wrong"+at).ends(exitUnreachable).inOneLine().complains("invalid user ID or password")
+	w.start("doctor", "--store",
+		"etcd://root:wrong"+at).ends(exitUnreachable).inOneLine().complains("invalid user ID or password")
 	p := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--clock-window", "3s").ends(exitNo).
 		says("failed   permissions", "etcdctl role grant-permission ROLE --prefix=true readwrite primacy/")
-	q := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--torture", "10s").ends(exitUnreachable).complains("cannot stand", "permission denied")
+	q := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--torture",
+		"10s").ends(exitUnreachable).complains("cannot stand", "permission denied")
 	for _, out := range []string{p.out.String(), p.err.String(), q.out.String(), q.err.String()} {
 		if strings.Contains(out, "SWORDFISH") {
 			t.Errorf("the password is in %q", out)
 		}
 	}
-	w.start("doctor", "--store", "etcd://root:SWORDFISH"+at, "--clock-window", "3s").ends(0).says("etcd asks for a user")
+	w.start("doctor", "--store", "etcd://root:SWORDFISH"+at, "--clock-window",
+		"3s").ends(0).says("etcd asks for a user")
 }
 
 func TestDoctorOptionsThatCannotWork(t *testing.T) {
@@ -207,9 +215,11 @@ func TestTorture(t *testing.T) {
 	for _, m := range cluster.Members {
 		hosts = append(hosts, m.Addr())
 	}
-	p := w.start("doctor", "--store", "etcd://"+strings.Join(hosts, ","), "--torture", "15s", "--seed", "3", "-o", "json").ends(0)
+	p := w.start("doctor", "--store", "etcd://"+strings.Join(hosts, ","), "--torture", "15s", "--seed", "3", "-o",
+		"json").ends(0)
 	v := decode[doctor.Verdict](w, p.out.String())
-	if v.Outcome != doctor.Held || v.Terms < 3 || len(v.Faults) < 4 || v.Acked < 10 || v.Acts < 100 || !v.Recovered || len(v.Left) > 0 || v.Seed != 3 {
+	if v.Outcome != doctor.Held || v.Terms < 3 || len(v.Faults) < 4 || v.Acked < 10 || v.Acts < 100 || !v.Recovered ||
+		len(v.Left) > 0 || v.Seed != 3 {
 		t.Errorf("%+v", v)
 	}
 	if len(v.Without) != 0 || v.Why != "" {
@@ -222,7 +232,8 @@ func TestTorture(t *testing.T) {
 func TestTortureFindsACheat(t *testing.T) {
 	w := ownServer(t, etcdtest.Options{})
 	// This seed begins with leaders that are frozen, or cut off, past the ttl.
-	p := w.with(cheat+"=1").start("doctor", "--torture", "12s", "--ttl", "2s", "--seed", "527", "--candidates", "3").ends(exitNo)
+	p := w.with(cheat+"=1").start("doctor", "--torture", "12s", "--ttl", "2s", "--seed", "527", "--candidates",
+		"3").ends(exitNo)
 	p.says("DISPROVED", "two leaders at once for", "led \"primacy-doctor/")
 	w.leavesNoKeyAndSoonNoLease()
 }
@@ -237,11 +248,13 @@ func TestTortureOfTheEmbeddedStore(t *testing.T) {
 func TestTortureOverTLS(t *testing.T) {
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	w := ownServer(t, etcdtest.Options{TLS: cert})
-	p := w.start("--timeout", "5s", "--store", "etcds://"+w.server.Addr()+"?ca="+certOf(w, w.server), "doctor", "--torture", "6s", "--ttl", "2s", "-o", "json")
+	p := w.start("--timeout", "5s", "--store", "etcds://"+w.server.Addr()+"?ca="+certOf(w, w.server), "doctor",
+		"--torture", "6s", "--ttl", "2s", "-o", "json")
 	if code := p.wait(); code != 0 && code != exitNotAcquired {
 		t.Errorf("exit %d, %q", code, p.err.String())
 	}
-	if v := decode[doctor.Verdict](w, p.out.String()); v.Acts < 100 || len(v.Without) != 1 || v.Why != "there is one server" {
+	if v := decode[doctor.Verdict](w, p.out.String()); v.Acts < 100 || len(v.Without) != 1 ||
+		v.Why != "there is one server" {
 		t.Errorf("through links with TLS: %+v", v)
 	}
 	w.leavesNoKeyAndSoonNoLease()

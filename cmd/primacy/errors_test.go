@@ -26,7 +26,8 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		env  string
 		want string
 	}{
-		{[]string{"--store", "mysql://x", "status"}, "", `--store: not a store URL: unknown scheme "mysql": use etcd://`},
+		{[]string{"--store", "mysql://x", "status"}, "",
+			`--store: not a store URL: unknown scheme "mysql": use etcd://`},
 		{[]string{"--store", "mysql://x", "status"}, "", "or embedded:DIR"},
 		{[]string{"--store", "nonsense", "status"}, "", "it has no scheme: use etcd://HOST:2379"},
 		{[]string{"status"}, "PRIMACY_STORE=nonsense", "it has no scheme: use etcd://HOST:2379"},
@@ -95,12 +96,15 @@ func (p *prog) inOneLineBut(n int) *prog {
 // These the store must say, so it must be reached.
 func TestWhatTheStoreCannotKeepIsOneLineAndExit125(t *testing.T) {
 	w := newWorld(t)
-	for ttl, want := range map[string]string{"1ms": "ttl 1ms: etcd 3.7.3 keeps leases of 300ms to 5m0s", "8760h": "ttl 8760h0m0s: etcd"} {
+	for ttl, want := range map[string]string{"1ms": "ttl 1ms: etcd 3.7.3 keeps leases of 300ms to 5m0s",
+		"8760h": "ttl 8760h0m0s: etcd"} {
 		w.start("run", "--ttl", ttl, "n", "true").ends(exitUsage).inOneLine().complains(want)
 		w.with("PRIMACY_TTL="+ttl).start("run", "n", "true").ends(exitUsage).inOneLine().complains(want)
 	}
-	w.start("run", "--id", "a\x1bb", "n", "true").ends(exitUsage).inOneLine().complains("the id", "control character U+001B")
-	w.start("run", "--id", strings.Repeat("x", 300), "n", "true").ends(exitUsage).complains("the id has 300 bytes, more than 255")
+	w.start("run", "--id", "a\x1bb", "n", "true").ends(exitUsage).inOneLine().complains("the id",
+		"control character U+001B")
+	w.start("run", "--id", strings.Repeat("x", 300), "n",
+		"true").ends(exitUsage).complains("the id has 300 bytes, more than 255")
 	w.start("run", "--value", strings.Repeat("x", 100_000), "n", "true").ends(exitUsage).inOneLine().
 		complains("the value has 100000 bytes, more than 4096")
 	w.start("run", "--stop-timeout", "1h", "n", "true").ends(exitUsage).inOneLine().complains("grace")
@@ -116,15 +120,18 @@ func TestWhatNoShellCanPassOn(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"run", "--value", strings.Repeat("x", 2<<20), "n", "true"}, "the value has 2097152 bytes, more than 4096"},
+		{[]string{"run", "--value", strings.Repeat("x", 2<<20), "n", "true"},
+			"the value has 2097152 bytes, more than 4096"},
 		{[]string{"run", "a\x00b", "true"}, `"a\x00b" has the control character U+0000 at byte 1`},
 		{[]string{"run", "--id", "a\x00b", "n", "true"}, `the id "a\x00b" has the control character U+0000`},
 		{[]string{"run", "n", "tr\x00ue"}, "command not found"},
 	} {
 		var stderr bytes.Buffer
-		code := run(context.Background(), append([]string{"--store", w.store}, c.args...), strings.NewReader(""), io.Discard, &stderr)
+		code := run(context.Background(), append([]string{"--store", w.store}, c.args...), strings.NewReader(""),
+			io.Discard, &stderr)
 		if want := map[bool]int{true: 127, false: exitUsage}[strings.HasPrefix(c.want, "command")]; code != want ||
-			strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), c.want) || stderr.Len() > 300 {
+			strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), c.want) ||
+			stderr.Len() > 300 {
 			t.Errorf("exit %d with %q, want %d with %q", code, clip(stderr.String()), want, c.want)
 		}
 	}

@@ -191,7 +191,8 @@ func (l *eventLog) run() {
 			<-l.more
 		default:
 			if line, err := json.Marshal(e); err == nil {
-				_, _ = l.file.Write(append(line, '\n')) // whoever read it is gone, or the disk is full: the command goes on
+				// whoever read it is gone, or the disk is full: the command goes on
+				_, _ = l.file.Write(append(line, '\n'))
 			}
 		}
 	}

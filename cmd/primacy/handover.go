@@ -20,14 +20,15 @@ func resignCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resign NAME",
 		Short: "Ask the leader to stop its work and let the next one lead",
-		Long: `Ask the leader of NAME to resign: it stops its work, then gives the name up, and the oldest candidate in the line leads.
-Waits until it has. Exit 1 if nobody leads, 124 if the leader has not resigned in the time given.`,
+		Long: `Ask the leader of NAME to resign: it stops its work, then gives the name up, and the oldest
+candidate in the line leads. Waits until it has. Exit 1 if nobody leads, 124 if the leader has not resigned in
+the time given.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askToResign(cmd.Context(), a, args[0], reason, wait)
 		},
 	}
-	c.Flags().StringVar(&reason, "reason", "", "told to the leader")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the leader and the history")
 	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait until it has resigned")
 	return c
 }
@@ -57,7 +58,8 @@ func askToResign(ctx context.Context, a *app, name, reason string, wait time.Dur
 		a.say("the leader of %s under token %d has resigned; now: %s", name, token, who(st.Leader))
 		return printLeader(a, st)
 	}
-	return fail(exitNotAcquired, "the leader of %s was asked, but still leads under token %d after %v", name, token, wait)
+	return fail(exitNotAcquired, "the leader of %s was asked, but still leads under token %d after %v", name, token,
+		wait)
 }
 
 func transferCommand(a *app) *cobra.Command {
@@ -66,11 +68,13 @@ func transferCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "transfer NAME [--to ID]",
 		Short: "Ask the leader to stop its work and hand over to a candidate you name",
-		Long: `Ask the leader of NAME to hand over: it stops its work, and then the candidate with the ID given leads, although others may have waited
-longer; they keep waiting, behind it. Waits until it leads. Without --to the leader steps down: the same as 'primacy resign NAME'.
+		Long: `Ask the leader of NAME to hand over: it stops its work, and then the candidate with the ID given
+leads, although others may have waited longer; they keep waiting, behind it. Waits until it leads. Without --to
+the leader steps down: the same as 'primacy resign NAME'.
 
-Exit 1 if nobody leads, if that candidate does not stand in the line (the leader is not asked then), or if another one leads in the
-end; 124 if the leader has not handed over in the time given. If the candidate leads already, nothing is asked.`,
+Exit 1 if nobody leads, if that candidate does not stand in the line (the leader is not asked then), or if
+another one leads in the end; 124 if the leader has not handed over in the time given. If the candidate leads
+already, nothing is asked.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to != "" {
@@ -83,7 +87,7 @@ end; 124 if the leader has not handed over in the time given. If the candidate l
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the candidate to lead next (default: the oldest in the line)")
-	c.Flags().StringVar(&reason, "reason", "", "told to the leader")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the leader and the history")
 	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait until it leads")
 	return c
 }
@@ -122,11 +126,15 @@ func askToTransfer(ctx context.Context, a *app, name, to, reason string, wait ti
 	st, changed := handover.AwaitChange(waitCtx, e, token)
 	switch {
 	case !changed:
-		return fail(exitNotAcquired, "the leader of %s was asked to hand over to %s, but still leads under token %d after %v%s", name, to, token, wait, stillStands(ctx, a, e, to))
+		return fail(exitNotAcquired,
+			"the leader of %s was asked to hand over to %s, but still leads under token %d after %v%s", name, to,
+			token, wait, stillStands(ctx, a, e, to))
 	case st.Leader == nil:
-		return fail(exitNo, "the leader of %s under token %d has stopped, but %s does not lead: nobody does", name, token, to)
+		return fail(exitNo, "the leader of %s under token %d has stopped, but %s does not lead: nobody does", name,
+			token, to)
 	case st.Leader.ID != to:
-		return fail(exitNo, "the leader of %s under token %d has stopped, but %s leads now under token %d, not %s", name, token, who(st.Leader), st.Leader.Token, to)
+		return fail(exitNo, "the leader of %s under token %d has stopped, but %s leads now under token %d, not %s",
+			name, token, who(st.Leader), st.Leader.Token, to)
 	}
 	a.say("%s leads %s under token %d, after token %d", to, name, st.Leader.Token, token)
 	return printLeader(a, st)
@@ -156,11 +164,13 @@ func drainCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "drain ID",
 		Short: "Move everything that one candidate leads to others",
-		Long: `Ask the candidate ID, for each election that it leads, to hand over to the oldest candidate of another ID, and wait until it has: before
-a machine is taken out of service. What it leads where nobody else stands is left to it, and listed.
+		Long: `Ask the candidate ID, for each election that it leads, to hand over to the oldest candidate of
+another ID, and wait until it has: before a machine is taken out of service. What it leads where nobody else
+stands is left to it, and listed.
 
-It may win again what it still stands for, once others leave: stop it before the next one goes. Locks do not move; their holders give them
-back. Exit 0 if it leads nothing any more; 1 if something is left because nobody else stands; 124 if something has not moved in the time given.`,
+It may win again what it still stands for, once others leave: stop it before the next one goes. Locks do not
+move; their holders give them back. Exit 0 if it leads nothing any more; 1 if something is left because nobody
+else stands; 124 if something has not moved in the time given.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return fmt.Errorf("give the ID of one candidate: 'primacy status' shows them")
@@ -171,7 +181,7 @@ back. Exit 0 if it leads nothing any more; 1 if something is left because nobody
 			return drainCandidate(cmd.Context(), a, args[0], reason, wait)
 		},
 	}
-	c.Flags().StringVar(&reason, "reason", "", "told to the candidate")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the leaders and the history")
 	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait until all has moved")
 	return c
 }
@@ -230,7 +240,8 @@ func (d *drained) tell(move handover.Move) {
 	case m.Leader == nil:
 		fmt.Fprintf(d.stdout, "%s: moved: nobody leads\n", clean(m.Name))
 	default:
-		fmt.Fprintf(d.stdout, "%s: moved: %s leads under token %d\n", clean(m.Name), orDash(m.Leader.ID), m.Leader.Token)
+		fmt.Fprintf(d.stdout, "%s: moved: %s leads under token %d\n", clean(m.Name), orDash(m.Leader.ID),
+			m.Leader.Token)
 	}
 }
 

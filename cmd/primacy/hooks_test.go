@@ -51,7 +51,8 @@ func TestAHookThatHangsOrForks(t *testing.T) {
 // the hook may take.
 func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--hook-timeout", "4s", "--on-deposed", "echo hook; exec sleep 1000", "n", "sh", "-c", "echo up; exec sleep 1000").prints("up")
+	p := w.start("run", "--hook-timeout", "4s", "--on-deposed", "echo hook; exec sleep 1000", "n", "sh", "-c",
+		"echo up; exec sleep 1000").prints("up")
 	next := w.start("run", "n", "sh", "-c", "echo up").tells("waits for n")
 	w.awaitLine("n", 2)
 	p.signal(syscall.SIGTERM)
@@ -68,22 +69,25 @@ func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 // nothing that acts beside the next leader.
 func TestAnElectedHookEndsWithTheTerm(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--ttl", "4s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n", "true")
-	w.eventually("the hook acts", func() bool { return len(w.reigns()) == 1 })
+	p := w.start("run", "--ttl", "4s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n",
+		"true")
+	w.eventually("the hook acts", func() bool { return len(w.periods()) == 1 })
 	next := w.start("run", "--ttl", "60s", "n", "sh", "-c", stubborn).tells("waits for n")
 	w.awaitLine("n", 2)
 	p.signal(syscall.SIGSTOP)
 	next.prints("up")
-	w.eventually("the next acts", func() bool { return len(w.reigns()) == 2 })
+	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	w.wantOrder(2)
 	p.signal(syscall.SIGCONT).ends(exitLost)
 	// Removed by hand, it ends at once, and the command is not started.
-	p = w.start("run", "--hook-timeout", "1h", "--on-elected", "trap '' TERM; echo hook >>log; while :; do sleep 0.05; done", "m", "sh", "-c", "echo command >>log")
+	p = w.start("run", "--hook-timeout", "1h", "--on-elected",
+		"trap '' TERM; echo hook >>log; while :; do sleep 0.05; done", "m", "sh", "-c", "echo command >>log")
 	w.writes("log", "hook")
 	w.delete("m/" + hexLease(w.awaitLine("m", 1)[0]))
 	p.ends(exitLost)
 	// A signal ends it too.
-	p = w.start("run", "--hook-timeout", "1h", "--on-elected", "echo hook2 >>log; exec sleep 1000", "k", "sh", "-c", "echo command >>log")
+	p = w.start("run", "--hook-timeout", "1h", "--on-elected", "echo hook2 >>log; exec sleep 1000", "k", "sh", "-c",
+		"echo command >>log")
 	w.writes("log", "hook2")
 	p.signal(syscall.SIGTERM).ends(143)
 	w.awaitLine("k", 0)
@@ -96,7 +100,8 @@ func TestLeaderChanges(t *testing.T) {
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "n", "sleep", "1000").tells("leads n")
 	tokenA := w.awaitLine("n", 1)[0].CreateRevision
-	p := w.start("run", "--id", "me", "--on-leader-change", `echo "$PRIMACY_EVENT $PRIMACY_LEADER/$PRIMACY_TOKEN $PRIMACY_ROLE" >>log`, "n", "sleep", "1000")
+	p := w.start("run", "--id", "me", "--on-leader-change",
+		`echo "$PRIMACY_EVENT $PRIMACY_LEADER/$PRIMACY_TOKEN $PRIMACY_ROLE" >>log`, "n", "sleep", "1000")
 	w.writes("log", "leader-change a/"+tokenA+" standby\n")
 	w.awaitLine("n", 2)
 	a.signal(syscall.SIGTERM).ends(143)
@@ -108,19 +113,21 @@ func TestLeaderChanges(t *testing.T) {
 // A hook of a killed supervisor is ended by its guardian, and its term is given up.
 func TestTheHookOfAKilledSupervisor(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--ttl", "60s", "--stop-timeout", "200ms", "--hook-timeout", "1h", "--on-elected", "echo up >>log; "+stubborn, "n", "true")
-	w.eventually("the hook acts", func() bool { return len(w.reigns()) == 1 })
+	p := w.start("run", "--ttl", "60s", "--stop-timeout", "200ms", "--hook-timeout", "1h", "--on-elected",
+		"echo up >>log; "+stubborn, "n", "true")
+	w.eventually("the hook acts", func() bool { return len(w.periods()) == 1 })
 	next := w.start("run", "--ttl", "60s", "n", "sh", "-c", stubborn).tells("waits for n")
 	w.awaitLine("n", 2)
 	p.signal(syscall.SIGKILL)
 	next.prints("up")
-	w.eventually("the next acts", func() bool { return len(w.reigns()) == 2 })
+	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	w.wantOrder(2)
 }
 
 func TestOnExitRestart(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--on-exit", "restart", "n", "sh", "-c", "echo $PRIMACY_TOKEN; exit 6").tells("the command ended with status 6; it is started again in 1s")
+	p := w.start("run", "--on-exit", "restart", "n", "sh", "-c",
+		"echo $PRIMACY_TOKEN; exit 6").tells("the command ended with status 6; it is started again in 1s")
 	token := w.awaitLine("n", 1)[0].CreateRevision
 	p.prints(token + "\n" + token + "\n") // the same term
 	p.tells("again in 2s")
@@ -131,7 +138,8 @@ func TestOnExitRestart(t *testing.T) {
 	}
 	w.awaitLine("n", 0)
 	// Asked to end, it is not started again.
-	p = w.start("run", "--on-exit", "restart", "n", "sh", "-c", "trap 'exit 4' TERM; echo up; while :; do sleep 0.02; done").prints("up")
+	p = w.start("run", "--on-exit", "restart", "n", "sh", "-c",
+		"trap 'exit 4' TERM; echo up; while :; do sleep 0.02; done").prints("up")
 	p.signal(syscall.SIGTERM).ends(4)
 	// Lost in the pause, it is lost.
 	p = w.start("run", "--on-exit", "restart", "n", "sh", "-c", "exit 6").tells("started again in 1s")
@@ -141,11 +149,13 @@ func TestOnExitRestart(t *testing.T) {
 
 // stop-now does not wait for the deadline when the store falls silent.
 func TestOnUnreachableStopNow(t *testing.T) {
-	for how, want := range map[string][2]time.Duration{"stop-now": {0, 7 * time.Second}, "stop-at-deadline": {7500 * time.Millisecond, limit}} {
+	for how, want := range map[string][2]time.Duration{"stop-now": {0, 7 * time.Second},
+		"stop-at-deadline": {7500 * time.Millisecond, limit}} {
 		t.Run(how, func(t *testing.T) {
 			w := newWorld(t)
 			proxy := newProxyOf(w)
-			p := w.start("run", "--ttl", "10s", "--on-unreachable", how, "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
+			p := w.start("run", "--ttl", "10s", "--on-unreachable", how, "--store",
+				"etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
 				`trap 'date +%s.%N >stopped; exit' TERM; echo up; while :; do sleep 0.02; done`).prints("up")
 			// From an accepted renewal on, so that the deadline is 9 s away.
 			file := filepath.Join(w.dir, "primacy", strings.TrimSpace(pidOf(p))+".state")
@@ -153,7 +163,8 @@ func TestOnUnreachableStopNow(t *testing.T) {
 			w.eventually("a renewal", func() bool { now, _ := os.ReadFile(file); return string(now) != string(was) })
 			proxy.Hold()
 			at := time.Now()
-			p.until(func() bool { _, err := os.Stat(filepath.Join(w.dir, "stopped")); return err == nil }, "the command is told to stop")
+			p.until(func() bool { _, err := os.Stat(filepath.Join(w.dir, "stopped")); return err == nil },
+				"the command is told to stop")
 			if d := time.Since(at); d < want[0] || d > want[1] {
 				t.Errorf("the command was told to stop after %v, want %v", d, want)
 			}
@@ -167,13 +178,16 @@ func TestOnUnreachableStopNow(t *testing.T) {
 
 func TestChoices(t *testing.T) {
 	w := newWorld(t)
-	for flag, want := range map[string]string{"--notify": "candidate or leader", "--on-lost": "exit or recampaign", "--on-exit": "resign or restart", "--on-unreachable": "stop-at-deadline or stop-now"} {
+	for flag, want := range map[string]string{"--notify": "candidate or leader", "--on-lost": "exit or recampaign",
+		"--on-exit": "resign or restart", "--on-unreachable": "stop-at-deadline or stop-now"} {
 		w.start("run", flag, "x", "n", "true").ends(exitUsage).inOneLine().complains(flag + ` "x": use ` + want)
 	}
 	w.start("run", "--hook-timeout", "0s", "n", "true").ends(exitUsage).inOneLine().complains("use a positive duration")
 	w.start("lock", "--on-unreachable", "x", "n", "true").ends(exitUsage).inOneLine()
-	w.start("run", "--status", "nowhere", "n", "true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
-	w.start("run", "--events", "/nosuch/x", "n", "true").ends(exitUsage).inOneLine().complains("--events /nosuch/x: no such file or directory")
+	w.start("run", "--status", "nowhere", "n",
+		"true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
+	w.start("run", "--events", "/nosuch/x", "n",
+		"true").ends(exitUsage).inOneLine().complains("--events /nosuch/x: no such file or directory")
 	w.start("run", "--events", "fd:77", "n", "true").ends(exitUsage).inOneLine().complains("descriptor 77 is not open")
 	w.start("run", "--events", "fd:1", "n", "true").ends(exitUsage).inOneLine().complains("2 or more")
 }

@@ -34,7 +34,8 @@ type lastAction struct {
 }
 
 // lastActionEnv names what the store's client takes from the environment.
-var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy",
+	"ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // lastAction returns what the guardian is to do if this process is killed, nil where the store
 // cannot.
@@ -57,7 +58,8 @@ func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
 		w.Name, w.Token, w.ID = r.name, term.Token(), r.session.ID()
 	}
 	if !r.quiet {
-		w.Message = fmt.Sprintf("primacy: the supervisor is gone; its command was ended and %s %s given up\n", r.right, clean(r.name))
+		w.Message = fmt.Sprintf("primacy: the supervisor is gone; its command was ended and %s %s given up\n",
+			r.right, clean(r.name))
 	}
 	text, err := json.Marshal(w)
 	if err != nil {
@@ -116,7 +118,8 @@ func (w lastAction) record(ctx context.Context, st driver.Store) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordLimit)
 	defer cancel()
-	name, r := primacy.RecordDeath(w.Name, w.Token, w.ID, time.Now(), "the supervisor was killed; its guardian ended the command")
+	name, r := primacy.RecordDeath(w.Name, w.Token, w.ID, time.Now(),
+		"the supervisor was killed; its guardian ended the command")
 	_, _, _ = j.Append(ctx, name, r, math.MaxInt32) // without it the history says that nobody said
 }
 

@@ -21,7 +21,8 @@ func leaderCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "leader NAME",
 		Short: "Print who leads, or ask whether it is me",
-		Long: `Print the ID of the leader of NAME; exit 1 if nobody leads. Of a lock: of its holder, or a line for each where several share it.
+		Long: `Print the ID of the leader of NAME; exit 1 if nobody leads. Of a lock: of its holder, or a line
+for each where several share it.
 
   primacy leader billing                   who leads
   primacy leader billing --is web-1        exit 0 if web-1 leads, else 1
@@ -34,7 +35,7 @@ func leaderCommand(a *app) *cobra.Command {
 	f := c.Flags()
 	f.BoolVar(&o.isMe, "is-me", false, "exit 0 if --id (or PRIMACY_ID) leads, else 1")
 	f.StringVar(&o.is, "is", "", "exit 0 if the candidate with this ID leads, else 1")
-	f.DurationVar(&o.wait, "wait", 0, "wait so long until there is one")
+	f.DurationVar(&o.wait, "wait", 0, "wait at most so long until there is one")
 	f.BoolVar(&o.valid, "valid", false, "exit 0 if the term in PRIMACY_STATE_FILE is still valid, else 1; no network")
 	c.MarkFlagsMutuallyExclusive("is-me", "is", "valid")
 	return c

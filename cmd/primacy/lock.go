@@ -35,7 +35,8 @@ func lockCommand(a *app) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 		Short:                 "Run a command while holding a lock: flock(1) for the fleet",
-		Long: `Wait for the lock NAME, run COMMAND while holding it, and give it back. First come, first served, on all machines of the store.
+		Long: `Wait for the lock NAME, run COMMAND while holding it, and give it back. First come, first served,
+on all machines of the store.
 
   primacy lock backup -- restic backup /srv         wait for it, then run
   primacy lock -n -q nightly -- ./report            only if it is free; elsewhere: nothing, exit 124
@@ -45,20 +46,23 @@ func lockCommand(a *app) *cobra.Command {
   primacy lock deploy -c 'cd /srv && ./up'          through a shell: $SHELL, or /bin/sh
   primacy lock maintenance                          hold it until ^C, or a SIGTERM or SIGHUP
 
-Options stand before NAME; what follows it is the command's. Without -c there is no shell. The command is supervised as by 'primacy run':
-when the lock is lost its whole process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL in time for it, also when
-this process itself is killed or frozen. When it is killed, its guardian also gives the lock back, as soon as nothing of the command is
-left. Its environment is that of 'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is
-65,536 times the claim's number that 'primacy status' shows, or a little more.)
+Options stand before NAME; what follows it is the command's. Without -c there is no shell. The command is
+supervised as by 'primacy run': when the lock is lost its whole process tree gets SIGTERM --stop-timeout before
+the deadline, and SIGKILL in time for it, also when this process itself is killed or frozen. When it is killed,
+its guardian also gives the lock back, as soon as nothing of the command is left. Its environment is that of
+'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536
+times the claim's number that 'primacy status' shows, or a little more.)
 
-Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim), and exits 122 with a line on
-stderr in the moment in which it is lost. Nothing is stopped then but this process: what relies on the lock must look.
+Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim), and
+exits 122 with a line on stderr in the moment in which it is lost. Nothing is stopped then but this process:
+what relies on the lock must look.
 
-A lock and an election of one name exclude each other. A lock inside a command that holds the same one already is refused.
+A lock and an election of one name exclude each other. A lock inside a command that holds the same one already
+is refused.
 
-Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 lock lost while it ran;
-123 resigned on purpose ('primacy resign'); 124, or that of -E, not acquired with -n or -w; 125 usage; 126/127 command not
-executable/not found. Without COMMAND: 0 when a signal ended it.`,
+Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 lock lost
+while it ran; 123 resigned on purpose ('primacy resign'); 124, or that of -E, not acquired with -n or -w; 125
+usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signal ended it.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("give the NAME of a lock")
@@ -81,7 +85,8 @@ executable/not found. Without COMMAND: 0 when a signal ended it.`,
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows NAME belongs to the command
 	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if it is not free")
-	f.VarP(&o.wait, "wait", "w", "give up (exit 124) when it is not held after so long: seconds, such as 2.5, or 2m; 0: as -n")
+	f.VarP(&o.wait, "wait", "w",
+		"give up (exit 124) when it is not held after so long: seconds, such as 2.5, or 2m; 0: as -n")
 	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code of giving up, 0 to 255")
 	f.BoolVarP(&o.shared, "shared", "s", false, "hold it beside others that share it: for reading")
 	f.BoolVarP(&o.exclusive, "exclusive", "x", false, "hold it alone (default)")
@@ -89,7 +94,8 @@ executable/not found. Without COMMAND: 0 when a signal ended it.`,
 	_ = f.MarkHidden("ex")
 	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: so many hold it at once, 1 to %d", primacy.MaxSlots))
 	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
-	f.DurationVar(&r.stopTimeout, "stop-timeout", 0, "from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
+	f.DurationVar(&r.stopTimeout, "stop-timeout", 0,
+		"from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
 	r.bothFlags(f)
 	r.own = ownVariables(f)
 	return c
@@ -115,7 +121,8 @@ func (o lockOptions) commandOf(args []string, viaShell bool) ([]string, error) {
 	case rest[0] == "-c" || rest[0] == "--command":
 		return nil, fmt.Errorf("%s takes one argument: quote the whole command", rest[0])
 	case strings.HasPrefix(rest[0], "-"):
-		return nil, fmt.Errorf("options stand before NAME: put %s there, or write -- before a command of that name", clean(rest[0]))
+		return nil, fmt.Errorf("options stand before NAME: put %s there, or write -- before a command of that name",
+			clean(rest[0]))
 	}
 	return rest, nil
 }

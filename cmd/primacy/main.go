@@ -106,13 +106,15 @@ func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "primacy",
 		Short: "Runs exactly one of something across a fleet, and never two",
-		Long: `Runs exactly one of something across a fleet, and never two: leader election under a lease in a store you already run.
+		Long: `Runs exactly one of something across a fleet, and never two: leader election under a lease in a
+store you already run.
 
   primacy demo                         three candidates on this machine, one is killed, one is frozen
   primacy run billing -- ./invoicer    run a command while leading; start it on as many machines as you like
 
-Exit codes: the command's own; 121 store unreachable before start, 122 leadership lost while it ran, 123 resigned on purpose,
-124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not found; 1 only answers a question with no.`,
+Exit codes: the command's own; 121 store unreachable before start, 122 leadership lost while it ran, 123
+resigned on purpose, 124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not
+found; 1 only answers a question with no.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -123,15 +125,19 @@ Exit codes: the command's own; 121 store unreachable before start, 122 leadershi
 		},
 	}
 	f := root.PersistentFlags()
-	f.StringVarP(&a.store, "store", "S", "", "where leases live: a URL, see primacy help stores, or embedded:DIR (default: embedded, in your state folder)")
+	f.StringVarP(&a.store, "store", "S", "",
+		"where leases live: a URL, see primacy help stores, or embedded:DIR (default: embedded, in your state folder)")
 	f.StringVar(&a.id, "id", "", "this candidate's identity (default HOSTNAME-PID-XXXX)")
 	f.DurationVar(&a.ttl, "ttl", primacy.DefaultTTL, "time to live of the lease")
-	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long a store that does not answer is waited for at first")
+	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "time limit for the first answer of the store")
 	f.StringVarP(&a.output, "output", "o", "table", "table, json or ndjson")
-	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
-	f.StringVar(&a.configPath, "config", "", "a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
-	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a), transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a), devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(a), serveCommand(a), cronCommand(a))
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "write a debug log to stderr")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "write only errors to stderr")
+	f.StringVar(&a.configPath, "config", "",
+		"a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
+	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
+		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
+		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(a), serveCommand(a), cronCommand(a))
 	root.AddCommand(schemaCommand(a), storesTopic())
 	addCompletions(a, root)
 	return root
@@ -162,7 +168,8 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	if a.config != nil {
 		if key := a.config.exposed(); key != "" {
-			a.say("warning: %s holds a password (%s) and everybody may read it: chmod o-r %s", a.configPath, key, a.configPath)
+			a.say("warning: %s holds a password (%s) and everybody may read it: chmod o-r %s", a.configPath, key,
+				a.configPath)
 		}
 	}
 	switch a.output {

@@ -157,7 +157,8 @@ func plainWorld(t *testing.T) *world {
 		os.RemoveAll(w.dir)
 	})
 	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); !strings.HasPrefix(name, "PRIMACY_") && !strings.HasPrefix(name, "XDG_") && name != "PATH" && name != "GORACE" {
+		if name, _, _ := strings.Cut(kv, "="); !strings.HasPrefix(name, "PRIMACY_") &&
+			!strings.HasPrefix(name, "XDG_") && name != "PATH" && name != "GORACE" {
 			w.env = append(w.env, kv)
 		}
 	}
@@ -264,7 +265,8 @@ func (p *prog) wait() int {
 	if p.waitErr != nil && !errors.As(p.waitErr, &exit) {
 		p.Errorf("%v: %v", p, p.waitErr)
 	}
-	if s := p.err.String(); strings.Contains(s, "DATA RACE") || strings.Contains(s, "goroutine ") || strings.Contains(s, "panic:") {
+	if s := p.err.String(); strings.Contains(s, "DATA RACE") || strings.Contains(s, "goroutine ") ||
+		strings.Contains(s, "panic:") {
 		p.Errorf("%v: stderr has a stack trace:\n%s", p, s)
 	}
 	return exitCode(p.cmd.ProcessState)
@@ -311,7 +313,8 @@ func (p *prog) complains(texts ...string) *prog {
 func (p *prog) inOneLine() *prog {
 	p.Helper()
 	s := p.err.String()
-	if !strings.HasPrefix(s, "primacy: ") || strings.Count(s, "\n") != 1 || !strings.HasSuffix(s, "\n") || len(s) > 500 {
+	if !strings.HasPrefix(s, "primacy: ") || strings.Count(s, "\n") != 1 || !strings.HasSuffix(s, "\n") ||
+		len(s) > 500 {
 		p.Errorf("%v: stderr %q, want one line of at most 500 bytes", p, clip(s))
 	}
 	if p.out.String() != "" {
@@ -342,11 +345,13 @@ func (p *prog) until(ok func() bool, format string, args ...any) {
 			if ok() {
 				return
 			}
-			p.Fatalf("%v: ended with %d before it %s; stdout %q, stderr %q", p, p.wait(), fmt.Sprintf(format, args...), clip(p.out.String()), clip(p.err.String()))
+			p.Fatalf("%v: ended with %d before it %s; stdout %q, stderr %q", p, p.wait(),
+				fmt.Sprintf(format, args...), clip(p.out.String()), clip(p.err.String()))
 		default:
 		}
 		if time.Now().After(end) {
-			p.Fatalf("%v: %s: not within %v; stdout %q, stderr %q", p, fmt.Sprintf(format, args...), limit, clip(p.out.String()), clip(p.err.String()))
+			p.Fatalf("%v: %s: not within %v; stdout %q, stderr %q", p, fmt.Sprintf(format, args...), limit,
+				clip(p.out.String()), clip(p.err.String()))
 		}
 	}
 }

@@ -156,7 +156,8 @@ func (m *monitor) followSession(ctx context.Context) {
 	for ev := range m.r.session.Events(ctx) {
 		m.renewals.notified(ev)
 		if t := m.r.current.Load(); t != nil && ev.Kind == primacy.RenewalMissed {
-			e := event{Event: "renew_late", Token: t.Token(), TookMS: ev.Took.Milliseconds(), Remaining: t.Remaining().Milliseconds()}
+			e := event{Event: "renew_late", Token: t.Token(), TookMS: ev.Took.Milliseconds(),
+				Remaining: t.Remaining().Milliseconds()}
 			if ev.Cause != nil {
 				e.Err = oneLine(ev.Cause)
 			}
@@ -203,8 +204,9 @@ func (m *monitor) serveStatus(alive func() error) (end func(), err error) {
 			}
 			return health.Of(m.r.session.ID(), t)
 		}}
-	s := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
+	s := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second,
+		IdleTimeout:  time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { _ = s.Serve(l) }()
 	return func() { _ = s.Close(); figures.Close() }, nil
 }
@@ -237,7 +239,9 @@ func listenStatus(at string) (net.Listener, error) {
 		case err == nil:
 			c.Close()
 			return nil, errors.New("another process answers there")
-		case errors.Is(err, syscall.ECONNREFUSED): // nobody listens. Any other error is no proof of that: a process that is frozen has a full queue
+		// nobody listens. Any other error is no proof of that: a process that is frozen has a full
+		// queue
+		case errors.Is(err, syscall.ECONNREFUSED):
 			_ = os.Remove(path)
 		}
 	}

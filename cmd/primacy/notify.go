@@ -51,7 +51,8 @@ func (m *manager) notified(e event) {
 		m.leads = ""
 		lines = append(m.readyFor("candidate"), m.waits())
 	case "elected":
-		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, e.Election, e.Token, time.Now().Format(time.RFC3339))
+		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, e.Election, e.Token,
+			time.Now().Format(time.RFC3339))
 		lines = append(m.readyFor(asLeader), sdnotify.Status(m.leads))
 	case "leader":
 		if m.leader = e.Leader; m.leads == "" {

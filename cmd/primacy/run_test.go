@@ -160,7 +160,8 @@ func TestWhatTheCommandLeavesBehindIsGoneBeforeTheNextLeads(t *testing.T) {
 	w := newWorld(t)
 	log := filepath.Join(w.dir, "log")
 	// The command ends at once; its child, in a session of its own, goes on writing.
-	first := w.start("run", "n", "sh", "-c", `setsid sh -c 'while :; do echo child >>log; sleep 0.01; done' & sleep 0.2; exit 5`)
+	first := w.start("run", "n", "sh", "-c",
+		`setsid sh -c 'while :; do echo child >>log; sleep 0.01; done' & sleep 0.2; exit 5`)
 	first.tells("leads n")
 	next := w.start("run", "n", "sh", "-c", "cp log seen; sleep 0.3; cmp log seen")
 	first.ends(5)
@@ -173,11 +174,13 @@ func TestWhatTheCommandLeavesBehindIsGoneBeforeTheNextLeads(t *testing.T) {
 func TestWaitGivesUpWith124(t *testing.T) {
 	w := newWorld(t)
 	w.start("run", "--id", "first", "n", "sleep", "1000").tells("leads n")
-	p := w.start("run", "--quiet", "--wait", "700ms", "n", "true").ends(exitNotAcquired).inOneLine().complains("not leading n after 700ms")
+	p := w.start("run", "--quiet", "--wait", "700ms", "n",
+		"true").ends(exitNotAcquired).inOneLine().complains("not leading n after 700ms")
 	if p.took < 700*time.Millisecond {
 		t.Errorf("gave up after %v", p.took)
 	}
-	w.with("PRIMACY_WAIT=300ms").start("run", "-q", "n", "true").ends(exitNotAcquired).inOneLine().complains("after 300ms")
+	w.with("PRIMACY_WAIT=300ms").start("run", "-q", "n",
+		"true").ends(exitNotAcquired).inOneLine().complains("after 300ms")
 	w.awaitLine("n", 1)
 	// Won in time, the limit is of no account any more.
 	w.start("run", "-q", "--wait", "3s", "other", "sleep", "3.5").ends(0)
@@ -190,7 +193,8 @@ func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("7s"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := w.start("run", "--ttl", "10s", "--stop-timeout", "3s", "n", "sh", "-c", "primacy leader n --valid && echo up").ends(0).says("up\n")
+	p := w.start("run", "--ttl", "10s", "--stop-timeout", "3s", "n", "sh", "-c",
+		"primacy leader n --valid && echo up").ends(0).says("up\n")
 	if p.took < 7*time.Second {
 		t.Errorf("the guardian was not slow: it took %v", p.took)
 	}
@@ -211,7 +215,8 @@ func TestALeaseRevokedByHandEndsTheCommandWith122(t *testing.T) {
 
 func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 	w := newWorld(t)
-	first := w.start("run", "--id", "first", "n", "sh", "-c", `trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	first := w.start("run", "--id", "first", "n", "sh", "-c",
+		`trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	second := w.start("run", "--id", "second", "n", "sh", "-c", "echo up; sleep 1000").tells("first leads under token")
 	w.awaitLine("n", 2)
 	w.start("resign", "--reason", "new kernel", "n").ends(0).says("second\n").complains("has resigned; now: second")
@@ -223,7 +228,8 @@ func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 
 func TestAResignThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--ttl", "20s", "--stop-timeout", "3s", "n", "sh", "-c", `trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	p := w.start("run", "--ttl", "20s", "--stop-timeout", "3s", "n", "sh", "-c",
+		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	w.start("resign", "--wait", "500ms", "n").ends(exitNotAcquired).inOneLine().complains("still leads under token")
 	p.signal(syscall.SIGKILL)
 	<-p.exited
@@ -242,11 +248,13 @@ func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
 	ttl("7000 b", w.with("PRIMACY_TTL=7s", "PRIMACY_ID=b"))
 	ttl("5000 c", w.with("PRIMACY_TTL=7s", "PRIMACY_ID=b"), "--ttl", "5s", "--id=c")
 	// Flags stand before the verb, too.
-	if p := w.start("--ttl", "6s", "run", "-q", "n", "sh", "-c", "echo $PRIMACY_TTL_MS").ends(0); p.out.String() != "6000\n" {
+	if p := w.start("--ttl", "6s", "run", "-q", "n", "sh", "-c",
+		"echo $PRIMACY_TTL_MS").ends(0); p.out.String() != "6000\n" {
 		t.Errorf("got %q", p.out.String())
 	}
 	other := "etcd://" + w.server.Addr() + "/" + w.prefix + "other"
-	if p := w.start("run", "-q", "-S", other, "n", "sh", "-c", "echo $PRIMACY_STORE").ends(0); p.out.String() != other+"\n" {
+	if p := w.start("run", "-q", "-S", other, "n", "sh", "-c",
+		"echo $PRIMACY_STORE").ends(0); p.out.String() != other+"\n" {
 		t.Errorf("got %q", p.out.String())
 	}
 }

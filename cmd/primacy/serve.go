@@ -47,30 +47,38 @@ func serveCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve elections and locks over HTTP to programs in any language",
-		Long: `Serve elections and locks over HTTP and JSON, on a unix socket that only you can reach (docs/serve.md tells all paths):
+		Long: `Serve elections and locks over HTTP and JSON, on a unix socket that only you can reach
+(docs/serve.md lists all paths):
 
   curl -N --unix-socket $XDG_RUNTIME_DIR/primacy/primacy.sock -X POST http://localhost/v1/elections/billing/campaign
 
-stands for election, prints a line of JSON for each thing that happens, and resigns when the connection is closed. GET /leader/billing
-is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every client is told to stop and every term is resigned.`,
+stands for election, prints a line of JSON for each thing that happens, and resigns when the connection is
+closed. GET /leader/billing is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every client
+is told to stop and every term is resigned.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return (&server{app: a, serveOptions: o}).run(cmd.Context())
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.socket, "socket", "", "unix socket (default $XDG_RUNTIME_DIR/primacy/primacy.sock or /run/primacy/primacy.sock), or none")
-	f.StringArrayVar(&o.listen, "listen", nil, "HOST:PORT to listen on too; other than loopback only with --tls-cert, --tls-key and --token-file")
-	f.StringArrayVar(&o.healthListen, "health-listen", nil, "HOST:PORT for load balancers: /leader, /livez, /readyz and /metrics only, with no token")
+	f.StringVar(&o.socket, "socket", "",
+		"unix socket (default $XDG_RUNTIME_DIR/primacy/primacy.sock or /run/primacy/primacy.sock), or none")
+	f.StringArrayVar(&o.listen, "listen", nil,
+		"HOST:PORT to listen on too; other than loopback only with --tls-cert, --tls-key and --token-file")
+	f.StringArrayVar(&o.healthListen, "health-listen", nil,
+		"HOST:PORT for load balancers: /leader, /livez, /readyz and /metrics only, with no token")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate for --listen (PEM)")
 	f.StringVar(&o.key, "tls-key", "", "its key (PEM)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token that --listen asks for")
-	f.StringArrayVar(&o.hosts, "allow-host", nil, "host name by which --listen may be called, beside localhost and addresses")
+	f.StringArrayVar(&o.hosts, "allow-host", nil,
+		"host name by which --listen may be called, beside localhost and addresses")
 	f.IntSliceVar(&o.uids, "allow-uid", nil, "user ID that may use the socket too")
 	f.StringVar(&o.election, "election", "", "the election of GET /leader where a request names none")
 	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns, locks and streams there may be at once")
-	f.BoolVar(&o.clientGo, "metrics-compat", false, "show leader_election_master_status in /metrics too, client-go's name, for alerts that exist")
-	f.StringVar(&o.compat, "compat", "", "leader-elector: answer GET / with the leader of --election, as that sidecar did")
+	f.BoolVar(&o.clientGo, "metrics-compat", false,
+		"show leader_election_master_status in /metrics too, client-go's name, for alerts that exist")
+	f.StringVar(&o.compat, "compat", "",
+		"leader-elector: answer GET / with the leader of --election, as that sidecar did")
 	o.etcd.register(f)
 	return c
 }
@@ -104,7 +112,8 @@ func (s *server) run(ctx context.Context) error {
 		return err
 	}
 	defer closeStore()
-	if caps := st.Caps(); caps.Token == driver.TokenNone { // two terms of a name could not be told apart by those who hold them
+	// two terms of a name could not be told apart by those who hold them
+	if caps := st.Caps(); caps.Token == driver.TokenNone {
 		return fmt.Errorf("serve: %s has no tokens, by which clients say what they hold: use another store", caps.Store)
 	}
 	if s.agent, err = agent.New(st, o); err != nil {
@@ -199,7 +208,8 @@ func (s *server) shutDown(ctx context.Context) {
 
 // options checks what was given and returns the agent's.
 func (s *server) options() (agent.Options, error) {
-	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election, Hosts: s.hosts, UIDs: s.uids,
+	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election,
+		Hosts: s.hosts, UIDs: s.uids,
 		Clients: s.clients, Metrics: figures(s.clientGo), Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
 	if s.clients < 1 {
 		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
@@ -232,7 +242,8 @@ func (s *server) options() (agent.Options, error) {
 		if err != nil {
 			return o, fmt.Errorf("--tls-cert: %w", err)
 		}
-		s.secured.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+		s.secured.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"http/1.1"}}
 	}
 	return o, nil
 }
@@ -322,7 +333,8 @@ type etcdServing struct {
 }
 
 func (e *etcdServing) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&e.addrs, "etcd-api", nil, "HOST:PORT for clients of etcd: election, lock and lease calls, gRPC and JSON; guarded as --listen")
+	f.StringArrayVar(&e.addrs, "etcd-api", nil,
+		"HOST:PORT for clients of etcd: election, lock and lease calls, gRPC and JSON; guarded as --listen")
 }
 
 // listenEtcd opens what it is served on.
@@ -335,7 +347,8 @@ func (s *server) listenEtcd(ctx context.Context) error {
 		s.etcd.open = append(s.etcd.open, l)
 	}
 	if len(s.etcd.addrs) > 0 && len(s.id) > etcdapi.MaxID {
-		return fmt.Errorf("--id has %d bytes: with --etcd-api at most %d, since those of its clients are longer", len(s.id), etcdapi.MaxID)
+		return fmt.Errorf("--id has %d bytes: with --etcd-api at most %d, since those of its clients are longer",
+			len(s.id), etcdapi.MaxID)
 	}
 	return nil
 }
@@ -346,7 +359,8 @@ func (s *server) serveEtcd(st driver.Store, o agent.Options) error {
 		return nil
 	}
 	var err error
-	s.etcd.server, err = etcdapi.New(st, etcdapi.Options{ID: o.Session.ID, Token: o.Token, TLS: s.secured.TLS, Hosts: s.hosts, MaxLeases: s.clients,
+	s.etcd.server, err = etcdapi.New(st, etcdapi.Options{ID: o.Session.ID, Token: o.Token, TLS: s.secured.TLS,
+		Hosts: s.hosts, MaxLeases: s.clients,
 		Timeout: o.Timeout, Logger: o.Logger})
 	if err != nil {
 		return fmt.Errorf("--etcd-api: %w", err)

@@ -4,15 +4,24 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +50,8 @@ func sideOn(p *prog, socket string) *side {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &side{prog: p, socket: socket, client: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+	return &side{prog: p, socket: socket, client: &http.Client{Transport: &http.Transport{DialContext: dial,
+		DisableKeepAlives: true}}}
 }
 
 func (s *side) ready() {
@@ -90,7 +100,8 @@ type curl struct {
 
 func (s *side) curl(args ...string) *curl {
 	s.Helper()
-	c := &curl{world: s.world, cmd: exec.Command("curl", append([]string{"-sSN", "--unix-socket", s.socket}, args...)...), lines: make(chan said, 1000)}
+	c := &curl{world: s.world, cmd: exec.Command("curl", append([]string{"-sSN", "--unix-socket", s.socket},
+		args...)...), lines: make(chan said, 1000)}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		s.Fatal(err)
@@ -154,7 +165,8 @@ func TestServeAKilledClientHasResigned(t *testing.T) {
 	a.awaitWaiting("a/n")
 	for id, s := range map[string]*side{"200": a, "503": b} {
 		for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
-			for _, path := range []string{"/leader/a/n", "/leader/a%2Fn", "/primary?election=a%2Fn", "/leader?election=a/n"} {
+			for _, path := range []string{"/leader/a/n", "/leader/a%2Fn", "/primary?election=a%2Fn",
+				"/leader?election=a/n"} {
 				if code, text := s.ask(method, path, ""); fmt.Sprint(code) != id {
 					t.Errorf("%s: %s %s: %d %s", s.args, method, path, code, text)
 				}
@@ -322,4 +334,192 @@ func (w *world) startSh(f *os.File, script string) *prog {
 	go func() { p.waitErr = p.cmd.Wait(); close(p.exited) }()
 	w.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.exited })
 	return p
+}
+
+// etcdCall makes one call of etcd's JSON form, and returns the status and the answer.
+func etcdCall(t *testing.T, addr, path, body string) (int, map[string]any) {
+	t.Helper()
+	client := &http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Post("http://"+addr+"/v3/"+path, "application/json", bytes.NewBufferString(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var a map[string]any
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, a
+}
+
+// etcdAddr returns where a server answers etcd's clients.
+func etcdAddr(s *side) string {
+	s.tells("serving etcd's election, lock and lease calls on ")
+	return regexp.MustCompile(`lease calls on (\S+)`).FindStringSubmatch(s.err.String())[1]
+}
+
+// TestServeAnswersEtcdsClients has a client of etcd's lead beside `primacy run`, in one line.
+func TestServeAnswersEtcdsClients(t *testing.T) {
+	w := newWorld(t)
+	s := w.serve("side", "--etcd-api", "127.0.0.1:0", "--ttl", "2s")
+	s.tells("warning: the store is etcd")
+	addr := etcdAddr(s)
+	_, granted := etcdCall(t, addr, "lease/grant", `{"TTL":"3"}`)
+	lease, _ := granted["ID"].(string)
+	code, won := etcdCall(t, addr, "election/campaign", `{"name":"bg==","lease":"`+lease+`","value":"dg=="}`) // n, v
+	leader, _ := won["leader"].(map[string]any)
+	if code != 200 || leader["lease"] != lease {
+		t.Fatalf("campaign: %d, %v", code, won)
+	}
+	w.start("leader", "n").ends(0).says("etcd-")
+	p := w.start("run", "n", "--", "sh", "-c", "echo works; sleep 60")
+	w.start("status", "n").ends(0).says("etcd-", "n")
+	p.prints("works") // the client of etcd's fell silent
+	if code, a := etcdCall(t, addr, "election/leader", `{"name":"bg=="}`); code != 200 ||
+		a["kv"].(map[string]any)["lease"] == lease {
+		t.Errorf("leader: %d, %v", code, a)
+	}
+	p.signal(syscall.SIGTERM).ends(143)
+	s.signal(syscall.SIGTERM).ends(0)
+}
+
+func TestServeGuardsItsEtcdAPI(t *testing.T) {
+	w := newWorld(t)
+	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",
+		"0.0.0.0:0").ends(exitUsage).inOneLine().complains("--etcd-api", "--token-file")
+	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",
+		"nonsense").ends(exitUsage).inOneLine().complains("--etcd-api")
+}
+
+// TestTheEtcdPageHolds types the commands of docs/etcd-api.md.
+func TestTheEtcdPageHolds(t *testing.T) {
+	text, err := os.ReadFile("../../docs/etcd-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	addr := etcdAddr(w.serve("side", "--etcd-api", "127.0.0.1:0"))
+	want := map[string]string{"lease/grant": `"ID":"77"`, "election/campaign": `"lease":"77"`,
+		"lease/keepalive": `"TTL":"15"`, "election/leader": `"value":"aG9zdDE="`, "lease/revoke": `"header"`}
+	for _, m := range regexp.MustCompile(`(?m)^curl .*/v3/(\S+) .*$`).FindAllStringSubmatch(string(text), -1) {
+		out, err := exec.Command("sh", "-c", strings.ReplaceAll(m[0], "127.0.0.1:2378", addr)).Output()
+		if err != nil || want[m[1]] == "" || !strings.Contains(string(out), want[m[1]]) {
+			t.Errorf("%s: %s, %v; want %s", m[0], out, err, want[m[1]])
+		}
+		delete(want, m[1])
+	}
+	if len(want) != 0 {
+		t.Errorf("not on the page: %v", want)
+	}
+}
+
+// pemPair makes a certificate for 127.0.0.1 and localhost.
+func pemPair(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &priv.PublicKey, priv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := x509.MarshalPKCS8PrivateKey(priv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})
+}
+
+// What is secret is in no output, page, figure, argument list or environment of anybody else.
+func TestServeSecrets(t *testing.T) {
+	w := newWorld(t)
+	const canary = "CANARY-0123456789abcdef"
+	file := filepath.Join(w.dir, "token")
+	if err := os.WriteFile(file, []byte(canary+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cert, key := selfSigned(t, w.dir)
+	// the server has no users: it takes any
+	store := strings.Replace(w.store, "etcd://", "etcd://nobody:"+canary+"@", 1)
+	addr := freeAddr(t)
+	a := w.with("PRIMACY_STORE="+store).serve("a", "-v", "--ttl", "2s", "--listen", addr, "--token-file", file,
+		"--tls-cert", cert, "--tls-key", key)
+	var texts []string
+	see := func(method, path, body string, headers ...string) int {
+		code, text := a.ask(method, path, body, headers...)
+		texts = append(texts, text)
+		return code
+	}
+	tls := w.curlTLS(cert, "https://"+addr)
+	for token, want := range map[string]string{canary: "200", "wrong-0123456789abcdef": "401", "": "401"} {
+		out := tls("/v1/elections", "-H", "Authorization: Bearer "+token)
+		if !strings.HasPrefix(out, "HTTP/1.1 "+want) {
+			t.Errorf("with token %q: %s", token, out)
+		}
+		texts = append(texts, out)
+	}
+	for _, path := range []string{"/metrics", "/v1/elections", "/livez", "/readyz", "/openapi.json",
+		"/v1/elections/n", "/leader/n", "/nothing", "/v1/cron"} {
+		see("GET", path, "")
+	}
+	see("POST", "/v1/locks/n", `{"id":5}`)
+	see("POST", "/v1/locks/n", `{}`)
+	see("DELETE", "/v1/locks/n", "", "Primacy-Token", "1", "Authorization", "Bearer "+canary)
+	one := a.campaign("one")
+	one.next("elected")
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", a.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.signal(syscall.SIGTERM)
+	one.next("ended")
+	a.ends(0)
+	texts = append(texts, string(cmdline), a.out.String(), a.err.String())
+	if len(texts) < 15 || !strings.Contains(a.err.String(), "elected") {
+		t.Errorf("looked at %d texts; the log is %q", len(texts), clip(a.err.String()))
+	}
+	for _, text := range texts {
+		if strings.Contains(text, "CANARY") {
+			t.Errorf("a secret is in %q", clip(text))
+		}
+	}
+}
+
+func freeAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// curlTLS returns what asks a server with that certificate, and shows the head of the answer too.
+func (w *world) curlTLS(cert, base string) func(path string, args ...string) string {
+	return func(path string, args ...string) string {
+		out, err := exec.Command("curl", append([]string{"-sSi", "--cacert", cert, base + path},
+			args...)...).CombinedOutput()
+		if err != nil {
+			w.Errorf("curl %s: %v: %s", path, err, out)
+		}
+		return string(out)
+	}
+}
+
+// selfSigned writes a certificate for 127.0.0.1 and its key.
+func selfSigned(t *testing.T, dir string) (cert, key string) {
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	certPEM, keyPEM := pemPair(t)
+	for path, b := range map[string][]byte{cert: certPEM, key: keyPEM} {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
 }

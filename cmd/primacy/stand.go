@@ -124,7 +124,8 @@ func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err 
 func (r *runner) explain(term *primacy.Term, err error) {
 	switch {
 	case r.started && r.status.By == supervise.Exited:
-		term.Explain(fmt.Sprintf("the command ended with status %d", r.status.Code), r.status.Code != 0 && !r.ending.Load())
+		term.Explain(fmt.Sprintf("the command ended with status %d", r.status.Code),
+			r.status.Code != 0 && !r.ending.Load())
 	case r.started && err == nil:
 		term.Explain("the command's guardian was killed", true)
 	case err != nil:
@@ -158,7 +159,8 @@ func (r *runner) lost(term *primacy.Term) error {
 	case lost == nil && r.status.By == supervise.Deadline: // the guardian saw it come before our own timer did
 		return fail(exitLost, "%s %q under token %d ended: %w", r.right, r.name, term.Token(), primacy.ErrExpired)
 	case lost == nil && r.gaveUp:
-		return fail(exitLost, "%s %q under token %d given up: a renewal failed (--on-unreachable %s)", r.right, r.name, term.Token(), stopNow)
+		return fail(exitLost, "%s %q under token %d given up: a renewal failed (--on-unreachable %s)", r.right,
+			r.name, term.Token(), stopNow)
 	}
 	return lost
 }

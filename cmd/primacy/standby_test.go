@@ -37,7 +37,8 @@ func (w *world) writes(name, text string) {
 func TestTheStandbyIsGoneBeforeTheCommandStarts(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "n", "sleep", "1000").tells("leads n")
-	next := w.start("run", "--stop-timeout", "300ms", "--standby", `trap '' TERM; setsid sh -c 'trap "" TERM; while :; do echo $PRIMACY_ROLE-$PRIMACY_TOKEN >>log; sleep 0.01; done' & wait; sleep 1000`,
+	next := w.start("run", "--stop-timeout", "300ms", "--standby",
+		`trap '' TERM; setsid sh -c 'trap "" TERM; while :; do echo $PRIMACY_ROLE-$PRIMACY_TOKEN >>log; sleep 0.01; done' & wait; sleep 1000`,
 		"n", "sh", "-c", "cp log seen; sleep 0.3; cmp log seen && echo $PRIMACY_ROLE")
 	w.writes("log", "standby-\n")
 	first.signal(syscall.SIGTERM).ends(143)
@@ -48,7 +49,8 @@ func TestTheStandbyIsGoneBeforeTheCommandStarts(t *testing.T) {
 // SIGTERM ends it for good.
 func TestRecampaign(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--on-lost", "recampaign", "--standby", "echo standby >>log; exec sleep 1000", "n", "sh", "-c", "echo $PRIMACY_TOKEN >>log; exec sleep 1000").tells("leads n")
+	p := w.start("run", "--on-lost", "recampaign", "--standby", "echo standby >>log; exec sleep 1000", "n", "sh",
+		"-c", "echo $PRIMACY_TOKEN >>log; exec sleep 1000").tells("leads n")
 	first := w.awaitLine("n", 1)[0]
 	w.writes("log", first.CreateRevision)
 	other := w.start("run", "n", "sh", "-c", "echo other >>log; exec sleep 1000").tells("waits for n")
@@ -80,7 +82,9 @@ func TestRecampaign(t *testing.T) {
 func TestSignalsWithAStandby(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "n", "sleep", "1000").tells("leads n")
-	p := w.start("run", "--standby", `trap 'echo usr1 >>log' USR1; trap 'echo bye >>log; exit' TERM; echo up >>log; while :; do sleep 0.02; done`, "n", "true")
+	p := w.start("run", "--standby",
+		`trap 'echo usr1 >>log' USR1; trap 'echo bye >>log; exit' TERM; echo up >>log; while :; do sleep 0.02; done`,
+		"n", "true")
 	w.writes("log", "up")
 	p.signal(syscall.SIGUSR1)
 	w.writes("log", "usr1")
@@ -113,7 +117,8 @@ func TestAStandbyThatEnds(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	var b backoff
 	for i, c := range []struct{ ran, want time.Duration }{
-		{0, 1}, {time.Second, 2}, {0, 4}, {0, 8}, {0, 16}, {0, 30}, {29 * time.Second, 30}, {31 * time.Second, 1}, {0, 2},
+		{0, 1}, {time.Second, 2}, {0, 4}, {0, 8}, {0, 16}, {0, 30}, {29 * time.Second, 30}, {31 * time.Second, 1},
+		{0, 2},
 	} {
 		if got := b.after(c.ran); got != c.want*time.Second {
 			t.Errorf("%d: got %v, want %v", i, got, c.want*time.Second)

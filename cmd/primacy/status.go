@@ -20,10 +20,11 @@ func statusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [NAME | PREFIX/...]",
 		Short: "Show who leads or holds what, under which token, and who waits",
-		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who leads or holds, and who waits.
-Several hold a lock at once where they share it: readers (shared), or those in a semaphore (slot of N). The token is that of the claim;
-the fencing token of a lock is 65,536 times that, or a little more. With one NAME also the last terms and why they ended; exit 1 if nobody
-leads or holds it. Whether an exclusive claim leads an election or holds a lock is known from the history, which locks do not have.`,
+		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who
+leads or holds, and who waits. Several hold a lock at once where they share it: readers (shared), or those in a
+semaphore (slot of N). The token is that of the claim; the fencing token of a lock is 65,536 times that, or a
+little more. With one NAME also the last terms and why they ended; exit 1 if nobody leads or holds it. Whether
+an exclusive claim leads an election or holds a lock is known from the history, which locks do not have.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, all := "", true
@@ -140,7 +141,8 @@ const lastTerms = 5
 func printLine(a *app, st primacy.State, past []primacy.Reign, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
 	row := func(place string, s primacy.Entry) {
-		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(string(s.Value)), cmp.Or(printable(s.Note), "-")})
+		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(string(s.Value)),
+			cmp.Or(printable(s.Note), "-")})
 	}
 	if st.Leader == nil {
 		fmt.Fprintf(a.stdout, "nobody leads %s\n", clean(st.Name))
@@ -167,9 +169,10 @@ func printLine(a *app, st primacy.State, past []primacy.Reign, store string) err
 	if led := since(past, leaderToken(st)); !led.IsZero() {
 		fmt.Fprintf(a.stdout, "\nleads since %s, for %s\n", clock(led), short(max(0, time.Since(led))))
 	}
-	if ended := slices.DeleteFunc(past, func(r primacy.Reign) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
+	if ended := slices.DeleteFunc(past,
+		func(r primacy.Reign) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
 		fmt.Fprintln(a.stdout, "\nthe last terms:")
-		if err := printReigns(a, ended); err != nil {
+		if err := printTerms(a, ended); err != nil {
 			return err
 		}
 	}
@@ -212,9 +215,10 @@ func historyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history NAME",
 		Short: "Show who led before: from when to when, why each term ended, by whom, and the gap before it",
-		Long: `Show the last terms of an election, the newest first: token, leader, from when to when, how long, for how long nobody led before it, why it ended
-and who asked for that. Each leader writes its own terms into the store, so a term whose end nobody could write (killed, or cut off for good) is told
-as that. Times are of the leaders' own wall clocks. Locks have no history. Exit 1 if nothing is known of NAME.`,
+		Long: `Show the last terms of an election, the newest first: token, leader, from when to when, how long,
+for how long nobody led before it, why it ended and who asked for that. Each leader writes its own terms into
+the store, so a term whose end nobody could write (killed, or cut off for good) is shown as such. Times are of
+the leaders' own wall clocks. Locks have no history. Exit 1 if nothing is known of NAME.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
@@ -223,7 +227,8 @@ as that. Times are of the leaders' own wall clocks. Locks have no history. Exit 
 			return showHistory(cmd.Context(), a, args[0], limit)
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", limit, "how many terms; 0: all that are kept (at least 100, unless the leader says otherwise)")
+	c.Flags().IntVar(&limit, "limit", limit,
+		"how many terms; 0: all that are kept (at least 100, unless the leader says otherwise)")
 	return c
 }
 
@@ -244,9 +249,9 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	}
 	switch {
 	case a.output != "table":
-		err = writeReigns(a, all)
+		err = writeTerms(a, all)
 	case len(all) > 0:
-		err = printReigns(a, all)
+		err = printTerms(a, all)
 	}
 	if err == nil && len(all) == 0 {
 		return fail(exitNo, "nothing is known of %s: nobody has led it, or it is a lock", name)
@@ -254,8 +259,8 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	return err
 }
 
-// writeReigns writes one array for json, an object a line for ndjson.
-func writeReigns(a *app, all []primacy.Reign) error {
+// writeTerms writes one array for json, an object a line for ndjson.
+func writeTerms(a *app, all []primacy.Reign) error {
 	if a.output == "json" {
 		return a.writeJSON(shown.TermsOf(all))
 	}
@@ -267,7 +272,7 @@ func writeReigns(a *app, all []primacy.Reign) error {
 	return nil
 }
 
-func printReigns(a *app, all []primacy.Reign) error {
+func printTerms(a *app, all []primacy.Reign) error {
 	rows := [][]string{{"TOKEN", "LEADER", "FROM", "TO", "LASTED", "GAP BEFORE", "WHY", "BY"}}
 	for _, r := range all {
 		lasted, gap := "-", "-"
@@ -279,7 +284,8 @@ func printReigns(a *app, all []primacy.Reign) error {
 		if r.Gap != nil {
 			gap = short(*r.Gap)
 		}
-		rows = append(rows, []string{r.Token.String(), orDash(r.ID), clock(r.From), clock(r.To), lasted, gap, why(r), orDash(r.By)})
+		rows = append(rows, []string{r.Token.String(), orDash(r.ID), clock(r.From), clock(r.To), lasted, gap, why(r),
+			orDash(r.By)})
 	}
 	return table(a.stdout, rows...)
 }

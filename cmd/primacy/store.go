@@ -107,7 +107,9 @@ func (a *app) unreachable(ctx context.Context, err error) error {
 
 // openSession opens the store and a session on it. With lease, it is granted now: what is wrong
 // shows before anything starts.
-func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (*primacy.Session, driver.Store, func(), error) {
+func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (
+	*primacy.Session, driver.Store, func(), error,
+) {
 	st, closeStore, err := a.openStore(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -152,8 +154,9 @@ func storesTopic() *cobra.Command {
   redis+plain://HOST[/DB]                               the same over keys that redsync and redislock understand
   zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS
 
-Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME (PostgreSQL has libpq's own).
-Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is %25.
+Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME
+(PostgreSQL has libpq's own). Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is
+%25.
 
 What each can promise, and what not: primacy doctor --store URL.`,
 	}
@@ -163,8 +166,8 @@ func schemaCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the SQL that a PostgreSQL store needs",
-		Long: `Prints the SQL that creates what --store postgres://… needs, without connecting: for a database in which the program's own user may not create
-tables. Whoever may runs it, in one transaction:
+		Long: `Prints the SQL that creates what --store postgres://… needs, without connecting: for a database
+in which the program's own user may not create tables. Whoever may runs it, in one transaction:
 
   primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
 		Args: cobra.NoArgs,
@@ -192,8 +195,8 @@ func devCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev [--] [COMMAND...]",
 		Short: "Run a store on this machine, for trying things out",
-		Long: `Run the embedded store in the foreground and print the PRIMACY_STORE that others on this machine use. With COMMAND: run it with
-PRIMACY_STORE set, and stop the store when it ends.`,
+		Long: `Run the embedded store in the foreground and print the PRIMACY_STORE that others on this machine
+use. With COMMAND: run it with PRIMACY_STORE set, and stop the store when it ends.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runDev(cmd.Context(), a, args) },
 	}
 	c.Flags().SetInterspersed(false)

@@ -30,7 +30,8 @@ func newTmux(w *world) *tmux {
 		}
 		w.Skip("tmux is not installed: apt-get install tmux")
 	}
-	m := &tmux{world: w.with("PS1=$ ", "PROMPT_COMMAND=echo $? >>prompts", "TERM=xterm-256color", "LC_ALL=C.UTF-8"), bin: bin, socket: filepath.Join(w.dir, "tmux")}
+	m := &tmux{world: w.with("PS1=$ ", "PROMPT_COMMAND=echo $? >>prompts", "TERM=xterm-256color", "LC_ALL=C.UTF-8"),
+		bin: bin, socket: filepath.Join(w.dir, "tmux")}
 	m.do("-f", "/dev/null", "new-session", "-d", "-x", "110", "-y", "40", "-c", w.dir, "bash", "--norc", "--noprofile")
 	w.Cleanup(func() {
 		if w.Failed() {
@@ -219,7 +220,8 @@ func (m *tmux) stopJob(cmdline string) {
 	m.Helper()
 	for _, link := range m.processes() {
 		b, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && strings.HasPrefix(string(b), cmdline) {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil &&
+			strings.HasPrefix(string(b), cmdline) {
 			group, err := syscall.Getpgid(pid)
 			if err == nil {
 				err = syscall.Kill(-group, syscall.SIGTSTP)
@@ -258,7 +260,8 @@ func TestDemoIsAPictureOnATerminal(t *testing.T) {
 	m.types("primacy demo --keep", "Enter")
 	m.eventually("a picture of three", func() bool {
 		s := m.screen()
-		return strings.Contains(s, "LEASE LEFT") && strings.Contains(s, "LEADS") && strings.Contains(s, "█") && strings.Contains(s, "node-3")
+		return strings.Contains(s, "LEASE LEFT") && strings.Contains(s, "LEADS") && strings.Contains(s, "█") &&
+			strings.Contains(s, "node-3")
 	})
 	m.shows("frozen")
 	m.shows("SIGCONT to node-")
@@ -276,7 +279,8 @@ func TestDemoIsAPictureOnATerminal(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("stores: %q", found)
 	}
-	out := w.with("PRIMACY_STORE=embedded:"+found[0]).start("status", "demo").ends(0).says("leads", "waits 1").out.String()
+	out := w.with("PRIMACY_STORE=embedded:"+found[0]).start("status", "demo").ends(0).says("leads",
+		"waits 1").out.String()
 	w.with("PRIMACY_STORE=embedded:"+found[0]).start("resign", "demo").ends(0)
 	if again := w.with("PRIMACY_STORE=embedded:"+found[0]).start("status", "demo").ends(0).out.String(); again == out {
 		t.Errorf("the same leader after a resign: %s", again)

@@ -22,11 +22,13 @@ func topCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top [PREFIX]",
 		Short: "Watch all elections and locks, the worst first",
-		Long: `Show all elections and locks, or those whose names begin with PREFIX, on a page that is kept up to date: those that nobody leads first, then
-those whose leader changes too often, then those whose lease is nearly over. With the keys of the page leaders are asked to hand over: t
-transfer, r resign, d drain a member; each asks for a reason, and has you type the name. ? shows all keys.
+		Long: `Show all elections and locks, or those whose names begin with PREFIX, on a page that is kept up
+to date: those that nobody leads first, then those whose leader changes too often, then those whose lease is
+nearly over. With the keys of the page leaders are asked to hand over: t transfer, r resign, d drain a member;
+each asks for a reason, and has you type the name. ? shows all keys.
 
-Where the output is no terminal, or one that cannot do it (TERM=dumb), it is one table; with -o json or ndjson, one array or an object a line.`,
+Where the output is no terminal, or one that cannot do it (TERM=dumb), it is one table; with -o json or ndjson,
+one array or an object a line.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("give one PREFIX, or none")
@@ -44,7 +46,7 @@ Where the output is no terminal, or one that cannot do it (TERM=dumb), it is one
 	f.DurationVar(&o.every, "every", time.Second, "from one refresh to the next")
 	f.BoolVar(&o.once, "once", false, "print one table and exit")
 	f.BoolVar(&o.noColor, "no-color", false, "no colours; also where NO_COLOR is set")
-	f.DurationVar(&o.wait, "wait", 30*time.Second, "how long a leader that was asked to hand over may take")
+	f.DurationVar(&o.wait, "wait", 30*time.Second, "time limit for a leader that was asked to hand over")
 	return c
 }
 
@@ -71,9 +73,12 @@ func runTop(ctx context.Context, a *app, o topOptions) error {
 	if out == nil {
 		return topOnce(ctx, a, src)
 	}
-	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(), Colours: !o.noColor && os.Getenv("NO_COLOR") == ""}
+	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(),
+		Colours: !o.noColor && os.Getenv("NO_COLOR") == ""}
 	if _, ok := st.(driver.Asker); ok {
-		opts.Act = func(ctx context.Context, act top.Action) (string, error) { return topAct(ctx, a, s, st, act, o.wait) }
+		opts.Act = func(ctx context.Context, act top.Action) (string, error) {
+			return topAct(ctx, a, s, st, act, o.wait)
+		}
 	}
 	err = top.Run(ctx, opts)
 	if errors.Is(err, top.ErrUnderWay) {
@@ -88,7 +93,8 @@ func pageTerminal(a *app, o topOptions) (in, out *os.File) {
 	in, isIn := a.stdin.(*os.File)
 	out, isOut := a.stdout.(*os.File)
 	t := os.Getenv("TERM")
-	if o.once || a.output != "table" || !isIn || !isOut || t == "" || t == "dumb" || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
+	if o.once || a.output != "table" || !isIn || !isOut || t == "" || t == "dumb" || !term.IsTerminal(int(in.Fd())) ||
+		!term.IsTerminal(int(out.Fd())) {
 		return nil, nil
 	}
 	return in, out
@@ -114,7 +120,8 @@ const termJournals = "terms/"
 
 // topSource tells what a store can tell.
 func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
-	src := top.Source{Store: st.Caps().Store, List: func(ctx context.Context) ([]primacy.State, error) { return s.List(ctx, prefix) }}
+	list := func(ctx context.Context) ([]primacy.State, error) { return s.List(ctx, prefix) }
+	src := top.Source{Store: st.Caps().Store, List: list}
 	if o, ok := st.(driver.LeaseViewer); ok {
 		src.Leases = o.Remaining
 	}
@@ -127,10 +134,10 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 			return names, err
 		}
 		src.History = func(ctx context.Context, name string, limit int) ([]top.Term, error) {
-			reigns, err := s.Election(name).History(ctx, limit)
+			periods, err := s.Election(name).History(ctx, limit)
 			var terms []top.Term
-			for _, r := range reigns {
-				terms = append(terms, termOf(r))
+			for _, r := range periods {
+				terms = append(terms, top.Term{Token: r.Token, From: r.From, To: r.To})
 			}
 			return terms, err
 		}
@@ -138,16 +145,10 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 	return src
 }
 
-func termOf(r primacy.Reign) top.Term {
-	t := top.Term{Token: r.Token, ID: r.ID, From: r.From, To: r.To, Reason: string(r.Reason), By: r.By, Text: r.Text, Heir: r.Heir}
-	if r.Gap != nil {
-		t.Gap = *r.Gap
-	}
-	return t
-}
-
 // topAct does what was asked for on the page, and says what became of it.
-func topAct(ctx context.Context, a *app, s *primacy.Session, st driver.Store, act top.Action, wait time.Duration) (string, error) {
+func topAct(ctx context.Context, a *app, s *primacy.Session, st driver.Store, act top.Action,
+	wait time.Duration,
+) (string, error) {
 	m, err := handover.NewMover(s, st, act.Reason, wait, a.timeout)
 	if err != nil {
 		return "", err
@@ -162,9 +163,11 @@ func topAct(ctx context.Context, a *app, s *primacy.Session, st driver.Store, ac
 	case did.Now.Leader == nil:
 		return act.State.Name + ": its leader has given it up; nobody leads", nil
 	case act.To != "" && did.Now.Leader.ID != act.To:
-		return act.State.Name + ": ", fmt.Errorf("its leader has given it up, but %s leads now, not %s", who(did.Now.Leader), clean(act.To))
+		return act.State.Name + ": ", fmt.Errorf("its leader has given it up, but %s leads now, not %s",
+			who(did.Now.Leader), clean(act.To))
 	}
-	return fmt.Sprintf("%s: %s leads now under token %d", act.State.Name, who(did.Now.Leader), did.Now.Leader.Token), nil
+	return fmt.Sprintf("%s: %s leads now under token %d", act.State.Name, who(did.Now.Leader),
+		did.Now.Leader.Token), nil
 }
 
 func topDrain(ctx context.Context, a *app, s *primacy.Session, m *handover.Mover, id string) (string, error) {
@@ -185,7 +188,8 @@ func topDrain(ctx context.Context, a *app, s *primacy.Session, m *handover.Mover
 	})
 	switch {
 	case len(left) > 0:
-		return fmt.Sprintf("drain %s: %d moved, ", id, moved), fmt.Errorf("%d not: %s", len(left), strings.Join(left, ", "))
+		return fmt.Sprintf("drain %s: %d moved, ", id, moved),
+			fmt.Errorf("%d not: %s", len(left), strings.Join(left, ", "))
 	case moved == 0:
 		return id + " leads nothing", nil
 	}
@@ -216,7 +220,7 @@ func topOnce(ctx context.Context, a *app, src top.Source) error {
 			_, err = fmt.Fprintln(a.stdout, "nobody leads or waits. Start one: primacy run NAME -- COMMAND")
 			return err
 		}
-		if err := top.Print(a.stdout, all, asOf, !utf8Locale()); err != nil {
+		if err := table(a.stdout, topRows(all, asOf)...); err != nil {
 			return err
 		}
 		printAsOf(a, asOf, src.Store, all[0].State.Revision)
@@ -237,8 +241,26 @@ func topOnce(ctx context.Context, a *app, src top.Source) error {
 	return nil
 }
 
+func topRows(all []top.Entry, asOf time.Time) [][]string {
+	rows := [][]string{{"", "HEALTH", "NAME", "LEADER", "SINCE", "TOKEN", "WAIT", "CHG", "LEASE"}}
+	for _, e := range all {
+		mark, token := "", "-"
+		if e.Trouble {
+			mark = "!"
+		}
+		if e.State.Leader != nil {
+			token = e.State.Leader.Token.String()
+		}
+		leader, since, waits, changes, lease := e.Row(asOf)
+		rows = append(rows, []string{mark, e.Health, clean(e.State.Name), clean(leader), since, token, waits, changes,
+			lease})
+	}
+	return rows
+}
+
 func entryToJSON(e top.Entry) topJSON {
-	j := topJSON{stateJSON: stateToJSON(e.State, nil), Health: e.Health, Trouble: e.Trouble, Changes: e.Changes, All: e.Whole}
+	j := topJSON{stateJSON: stateToJSON(e.State, nil), Health: e.Health, Trouble: e.Trouble, Changes: e.Changes,
+		All: e.Whole}
 	if !e.Since.IsZero() {
 		since := e.Since.UTC()
 		j.Since = &since

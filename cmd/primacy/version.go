@@ -55,7 +55,8 @@ func (v versionJSON) String() string {
 
 // buildVersion reads what the toolchain and the linker wrote into the program.
 func buildVersion(info *debug.BuildInfo, ok bool) versionJSON {
-	v := versionJSON{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionJSON{Version: version, Commit: commit, Date: date, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if !ok {
 		v.Version = cmp.Or(v.Version, "unknown")
 		return v

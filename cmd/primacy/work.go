@@ -130,7 +130,8 @@ func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason primac
 func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process, time.Duration, error) {
 	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
-		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Deadline: deadline, Grace: r.stopGrace(term.TTL()),
+		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path),
+			Deadline: deadline, Grace: r.stopGrace(term.TTL()),
 			Margin: margin(term.TTL()), LastAction: r.lastAction(term)})
 	}
 	if err := state.write(deadline); err != nil {
@@ -152,7 +153,9 @@ func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process
 }
 
 // feed moves the command's deadline on with each renewal.
-func (r *runner) feed(ctx context.Context, term *primacy.Term, d time.Duration, p *supervise.Process, state *stateFile) {
+func (r *runner) feed(ctx context.Context, term *primacy.Term, d time.Duration, p *supervise.Process,
+	state *stateFile,
+) {
 	for {
 		var err error
 		if d, err = term.NextDeadline(ctx, d); err != nil || d == 0 {

@@ -17,7 +17,7 @@ import (
 // Request is one call on one connection.
 type Request func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error
 
-// call does fn at the current member, and where that fails, once at each other one while ctx
+// Call does fn at the current member, and where that fails, once at each other one while ctx
 // lives: fn must be safe to repeat. Doubt says that some attempt may have been executed, or may
 // be executed later, though call failed or a later attempt succeeded.
 func (w *Wire) Call(ctx context.Context, verb string, fn Request) (doubt bool, err error) {
@@ -25,7 +25,7 @@ func (w *Wire) Call(ctx context.Context, verb string, fn Request) (doubt bool, e
 	return o.Doubt, w.Explain(ctx, verb, o)
 }
 
-// told returns the error of a call in words for people, to the caller whose context ctx is.
+// Explain returns the error of a call in words for people, to the caller whose context ctx is.
 func (w *Wire) Explain(ctx context.Context, verb string, o Outcome) error {
 	switch {
 	case o.Err == nil:
@@ -47,7 +47,7 @@ type Outcome struct {
 	Err       error // of the last attempt, as gRPC has it
 }
 
-// rounds is call without words for people.
+// try is Call without the words for people.
 func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
 	var unsure atomic.Bool
 	// The client's interceptor repeats calls by itself; this hook sees every single one.

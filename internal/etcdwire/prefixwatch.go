@@ -25,8 +25,8 @@ const (
 	PrefixLogKept = 512
 )
 
-// isNarrow reports whether the wide watch can stand in for one of sp: spread finds what it needs
-// to know.
+// isReplaceable reports whether the prefix watch can stand in for one of sp: spread finds what it
+// needs to know.
 func (h *Hub) isReplaceable(sp Span) bool {
 	prefix := h.prefix
 	if sp.Puts || prefix == "" || !strings.HasPrefix(sp.Key, prefix) {
@@ -79,7 +79,7 @@ func PrefixEnd(prefix string) string {
 	return "\x00" // etcd's sign for "to the last key"
 }
 
-// source returns the watch that tells what w is to see: w itself, or the wide one. The caller
+// Source returns the watch that tells what w is to see: w itself, or the prefix watch. The caller
 // holds h.mu.
 func (h *Hub) Source(w *Watch) *Watch {
 	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
@@ -88,7 +88,8 @@ func (h *Hub) Source(w *Watch) *Watch {
 	return w
 }
 
-// widen opens the wide watch where there are many narrow ones. They stay until it stands.
+// openPrefixWatch opens the prefix watch where there are many small ones. They stay until it
+// stands.
 func (h *Hub) openPrefixWatch() {
 	if h.replaceable <= h.Above || h.refused {
 		return
@@ -102,8 +103,8 @@ func (h *Hub) openPrefixWatch() {
 	}
 }
 
-// straighten gives the wide watch up after some ticks in which few narrow ones were needed: first
-// those are opened, then it ends.
+// dropPrefixWatch gives the prefix watch up after some ticks in which few small ones were needed:
+// first those are opened, then it ends.
 func (h *Hub) dropPrefixWatch() {
 	if h.PrefixWatch == nil || h.replaceable > h.Below {
 		h.few = 0
@@ -123,7 +124,7 @@ func (h *Hub) dropPrefixWatch() {
 	h.endDrop()
 }
 
-// narrowed ends the wide watch once none needs it any more.
+// endDrop ends the prefix watch once none needs it any more.
 func (h *Hub) endDrop() {
 	if !h.dropping {
 		return
@@ -137,7 +138,7 @@ func (h *Hub) endDrop() {
 	h.PrefixWatch, h.dropping, h.few = nil, false, 0
 }
 
-// stood notes that w stands, and sees all deletions after rev.
+// Stood notes that w stands, and sees all deletions after rev.
 func (h *Hub) Stood(w *Watch, rev int64) {
 	w.Since, w.Log = rev, nil
 	if w != h.PrefixWatch {
@@ -170,7 +171,7 @@ func (w *Watch) settle() {
 	}
 }
 
-// lost notes that etcd has ended w, or refused it.
+// Lost notes that etcd has ended w, or refused it.
 func (h *Hub) Lost(w *Watch, refused bool) {
 	delete(h.ByID, w.ID)
 	w.Forget()
@@ -195,7 +196,7 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	default:
 		h.request(w)
 		if h.Source(w).Since != 0 {
-			h.begun(w) // the wide watch stands in for it, and has told it nothing as long as it stood by itself
+			h.begun(w) // the prefix watch stands in for it, and has told it nothing as long as it stood by itself
 			return
 		}
 		w.tell()
@@ -203,7 +204,7 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	h.rouse()
 }
 
-// deliver hands the events of one message to all whom they concern, and has them draw their
+// Deliver hands the events of one message to all whom they concern, and has them draw their
 // conclusions only after the last.
 func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	var touched []*Watch
@@ -228,7 +229,7 @@ func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	}
 }
 
-// spread passes an event of the wide watch to the narrow ones.
+// spread passes an event of the prefix watch to the small ones.
 func (h *Hub) spread(e *mvccpb.Event, touched *[]*Watch) {
 	key := string(e.Kv.Key)
 	dir := dirOf(h.prefix, key)

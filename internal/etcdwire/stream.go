@@ -147,7 +147,7 @@ func (st *stream) flush() bool {
 	return true
 }
 
-// pending returns the requests that the present stream has not seen yet.
+// Pending returns the requests that the present stream has not seen yet.
 func (h *Hub) Pending() []*pb.WatchRequest {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,7 +196,7 @@ func (st *stream) receive() {
 	}
 }
 
-// take deals with one message. It reports false if the stream must be opened anew.
+// Take deals with one message. It reports false if the stream must be opened anew.
 func (h *Hub) Take(r *pb.WatchResponse) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -75,11 +75,6 @@ func All() []Fault {
 	}
 }
 
-// Named returns the faults of those names, in the order of All.
-func Named(names ...string) []Fault {
-	return slices.DeleteFunc(All(), func(f Fault) bool { return !slices.Contains(names, f.Name) })
-}
-
 func kill(sig syscall.Signal) func(context.Context, Candidate) bool {
 	return func(_ context.Context, c Candidate) bool { return c.Kill(sig) }
 }

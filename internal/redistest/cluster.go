@@ -77,6 +77,28 @@ func Owner(all []*Server) (owner *Server) {
 	return owner
 }
 
+// Agree waits until every living server of a cluster knows that owner has the slot of {primacy}.
+func Agree(all []*Server, owner *Server) {
+	owner.tb.Helper()
+	slot, _ := owner.Do("CLUSTER", "KEYSLOT", "{primacy}:server").(int64)
+	id := owner.node()
+	knows := func(s *Server) bool {
+		rows, _ := s.Do("CLUSTER", "SLOTS").([]any)
+		for _, row := range rows {
+			part, _ := row.([]any) // from, to, master, replicas
+			if from, to := part[0].(int64), part[1].(int64); from <= slot && slot <= to {
+				return fmt.Sprint(part[2].([]any)[2]) == id
+			}
+		}
+		return false
+	}
+	for _, s := range all {
+		if !s.Exited() {
+			s.until("the cluster to agree who has the slot of {primacy}", func() bool { return knows(s) })
+		}
+	}
+}
+
 // Move is the slot of {primacy} on its way from one server of a cluster to another, as CLUSTER SETSLOT, MIGRATE and SETSLOT again take it there.
 type Move struct {
 	all      []*Server
@@ -92,6 +114,9 @@ func BeginMove(all []*Server, from, to *Server) *Move {
 	from.Do("CLUSTER", "SETSLOT", m.slot, "MIGRATING", to.node())
 	return m
 }
+
+// To is the server that the slot goes to.
+func (m *Move) To() *Server { return m.to }
 
 // Keys moves at most so many of the slot's keys. It reports whether that was all of them.
 func (m *Move) Keys(most int) (all bool) {

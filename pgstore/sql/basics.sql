@@ -1,28 +1,31 @@
--- What every verb begins with. It fails where an answer would be a lie.
+-- Every verb begins with this. It fails where the answer could be wrong.
 CREATE OR REPLACE FUNCTION {S}.verb() RETURNS void LANGUAGE plpgsql AS {Q}
 BEGIN
 	IF pg_is_in_recovery() THEN
 		RAISE EXCEPTION 'this server is a standby' USING ERRCODE = '25006';
 	END IF;
-	-- A snapshot taken before the lock on a name was got would show the line as it was.
+	-- A snapshot taken before the lock on a name would show an old state of the line.
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'transactions of this role are % and must be read committed', current_setting('transaction_isolation') USING ERRCODE = 'PR001';
 	END IF;
-	-- An acknowledged write that a crash forgets can give a token out twice. Set here it lasts for the commit of this statement.
+	-- After a crash that loses an acknowledged write a token can be given out twice. The setting
+	-- lasts until this statement has committed.
 	IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
 		PERFORM set_config('synchronous_commit', 'on', true);
 	END IF;
-	PERFORM set_config('primacy.own', '1', true); -- tells the trigger that it is not an operator
+	PERFORM set_config('primacy.own', '1', true); -- the trigger by_hand is for rows that others delete
 	IF current_setting('bytea_output') <> 'hex' THEN
 		PERFORM set_config('bytea_output', 'hex', true); -- the other form cannot be read by the client
 	END IF;
 	IF {S}.replicated() THEN
-		-- That a commit did not wait for the standby is a warning: a role that hears none would take it for a success.
+		-- A commit that did not wait for the standby sends a warning. A role that receives no
+		-- warnings would take it for a success.
 		IF current_setting('client_min_messages') NOT LIKE 'debug%' THEN
 			PERFORM set_config('client_min_messages', 'warning', true);
 		END IF;
-		-- What a call has read may be on this server's disk only: a write whose wait for the standby was given up is in sight of all. An answer that
-		-- waits for a write of its own is one that the standby has, with all before it.
+		-- A call can read what is on this server's disk only: a write whose wait for the standby
+		-- was given up is visible to all. This write makes the answer wait until the standby has
+		-- it, with everything before it.
 		PERFORM pg_logical_emit_message(true, 'primacy', ''::text);
 	END IF;
 END {Q};
@@ -32,7 +35,7 @@ CREATE OR REPLACE FUNCTION {S}.replicated() RETURNS boolean LANGUAGE sql STABLE 
 	SELECT coalesce(current_setting('synchronous_standby_names', true), '') <> ''
 {Q};
 
--- Which server this is among those that were one another's standbys: their clocks may be set differently.
+-- Tells servers apart that were one another's standbys: their clocks may differ.
 CREATE OR REPLACE FUNCTION {S}.timeline() RETURNS text LANGUAGE plpgsql AS {Q}
 BEGIN
 	RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8);
@@ -44,8 +47,8 @@ CREATE OR REPLACE FUNCTION {S}.key(a_name text) RETURNS bigint LANGUAGE sql IMMU
 	SELECT hashtextextended(a_name COLLATE "C", {SALT})
 {Q};
 
--- Takes the lines of these names for this transaction, always in the same order. Beyond some names it takes all lines: the server has room for a
--- limited number of locks.
+-- Locks the lines of these names until the transaction ends, always in the same order. For many
+-- names it locks all lines: the server has room for a limited number of locks.
 CREATE OR REPLACE FUNCTION {S}.lock(a_names text[]) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	k bigint;
@@ -64,7 +67,7 @@ BEGIN
 	END LOOP;
 END {Q};
 
--- The same for one line, without waiting.
+-- Locks one line if that is possible without waiting.
 CREATE OR REPLACE FUNCTION {S}.try_lock(a_name text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 BEGIN
 	RETURN pg_try_advisory_xact_lock_shared({SALT}) AND pg_try_advisory_xact_lock({S}.key(a_name));
@@ -75,8 +78,8 @@ BEGIN
 	INSERT INTO {S}.lines AS l VALUES (a_name, nextval('{S}.counter')) ON CONFLICT (name) DO UPDATE SET revision = excluded.revision;
 END {Q};
 
--- Sends a word to the process of a lease. NOTIFY takes a lock on the whole database until the commit is on disk: never for a renewal, never for
--- a claim that nobody hears of.
+-- Notifies the process of a lease. NOTIFY locks the whole database until the commit is on disk, so
+-- renewals never do it, nor claims that nobody waits for.
 CREATE OR REPLACE FUNCTION {S}.tell(a_lease text, a_word text) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	ch text;
@@ -87,7 +90,9 @@ BEGIN
 	END IF;
 END {Q};
 
--- What is told of a claim. A commit that did not wait for the standby notifies all the same: then the process is only told to look, for that answer waits.
+-- The word of a notification about a claim. A commit that did not wait for the standby notifies all
+-- the same. So with a standby the process is only asked to look, and the answer to that waits for
+-- the standby.
 CREATE OR REPLACE FUNCTION {S}.word(a_word text) RETURNS text LANGUAGE sql STABLE AS {Q}
 	SELECT CASE WHEN {S}.replicated() THEN 'l ' ELSE a_word || ' ' END
 {Q};
@@ -96,14 +101,16 @@ CREATE OR REPLACE FUNCTION {S}.spend(a_lease text, a_id text) RETURNS void LANGU
 	INSERT INTO {S}.spent VALUES (a_lease, a_id) ON CONFLICT DO NOTHING
 {Q};
 
--- Says whether an end of a lease is still to come on the clock that wrote it. One beyond a whole ttl is another clock's: of the server before a failover, or of
--- this one before it was set back.
+-- Says whether a lease ends later, on the clock that wrote the end. An end that is more than a ttl
+-- away was written by another clock: by the server before a failover, or by this one before it was
+-- set back.
 CREATE OR REPLACE FUNCTION {S}.ahead(a_expires timestamptz, a_ttl interval) RETURNS boolean LANGUAGE sql VOLATILE AS {Q}
 	SELECT a_expires > clock_timestamp() AND a_expires <= clock_timestamp() + a_ttl
 {Q};
 
--- Ends a lease that has run out, and says whether it is over. One that somebody works on just now, a renewal above all, is not: it is left to
--- the next look. After a failover the other clock's time means nothing, and the lease gets a whole ttl of ours.
+-- Removes a lease that has run out, and says whether the lease is gone. A lease whose row somebody
+-- has locked, a renewal above all, is left to the next look. After a failover the other clock's
+-- time means nothing: the lease gets a whole ttl by this clock.
 CREATE OR REPLACE FUNCTION {S}.over(a_lease text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 DECLARE
 	born text;
@@ -121,7 +128,8 @@ BEGIN
 	RETURN FOUND;
 END {Q};
 
--- Says whether a lease lives. It is dead only if its row is gone: one that looks expired may have a renewal under way, and then nobody knows.
+-- Says whether a lease lives. It is dead only if its row is gone. A lease that looks expired may
+-- have a renewal under way: then this fails (PR003).
 CREATE OR REPLACE FUNCTION {S}.lives(a_lease text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 BEGIN
 	IF EXISTS (SELECT FROM {S}.leases WHERE id = a_lease AND expires > clock_timestamp()) THEN
@@ -140,7 +148,8 @@ BEGIN
 	END IF;
 END {Q};
 
--- Removes a claim if its lease is over and no transaction that was fenced with it is under way. The caller has the line.
+-- Removes a claim if its lease is over and no transaction that was fenced with it is under way. The
+-- caller holds the lock of the line.
 CREATE OR REPLACE FUNCTION {S}.bury(a_token bigint, a_lease text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 BEGIN
 	PERFORM FROM {S}.claims WHERE token = a_token FOR UPDATE SKIP LOCKED;
@@ -152,8 +161,8 @@ BEGIN
 	RETURN true;
 END {Q};
 
--- Brings a line up to date from its front: removes dead holders, and lets those hold whose turn it is. The caller has the line. A waiter whose
--- lease has ended is passed over.
+-- Brings a line up to date from its front: removes dead holders, and lets those hold whose turn it
+-- is. It passes over a waiter whose lease has ended. The caller holds the lock of the line.
 CREATE OR REPLACE FUNCTION {S}.step(a_name text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 DECLARE
 	c record;
@@ -178,7 +187,7 @@ BEGIN
 			SELECT channel, {S}.ahead(expires, ttl) AS lives INTO l FROM {S}.leases WHERE id = c.lease;
 		END IF;
 		IF l.lives IS NOT TRUE THEN
-			EXIT WHEN NOT c.held; -- who cannot be told dead or alive just now gets nothing, and is passed by nobody
+			EXIT WHEN NOT c.held; -- nobody knows whether it lives: it does not come to hold, and nobody passes it
 		ELSIF NOT c.held THEN
 			UPDATE {S}.claims SET held = true WHERE token = c.token;
 			changed := true;
@@ -199,7 +208,8 @@ BEGIN
 	RETURN changed;
 END {Q};
 
--- Removes every claim of a line whose lease is over, wherever it stands. The caller has the line.
+-- Removes every claim of a line whose lease is over, wherever it stands. The caller holds the lock
+-- of the line.
 CREATE OR REPLACE FUNCTION {S}.purge(a_name text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 DECLARE
 	c record;
@@ -217,7 +227,8 @@ BEGIN
 	RETURN {S}.step(a_name) OR changed;
 END {Q};
 
--- How long, in microseconds, a claim that waits has nothing to look for: until the lease right before it can end or, behind those who hold, any of theirs.
+-- In how many microseconds the state of a waiting claim can change by itself: when the lease right
+-- before it can end or, behind those who hold, any of theirs.
 CREATE OR REPLACE FUNCTION {S}.remains(a_name text, a_token bigint) RETURNS bigint LANGUAGE plpgsql AS {Q}
 DECLARE
 	c record;

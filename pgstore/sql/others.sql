@@ -1,4 +1,5 @@
--- Brings the line before a claim that waits up to date: the dead right before it, and the front. The caller has the line.
+-- Removes the dead claims right before one that waits, and brings the front of the line up to date.
+-- The caller holds the lock of the line.
 CREATE OR REPLACE FUNCTION {S}.clean(a_name text, a_token bigint) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	c record;
@@ -15,7 +16,8 @@ BEGIN
 	END IF;
 END {Q};
 
--- Asks that the claim hears of who waits behind it, and says whether somebody does.
+-- Says whether somebody waits behind the claim. If nobody does, the claim's process is notified
+-- once somebody does.
 CREATE OR REPLACE FUNCTION {S}.wanted(a_name text, a_token bigint, a_lease text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 DECLARE
 	yes boolean := EXISTS (SELECT FROM {S}.claims WHERE name = a_name AND token > a_token AND NOT held AND lease <> a_lease);
@@ -24,8 +26,10 @@ BEGIN
 	RETURN yes;
 END {Q};
 
--- What became of a lease and of claims of it. Kinds: 'end' of the lease; 'request'; without tokens 'claims', with their number and sum; of each token 'gone', 'held', 'wanted', 'wait' with the time until
--- there is something to look for. It never waits for anybody: what cannot be found out now is to be asked again.
+-- Returns what became of a lease and of some of its claims. Kinds: 'end' of the lease; 'request';
+-- without tokens 'claims', with their number and the sum of their tokens; for each token 'gone',
+-- 'held', 'wanted', or 'wait' with the time until its state can change. It waits for no lock: what
+-- it cannot find out now has to be asked again.
 CREATE OR REPLACE FUNCTION {S}.look(a_lease text, a_tokens bigint[], a_wants boolean[], a_after bigint)
 RETURNS TABLE (kind text, token bigint, remains bigint, seq bigint, body bytea) LANGUAGE plpgsql AS {Q}
 #variable_conflict use_column
@@ -61,7 +65,7 @@ BEGIN
 		END IF;
 		kind := CASE WHEN c.name IS NULL THEN 'gone' WHEN c.held THEN 'held' ELSE 'wait' END;
 		IF kind = 'held' AND a_wants[i] THEN
-			remains := -1; -- not found out
+			remains := -1; -- not known
 			IF locked < 100 AND {S}.try_lock(c.name) THEN
 				locked := locked + 1;
 				remains := 0;
@@ -74,7 +78,8 @@ BEGIN
 	END LOOP;
 END {Q};
 
--- A line as observers see it: one row with the revision where nobody stands. Who is dead is removed first.
+-- Returns a line as observers see it, after removing the dead. An empty line is one row with its
+-- revision.
 CREATE OR REPLACE FUNCTION {S}.line(a_name text)
 RETURNS TABLE (name text, revision bigint, token bigint, slots int, held boolean, value bytea, lease text, owner text) LANGUAGE plpgsql AS {Q}
 BEGIN
@@ -85,7 +90,7 @@ BEGIN
 		ORDER BY c.token;
 END {Q};
 
--- Removes the dead from these lines, but from those that somebody works on.
+-- Removes the dead from these lines, except those that somebody has locked.
 CREATE OR REPLACE FUNCTION {S}.tidy(a_names text[]) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	n text;
@@ -106,7 +111,8 @@ BEGIN
 		WHERE starts_with(c.name, a_prefix) AND (l.id IS NULL OR NOT {S}.ahead(l.expires, l.ttl))));
 END {Q};
 
--- All lines whose names begin with the prefix and in which somebody stands. It locks none of them: who reads the answer may be slow.
+-- Returns all lines whose names begin with the prefix and in which somebody stands. It locks none
+-- of them: the client may read the answer slowly.
 CREATE OR REPLACE FUNCTION {S}.all_lines(a_prefix text)
 RETURNS TABLE (name text, revision bigint, token bigint, slots int, held boolean, value bytea, lease text, owner text) LANGUAGE plpgsql AS {Q}
 #variable_conflict use_column
@@ -117,7 +123,7 @@ BEGIN
 		WHERE starts_with(c.name, a_prefix) ORDER BY c.name, c.token;
 END {Q};
 
--- Which of these lines are no longer at these revisions.
+-- Returns those of these lines that are no longer at these revisions.
 CREATE OR REPLACE FUNCTION {S}.moved(a_names text[], a_revisions bigint[]) RETURNS SETOF text LANGUAGE plpgsql AS {Q}
 BEGIN
 	PERFORM {S}.verb();
@@ -126,7 +132,7 @@ BEGIN
 		WHERE coalesce(l.revision, 1) <> u.revision;
 END {Q};
 
--- Brings a request to the holder: 'ok', 'gone', 'shared'.
+-- Keeps a request for the holder and notifies it: 'ok', 'gone', 'shared'.
 CREATE OR REPLACE FUNCTION {S}.ask(a_name text, a_token bigint, a_body bytea) RETURNS text LANGUAGE plpgsql AS {Q}
 DECLARE
 	c record;
@@ -146,7 +152,7 @@ BEGIN
 	RETURN 'ok';
 END {Q};
 
--- Removes a claim and tells its owner. The caller has the line.
+-- Removes a claim and notifies its owner. The caller holds the lock of the line.
 CREATE OR REPLACE FUNCTION {S}.depose(a_token bigint, a_lease text, a_id text) RETURNS void LANGUAGE plpgsql AS {Q}
 BEGIN
 	DELETE FROM {S}.claims WHERE token = a_token;
@@ -209,7 +215,7 @@ BEGIN
 	END IF;
 END {Q};
 
--- A row deleted by hand: its owner hears of it, the next in line comes to hold.
+-- For a row deleted by hand: notifies its owner, and lets the next in line hold.
 CREATE OR REPLACE FUNCTION {S}.by_hand() RETURNS trigger LANGUAGE plpgsql AS {Q}
 BEGIN
 	PERFORM {S}.verb();
@@ -228,7 +234,8 @@ DROP TRIGGER IF EXISTS by_hand ON {S}.claims;
 CREATE TRIGGER by_hand AFTER DELETE ON {S}.claims FOR EACH ROW
 	WHEN (current_setting('primacy.own', true) IS DISTINCT FROM '1') EXECUTE FUNCTION {S}.by_hand();
 
--- Keeps a record unless there is one with its key, whose value it returns; and only so many of the journal.
+-- Adds a record unless there is one with its key, whose value it then returns. It keeps a_keep
+-- records of the journal.
 CREATE OR REPLACE FUNCTION {S}.append(a_journal bytea, a_key text, a_value bytea, a_keep bigint, OUT o_added boolean, OUT o_there bytea) LANGUAGE plpgsql AS {Q}
 BEGIN
 	PERFORM {S}.verb();
@@ -243,7 +250,8 @@ BEGIN
 		AND key <= (SELECT r.key FROM {S}.records r WHERE r.journal = a_journal ORDER BY r.key DESC OFFSET a_keep LIMIT 1);
 END {Q};
 
--- Removes what nobody looks at any more: leases that have ended, what hung on them, records of more than 400 days.
+-- Removes what nobody looks at any more: leases that have ended with what belonged to them, and
+-- records older than 400 days.
 CREATE OR REPLACE FUNCTION {S}.sweep() RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	n text;

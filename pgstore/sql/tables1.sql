@@ -1,8 +1,10 @@
--- Everything Primacy keeps. The tables are logged: what crash recovery or a promoted standby would empty cannot keep a promise.
+-- Everything that Primacy keeps. The tables are logged: crash recovery and a promoted standby would
+-- find unlogged ones empty.
 CREATE TABLE {S}.meta (version int NOT NULL);
 INSERT INTO {S}.meta VALUES (0);
 
--- One counter for tokens and revisions, so all of them only grow. Revision 1 is that of a name never used.
+-- One counter for tokens and revisions, so all of them only grow. Revision 1 is that of a name
+-- never used.
 CREATE SEQUENCE {S}.counter AS bigint MINVALUE 2;
 
 -- A lease has ended when its row is gone, and not before.
@@ -24,7 +26,7 @@ CREATE TABLE {S}.claims (
 	slots  int NOT NULL,
 	id     text COLLATE "C" NOT NULL,
 	held   boolean NOT NULL,
-	wanted boolean NOT NULL DEFAULT false, -- its lease wants to hear of who waits behind it
+	wanted boolean NOT NULL DEFAULT false, -- notify its lease when somebody waits behind it
 	asked  boolean NOT NULL DEFAULT false, -- there are requests for it
 	value  bytea NOT NULL,
 	UNIQUE (lease, name, seat)

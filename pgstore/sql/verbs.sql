@@ -5,7 +5,8 @@ BEGIN
 		ON CONFLICT DO NOTHING;
 END {Q};
 
--- Renews a lease, and tells how many claims it has and what their tokens add up to.
+-- Renews a lease. It also returns how many claims the lease has, the sum of their tokens, and its
+-- last request.
 CREATE OR REPLACE FUNCTION {S}.renew(a_lease text, OUT o_lives boolean, OUT o_claims bigint, OUT o_sum text, OUT o_asked bigint) LANGUAGE plpgsql AS {Q}
 BEGIN
 	PERFORM {S}.verb();
@@ -19,8 +20,9 @@ BEGIN
 	SELECT coalesce(max(seq), 0) INTO o_asked FROM {S}.requests WHERE lease = a_lease;
 END {Q};
 
--- Gives one place up: 'ok', 'none' if it does not stand. The caller has the line. It fails (PR002) while a transaction that was fenced with the claim
--- is under way: to wait for that here would hold up everybody else in the line.
+-- Gives one place up: 'ok', or 'none' if it does not stand. The caller holds the lock of the line.
+-- It fails (PR002) while a transaction that was fenced with the claim is under way: a wait here
+-- would hold up everybody else in the line.
 CREATE OR REPLACE FUNCTION {S}.drop_place(a_lease text, a_name text, a_seat text, a_id text, a_token bigint, a_spend boolean, a_journal bytea, a_key text, a_value bytea)
 RETURNS text LANGUAGE plpgsql AS {Q}
 DECLARE
@@ -49,7 +51,7 @@ BEGIN
 		BEGIN
 			PERFORM {S}.keep(a_journal, a_key, a_value);
 		EXCEPTION WHEN OTHERS THEN
-			NULL; -- a record that cannot be kept keeps no place from being given up
+			NULL; -- the place is given up even if its record cannot be kept
 		END;
 	END IF;
 	RETURN 'ok';
@@ -80,7 +82,8 @@ BEGIN
 	END LOOP;
 END {Q};
 
--- Would a new claim with so many slots hold? The caller has the line and has brought its front up to date.
+-- Says whether a new claim with so many slots would hold. The caller holds the lock of the line and
+-- has called step.
 CREATE OR REPLACE FUNCTION {S}.free(a_name text, a_slots int) RETURNS boolean LANGUAGE plpgsql AS {Q}
 BEGIN
 	IF a_slots = 0 THEN
@@ -90,7 +93,7 @@ BEGIN
 		AND (a_slots < 0 OR (SELECT count(*) FROM {S}.claims WHERE name = a_name) < a_slots);
 END {Q};
 
--- Another number of slots that shared claims of the line have, 0 if there is none.
+-- Returns a number of slots other than this one that shared claims of the line have, or 0.
 CREATE OR REPLACE FUNCTION {S}.misfit(a_name text, a_slots int) RETURNS int LANGUAGE plpgsql AS {Q}
 DECLARE
 	other int := 0;
@@ -101,7 +104,8 @@ BEGIN
 	RETURN coalesce(other, 0);
 END {Q};
 
--- Removes the claims that the lease has on the seats, all of them or only those under another ID, and says whether there were any.
+-- Removes the claims that the lease has on the seats, all of them or only those under another ID,
+-- and says whether there were any.
 CREATE OR REPLACE FUNCTION {S}.displace(a_lease text, a_name text, a_seat text, a_but text) RETURNS boolean LANGUAGE plpgsql AS {Q}
 DECLARE
 	c text;
@@ -110,7 +114,8 @@ BEGIN
 	RETURN FOUND AND {S}.drop_place(a_lease, a_name, a_seat, c, 0, true, '', '', '') = 'ok';
 END {Q};
 
--- Puts a claim at the end of its line. The token is drawn while the line is ours, so tokens grow along the line.
+-- Puts a claim at the end of its line. The token is drawn while the line is ours, so tokens grow
+-- along the line.
 CREATE OR REPLACE FUNCTION {S}.enter(a_lease text, a_name text, a_seat text, a_slots int, a_id text, a_value bytea) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	t bigint;
@@ -127,8 +132,9 @@ BEGIN
 	END IF;
 END {Q};
 
--- Enters claims, all or none. Codes: 'ok', one row for each claim in their order; 'gone' lease; 'spent' ID; 'misfit', with the other number of
--- slots; 'taken'. With a_drop a place on another seat is given up in the same step.
+-- Enters claims, all or none. Codes: 'ok', one row for each claim in their order; 'gone' lease;
+-- 'spent' ID; 'misfit', with the other number of slots; 'taken'. With a_drop a place on another
+-- seat is given up in the same step.
 CREATE OR REPLACE FUNCTION {S}.take(a_lease text, a_names text[], a_seats text[], a_slots int[], a_ids text[], a_values bytea[], a_tries boolean[],
 	a_drop boolean, d_seat text, d_id text, d_token bigint, d_spend boolean, d_journal bytea, d_key text, d_value bytea)
 RETURNS TABLE (code text, slots int, token bigint, held boolean, remains bigint) LANGUAGE plpgsql AS {Q}
@@ -219,7 +225,8 @@ BEGIN
 	RETURN FOUND;
 END {Q};
 
--- Ends a lease with all its claims, but for one that a fenced transaction under way was told of: that one goes with the transaction.
+-- Ends a lease with all its claims. A claim that a fenced transaction holds is removed after the
+-- transaction has ended.
 CREATE OR REPLACE FUNCTION {S}.end_lease(a_lease text, a_told boolean) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	n text;
@@ -237,7 +244,7 @@ BEGIN
 			PERFORM {S}.bump(n);
 		END IF;
 	END LOOP;
-	FOR n IN SELECT DISTINCT name FROM {S}.claims WHERE lease = a_lease LOOP -- those of fenced transactions: whoever is next looks again
+	FOR n IN SELECT DISTINCT name FROM {S}.claims WHERE lease = a_lease LOOP -- claims of fenced transactions: the next in line looks again
 		SELECT token, lease INTO c FROM {S}.claims WHERE name = n AND NOT held ORDER BY token LIMIT 1;
 		PERFORM {S}.tell(c.lease, 'l ' || c.token);
 	END LOOP;

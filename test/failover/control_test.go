@@ -26,7 +26,7 @@ func TestFailoverControl(t *testing.T) {
 	checks := regexp.MustCompile(`(?m)^\s+(option httpchk|http-check .*|default-server .*)$`)
 	blind := examples["haproxy"]
 	blind.change = func(text string) string { return checks.ReplaceAllString(text, "") }
-	s := newStageWith(t, 3*time.Second, blind)
+	s := newServiceWith(t, 3*time.Second, blind)
 	for round := range 10 {
 		lead := s.leader(0)
 		thaw := s.freeze(int(lead.ID[4]-'0'), 0, 1, 2)

@@ -20,8 +20,8 @@ import (
 
 const machines = 3 // with a node each; one more has the proxy
 
-// stage is the whole: machines, etcd, nodes, the proxy, and clients that ask through it.
-type stage struct {
+// service is the whole: machines, etcd, nodes, the proxy, and clients that ask through it.
+type service struct {
 	*testing.T
 	ttl     time.Duration
 	network *etcdtest.Network
@@ -30,14 +30,14 @@ type stage struct {
 	clients *clients
 }
 
-func newStage(t *testing.T, ttl time.Duration) *stage {
+func newService(t *testing.T, ttl time.Duration) *service {
 	t.Helper()
-	return newStageWith(t, ttl, examples["haproxy"])
+	return newServiceWith(t, ttl, examples["haproxy"])
 }
 
-func newStageWith(t *testing.T, ttl time.Duration, by example) *stage {
+func newServiceWith(t *testing.T, ttl time.Duration, by example) *service {
 	t.Helper()
-	s := &stage{T: t, ttl: ttl, network: etcdtest.NewNetwork(t, machines+1)}
+	s := &service{T: t, ttl: ttl, network: etcdtest.NewNetwork(t, machines+1)}
 	o := s.network.Options(etcdtest.Options{})
 	s.etcd = etcdtest.StartCluster(t, machines, o)
 	var members []string
@@ -62,13 +62,13 @@ func newStageWith(t *testing.T, ttl time.Duration, by example) *stage {
 // is waited for before that.
 type fault struct {
 	name string
-	do   func(s *stage, i int) (heal func())
+	do   func(s *service, i int) (heal func())
 }
 
 var faults = []fault{
-	{"supervisor killed", func(s *stage, i int) func() { return s.kill(i, 0) }},
-	{"whole node frozen", func(s *stage, i int) func() { return s.freeze(i, 0, 1, 2) }},
-	{"cut off from the store, not from the proxy", func(s *stage, i int) func() {
+	{"supervisor killed", func(s *service, i int) func() { return s.kill(i, 0) }},
+	{"whole node frozen", func(s *service, i int) func() { return s.freeze(i, 0, 1, 2) }},
+	{"cut off from the store, not from the proxy", func(s *service, i int) func() {
 		for j := range machines {
 			if j != i {
 				s.cut(i, j)
@@ -76,23 +76,23 @@ var faults = []fault{
 		}
 		return s.network.Heal
 	}},
-	{"service killed", func(s *stage, i int) func() { return s.kill(i, 2) }},
-	{"supervisor frozen", func(s *stage, i int) func() { return s.freeze(i, 0) }},
-	{"whole node frozen, with its member of etcd", func(s *stage, i int) func() {
+	{"service killed", func(s *service, i int) func() { return s.kill(i, 2) }},
+	{"supervisor frozen", func(s *service, i int) func() { return s.freeze(i, 0) }},
+	{"whole node frozen, with its member of etcd", func(s *service, i int) func() {
 		s.etcd.Members[i].Stop()
 		thaw := s.freeze(i, 0, 1, 2)
 		return func() { s.etcd.Members[i].Cont(); thaw() }
 	}},
-	{"cut off from all", func(s *stage, i int) func() {
+	{"cut off from all", func(s *service, i int) func() {
 		s.network.Cut(i)
 		return s.network.Heal
 	}},
-	{"guardian killed", func(s *stage, i int) func() { return s.kill(i, 1) }},
-	{"supervisor and guardian killed", func(s *stage, i int) func() { return s.kill(i, 0, 1) }},
-	{"supervisor and guardian frozen", func(s *stage, i int) func() { return s.freeze(i, 0, 1) }},
+	{"guardian killed", func(s *service, i int) func() { return s.kill(i, 1) }},
+	{"supervisor and guardian killed", func(s *service, i int) func() { return s.kill(i, 0, 1) }},
+	{"supervisor and guardian frozen", func(s *service, i int) func() { return s.freeze(i, 0, 1) }},
 }
 
-func (s *stage) cut(i, j int) {
+func (s *service) cut(i, j int) {
 	for _, pair := range [][2]int{{i, j}, {j, i}} {
 		if err := s.network.CutOneWay(pair[0], pair[1]); err != nil {
 			s.Errorf("cut: %v", err)
@@ -101,7 +101,7 @@ func (s *stage) cut(i, j int) {
 }
 
 // which returns some of a node's supervisor, guardian and service.
-func (s *stage) which(i int, parts []int) (pids []int) {
+func (s *service) which(i int, parts []int) (pids []int) {
 	supervisor, guardian, service, ok := s.nodes[i].parts()
 	if !ok {
 		s.Fatalf("%s leads and does not run; its log ends with:\n%s", s.nodes[i].id, s.nodes[i].logTail())
@@ -112,12 +112,12 @@ func (s *stage) which(i int, parts []int) (pids []int) {
 	return pids
 }
 
-func (s *stage) kill(i int, parts ...int) func() {
+func (s *service) kill(i int, parts ...int) func() {
 	send(syscall.SIGKILL, s.which(i, parts)...)
 	return func() {}
 }
 
-func (s *stage) freeze(i int, parts ...int) func() {
+func (s *service) freeze(i int, parts ...int) func() {
 	pids := s.which(i, parts)
 	send(syscall.SIGSTOP, pids...)
 	return func() { // the service first: it has a moment before those that end it
@@ -147,15 +147,15 @@ func TestFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newStage(t, ttl)
+	s := newService(t, ttl)
 	for round := range rounds {
 		s.round(faults[round%len(faults)])
 	}
 	s.report(s.clients.end(), rounds)
 }
 
-// round strikes the leader once, and waits for the next one and for what becomes of the former.
-func (s *stage) round(f fault) {
+// round injects one fault into the leader, and waits for the next one and for what becomes of the former.
+func (s *service) round(f fault) {
 	s.Helper()
 	lead := s.leader(0)
 	i := int(lead.ID[4] - '0')
@@ -178,7 +178,7 @@ func (s *stage) round(f fault) {
 }
 
 // leader waits for one that answers under a larger token.
-func (s *stage) leader(after uint64) (l seen) {
+func (s *service) leader(after uint64) (l seen) {
 	s.Helper()
 	if !within(30*time.Second, func() bool {
 		var ok bool
@@ -193,7 +193,7 @@ func (s *stage) leader(after uint64) (l seen) {
 	return l
 }
 
-func (s *stage) report(all []seen, rounds int) {
+func (s *service) report(all []seen, rounds int) {
 	v := judge(all)
 	s.Logf("%d answers in %d rounds; %d of the former leader came after one of the next to requests that were "+
 		"under way; without an answer: %v",

@@ -14,7 +14,7 @@ type beatHandle struct {
 	busy   bool
 }
 
-// renew is etcdstore/heartbeat.go: pulse.
+// renew is etcdstore/heartbeat.go: renewHeartbeat.
 func (h *beatHandle) renew(t *task, ctx *life) error {
 	n := h.c.n
 	limit := h.base/2 - h.span
@@ -52,7 +52,7 @@ type ahead struct {
 	since      int64 // when it learnt that, on its own clock
 }
 
-// wait is plainHandle's, with a vigil.
+// wait is plainHandle's, with a liveness watch.
 func (h *beatHandle) wait(t *task, ctx *life, p place) (place, error) {
 	w, n, b := t.w, h.c.n, &bell{}
 	silence := h.c.p.w.plan.Beat * 112 / 100
@@ -81,7 +81,7 @@ func (h *beatHandle) wait(t *task, ctx *life, p place) (place, error) {
 			b.listen(t, ctx, pause)
 		}
 		if a.since != 0 && n.clock()-a.since >= silence && !ctx.over() {
-			h.strike(t, ctx, p.name, a)
+			h.endSession(t, ctx, p.name, a)
 			a.since = 0
 		}
 	}
@@ -107,9 +107,9 @@ func (p *plain) behind(sess uint64, pl place, b *bell) reply {
 	return r
 }
 
-// strike is etcdstore/vigil.go: the heartbeat goes if it has not changed, and with it the claim and
+// endSession is etcdstore/liveness.go: the heartbeat goes if it has not changed, and with it the claim and
 // all that would let another one enter; then the lease is revoked.
-func (h *beatHandle) strike(t *task, ctx *life, name int, a ahead) {
+func (h *beatHandle) endSession(t *task, ctx *life, name int, a ahead) {
 	r, err := t.call(ctx, sec, h.c.n, 0, msg{}, func() reply {
 		l := h.c.p.find(a.sess)
 		if l == nil || l.beat != a.beat && !h.c.p.w.plan.Broken.Blind {

@@ -110,7 +110,7 @@ func (h *casHandle) release(t *task, ctx *life, p place) error {
 	return err
 }
 
-// wait is registerstore/claim.go: Wait, with a vigil over the leases before.
+// wait is registerstore/claim.go: Wait, with an expiry watch over the leases before.
 func (h *casHandle) wait(t *task, ctx *life, p place) (place, error) {
 	b, n := &bell{}, h.n
 	silence := h.lease.ttl * 112 / 100
@@ -135,7 +135,7 @@ func (h *casHandle) wait(t *task, ctx *life, p place) (place, error) {
 			h.receive(p.name, r.ahead, got)
 		}
 		for _, a := range h.seen[p.name] {
-			if a.beat == 0 || n.mono()-a.since >= silence && h.strike(t, ctx, a) {
+			if a.beat == 0 || n.mono()-a.since >= silence && h.endLease(t, ctx, a) {
 				h.clear(t, ctx)
 				break
 			}
@@ -161,8 +161,8 @@ func (h *casHandle) receive(name int, now []ahead, at int64) {
 	h.seen[name] = now
 }
 
-// strike ends a lease that has still the version received.
-func (h *casHandle) strike(t *task, ctx *life, a ahead) bool {
+// endLease ends a lease that has still the version received.
+func (h *casHandle) endLease(t *task, ctx *life, a ahead) bool {
 	w := t.w
 	r, err := h.ask(t, ctx, func() reply {
 		l := h.s.find(a.sess)

@@ -138,7 +138,7 @@ func (t *task) call(c *life, limit int64, n *node, server int, m msg, op func() 
 		return reply{}, errUnknown
 	}
 	w, f := t.w, &flight{}
-	// To one server, so that a request may arrive twice.
+	// A request to one of several servers arrives once: their protocols see to that.
 	w.send(n.cut.out[server], nil, w.store.servers() == 1, func() {
 		w.store.receive(server, m, op, func(r reply) {
 			inc := n.inc

@@ -131,7 +131,8 @@ func (a *Agent) elector(w http.ResponseWriter, r *http.Request, _ string) {
 }
 
 func (a *Agent) health() health.Options {
-	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive, Metrics: a.figures.Handler()}
+	return health.Options{Name: a.o.Name, Leads: a.held.leads, Ready: a.isReady, Alive: a.pulse.Alive,
+		Metrics: a.figures.Handler()}
 }
 
 func (a *Agent) isReady() error {

@@ -36,7 +36,8 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 		return false
 	}
 	given := r.Header.Get("Content-Type")
-	if media, _, err := mime.ParseMediaType(given); (len(b) > 0 || given != "") && (err != nil || media != "application/json") {
+	if media, _, err := mime.ParseMediaType(given); (len(b) > 0 || given != "") &&
+		(err != nil || media != "application/json") {
 		badMedia.Write(w, "Content-Type is %q; send application/json (curl: --json '{…}')", given)
 		return false
 	}
@@ -91,7 +92,8 @@ func tokenOf(w http.ResponseWriter, r *http.Request) (primacy.Token, bool) {
 	var t primacy.Token
 	s := r.Header.Get("Primacy-Token")
 	if err := t.UnmarshalText([]byte(s)); err != nil || t == 0 {
-		health.Invalid.Write(w, "the header Primacy-Token is %q: give the token that was answered, a whole number above 0", s)
+		health.Invalid.Write(w,
+			"the header Primacy-Token is %q: give the token that was answered, a whole number above 0", s)
 		return 0, false
 	}
 	return t, true

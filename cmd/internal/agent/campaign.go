@@ -62,7 +62,8 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	value, err := b.value()
 	if err == nil {
-		err = errors.Join(primacy.CheckName(name), checkMS("ttl_ms", b.TTLMS, 0), checkMS("renew_ms", b.RenewMS, minRenew), checkWait(b.WaitMS))
+		err = errors.Join(primacy.CheckName(name), checkMS("ttl_ms", b.TTLMS, 0),
+			checkMS("renew_ms", b.RenewMS, minRenew), checkWait(b.WaitMS))
 	}
 	if err == nil && b.Priority < 0 {
 		err = errors.New("priority must not be negative")

@@ -96,7 +96,8 @@ func (l listener) Accept() (net.Conn, error) {
 	case *net.TCPConn:
 		remote, _ := nc.RemoteAddr().(*net.TCPAddr)
 		c.local = remote != nil && remote.IP.IsLoopback()
-		_ = nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silentAfter / 2, Interval: silentAfter / 4, Count: 2})
+		_ = nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silentAfter / 2, Interval: silentAfter / 4,
+			Count: 2})
 		limitSilence(nc, silentAfter)
 	}
 	return c, nil

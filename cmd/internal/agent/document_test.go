@@ -176,7 +176,8 @@ func (c *checked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	what := fmt.Sprintf("%s %s → %d", r.Method, r.URL.EscapedPath(), rec.status)
 	op, path := operation(r)
 	if op == nil {
-		if rec.status != http.StatusNotFound && rec.status != http.StatusMethodNotAllowed && rec.status != http.StatusUnauthorized &&
+		if rec.status != http.StatusNotFound && rec.status != http.StatusMethodNotAllowed &&
+			rec.status != http.StatusUnauthorized &&
 			rec.status != http.StatusForbidden && rec.status != http.StatusMisdirectedRequest {
 			c.Errorf("%s: the document does not know the path", what)
 		}
@@ -374,7 +375,8 @@ func TestReasonsInTheDocument(t *testing.T) {
 			t.Errorf("an event lacks the reason %s", r)
 		}
 	}
-	for _, r := range []primacy.Reason{shown.Disconnected, shown.Lost, shown.NotRenewed, shown.Shutdown, shown.Timeout} {
+	for _, r := range []primacy.Reason{shown.Disconnected, shown.Lost, shown.NotRenewed, shown.Shutdown,
+		shown.Timeout} {
 		if !slices.Contains(ends, any(string(r))) {
 			t.Errorf("an event lacks the reason %s", r)
 		}

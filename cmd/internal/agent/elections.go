@@ -183,7 +183,8 @@ func (a *Agent) release(w http.ResponseWriter, r *http.Request, lock bool, name,
 	h.term.Explain(why, false)
 	h.giveUp(shown.Ending{Reason: primacy.Resigned, By: h.id, Text: why})
 	if err := h.resign(); err != nil {
-		health.WriteJSON(w, http.StatusAccepted, tokenJSON{h.term.Token()}) // it goes on until the store has confirmed it
+		// it goes on until the store has confirmed it
+		health.WriteJSON(w, http.StatusAccepted, tokenJSON{h.term.Token()})
 		return
 	}
 	health.WriteJSON(w, http.StatusOK, tokenJSON{h.term.Token()})

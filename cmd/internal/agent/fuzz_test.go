@@ -52,7 +52,8 @@ func (f fuzzed) names(t testing.TB) (names []string) {
 // try makes a request whose URL or headers may be anything, and checks that the answer is one.
 func (f fuzzed) try(t testing.TB, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	r := &http.Request{Method: method, URL: &url.URL{}, Host: "localhost", Header: http.Header{}, Body: http.NoBody, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	r := &http.Request{Method: method, URL: &url.URL{}, Host: "localhost", Header: http.Header{}, Body: http.NoBody,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	u, err := url.ParseRequestURI(path)
 	if err != nil {
 		t.Skip("the server itself refuses it")
@@ -67,7 +68,8 @@ func (f fuzzed) try(t testing.TB, method, path, body string, headers ...string) 
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	stays := 10 * time.Second
-	if strings.HasPrefix(path, "/v1/elections/") && (strings.HasSuffix(path, "/campaign") || strings.HasSuffix(path, "/events")) || strings.Contains(body, "bound") || strings.Contains(body, "wait_ms") {
+	if strings.HasPrefix(path, "/v1/elections/") && (strings.HasSuffix(path, "/campaign") ||
+		strings.HasSuffix(path, "/events")) || strings.Contains(body, "bound") || strings.Contains(body, "wait_ms") {
 		stays = 20 * time.Millisecond // the answer is a stream, or a wait
 	}
 	ctx, cancel := context.WithTimeout(hungUp(), stays)
@@ -93,7 +95,8 @@ func checkAnswer(t testing.TB, what string, w *httptest.ResponseRecorder) {
 		return
 	}
 	var p health.Problem
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Status != w.Code || strings.ContainsAny(p.Detail, "\r\n\x00") {
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Status != w.Code ||
+		strings.ContainsAny(p.Detail, "\r\n\x00") {
 		t.Fatalf("%s: %d %q: %v", what, w.Code, w.Body, err)
 	}
 	for _, k := range Problems {
@@ -107,8 +110,10 @@ func checkAnswer(t testing.TB, what string, w *httptest.ResponseRecorder) {
 	t.Fatalf("%s: no such problem: %s", what, w.Body)
 }
 
-var oddNames = []string{"n", "a/b", "a//b", "..", "../x", ".", "a%2Fb", "%", "%zz", "ü", "日本", "a\x00b", "a\nb", "\xff", " ", "a b", "a?b", "a#b", "a;b", "events", "campaign", "a/campaign",
-	strings.Repeat("x", 255), strings.Repeat("x", 256), "@session", "~1", "\u202e", "", "a/", "/a", "{name}", "\\", "\"", "'", "-", "+", "a+b", "%2e%2e", "\u0085"}
+var oddNames = []string{"n", "a/b", "a//b", "..", "../x", ".", "a%2Fb", "%", "%zz", "ü", "日本", "a\x00b", "a\nb",
+	"\xff", " ", "a b", "a?b", "a#b", "a;b", "events", "campaign", "a/campaign",
+	strings.Repeat("x", 255), strings.Repeat("x", 256), "@session", "~1", "\u202e", "", "a/", "/a", "{name}", "\\",
+	"\"", "'", "-", "+", "a+b", "%2e%2e", "\u0085"}
 
 // FuzzName: what is escaped as one segment is the very name that is locked, or nothing is.
 func FuzzName(f *testing.F) {
@@ -136,7 +141,8 @@ func FuzzName(f *testing.F) {
 		if w := a.try(t, "GET", "/leader/"+escaped, ""); w.Code != 503 {
 			t.Fatalf("%q: a lock leads: %d", name, w.Code)
 		}
-		if w := a.try(t, "DELETE", "/v1/locks/"+escaped, "", "Primacy-Token", l.Token.String()); w.Code != 200 || len(a.names(t)) != 0 {
+		if w := a.try(t, "DELETE", "/v1/locks/"+escaped, "", "Primacy-Token", l.Token.String()); w.Code != 200 ||
+			len(a.names(t)) != 0 {
 			t.Fatalf("%q: %d %s; left: %q", name, w.Code, w.Body, a.names(t))
 		}
 	})
@@ -180,9 +186,14 @@ func sameSegment(path, name string) bool {
 
 // FuzzBody: whatever a body is, there is an answer, and what it says it did is what it did.
 func FuzzBody(f *testing.F) {
-	for _, body := range []string{`{}`, `null`, `[]`, `{"id":"x"}`, `{"id":"x","ttl_ms":2000,"wait_ms":1,"slots":2,"lease_ms":500}`, `{"shared":true}`, `{"token":"5"}`, `{"token":5}`,
-		`{"to":"x","reason":"y"}`, `{"value":"v"}`, `{"value":null}`, `{"wait_ms":1e3}`, `{"wait_ms":9223372036854775807}`, `{"ttl_ms":-9223372036854775808}`, `{"id":"\u0000"}`, `{"id":"\ud800"}`,
-		`{"meta":{"a":[1,2,{"b":null}]}}`, `{"meta":"x"}`, `{"slots":1,"slots":2}`, `{"ID":"x"}`, "\xff", "{", `{"id":"` + strings.Repeat("é", 300) + `"}`, `{} {}`, "\xef\xbb\xbf{}", `{"priority":9}`,
+	for _, body := range []string{`{}`, `null`, `[]`, `{"id":"x"}`,
+		`{"id":"x","ttl_ms":2000,"wait_ms":1,"slots":2,"lease_ms":500}`, `{"shared":true}`, `{"token":"5"}`,
+		`{"token":5}`,
+		`{"to":"x","reason":"y"}`, `{"value":"v"}`, `{"value":null}`, `{"wait_ms":1e3}`,
+		`{"wait_ms":9223372036854775807}`, `{"ttl_ms":-9223372036854775808}`, `{"id":"\u0000"}`,
+		`{"id":"\ud800"}`,
+		`{"meta":{"a":[1,2,{"b":null}]}}`, `{"meta":"x"}`, `{"slots":1,"slots":2}`, `{"ID":"x"}`, "\xff", "{",
+		`{"id":"` + strings.Repeat("é", 300) + `"}`, `{} {}`, "\xef\xbb\xbf{}", `{"priority":9}`,
 		strings.Repeat("[", 20000), `{"bound":true,"wait_ms":20}`, `{"renew_ms":500,"wait_ms":1}`} {
 		f.Add(body)
 	}
@@ -191,7 +202,9 @@ func FuzzBody(f *testing.F) {
 			return
 		}
 		a := newFuzzed(t)
-		for _, path := range []string{"/v1/locks/n", "/v1/fence/n", "/v1/elections/n/transfer", "/v1/elections/n/resign", "/v1/elections/n/proclaim", "/v1/elections/n/renew", "/v1/elections/n/campaign"} {
+		for _, path := range []string{"/v1/locks/n", "/v1/fence/n", "/v1/elections/n/transfer",
+			"/v1/elections/n/resign", "/v1/elections/n/proclaim", "/v1/elections/n/renew",
+			"/v1/elections/n/campaign"} {
 			w := a.try(t, "POST", path, body, "Primacy-Token", "7")
 			if w.Code == 200 && w.Body.Len() == 0 {
 				t.Fatalf("%s: no answer", path)
@@ -207,24 +220,28 @@ func FuzzBody(f *testing.F) {
 
 // FuzzHeaders: no header is a way around the guard, and none makes a failure of our own.
 func FuzzHeaders(f *testing.F) {
-	for _, v := range []string{"", "x", "1", "-1", "18446744073709551616", "null", "http://evil.example", "http://localhost", "same-origin", "cross-site", "Bearer x", "text/event-stream", "\xff", "*", `"a", W/"b"`,
+	for _, v := range []string{"", "x", "1", "-1", "18446744073709551616", "null", "http://evil.example",
+		"http://localhost", "same-origin", "cross-site", "Bearer x", "text/event-stream", "\xff", "*", `"a", W/"b"`,
 		"application/json; charset=\xff", "application/json;;", "gzip", "bytes=0-1", "0"} {
 		f.Add("localhost", v, v, v)
 		f.Add(v, "", "1", "")
 	}
 	f.Fuzz(func(t *testing.T, host, origin, token, other string) {
 		a := newFuzzed(t)
-		for _, c := range [][2]string{{"GET", "/leader/n"}, {"GET", "/v1/elections"}, {"POST", "/v1/locks/n"}, {"DELETE", "/v1/locks/n"}, {"GET", "/v1/elections/n/events"}} {
+		for _, c := range [][2]string{{"GET", "/leader/n"}, {"GET", "/v1/elections"}, {"POST", "/v1/locks/n"},
+			{"DELETE", "/v1/locks/n"}, {"GET", "/v1/elections/n/events"}} {
 			r := httptest.NewRequest(c[0], c[1], nil)
 			ctx, cancel := context.WithTimeout(hungUp(), 5*time.Millisecond)
 			r = r.WithContext(ctx)
 			r.Host = host
-			r.Header = http.Header{"Origin": {origin}, "Primacy-Token": {token}, "Last-Event-Id": {other}, "If-None-Match": {other}, "Accept": {other}, "Content-Type": {other}, "Sec-Fetch-Site": {other}}
+			r.Header = http.Header{"Origin": {origin}, "Primacy-Token": {token}, "Last-Event-Id": {other},
+				"If-None-Match": {other}, "Accept": {other}, "Content-Type": {other}, "Sec-Fetch-Site": {other}}
 			w := httptest.NewRecorder()
 			a.ServeHTTP(w, r)
 			cancel()
 			checkAnswer(t, c[0]+" "+c[1], w)
-			if c[0] == "POST" && w.Code == 200 && origin != "" && origin != "http://"+host && origin != "https://"+host && other != "same-origin" && other != "none" {
+			if c[0] == "POST" && w.Code == 200 && origin != "" && origin != "http://"+host &&
+				origin != "https://"+host && other != "same-origin" && other != "none" {
 				t.Fatalf("a page of %q did it on %q with Sec-Fetch-Site %q", origin, host, other)
 			}
 			if !a.guard.answersTo(host) && w.Code != http.StatusMisdirectedRequest {

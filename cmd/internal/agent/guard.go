@@ -24,7 +24,8 @@ func (g guard) admits(w http.ResponseWriter, r *http.Request) bool {
 	c := connOf(r)
 	if c != nil && c.unix {
 		if c.uid != 0 && c.uid != os.Getuid() && !slices.Contains(g.uids, c.uid) {
-			peerRefused.Write(w, "user %d may not use this socket; it is for user %d (see --allow-uid)", c.uid, os.Getuid())
+			peerRefused.Write(w, "user %d may not use this socket; it is for user %d (see --allow-uid)", c.uid,
+				os.Getuid())
 			return false
 		}
 		return true // no web page reaches it

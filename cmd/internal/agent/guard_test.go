@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy"
 )
 
 // respond makes one request of an agent without a connection, as TCP is treated.
@@ -34,9 +39,11 @@ func TestHostsOfOtherNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t, Options{Hosts: []string{"side.internal"}}).Agent
 	for host, ok := range map[string]bool{
-		"localhost": true, "LOCALHOST:7007": true, "localhost.": true, "127.0.0.1": true, "127.0.0.1:80": true, "[::1]:80": true, "[::1]": true, "10.0.0.3:7": true,
+		"localhost": true, "LOCALHOST:7007": true, "localhost.": true, "127.0.0.1": true, "127.0.0.1:80": true,
+		"[::1]:80": true, "[::1]": true, "10.0.0.3:7": true,
 		"side.internal": true, "Side.Internal:443": true, "": true, // no browser
-		"evil.example": false, "evil.example:7007": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "notside.internal": false,
+		"evil.example": false, "evil.example:7007": false, "localhost.evil.example": false,
+		"127.0.0.1.evil.example": false, "notside.internal": false,
 		"0x7f.1": false, "localhost evil": false, "a@localhost": false, "[::1": false,
 	} {
 		for _, path := range []string{"/leader/n", "/v1/elections/n", "/metrics", "/nothing"} {
@@ -78,10 +85,14 @@ func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
 			t.Errorf("%s: %d", method, w.Code)
 		}
 	}
-	if w := respond(s.Agent, "OPTIONS", "/v1/locks/n", "", "Origin", "http://evil.example", "Access-Control-Request-Method", "DELETE"); w.Header().Get("Access-Control-Allow-Origin") != "" || w.Code == 200 {
+	if w := respond(s.Agent, "OPTIONS", "/v1/locks/n", "", "Origin", "http://evil.example",
+		"Access-Control-Request-Method", "DELETE"); w.Header().Get("Access-Control-Allow-Origin") != "" ||
+		w.Code == 200 {
 		t.Errorf("a preflight is answered with %d %v", w.Code, w.Header())
 	}
-	if w := respond(s.Agent, "GET", "/v1/elections", "", "Origin", "http://evil.example"); w.Header().Get("Access-Control-Allow-Origin") != "" || w.Header().Get("Cross-Origin-Resource-Policy") != "same-origin" {
+	if w := respond(s.Agent, "GET", "/v1/elections", "", "Origin",
+		"http://evil.example"); w.Header().Get("Access-Control-Allow-Origin") != "" ||
+		w.Header().Get("Cross-Origin-Resource-Policy") != "same-origin" {
 		t.Errorf("a page of another site can read: %v", w.Header())
 	}
 }
@@ -93,7 +104,8 @@ func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, path := range []string{"/v1/elections/n/events", "/v1/elections", "/leader/n"} {
-		for site, dest := range map[string]string{"cross-site": "empty", "same-site": "iframe"} { // fetch or EventSource; a frame
+		// fetch or EventSource; a frame
+		for site, dest := range map[string]string{"cross-site": "empty", "same-site": "iframe"} {
 			r := httptest.NewRequest("GET", path, nil).WithContext(gone)
 			r.Host, r.Header = "localhost", http.Header{"Sec-Fetch-Site": {site}, "Sec-Fetch-Dest": {dest}}
 			w := httptest.NewRecorder()
@@ -103,7 +115,8 @@ func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 		}
 	}
 	for _, link := range [][]string{{"cross-site", "document"}, {"none", "document"}, {"same-origin", "empty"}} {
-		if w := respond(s.Agent, "GET", "/v1/elections", "", "Sec-Fetch-Site", link[0], "Sec-Fetch-Dest", link[1]); w.Code != 200 {
+		if w := respond(s.Agent, "GET", "/v1/elections", "", "Sec-Fetch-Site", link[0], "Sec-Fetch-Dest",
+			link[1]); w.Code != 200 {
 			t.Errorf("%v: %d", link, w.Code)
 		}
 	}
@@ -112,7 +125,8 @@ func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 func TestTheBearerToken(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Token: "0123456789abcdef"})
-	for given, ok := range map[string]bool{"": false, "Bearer 0123456789abcdef": true, "Bearer 0123456789abcdeF": false, "Bearer ": false, "0123456789abcdef": false,
+	for given, ok := range map[string]bool{"": false, "Bearer 0123456789abcdef": true,
+		"Bearer 0123456789abcdeF": false, "Bearer ": false, "0123456789abcdef": false,
 		"Basic 0123456789abcdef": false, "Bearer 0123456789abcdef0": false, "Bearer 0123456789abcdef ": false} {
 		for _, path := range []string{"/v1/elections", "/leader/n", "/readyz", "/nothing"} {
 			w := respond(s.Agent, "GET", path, "", "Authorization", given)
@@ -131,7 +145,8 @@ func TestAnotherUserMayNotUseTheSocket(t *testing.T) {
 		r := httptest.NewRequest("GET", "/livez", nil)
 		r = r.WithContext(context.WithValue(r.Context(), connKey{}, &conn{unix: true, local: true, uid: uid}))
 		w := httptest.NewRecorder()
-		if a.ServeHTTP(w, r); (w.Code == 200) != ok || !ok && !strings.Contains(w.Body.String(), "urn:primacy:peer-refused") {
+		if a.ServeHTTP(w, r); (w.Code == 200) != ok || !ok &&
+			!strings.Contains(w.Body.String(), "urn:primacy:peer-refused") {
 			t.Errorf("user %d: %d %s", uid, w.Code, w.Body)
 		}
 	}
@@ -159,8 +174,10 @@ func TestOnlyLoopbackWithoutTLSAndToken(t *testing.T) {
 		addr string
 		ok   bool
 	}{
-		{Secured{}, "127.0.0.1:0", true}, {Secured{}, "localhost:0", true}, {Secured{}, "0.0.0.0:0", false}, {Secured{}, ":0", false}, {Secured{}, "[::]:0", false},
-		{Secured{Token: true}, "0.0.0.0:0", false}, {Secured{TLS: &tls.Config{}}, "0.0.0.0:0", false}, {Secured{TLS: &tls.Config{}, Token: true}, "0.0.0.0:0", true},
+		{Secured{}, "127.0.0.1:0", true}, {Secured{}, "localhost:0", true}, {Secured{}, "0.0.0.0:0", false},
+		{Secured{}, ":0", false}, {Secured{}, "[::]:0", false},
+		{Secured{Token: true}, "0.0.0.0:0", false}, {Secured{TLS: &tls.Config{}}, "0.0.0.0:0", false},
+		{Secured{TLS: &tls.Config{}, Token: true}, "0.0.0.0:0", true},
 		{Secured{}, "7007", false}, {Secured{}, "10.1.2.3:0", false}, {Secured{}, "no.such.host.invalid:0", false},
 	} {
 		l, err := c.s.ListenTCP(t.Context(), c.addr)
@@ -308,5 +325,109 @@ func TestTheElectorOfOld(t *testing.T) {
 	newAgent(t, Options{Name: "n"}).Health().ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	if w.Code != 404 {
 		t.Errorf("without the option: %d", w.Code)
+	}
+}
+
+// hasty serves an agent's API to clients that have to be quick.
+func hasty(t *testing.T, s *site, within time.Duration) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, _ := Secured{within: within}.Serve(l, s.Agent, nil)
+	t.Cleanup(func() { _ = srv.Close() })
+	return l.Addr().String()
+}
+
+// A body that is announced and never comes keeps no connection: who has no token could take them
+// all otherwise.
+func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Token: "0123456789abcdef"})
+	addr := hasty(t, s, 300*time.Millisecond)
+	for _, head := range []string{
+		"POST /v1/elections/n/campaign HTTP/1.1\r\nHost: localhost\r\n",
+		"GET /livez HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 0123456789abcdef\r\n",
+		"POST /v1/elections/n/resign HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 0123456789abcdef\r\nContent-Type: application/json\r\n",
+	} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, head+"Content-Length: 100\r\n\r\n{")
+		_ = c.SetReadDeadline(time.Now().Add(soon))
+		if _, err := io.ReadAll(c); err != nil {
+			t.Errorf("%q: the connection stands: %v", head, err)
+		}
+	}
+}
+
+// A client that asks and does not read the answer keeps no connection.
+func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{})
+	for i := range 40 {
+		term, err := s.own.Election(fmt.Sprint("big", i)).Campaign(t.Context(),
+			&primacy.CampaignOptions{Value: []byte(strings.Repeat("x", 4096))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resignNow(term)
+	}
+	addr := hasty(t, s, 300*time.Millisecond)
+	ended := make(chan struct{})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() { // until the server does not take any more, since it has ended the connection
+		defer close(ended)
+		for {
+			if _, err := io.WriteString(c, "GET /v1/elections HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				return
+			}
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(soon):
+		t.Error("the connection stands")
+	}
+}
+
+// What waits for longer than an answer may take is answered, and a stream goes on.
+func TestAnAnswerThatHadToWaitIsWritten(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{})
+	const within = 300 * time.Millisecond
+	base := "http://" + hasty(t, s, within)
+	first := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", "")))
+	time.AfterFunc(3*within, func() { s.ask("DELETE", "/v1/locks/n", "", "Primacy-Token", first.Token.String()) })
+	r, err := http.Post(base+"/v1/locks/n", "application/json", strings.NewReader(`{"wait_ms":20000}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if got := into[lockJSON](t, s.want(200, "", reply{r, string(b)})); err != nil || got.Token <= first.Token {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	r, err = http.Post(base+"/v1/elections/m/campaign", "application/json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	began, text := time.Now(), ""
+	for b := make([]byte, 1024); strings.Count(text, `"renewed"`) < 2; {
+		n, err := r.Body.Read(b)
+		if text += string(b[:n]); err != nil {
+			t.Fatalf("after %v: %v, %s", time.Since(began), err, text)
+		}
+	}
+	if time.Since(began) < within {
+		t.Errorf("two renewals within %v", within)
 	}
 }

@@ -36,7 +36,8 @@ type holding struct {
 }
 
 func newHolding(lock bool, id string, term *primacy.Term, renew time.Duration) *holding {
-	return &holding{lock: lock, name: term.Name(), id: id, term: term, renew: renew, renewedAt: boottime.Now(), freed: make(chan struct{})}
+	return &holding{lock: lock, name: term.Name(), id: id, term: term, renew: renew, renewedAt: boottime.Now(),
+		freed: make(chan struct{})}
 }
 
 // lease returns until when the client may act, if it may at this instant: what it is told from now

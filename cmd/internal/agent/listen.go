@@ -133,7 +133,9 @@ type Secured struct {
 	TLS   *tls.Config
 	Token bool
 
-	within time.Duration // a request has to arrive, and an answer to be read; 0: exchangeTime. Streams have limits of their own
+	// a request has to arrive, and an answer to be read; 0: exchangeTime. Streams have limits of
+	// their own
+	within time.Duration
 }
 
 // exchangeTime is for a client that sends or reads slowly. Without a limit each that stops in

@@ -31,7 +31,8 @@ func (b lockBody) check(name string) error {
 	case b.TTLMS != 0 && b.ID == "":
 		return errors.New("ttl_ms is of a candidate: give an id too")
 	}
-	return errors.Join(primacy.CheckName(name), checkMS("ttl_ms", b.TTLMS, 0), checkMS("lease_ms", b.LeaseMS, minRenew), checkWait(b.WaitMS))
+	return errors.Join(primacy.CheckName(name), checkMS("ttl_ms", b.TTLMS, 0),
+		checkMS("lease_ms", b.LeaseMS, minRenew), checkWait(b.WaitMS))
 }
 
 func (b lockBody) try() bool { return b.WaitMS == nil || *b.WaitMS == 0 }
@@ -81,7 +82,8 @@ func (a *Agent) lock(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	if b.Bound {
 		defer leave()
-		c := &contest{a: a, name: name, lock: true, session: s, renew: ms(b.LeaseMS), win: b.take(s, name), s: newStream(w, r)}
+		c := &contest{a: a, name: name, lock: true, session: s, renew: ms(b.LeaseMS), win: b.take(s, name),
+			s: newStream(w, r)}
 		if b.try() {
 			c.wait = a.o.Timeout
 		} else {
@@ -103,9 +105,11 @@ func (a *Agent) joinLock(w http.ResponseWriter, b lockBody) (*primacy.Session, f
 }
 
 // lockAlone takes a lock that no connection holds: it has to be renewed.
-func (a *Agent) lockAlone(w http.ResponseWriter, r *http.Request, name string, b lockBody, s *primacy.Session, leave func()) {
+func (a *Agent) lockAlone(w http.ResponseWriter, r *http.Request, name string, b lockBody, s *primacy.Session,
+	leave func()) {
 	h, err := a.takeAlone(r, name, b, s)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeLimit)) // it has waited for longer than an answer may take
+	// it has waited for longer than an answer may take
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeLimit))
 	if err != nil {
 		leave()
 		if errors.Is(err, errTooLate) || r.Context().Err() != nil { // who went away reads nothing
@@ -169,7 +173,8 @@ func lockError(ctx context.Context, a *Agent, err error) error {
 		return errStopping
 	default:
 	}
-	if errors.Is(context.Cause(ctx), errTooLate) && (!errors.Is(err, primacy.ErrUnreachable) || errors.Is(err, errTooLate)) {
+	if errors.Is(context.Cause(ctx), errTooLate) && (!errors.Is(err, primacy.ErrUnreachable) ||
+		errors.Is(err, errTooLate)) {
 		return errTooLate
 	}
 	return err

@@ -26,7 +26,8 @@ func TestALockIsReleasedByItsTokenAndNothingElse(t *testing.T) {
 	s.want(409, "held", s.ask("POST", "/v1/locks/a%2Fb", `{"id":"me"}`))
 	s.want(408, "wait-timeout", s.ask("POST", "/v1/locks/a%2Fb", `{"wait_ms":50}`))
 	token := first.Token.String()
-	for _, wrong := range []string{(first.Token + 1).String(), (first.Token - 1).String(), "1", "18446744073709551615"} {
+	for _, wrong := range []string{(first.Token + 1).String(), (first.Token - 1).String(), "1",
+		"18446744073709551615"} {
 		s.want(410, "not-held", s.ask("DELETE", "/v1/locks/a%2Fb", "", "Primacy-Token", wrong))
 	}
 	for _, wrong := range []string{"", "0", "-1", "x", "1.5", "1e3", "18446744073709551616", " 1 2", "0x10"} {
@@ -41,10 +42,12 @@ func TestALockIsReleasedByItsTokenAndNothingElse(t *testing.T) {
 	if second.Token <= first.Token {
 		t.Errorf("token %d after %d", second.Token, first.Token)
 	}
-	s.want(410, "not-held", s.ask("DELETE", "/v1/locks/a%2Fb", "", "Primacy-Token", token)) // late: the successor of the same id is not hurt
+	// late: the successor of the same id is not hurt
+	s.want(410, "not-held", s.ask("DELETE", "/v1/locks/a%2Fb", "", "Primacy-Token", token))
 	s.want(200, "", s.ask("POST", "/v1/locks/a%2Fb/renew", "", "Primacy-Token", second.Token.String()))
 	// The token of a server that has died means nothing to the next one.
-	s.want(410, "not-held", newAgent(t, Options{}).ask("DELETE", "/v1/locks/a%2Fb", "", "Primacy-Token", second.Token.String()))
+	s.want(410, "not-held", newAgent(t, Options{}).ask("DELETE", "/v1/locks/a%2Fb", "", "Primacy-Token",
+		second.Token.String()))
 }
 
 func TestALockThatIsNotRenewedIsReleasedAndNotBefore(t *testing.T) {
@@ -93,11 +96,13 @@ func TestSlotsAndReaders(t *testing.T) {
 	s.want(409, "held", s.ask("POST", "/v1/locks/rw", ``))
 	s.want(200, "", s.ask("DELETE", "/v1/locks/rw", "", "Primacy-Token", r2.String()))
 	take("/v1/locks/rw", `{"wait_ms":10000}`)
-	for _, bad := range []string{`{"slots":-1}`, `{"slots":1001}`, `{"slots":1,"shared":true}`, `{"wait_ms":-1}`, `{"lease_ms":1}`, `{"ttl_ms":1000}`, `{"id":"x","ttl_ms":-1}`,
+	for _, bad := range []string{`{"slots":-1}`, `{"slots":1001}`, `{"slots":1,"shared":true}`, `{"wait_ms":-1}`,
+		`{"lease_ms":1}`, `{"ttl_ms":1000}`, `{"id":"x","ttl_ms":-1}`,
 		`{"id":"a\nb"}`} {
 		s.want(400, "invalid", s.ask("POST", "/v1/locks/x", bad))
 	}
-	for _, bad := range []string{`{`, `[]`, `null`, `"x"`, `{}{}`, `{"slot":1}`, `{"slots":"1"}`, `{"slots":1.5}`, `{"slots":99999999999999999999}`} {
+	for _, bad := range []string{`{`, `[]`, `null`, `"x"`, `{}{}`, `{"slot":1}`, `{"slots":"1"}`, `{"slots":1.5}`,
+		`{"slots":99999999999999999999}`} {
 		s.want(400, "bad-json", s.ask("POST", "/v1/locks/x", bad))
 	}
 }
@@ -126,9 +131,15 @@ func TestWhoGoesAwayWhileHeWaits(t *testing.T) {
 	s := newAgent(t, Options{})
 	l := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", ``)))
 	gone := s.post("/v1/locks/n", `{"wait_ms":60000,"id":"gone"}`)
-	eventually(t, "it waits", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 1 })
+	eventually(t, "it waits", func() bool {
+		return len(into[shown.State](t,
+			s.ask("GET", "/v1/elections/n", "")).Waiting) == 1
+	})
 	gone.conn.Close()
-	eventually(t, "it waits no more", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
+	eventually(t, "it waits no more", func() bool {
+		return len(into[shown.State](t,
+			s.ask("GET", "/v1/elections/n", "")).Waiting) == 0
+	})
 	s.want(200, "", s.ask("DELETE", "/v1/locks/n", "", "Primacy-Token", l.Token.String()))
 	s.want(200, "", s.ask("POST", "/v1/locks/n", ``))
 }
@@ -144,7 +155,8 @@ func TestFence(t *testing.T) {
 	two.want(412, "stale-token", ask(two, "disk", "8"))
 	two.want(200, "", ask(two, "disk", "9"))
 	two.want(200, "", ask(two, "disk", "18446744073709551615"))
-	if r := one.want(412, "stale-token", ask(one, "disk", "10")); r.Header.Get("Primacy-Largest") != "18446744073709551615" {
+	if r := one.want(412, "stale-token",
+		ask(one, "disk", "10")); r.Header.Get("Primacy-Largest") != "18446744073709551615" {
 		t.Errorf("got %v", r.Header)
 	}
 	one.want(200, "", ask(one, "disk%2F", "1"))

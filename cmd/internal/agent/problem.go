@@ -16,28 +16,32 @@ var Problems = []health.Kind{health.NotFound, health.BadMethod, health.Invalid,
 	held, tooLate, noLeader, notStanding, notHeld, noJob, stale, idInUse, notOffered, refused, unreachable, stopping, tooMany, internal}
 
 var (
-	badJSON      = health.Kind{Slug: "bad-json", Status: http.StatusBadRequest, Title: "the body is not the JSON that this path takes"}
-	unauthorized = health.Kind{Slug: "unauthorized", Status: http.StatusUnauthorized, Title: "the bearer token is missing or wrong"}
-	peerRefused  = health.Kind{Slug: "peer-refused", Status: http.StatusForbidden, Title: "this user may not use the socket"}
-	crossSite    = health.Kind{Slug: "cross-site", Status: http.StatusForbidden, Title: "a web page of another site may not do this"}
-	hostRefused  = health.Kind{Slug: "host-refused", Status: http.StatusMisdirectedRequest, Title: "this server does not answer to that host name"}
-	badMedia     = health.Kind{Slug: "unsupported-media-type", Status: http.StatusUnsupportedMediaType, Title: "the body must be application/json"}
-	tooLarge     = health.Kind{Slug: "too-large", Status: http.StatusRequestEntityTooLarge, Title: "the body is too large"}
-	held         = health.Kind{Slug: "held", Status: http.StatusConflict, Title: "others hold the lock, or wait for it"}
-	tooLate      = health.Kind{Slug: "wait-timeout", Status: http.StatusRequestTimeout, Title: "not acquired in the time given"}
-	noLeader     = health.Kind{Slug: "no-leader", Status: http.StatusConflict, Title: "nobody leads"}
-	notStanding  = health.Kind{Slug: "not-standing", Status: http.StatusConflict, Title: "that candidate does not stand in the line"}
-	notHeld      = health.Kind{Slug: "not-held", Status: http.StatusGone, Title: "nothing is held here under that token"}
-	stale        = health.Kind{Slug: "stale-token", Status: http.StatusPreconditionFailed, Title: "a larger token has been seen"}
-	noJob        = health.Kind{Slug: "no-such-job", Status: http.StatusNotFound, Title: "no process has ever had a job of that name"}
-	idInUse      = health.Kind{Slug: "ttl-differs", Status: http.StatusConflict, Title: "the candidate of that id has another ttl"}
-	notOffered   = health.Kind{Slug: "not-offered", Status: http.StatusNotImplemented, Title: "the store cannot do that"}
-	refused      = health.Kind{Slug: "store-refused", Status: http.StatusBadGateway, Title: "the store refused, and would again"}
-	unreachable  = health.Kind{Slug: "store-unreachable", Status: http.StatusServiceUnavailable, Title: "the store does not answer"}
-	stopping     = health.Kind{Slug: "stopping", Status: http.StatusServiceUnavailable, Title: "this server is stopping"}
-	tooMany      = health.Kind{Slug: "too-many", Status: http.StatusServiceUnavailable, Title: "too many clients at once"}
-	internal     = health.Kind{Slug: "internal", Status: http.StatusInternalServerError, Title: "our own failure"}
+	badJSON      = kind("bad-json", http.StatusBadRequest, "the body is not the JSON that this path takes")
+	unauthorized = kind("unauthorized", http.StatusUnauthorized, "the bearer token is missing or wrong")
+	peerRefused  = kind("peer-refused", http.StatusForbidden, "this user may not use the socket")
+	crossSite    = kind("cross-site", http.StatusForbidden, "a web page of another site may not do this")
+	hostRefused  = kind("host-refused", http.StatusMisdirectedRequest, "this server does not answer to that host name")
+	badMedia     = kind("unsupported-media-type", http.StatusUnsupportedMediaType, "the body must be application/json")
+	tooLarge     = kind("too-large", http.StatusRequestEntityTooLarge, "the body is too large")
+	held         = kind("held", http.StatusConflict, "others hold the lock, or wait for it")
+	tooLate      = kind("wait-timeout", http.StatusRequestTimeout, "not acquired in the time given")
+	noLeader     = kind("no-leader", http.StatusConflict, "nobody leads")
+	notStanding  = kind("not-standing", http.StatusConflict, "that candidate does not stand in the line")
+	notHeld      = kind("not-held", http.StatusGone, "nothing is held here under that token")
+	stale        = kind("stale-token", http.StatusPreconditionFailed, "a larger token has been seen")
+	noJob        = kind("no-such-job", http.StatusNotFound, "no process has ever had a job of that name")
+	idInUse      = kind("ttl-differs", http.StatusConflict, "the candidate of that id has another ttl")
+	notOffered   = kind("not-offered", http.StatusNotImplemented, "the store cannot do that")
+	refused      = kind("store-refused", http.StatusBadGateway, "the store refused, and would again")
+	unreachable  = kind("store-unreachable", http.StatusServiceUnavailable, "the store does not answer")
+	stopping     = kind("stopping", http.StatusServiceUnavailable, "this server is stopping")
+	tooMany      = kind("too-many", http.StatusServiceUnavailable, "too many clients at once")
+	internal     = kind("internal", http.StatusInternalServerError, "our own failure")
 )
+
+func kind(slug string, status int, title string) health.Kind {
+	return health.Kind{Slug: slug, Status: status, Title: title}
+}
 
 // kindOf returns the kind of problem that an error of the library is.
 func kindOf(err error) health.Kind {

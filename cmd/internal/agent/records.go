@@ -59,7 +59,8 @@ func (a *Agent) fence(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	journal, ok := a.store.(driver.Journal)
 	if caps := a.store.Caps(); !ok || !caps.Linearizable {
-		notOffered.Write(w, "%s keeps no journal that is read as it is now: let the resource compare tokens itself", caps.Store)
+		notOffered.Write(w, "%s keeps no journal that is read as it is now: let the resource compare tokens itself",
+			caps.Store)
 		return
 	}
 	ctx, cancel := a.limited(r)

@@ -93,7 +93,8 @@ var errGone = errors.New("the client has gone")
 // client that has gone is noticed. Send and idle say whether the client may have got it. It returns
 // nil when over is closed, errGone when the client has gone or must not get more, errTooLate when
 // late comes, and errStopping when the server stops.
-func follow[T any](r *http.Request, stopped, over <-chan struct{}, late <-chan time.Time, news <-chan T, every time.Duration,
+func follow[T any](r *http.Request, stopped, over <-chan struct{}, late <-chan time.Time, news <-chan T,
+	every time.Duration,
 	send func(T) bool, idle func() bool,
 ) error {
 	quiet := time.NewTimer(every)

@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -20,13 +24,15 @@ func TestAClosedConnectionResignsAtOnce(t *testing.T) {
 	s := newAgent(t, Options{Session: primacy.Options{TTL: time.Minute}})
 	one := s.campaign("a%2Fb", `{"id":"one","meta":{"zone": "z"}}`)
 	won := one.until("elected")
-	if won.Name != "a/b" || won.ID != "one" || won.Token == 0 || won.TTLMS != 60000 || won.LeaseMS < 45000 || won.LeaseMS > 54000*9/10+1000 {
+	if won.Name != "a/b" || won.ID != "one" || won.Token == 0 || won.TTLMS != 60000 || won.LeaseMS < 45000 ||
+		won.LeaseMS > 54000*9/10+1000 {
 		t.Errorf("got %+v", won)
 	}
 	two := s.campaign("a%2Fb", `{"id":"two"}`)
 	for l := two.until("waiting"); l.Position != 1 || l.Leader != "one"; l = two.until("waiting") {
 	}
-	if st := into[shown.State](t, s.want(200, "", s.ask("GET", "/v1/elections/a%2Fb", ""))); st.Leader.ID != "one" || st.Leader.Value != `{"zone":"z"}` || st.Waiting[0].ID != "two" {
+	if st := into[shown.State](t, s.want(200, "", s.ask("GET", "/v1/elections/a%2Fb", ""))); st.Leader.ID != "one" ||
+		st.Leader.Value != `{"zone":"z"}` || st.Waiting[0].ID != "two" {
 		t.Errorf("got %+v", st)
 	}
 	began := time.Now()
@@ -38,8 +44,10 @@ func TestAClosedConnectionResignsAtOnce(t *testing.T) {
 	if next.Token <= won.Token {
 		t.Errorf("token %d after %d", next.Token, won.Token)
 	}
-	s.want(200, "", s.ask("POST", "/v1/elections/a%2Fb/renew", "", "Primacy-Token", next.Token.String())) // it need not, but may
-	if a := s.want(200, "", s.ask("GET", "/leader/a/b?token="+next.Token.String(), "")); !strings.Contains(a.text, `"id":"two"`) {
+	// it need not, but may
+	s.want(200, "", s.ask("POST", "/v1/elections/a%2Fb/renew", "", "Primacy-Token", next.Token.String()))
+	if a := s.want(200, "", s.ask("GET", "/leader/a/b?token="+next.Token.String(), "")); !strings.Contains(a.text,
+		`"id":"two"`) {
 		t.Errorf("got %s", a.text)
 	}
 	s.want(503, "", s.ask("GET", "/leader/a/b?token="+won.Token.String(), ""))
@@ -69,7 +77,8 @@ func TestTwoClientsOfOneServerAreTwoCandidates(t *testing.T) {
 		second.conn.Close()
 		eventually(t, "nobody leads", func() bool { return s.leader("n") == "" })
 	}
-	eventually(t, "no session is left", func() bool { s.clients.mu.Lock(); defer s.clients.mu.Unlock(); return len(s.clients.byID) == 0 })
+	eventually(t, "no session is left",
+		func() bool { s.clients.mu.Lock(); defer s.clients.mu.Unlock(); return len(s.clients.byID) == 0 })
 }
 
 // orElse returns which of two was elected, the other, and the line that says so.
@@ -182,7 +191,8 @@ func TestAClientThatDoesNotReadIsNotAClosedOne(t *testing.T) {
 	h := newHolding(false, "x", term, 0)
 	s.held.add(h)
 	w := &stuck{}
-	k := &keeper{a: s.Agent, h: h, gone: make(chan struct{}), conn: &conn{}, s: &stream{w: w, c: http.NewResponseController(w)}}
+	k := &keeper{a: s.Agent, h: h, gone: make(chan struct{}), conn: &conn{},
+		s: &stream{w: w, c: http.NewResponseController(w)}}
 	began := boottime.Now()
 	k.keep()
 	_, told := h.why()
@@ -232,7 +242,10 @@ func TestACampaignGivesUpInTime(t *testing.T) {
 	if end := two.until("ended"); end.Reason != "timeout" || end.Problem.Type != "urn:primacy:wait-timeout" {
 		t.Errorf("got %+v", end)
 	}
-	eventually(t, "it stands no more", func() bool { return len(into[shown.State](t, s.ask("GET", "/v1/elections/n", "")).Waiting) == 0 })
+	eventually(t, "it stands no more", func() bool {
+		return len(into[shown.State](t,
+			s.ask("GET", "/v1/elections/n", "")).Waiting) == 0
+	})
 }
 
 // Stopping the server tells everybody, and everything is resigned.
@@ -258,7 +271,10 @@ func TestStoppingTellsEverybody(t *testing.T) {
 	if end := leads.until("ended"); end.Token != won.Token {
 		t.Errorf("got %+v", end)
 	}
-	eventually(t, "nobody leads and the lock is free", func() bool { return s.leader("n") == "" && s.leader("l") == "" })
+	eventually(t, "nobody leads and the lock is free", func() bool {
+		return s.leader("n") == "" &&
+			s.leader("l") == ""
+	})
 }
 
 func TestServerSentEvents(t *testing.T) {
@@ -286,7 +302,8 @@ func TestServerSentEvents(t *testing.T) {
 	}
 	media, next := read("")
 	first := next()
-	if media != "text/event-stream" || !strings.HasPrefix(first, "id: ") || !strings.Contains(first, "\nevent: leader\ndata: {") || !strings.HasSuffix(first, "\n\n") {
+	if media != "text/event-stream" || !strings.HasPrefix(first, "id: ") ||
+		!strings.Contains(first, "\nevent: leader\ndata: {") || !strings.HasSuffix(first, "\n\n") {
 		t.Errorf("got %s %q", media, first)
 	}
 	id, _, _ := strings.Cut(strings.TrimPrefix(first, "id: "), "\n")
@@ -320,9 +337,43 @@ func TestASlowReaderHoldsNobodyUp(t *testing.T) {
 	st := into[shown.State](t, s.ask("GET", "/v1/elections/n", ""))
 	began := time.Now()
 	for i := range 50 {
-		s.want(200, "", s.ask("POST", "/v1/elections/n/proclaim", fmt.Sprintf(`{"value":%q}`, strings.Repeat("x", 4000)+itoa(i)), "Primacy-Token", st.Leader.Token.String()))
+		s.want(200, "", s.ask("POST", "/v1/elections/n/proclaim",
+			fmt.Sprintf(`{"value":%q}`, strings.Repeat("x", 4000)+itoa(i)), "Primacy-Token",
+			st.Leader.Token.String()))
 	}
 	if took := time.Since(began); took > soon {
 		t.Errorf("50 proclamations took %v", took)
+	}
+}
+
+// A proxy that dies closes the connection for a client that works on: it has the time that it was
+// told.
+func TestAProxyThatDiesDoesNotStopItsClients(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Session: primacy.Options{TTL: 4 * time.Second}})
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "localhost"})
+	proxy.Transport, proxy.FlushInterval = s.client.Transport, -1
+	server := httptest.NewServer(proxy)
+	defer server.Close()
+	r, err := http.Post(server.URL+"/v1/elections/n/campaign", "application/json", strings.NewReader(`{"id":"one"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var elected string
+	for in := bufio.NewScanner(r.Body); !strings.Contains(elected, `"elected"`) && in.Scan(); {
+		elected = in.Text()
+	}
+	var told int64
+	_, digits, _ := strings.Cut(elected, `"deadline_boot_ns":"`)
+	if _, err := fmt.Sscan(strings.SplitN(digits, `"`, 2)[0], &told); err != nil {
+		t.Fatal(err, elected)
+	}
+	two := s.campaign("n", `{"id":"two"}`)
+	two.until("waiting")
+	server.CloseClientConnections() // the proxy sees a client that has gone, and closes its own connection
+	two.until("elected")
+	if early := time.Duration(told) - boottime.Now(); early > 0 {
+		t.Errorf("two leads %v before the time that one was told is over", early)
 	}
 }

@@ -70,9 +70,10 @@ func newAgentOn(t testing.TB, st driver.Store, o Options) *site {
 }
 
 func clientOf(network, addr string) *http.Client {
-	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}}}
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial}}
 }
 
 // reply is an answer, read whole.
@@ -142,7 +143,8 @@ func (s *site) post(path, body string) *open {
 	}
 	o := &open{site: s, conn: c, lines: make(chan line, 100)}
 	s.Cleanup(func() { c.Close() })
-	req := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + itoa(len(body)) + "\r\n\r\n" + body
+	req := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+		itoa(len(body)) + "\r\n\r\n" + body
 	if _, err := io.WriteString(c, req); err != nil {
 		s.Fatal(err)
 	}

@@ -47,14 +47,18 @@ func (s *Server) admit(ctx context.Context, method string) error {
 	return rpctypes.ErrGRPCInvalidAuthToken
 }
 
-func (s *Server) admitCall(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (s *Server) admitCall(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
+	error,
+) {
 	if err := s.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
 	return next(ctx, r)
 }
 
-func (s *Server) admitStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (s *Server) admitStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	next grpc.StreamHandler,
+) error {
 	if err := s.admit(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}

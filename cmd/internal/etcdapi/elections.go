@@ -54,12 +54,15 @@ func (e *elections) Campaign(ctx context.Context, r *epb.CampaignRequest) (*epb.
 }
 
 // campaign wins name for a lease, or for one of its own if that is 0.
-func (s *Server) campaign(ctx context.Context, lease int64, name string, value []byte) (l *lease, t *primacy.Term, err error) {
+func (s *Server) campaign(ctx context.Context, lease int64, name string, value []byte) (l *lease, t *primacy.Term,
+	err error,
+) {
 	if err := primacy.CheckName(name); err != nil {
 		return nil, nil, err
 	}
 	if len(value) > primacy.MaxValue {
-		return nil, nil, status.Errorf(codes.InvalidArgument, "the value has %d bytes, more than %d", len(value), primacy.MaxValue)
+		return nil, nil, status.Errorf(codes.InvalidArgument, "the value has %d bytes, more than %d", len(value),
+			primacy.MaxValue)
 	}
 	if lease == 0 {
 		return s.campaignAlone(ctx, name, value)
@@ -137,7 +140,8 @@ func (e *elections) Proclaim(ctx context.Context, r *epb.ProclaimRequest) (*epb.
 		return nil, errNoLeaderKey
 	}
 	if len(r.Value) > primacy.MaxValue {
-		return nil, status.Errorf(codes.InvalidArgument, "the value has %d bytes, more than %d", len(r.Value), primacy.MaxValue)
+		return nil, status.Errorf(codes.InvalidArgument, "the value has %d bytes, more than %d", len(r.Value),
+			primacy.MaxValue)
 	}
 	h, err := e.s.held(ctx, string(r.Leader.Name), r.Leader.Lease, r.Leader.Rev)
 	if err != nil {
@@ -210,8 +214,9 @@ func (e *elections) Observe(r *epb.LeaderRequest, stream epb.Election_ObserveSer
 // told returns the leader as etcd would show its key.
 func (s *Server) told(st primacy.State) *epb.LeaderResponse {
 	lease, rev := leaseOf(*st.Leader), int64(st.Leader.Token)
-	return &epb.LeaderResponse{Header: s.header(st.Revision), Kv: &mvccpb.KeyValue{Key: key(st.Name, lease), Value: st.Leader.Value,
-		CreateRevision: rev, ModRevision: max(rev, int64(st.Revision)), Version: 1, Lease: lease}}
+	return &epb.LeaderResponse{Header: s.header(st.Revision),
+		Kv: &mvccpb.KeyValue{Key: key(st.Name, lease), Value: st.Leader.Value,
+			CreateRevision: rev, ModRevision: max(rev, int64(st.Revision)), Version: 1, Lease: lease}}
 }
 
 // leaseOf returns the lease of who leads: that of a client of etcd's, here or in another process,

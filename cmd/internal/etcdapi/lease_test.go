@@ -23,7 +23,8 @@ func someLease(t *testing.T) *lease {
 func TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease(t *testing.T) {
 	t.Parallel()
 	l := someLease(t)
-	time.Sleep(300 * time.Millisecond) // 2.4 s are left of the store's 3 s, less the drift; the next renewal comes in 100 ms
+	// 2.4 s are left of the store's 3 s, less the drift; the next renewal comes in 100 ms
+	time.Sleep(300 * time.Millisecond)
 	l.mu.Lock()
 	l.promised = l.clock() + 2500*time.Millisecond
 	promised := l.promised

@@ -70,7 +70,8 @@ func (ls *leases) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := stream.Send(&pb.LeaseKeepAliveResponse{Header: ls.s.header(0), ID: id, TTL: seconds(ttl)}); err != nil {
+		if err := stream.Send(&pb.LeaseKeepAliveResponse{Header: ls.s.header(0), ID: id,
+			TTL: seconds(ttl)}); err != nil {
 			cancel(err)
 		}
 	}
@@ -102,7 +103,9 @@ func (ls *leases) keepAlive(ctx context.Context, id int64) time.Duration {
 	return l.keepAlive(ctx)
 }
 
-func (ls *leases) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+func (ls *leases) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse,
+	error,
+) {
 	a := &pb.LeaseTimeToLiveResponse{Header: ls.s.header(0), ID: r.ID, TTL: -1}
 	l, err := ls.s.lease(r.ID)
 	if err != nil {

@@ -27,8 +27,12 @@ import (
 
 // Options of a server. The zero value works, on loopback.
 type Options struct {
-	ID        string        // of this process, as a part of its clients' identities; at most MaxID bytes. Default: the library's
-	Token     string        // what clients must show: as metadata "token", as "Authorization: Bearer TOKEN", or as any user's password
+	// of this process, as a part of its clients' identities; at most MaxID bytes. Default: the
+	// library's
+	ID string
+	// what clients must show: as metadata "token", as "Authorization: Bearer TOKEN", or as any
+	// user's password
+	Token     string
 	TLS       *tls.Config   // nil: plain text
 	Hosts     []string      // names under which JSON may be asked for, beside localhost and addresses
 	MaxLeases int           // at once; default 1000: each is one in the store, with a heartbeat of its own
@@ -80,15 +84,18 @@ func New(store driver.Store, o Options) (*Server, error) {
 	case o.MaxLeases < 0 || o.Timeout < 0:
 		return nil, fmt.Errorf("etcdapi: %d leases and a timeout of %v must not be negative", o.MaxLeases, o.Timeout)
 	case most < minTTL:
-		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's clients", store.Caps().Store, store.Caps().MaxTTL)
+		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's clients",
+			store.Caps().Store, store.Caps().MaxTTL)
 	}
-	reader, err := primacy.NewSession(store, &primacy.Options{ID: o.ID, TTL: max(primacy.DefaultTTL, store.Caps().MinTTL), Logger: o.Logger})
+	reader, err := primacy.NewSession(store, &primacy.Options{ID: o.ID,
+		TTL: max(primacy.DefaultTTL, store.Caps().MinTTL), Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}
 	o.ID = reader.ID()
 	o.ID = strings.ToValidUTF8(o.ID[:min(len(o.ID), MaxID)], "")
-	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(), leases: map[int64]*lease{}, arrival: 20 * time.Second,
+	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(),
+		leases: map[int64]*lease{}, arrival: 20 * time.Second,
 		member: pb.ResponseHeader{ClusterId: sum(store.Caps().Store), MemberId: sum(o.ID)}}
 	s.register()
 	if s.http, err = s.web(); err != nil {
@@ -99,7 +106,8 @@ func New(store driver.Store, o Options) (*Server, error) {
 }
 
 func (s *Server) register() {
-	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxBody), grpc.UnaryInterceptor(s.admitCall), grpc.StreamInterceptor(s.admitStream))
+	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxBody), grpc.UnaryInterceptor(s.admitCall),
+		grpc.StreamInterceptor(s.admitStream))
 	epb.RegisterElectionServer(s.grpc, &elections{s: s})
 	lpb.RegisterLockServer(s.grpc, &locks{s: s})
 	pb.RegisterLeaseServer(s.grpc, &leases{s: s})
@@ -177,7 +185,8 @@ func (s *Server) Close(ctx context.Context) error {
 		case <-l.gone:
 			err = errors.Join(err, l.failed)
 		case <-ctx.Done():
-			err = errors.Join(err, fmt.Errorf("etcdapi: lease %x is left to run out in the store: %w", l.id, context.Cause(ctx)))
+			err = errors.Join(err, fmt.Errorf("etcdapi: lease %x is left to run out in the store: %w", l.id,
+				context.Cause(ctx)))
 		}
 	}
 	_ = s.http.Close()

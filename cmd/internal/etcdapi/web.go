@@ -31,16 +31,20 @@ func (s *Server) web() (*http.Server, error) {
 		return nil, err
 	}
 	s.conn = conn
-	form := &runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{UseProtoNames: true}, UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true}}
-	mux := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.HTTPBodyMarshaler{Marshaler: form}))
+	form := &runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{UseProtoNames: true},
+		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true}}
+	mux := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard,
+		&runtime.HTTPBodyMarshaler{Marshaler: form}))
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		epbgw.RegisterElectionHandler, lpbgw.RegisterLockHandler, pbgw.RegisterLeaseHandler, pbgw.RegisterAuthHandler} {
 		if err := register(context.Background(), mux, conn); err != nil {
 			return nil, err
 		}
 	}
-	srv := &http.Server{Handler: s.route(mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxBody,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 10_000}, Protocols: &http.Protocols{}} // a call that waits is a stream
+	srv := &http.Server{Handler: s.route(mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: maxBody,
+		// a call that waits is a stream
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 10_000}, Protocols: &http.Protocols{}}
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetHTTP2(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
@@ -57,7 +61,8 @@ func (s *Server) route(json http.Handler) http.Handler {
 			return
 		}
 		if !s.known(r.Host) {
-			http.Error(w, fmt.Sprintf("the host %q is not known to be this server's", r.Host), http.StatusMisdirectedRequest)
+			http.Error(w, fmt.Sprintf("the host %q is not known to be this server's", r.Host),
+				http.StatusMisdirectedRequest)
 			return
 		}
 		if r.ProtoMajor == 1 { // a body that never comes would keep its connection, also for who has no token

@@ -119,7 +119,8 @@ func (m *Mover) One(ctx context.Context, st primacy.State, to string) Move {
 	next, err := m.end(ctx, m.Session.Election(st.Name), done.Token, to)
 	switch {
 	case errors.Is(err, driver.ErrGone):
-		return done.ends(Failed, st, fmt.Errorf("the term under token %d was over before it could be asked", done.Token))
+		return done.ends(Failed, st, fmt.Errorf("the term under token %d was over before it could be asked",
+			done.Token))
 	case err != nil:
 		return done.fails(ctx, st, st.Leader.ID, m.Wait, err)
 	}

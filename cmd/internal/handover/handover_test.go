@@ -55,19 +55,22 @@ func TestOne(t *testing.T) {
 			return now
 		}
 		before := state("n")
-		if did := m.One(t.Context(), before, "c"); did.Result != Moved || did.Err != nil || did.Now.Leader.ID != "c" || did.Token != before.Leader.Token {
+		if did := m.One(t.Context(), before, "c"); did.Result != Moved || did.Err != nil ||
+			did.Now.Leader.ID != "c" || did.Token != before.Leader.Token {
 			t.Fatalf("%+v", did)
 		}
 		// The request is for the term that was shown: its successor is not asked.
 		now := state("n")
-		if did := m.One(t.Context(), before, ""); did.Result != Failed || did.Err == nil || !strings.Contains(did.Err.Error(), "was over before it could be asked") {
+		if did := m.One(t.Context(), before, ""); did.Result != Failed || did.Err == nil ||
+			!strings.Contains(did.Err.Error(), "was over before it could be asked") {
 			t.Fatalf("of a term that was over: %+v", did)
 		}
 		time.Sleep(time.Second)
 		if later := state("n"); later.Leader.Token != now.Leader.Token {
 			t.Errorf("a later term was ended: %+v, was %+v", later.Leader, now.Leader)
 		}
-		if did := m.One(t.Context(), state("quiet"), ""); did.Result != Late || !strings.Contains(did.Err.Error(), "deaf has not given it up after 1s") {
+		if did := m.One(t.Context(), state("quiet"), ""); did.Result != Late ||
+			!strings.Contains(did.Err.Error(), "deaf has not given it up after 1s") {
 			t.Errorf("of one that does not listen: %+v", did)
 		}
 		if did := m.One(t.Context(), primacy.State{Name: "x"}, ""); did.Result != Failed {

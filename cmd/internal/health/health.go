@@ -65,7 +65,10 @@ func (o Options) Routes() []Route {
 	var routes []Route
 	add := func(path string, answer func(r *http.Request, name string) (int, any)) {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
-			routes = append(routes, Route{method, path, func(w http.ResponseWriter, r *http.Request, name string) { respond(w, r, name, answer) }})
+			routes = append(routes, Route{method, path, func(w http.ResponseWriter, r *http.Request,
+				name string) {
+				respond(w, r, name, answer)
+			}})
 		}
 	}
 	for _, p := range leaderPaths {

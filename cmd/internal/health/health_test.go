@@ -32,16 +32,22 @@ func TestWhatIsAnswered(t *testing.T) {
 			return errors.New("it is not")
 		}
 	}
-	h := Options{Name: "n", Ready: sick(&ready), Alive: sick(&alive), Leads: func(name string, token primacy.Token) (Lead, bool) {
-		return Lead{"me", 7, boottime.Now() + time.Minute}, leads && name == "n" && (token == 0 || token == 7)
-	}}.Handler()
+	h := Options{Name: "n", Ready: sick(&ready), Alive: sick(&alive),
+		Leads: func(name string, token primacy.Token) (Lead, bool) {
+			return Lead{"me", 7, boottime.Now() + time.Minute}, leads && name == "n" && (token == 0 || token == 7)
+		}}.Handler()
 	code := map[bool]int{true: 200, false: 503}
 	for i := range 8 {
 		leads, ready, alive = i&1 > 0, i&2 > 0, i&4 > 0
-		want := map[string]int{"/replica": code[ready && !leads], "/replica/n": code[ready && !leads], "/livez": code[alive], "/liveness": code[alive],
-			"/leader/m": 503, "/leader?election=m": 503, "/leader?token=8": 503, "/leader?token=7": code[leads], "/leader?election=n&token=7": code[leads], "/replica/m": code[ready],
-			"/leader?token=x": 400, "/leader?token=0": 400, "/leader/a%0Ab": 400, "/leader/" + strings.Repeat("x", 256): 400, "/leader/": 404, "/metrics": 404, "/": 404, "//leader/n": 404}
-		for _, p := range []string{"/leader", "/primary", "/master", "/read-write", "/leader/n", "/primary/n", "/master/n", "/read-write/n", "/leader?election=n", "/leader/%6E"} {
+		want := map[string]int{"/replica": code[ready && !leads], "/replica/n": code[ready && !leads],
+			"/livez": code[alive], "/liveness": code[alive],
+			"/leader/m": 503, "/leader?election=m": 503, "/leader?token=8": 503, "/leader?token=7": code[leads],
+			"/leader?election=n&token=7": code[leads], "/replica/m": code[ready],
+			"/leader?token=x": 400, "/leader?token=0": 400, "/leader/a%0Ab": 400,
+			"/leader/" + strings.Repeat("x", 256): 400, "/leader/": 404, "/metrics": 404, "/": 404,
+			"//leader/n": 404}
+		for _, p := range []string{"/leader", "/primary", "/master", "/read-write", "/leader/n", "/primary/n",
+			"/master/n", "/read-write/n", "/leader?election=n", "/leader/%6E"} {
 			want[p] = code[leads]
 		}
 		for _, p := range []string{"/readyz", "/readiness", "/health", "/read-only"} {
@@ -50,7 +56,8 @@ func TestWhatIsAnswered(t *testing.T) {
 		for path, status := range want {
 			for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
 				if got, body := ask(h, method, path); got != status || method == "OPTIONS" && got < 400 && body != "" {
-					t.Errorf("leads %v, ready %v, alive %v: %s %s: %d %s, want %d", leads, ready, alive, method, path, got, body, status)
+					t.Errorf("leads %v, ready %v, alive %v: %s %s: %d %s, want %d", leads, ready, alive, method, path,
+						got, body, status)
 				}
 			}
 		}
@@ -60,7 +67,8 @@ func TestWhatIsAnswered(t *testing.T) {
 			}
 		}
 	}
-	if got, body := ask(Options{Leads: func(string, primacy.Token) (Lead, bool) { return Lead{}, true }}.Handler(), "GET", "/leader"); got != 400 || !strings.Contains(body, "which election") {
+	if got, body := ask(Options{Leads: func(string, primacy.Token) (Lead, bool) { return Lead{}, true }}.Handler(),
+		"GET", "/leader"); got != 400 || !strings.Contains(body, "which election") {
 		t.Errorf("without a name: %d %s", got, body)
 	}
 }
@@ -68,14 +76,19 @@ func TestWhatIsAnswered(t *testing.T) {
 // A right that is over by the clock is no right, whatever is said of it; what is left of one is
 // told a tenth short.
 func TestTheClockDecides(t *testing.T) {
-	for left, want := range map[time.Duration]int{time.Minute: 200, -time.Nanosecond: 503, 0: 503, 10 * time.Second: 200} {
-		h := Options{Leads: func(string, primacy.Token) (Lead, bool) { return Lead{"me", 7, boottime.Now() + left}, true }}.Handler()
+	for left, want := range map[time.Duration]int{time.Minute: 200, -time.Nanosecond: 503, 0: 503,
+		10 * time.Second: 200} {
+		h := Options{Leads: func(string, primacy.Token) (Lead, bool) {
+			return Lead{"me", 7, boottime.Now() + left},
+				true
+		}}.Handler()
 		got, body := ask(h, "GET", "/leader/n")
 		var a Answer
 		if err := json.Unmarshal([]byte(body), &a); err != nil || got != want || a.Leads != (want == 200) {
 			t.Errorf("%v: %d %s", left, got, body)
 		}
-		if most := (left - left/10).Milliseconds(); want == 200 && (a.LeaseMS > most || a.LeaseMS < most-5000 || a.Token != 7) {
+		if most := (left - left/10).Milliseconds(); want == 200 &&
+			(a.LeaseMS > most || a.LeaseMS < most-5000 || a.Token != 7) {
 			t.Errorf("%v: lease_ms is %d, want a little less than %d", left, a.LeaseMS, most)
 		}
 	}
@@ -90,10 +103,14 @@ func TestNamesInPaths(t *testing.T) {
 		pattern, path, name string
 		ok                  bool
 	}{
-		{"/x/{name}", "/x/a", "a", true}, {"/x/{name}", "/x/a%2Fb", "a/b", true}, {"/x/{name}", "/x/a/b", "", false}, {"/x/{name}", "/x/", "", false}, {"/x/{name}", "/x", "", false},
-		{"/x/{name}", "/x/%", "", false}, {"/x/{name}", "/x/..", "..", true}, {"/x/{name}", "/x/+", "+", true}, {"/x/{name}/y", "/x/a/y", "a", true}, {"/x/{name}/y", "/x/y", "", false},
-		{"/x/{name}/y", "/x/a/b/y", "", false}, {"/x/{name}/y", "/x//y", "", false}, {"/x/{name...}", "/x/a//b/../c", "a//b/../c", true}, {"/x/{name...}", "/x/a%2Fb/c", "a/b/c", true},
-		{"/x/{name...}", "/x/", "", false}, {"/x", "/x", "", true}, {"/x", "/x/", "", false}, {"/x/{name}/y", "/x/a%2Fy/y", "a/y", true},
+		{"/x/{name}", "/x/a", "a", true}, {"/x/{name}", "/x/a%2Fb", "a/b", true}, {"/x/{name}", "/x/a/b", "", false},
+		{"/x/{name}", "/x/", "", false}, {"/x/{name}", "/x", "", false},
+		{"/x/{name}", "/x/%", "", false}, {"/x/{name}", "/x/..", "..", true}, {"/x/{name}", "/x/+", "+", true},
+		{"/x/{name}/y", "/x/a/y", "a", true}, {"/x/{name}/y", "/x/y", "", false},
+		{"/x/{name}/y", "/x/a/b/y", "", false}, {"/x/{name}/y", "/x//y", "", false},
+		{"/x/{name...}", "/x/a//b/../c", "a//b/../c", true}, {"/x/{name...}", "/x/a%2Fb/c", "a/b/c", true},
+		{"/x/{name...}", "/x/", "", false}, {"/x", "/x", "", true}, {"/x", "/x/", "", false},
+		{"/x/{name}/y", "/x/a%2Fy/y", "a/y", true},
 	} {
 		if name, ok := match(c.pattern, c.path); ok != c.ok || ok && name != c.name {
 			t.Errorf("%s on %s: %q %v", c.pattern, c.path, name, ok)

@@ -72,7 +72,8 @@ func billOf(info *debug.BuildInfo, version, epoch string) bill {
 		}
 	}
 	std := strings.TrimPrefix(info.GoVersion, "go")
-	b.Components = []component{{Type: "library", Ref: "std@" + std, Name: "std", Version: std, PURL: "pkg:golang/std@" + std}}
+	b.Components = []component{{Type: "library", Ref: "std@" + std, Name: "std", Version: std,
+		PURL: "pkg:golang/std@" + std}}
 	for _, d := range info.Deps {
 		b.Components = append(b.Components, componentOf(d, version))
 	}

@@ -21,7 +21,10 @@ const (
 
 // Status is the one line that `systemctl status` shows.
 func Status(text string) string {
-	return "STATUS=" + strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' || r == 0 }), " ")
+	return "STATUS=" + strings.Join(strings.FieldsFunc(text, func(r rune) bool {
+		return r == '\n' || r == '\r' ||
+			r == 0
+	}), " ")
 }
 
 // ExtendTimeout asks for so much time from now on before a start or a stop counts as failed.
@@ -46,7 +49,8 @@ func New() (*Notifier, error) {
 	if name[0] != '/' && name[0] != '@' {
 		return nil, fmt.Errorf("NOTIFY_SOCKET=%q: only a path and an @abstract name of a unix socket are known", name)
 	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"}) // net turns @ into the zero byte
+	// net turns @ into the zero byte
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
 		return nil, fmt.Errorf("NOTIFY_SOCKET: %w", err)
 	}
@@ -123,7 +127,8 @@ func take(first, n int, names []string) (found []Socket, err error) {
 		l, err := net.FileListener(f) // a copy, closed on exec
 		_ = f.Close()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("descriptor %d (%s) from the service manager is no listening socket: %w", first+i, name, err))
+			errs = append(errs, fmt.Errorf("descriptor %d (%s) from the service manager is no listening socket: %w",
+				first+i, name, err))
 			continue
 		}
 		if u, ok := l.(*net.UnixListener); ok {

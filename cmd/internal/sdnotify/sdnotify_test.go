@@ -44,11 +44,13 @@ func TestTell(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Tell(Ready, Status("leader of a\nb\r, token 5\x00"), ExtendTimeout(1500*time.Millisecond)); err != nil {
+		if err := n.Tell(Ready, Status("leader of a\nb\r, token 5\x00"),
+			ExtendTimeout(1500*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		// A name or an ID with a line break must not make an assignment of its own.
-		if got, want := read(t, c), "READY=1\nSTATUS=leader of a b , token 5\nEXTEND_TIMEOUT_USEC=1500000"; got != want {
+		if got, want := read(t, c),
+			"READY=1\nSTATUS=leader of a b , token 5\nEXTEND_TIMEOUT_USEC=1500000"; got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
@@ -95,8 +97,10 @@ func TestWatchdogEvery(t *testing.T) {
 		want      time.Duration
 		bad       bool
 	}{
-		{"", "", 0, false}, {"", self, 0, false}, {"3000000", "", 3 * time.Second, false}, {"3000000", self, 3 * time.Second, false},
-		{"3000000", "1", 0, false}, {"x", self, 0, true}, {"0", self, 0, true}, {"-1", self, 0, true}, {"9223372036854775807", self, 0, true},
+		{"", "", 0, false}, {"", self, 0, false}, {"3000000", "", 3 * time.Second, false},
+		{"3000000", self, 3 * time.Second, false},
+		{"3000000", "1", 0, false}, {"x", self, 0, true}, {"0", self, 0, true}, {"-1", self, 0, true},
+		{"9223372036854775807", self, 0, true},
 	} {
 		t.Setenv("WATCHDOG_USEC", c.usec)
 		t.Setenv("WATCHDOG_PID", c.pid)
@@ -165,7 +169,8 @@ func TestListeners(t *testing.T) {
 func TestListenersOfSomebodyElse(t *testing.T) {
 	for _, c := range []struct{ pid, count, want string }{
 		{"1", "1", "0 \"1\"\n"}, // our caller's: left as they are
-		{"self", "", "0 \"\"\n"}, {"self", "0", "0 \"\"\n"}, {"self", "x", "error: LISTEN_FDS=\"x\" is not a number of sockets\n"},
+		{"self", "", "0 \"\"\n"}, {"self", "0", "0 \"\"\n"}, {"self", "x",
+			"error: LISTEN_FDS=\"x\" is not a number of sockets\n"},
 		{"self", "-1", "error: LISTEN_FDS=\"-1\" is not a number of sockets\n"},
 	} {
 		out, wait := child(t, nil, c.pid, c.count, "")
@@ -179,7 +184,8 @@ func TestListenersOfSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, wait := child(t, []*os.File{f}, "self", "1", "")
-	if err := wait(); err == nil || !strings.Contains(out.String(), "descriptor 3 (unknown) from the service manager is no listening socket") {
+	if err := wait(); err == nil || !strings.Contains(out.String(),
+		"descriptor 3 (unknown) from the service manager is no listening socket") {
 		t.Errorf("got %q, %v", out, err)
 	}
 }
@@ -187,7 +193,8 @@ func TestListenersOfSomebodyElse(t *testing.T) {
 func child(t *testing.T, files []*os.File, pid, count, names string) (*strings.Builder, func() error) {
 	t.Helper()
 	c := exec.Command(os.Args[0])
-	c.Env = append(slices.Clone(os.Environ()), inside+"=1", "LISTEN_PID="+pid, "LISTEN_FDS="+count, "LISTEN_FDNAMES="+names, "GORACE=atexit_sleep_ms=0")
+	c.Env = append(slices.Clone(os.Environ()), inside+"=1", "LISTEN_PID="+pid, "LISTEN_FDS="+count,
+		"LISTEN_FDNAMES="+names, "GORACE=atexit_sleep_ms=0")
 	c.ExtraFiles = files
 	out := &strings.Builder{}
 	c.Stdout = out

@@ -19,13 +19,17 @@ func TestATermInJSON(t *testing.T) {
 	}{
 		{
 			primacy.Reign{
-				Name: "n", Token: 1<<63 + 1, ID: "a", Value: []byte("v\xff"), From: from, To: from.Add(90 * time.Second),
+				Name: "n", Token: 1<<63 + 1, ID: "a", Value: []byte("v\xff"), From: from,
+				To:     from.Add(90 * time.Second),
 				Reason: primacy.Transferred, By: "ops", Text: "w\xffy", Heir: "b", Gap: &gap,
 			},
-			`{"name":"n","token":"9223372036854775809","id":"a","value":"v` + "\uFFFD" + `","from":"2026-11-22T11:00:00Z","to":"2026-11-22T11:01:30Z",` +
-				`"lasted_ms":"90000","gap_before_ms":"1234","reason":"transferred","by":"ops","text":"w` + "\uFFFD" + `y","successor":"b","leads":false}`,
+			`{"name":"n","token":"9223372036854775809","id":"a","value":"v` + "\uFFFD" +
+				`","from":"2026-11-22T11:00:00Z","to":"2026-11-22T11:01:30Z",` +
+				`"lasted_ms":"90000","gap_before_ms":"1234","reason":"transferred","by":"ops","text":"w` + "\uFFFD" +
+				`y","successor":"b","leads":false}`,
 		},
-		{primacy.Reign{Name: "n", Token: 2, Reason: primacy.Leads}, `{"name":"n","token":"2","id":"","value":"","reason":"leading","leads":true}`},
+		{primacy.Reign{Name: "n", Token: 2, Reason: primacy.Leads},
+			`{"name":"n","token":"2","id":"","value":"","reason":"leading","leads":true}`},
 	} {
 		got, err := json.Marshal(TermOf(c.term))
 		if err != nil || string(got) != c.want {

@@ -103,7 +103,7 @@ func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 func TestToldBeforeTheDeadline(t *testing.T) {
 	s := newSupervisor(t)
 	c := command("trap 'exit 5' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace = boottime.Now()+1200*time.Millisecond, 500*time.Millisecond
+	c.Deadline, c.Grace = boottime.Now()+3*time.Second, 2*time.Second
 	got := start(t, s, c).Wait()
 	if want := (Status{Code: 5, By: Deadline}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -116,7 +116,7 @@ func TestToldBeforeTheDeadline(t *testing.T) {
 func TestDeaf(t *testing.T) {
 	s := newSupervisor(t)
 	c := command("trap '' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+1200*time.Millisecond, 600*time.Millisecond, 300*time.Millisecond
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+3*time.Second, 1500*time.Millisecond, time.Second
 	got := start(t, s, c).Wait()
 	if want := (Status{Code: 137, By: Deadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)

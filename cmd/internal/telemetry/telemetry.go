@@ -35,7 +35,8 @@ func New(s *primacy.Session, o Options) (*Telemetry, error) {
 		return nil, err
 	}
 	t := &Telemetry{Session: session, Registry: prometheus.NewRegistry()}
-	all := []prometheus.Collector{session, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
+	all := []prometheus.Collector{session, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
 	if o.Jobs != nil {
 		t.Cron = metrics.NewCronRuns(o.Jobs...)
 		all = append(all, t.Cron)
@@ -52,7 +53,8 @@ func New(s *primacy.Session, o Options) (*Telemetry, error) {
 // Handler answers a scrape, in the format that the scraper asks for. It makes no call on the store.
 // Names of elections and IDs are in it, and nothing of values, addresses or passwords.
 func (t *Telemetry) Handler() http.Handler {
-	return promhttp.HandlerFor(t.Registry, promhttp.HandlerOpts{Registry: t.Registry, EnableOpenMetrics: true, MaxRequestsInFlight: 4})
+	return promhttp.HandlerFor(t.Registry, promhttp.HandlerOpts{Registry: t.Registry, EnableOpenMetrics: true,
+		MaxRequestsInFlight: 4})
 }
 
 // Close stops counting.

@@ -56,9 +56,11 @@ func TestAScrapeShowsTheSessionItsClientsTheJobsAndTheProcess(t *testing.T) {
 	}
 	defer func() { _ = term.Resign(context.Background()) }()
 	page := scrape(t, at)
-	for _, line := range []string{`primacy_is_leader{election="n"} 1`, `id="client"`, `leader_election_master_status{name="n"} 1`,
+	for _, line := range []string{`primacy_is_leader{election="n"} 1`, `id="client"`,
+		`leader_election_master_status{name="n"} 1`,
 		`version="v1.2.3"`, "go_goroutines ", "process_cpu_seconds_total ",
-		`primacy_cron_runs_total{job="nightly",result="failed"} 1`, `primacy_cron_runs_total{job="nightly",result="ok"} 0`,
+		`primacy_cron_runs_total{job="nightly",result="failed"} 1`,
+		`primacy_cron_runs_total{job="nightly",result="ok"} 0`,
 		`primacy_cron_runs_total{job="added-later",result="ok"} 1`} {
 		if !strings.Contains(page, line) {
 			t.Errorf("the page does not have %s", line)
@@ -75,13 +77,15 @@ func TestWithoutCronThereIsNoCounterOfItsJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer at.Close()
-	if page := scrape(t, at); at.Cron != nil || strings.Contains(page, "primacy_cron") || strings.Contains(page, "leader_election") {
+	if page := scrape(t, at); at.Cron != nil || strings.Contains(page, "primacy_cron") ||
+		strings.Contains(page, "leader_election") {
 		t.Errorf("the page has what nobody asked for:\n%s", page)
 	}
 }
 
 func TestOptionsThatCannotWorkAreTold(t *testing.T) {
-	for _, o := range []metrics.Options{{LookEvery: 1}, {Observe: []string{"n"}}, {LookEvery: -1}, {LookEvery: 1e9, Observe: []string{""}}} {
+	for _, o := range []metrics.Options{{LookEvery: 1}, {Observe: []string{"n"}}, {LookEvery: -1},
+		{LookEvery: 1e9, Observe: []string{""}}} {
 		if _, err := New(session(t, "a"), Options{Options: o}); !errors.Is(err, primacy.ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
 		}

@@ -17,8 +17,10 @@ type columnSpec struct {
 // another column goes.
 func (u *ui) columns(w int) []column {
 	specs := []columnSpec{
-		{"dot", "", 1, 0}, {"health", "HEALTH", 12, 4}, {"name", "NAME", 0, 0}, {"leader", "LEADER", 0, 0}, {"since", "SINCE", 6, 3},
-		{"token", "TOKEN", u.tokenWidth(), 6}, {"waiting", "WAIT", 4, 2}, {"changes", "CHG", 4, 5}, {"lease", "LEASE", 9, 7},
+		{"dot", "", 1, 0}, {"health", "HEALTH", 12, 4}, {"name", "NAME", 0, 0}, {"leader", "LEADER", 0, 0},
+		{"since", "SINCE", 6, 3},
+		{"token", "TOKEN", u.tokenWidth(), 6}, {"waiting", "WAIT", 4, 2}, {"changes", "CHG", 4, 5},
+		{"lease", "LEASE", 9, 7},
 	}
 	if u.view != nil && u.stale() {
 		specs[1].width = 16 // "was nobody leads"

@@ -11,7 +11,7 @@ import (
 type dialog struct {
 	verb    string
 	state   primacy.State // as it was when the dialog was opened: the request is for that term
-	choices []string      // heirs, or members; none for resign
+	choices []string      // successors, or members; none for resign
 	choice  int
 	step    step
 	reason  string
@@ -52,7 +52,7 @@ func newDialog(key string, r *row) (*dialog, string) {
 	case l.ID == "":
 		return nil, "the leader was entered by another program, which does not listen"
 	case d.verb == "transfer":
-		if d.choices = heirs(r.state); len(d.choices) == 0 {
+		if d.choices = successors(r.state); len(d.choices) == 0 {
 			return nil, "nobody whose ID is known waits"
 		}
 	default:
@@ -62,8 +62,8 @@ func newDialog(key string, r *row) (*dialog, string) {
 	return d, ""
 }
 
-// heirs returns who waits and can be named, in the order of the line.
-func heirs(st primacy.State) (ids []string) {
+// successors returns who waits and can be named, in the order of the line.
+func successors(st primacy.State) (ids []string) {
 	for _, w := range st.Waiting {
 		if w.ID != "" && !w.Held && w.Slots == 0 && w.ID != st.Leader.ID && !slices.Contains(ids, w.ID) {
 			ids = append(ids, w.ID)
@@ -105,7 +105,7 @@ func (d *dialog) look(v *view) {
 		d.failure = "nobody leads any more"
 	case v.rows[i].state.Leader.Token != d.state.Leader.Token:
 		d.failure = "the leader has changed meanwhile"
-	case d.verb == "transfer" && !slices.Contains(heirs(v.rows[i].state), d.chosen()):
+	case d.verb == "transfer" && !slices.Contains(successors(v.rows[i].state), d.chosen()):
 		d.warning = "it stands in the line no more"
 	default:
 		d.warning = ""
@@ -159,7 +159,8 @@ func (d *dialog) choose(key string) {
 func (d *dialog) title() string {
 	switch d.verb {
 	case "transfer":
-		return fmt.Sprintf("transfer %s from %s (token %d)", d.state.Name, whoLeads(d.state.Leader), d.state.Leader.Token)
+		return fmt.Sprintf("transfer %s from %s (token %d)", d.state.Name, whoLeads(d.state.Leader),
+			d.state.Leader.Token)
 	case "resign":
 		return fmt.Sprintf("have %s resign %s (token %d)", whoLeads(d.state.Leader), d.state.Name, d.state.Leader.Token)
 	}

@@ -52,7 +52,8 @@ func TestResignAndDrainByKeys(t *testing.T) {
 	p.presses(keyEnter)
 	p.types("web-1")
 	p.presses(keyEnter)
-	want := []Action{{Verb: "resign", State: p.states[3]}, {Verb: "drain", State: p.states[3], To: "web-1", Reason: "reboot"}}
+	want := []Action{{Verb: "resign", State: p.states[3]}, {Verb: "drain", State: p.states[3], To: "web-1",
+		Reason: "reboot"}}
 	if !reflect.DeepEqual(p.actions, want) {
 		t.Errorf("got %+v, want %+v", p.actions, want)
 	}
@@ -67,8 +68,10 @@ func TestWhatCannotBeAsked(t *testing.T) {
 	p.states = append(p.states, shared, foreign)
 	p.reads()
 	for _, c := range []struct{ name, key, want string }{
-		{"deploy", "t", "nobody leads"}, {"deploy", "r", "nobody leads"}, {"shard-2", "t", "nobody whose ID is known waits"},
-		{"pool", "t", "a shared lock does not move"}, {"etcd", "r", "entered by another program"}, {"etcd", "d", "nobody whose ID is known stands here"},
+		{"deploy", "t", "nobody leads"}, {"deploy", "r", "nobody leads"},
+		{"shard-2", "t", "nobody whose ID is known waits"},
+		{"pool", "t", "a shared lock does not move"}, {"etcd", "r", "entered by another program"},
+		{"etcd", "d", "nobody whose ID is known stands here"},
 	} {
 		p.selected = c.name
 		p.presses(c.key)
@@ -111,7 +114,8 @@ func TestTheTermEndsWhileTheDialogIsOpen(t *testing.T) {
 
 // A name that cannot be typed as it is shown is confirmed by the token.
 func TestAnOddNameIsConfirmedByItsToken(t *testing.T) {
-	for _, name := range []string{"a\x1b[2Jb", "x\u202ey", "a·b", " a", strings.Repeat("long", 20), "\xff", "e\u0301\u0302\u0303\u0304"} {
+	for _, name := range []string{"a\x1b[2Jb", "x\u202ey", "a·b", " a", strings.Repeat("long", 20), "\xff",
+		"e\u0301\u0302\u0303\u0304"} {
 		p := newPage(t, 80, 24)
 		p.states = []primacy.State{state(name, "web-1", 77, "web-2")}
 		p.reads()

@@ -9,8 +9,8 @@ import (
 // draw makes the picture of the page.
 func (u *ui) draw() *grid {
 	g := newGrid(u.w, u.h, u.ascii)
-	if u.mode == reading {
-		u.drawText(g)
+	if u.mode == helping {
+		u.drawHelp(g)
 		return g
 	}
 	u.drawTitle(g)
@@ -65,7 +65,8 @@ func (u *ui) counts() string {
 func (u *ui) drawStale(g *grid) {
 	text := "STALE: " + u.store + " has not answered yet"
 	if !u.view.asOf.IsZero() {
-		text = fmt.Sprintf("STALE: as it was at %s, %s ago; %s does not answer", u.view.asOf.Format("15:04:05"), ago(u.age()), u.store)
+		text = fmt.Sprintf("STALE: as it was at %s, %s ago; %s does not answer", u.view.asOf.Format("15:04:05"),
+			ago(u.age()), u.store)
 	}
 	if u.view.err != nil {
 		text += ": " + u.view.err.Error()
@@ -134,10 +135,7 @@ func (u *ui) value(r *row, what string) (string, style) {
 	case "name":
 		return r.name, plain
 	case "leader":
-		if n := r.holders(); n > 1 {
-			return fmt.Sprintf("%s +%d", r.leader(), n-1), plain
-		}
-		return r.leader(), plain
+		return r.leaders(), plain
 	case "since":
 		return u.since(r), plain
 	case "token":
@@ -185,7 +183,8 @@ func (u *ui) leaseText(r *row) string {
 	if u.ascii {
 		on, off = "#", "."
 	}
-	return strings.Repeat(on, full) + strings.Repeat(off, width-full) + fmt.Sprintf(" %.0fs", r.lease.Left.Truncate(time.Second).Seconds())
+	return strings.Repeat(on, full) + strings.Repeat(off, width-full) +
+		fmt.Sprintf(" %.0fs", r.lease.Left.Truncate(time.Second).Seconds())
 }
 
 // ago writes a duration for people, in its two largest units at most.
@@ -211,7 +210,8 @@ func (u *ui) drawFoot(g *grid) {
 	}
 	switch {
 	case u.mode == filtering:
-		g.puts(0, y, part{"filter: ", bold}, part{u.filter, plain}, part{" ", invert}, part{"  enter keeps it, esc shows all", dim})
+		g.puts(0, y, part{"filter: ", bold}, part{u.filter, plain}, part{" ", invert},
+			part{"  enter keeps it, esc shows all", dim})
 	case u.mode == asking:
 		g.put(0, y, g.w, "enter goes on, esc stops it", dim)
 	case u.message != "":
@@ -222,7 +222,7 @@ func (u *ui) drawFoot(g *grid) {
 		g.put(0, y, g.w, u.message, st)
 	default:
 		x := 0
-		for _, k := range []string{"q quit", "? help", "/ filter", "s sort: " + u.sort.String(), "enter more", "t transfer", "r resign", "d drain", "j k move"} {
+		for _, k := range []string{"q quit", "? help", "/ filter", "t transfer", "r resign", "d drain", "j k move"} {
 			if x+len(k) > g.w {
 				break
 			}

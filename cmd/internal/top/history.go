@@ -104,9 +104,9 @@ func (t *track) stale(now time.Time) bool {
 func (w *watcher) view() *view {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := &view{asOf: w.asOf, err: w.err, failing: w.failing, every: w.every}
+	v := &view{asOf: w.asOf, err: w.err, every: w.every}
 	for name, t := range w.tracks {
-		r := &row{name: name, state: t.state, elected: w.recorded[name], lease: t.lease, leased: t.leased, terms: t.terms, termErr: t.termErr}
+		r := &row{name: name, state: t.state, elected: w.recorded[name], lease: t.lease, leased: t.leased}
 		t.reckon(r, w.asOf)
 		r.judge()
 		v.rows = append(v.rows, r)

@@ -24,13 +24,15 @@ const (
 	keyQuit  = "^C"
 )
 
-var control = map[byte]string{3: keyQuit, 4: keyQuit, 8: keyBack, 9: keyDown, 10: keyEnter, 12: keyDraw, 13: keyEnter, 21: keyClear, 26: keyStop,
+var control = map[byte]string{3: keyQuit, 4: keyQuit, 8: keyBack, 9: keyDown, 10: keyEnter, 12: keyDraw, 13: keyEnter,
+	21: keyClear, 26: keyStop,
 	127: keyBack, 14: keyDown, 16: keyUp, 2: keyPgUp, 6: keyPgDn}
 
 // sequences are what keys send behind ESC, in the ways terminals have.
 var sequences = map[string]string{
 	"[A": keyUp, "OA": keyUp, "[B": keyDown, "OB": keyDown, "[5~": keyPgUp, "[6~": keyPgDn,
-	"[H": keyHome, "OH": keyHome, "[1~": keyHome, "[7~": keyHome, "[F": keyEnd, "OF": keyEnd, "[4~": keyEnd, "[8~": keyEnd, "OM": keyEnter,
+	"[H": keyHome, "OH": keyHome, "[1~": keyHome, "[7~": keyHome, "[F": keyEnd, "OF": keyEnd, "[4~": keyEnd,
+	"[8~": keyEnd, "OM": keyEnter,
 }
 
 // split takes the first key from what was read, and returns what is left. Ok is false where the

@@ -2,6 +2,7 @@ package top
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -68,15 +69,10 @@ func (h health) dot(ascii bool) string {
 	return shapes[h]
 }
 
-// Term is one reign of an election, as it was recorded.
+// Term is one term of an election, as it was recorded.
 type Term struct {
 	Token    primacy.Token
-	ID       string
-	From, To time.Time     // To is zero while it leads
-	Reason   string        // why it ended
-	By, Text string        // who asked for that, and what he said
-	Heir     string        // to whom it was handed
-	Gap      time.Duration // in which nobody led before it; 0: not known, or none
+	From, To time.Time // To is zero while it leads
 }
 
 // row is one election or lock as it is shown.
@@ -90,12 +86,18 @@ type row struct {
 	changes int       // of the leader within the window
 	whole   bool      // changes counts all of them; else: at least as many
 	lease   driver.Remaining
-	leased  bool   // lease is known
-	terms   []Term // newest first, as far as read
-	termErr error
+	leased  bool // lease is known
 }
 
 func (r *row) leader() string { return whoLeads(r.state.Leader) }
+
+// leaders names the leader, or the first holder and how many hold it beside.
+func (r *row) leaders() string {
+	if n := r.holders(); n > 1 {
+		return fmt.Sprintf("%s +%d", r.leader(), n-1)
+	}
+	return r.leader()
+}
 
 func (r *row) shared() bool { return r.state.Leader != nil && r.state.Leader.Slots != 0 }
 
@@ -148,45 +150,11 @@ func (r *row) judge() {
 	}
 }
 
-// order is what rows are sorted by.
-type order int
-
-const (
-	byTrouble order = iota
-	byName
-	bySince
-	byWaiting
-	byChanges
-	orders // how many there are
-)
-
-func (o order) String() string {
-	return [...]string{"trouble", "name", "since", "waiting", "changes"}[o]
-}
-
-// arrange sorts rows; where nothing else tells two apart, by name.
-func arrange(rows []*row, o order) {
+// arrange sorts rows: trouble first, then by name.
+func arrange(rows []*row) {
 	slices.SortFunc(rows, func(a, b *row) int {
-		c := 0
-		switch o {
-		case byTrouble:
-			c = cmp.Compare(a.health, b.health)
-		case bySince:
-			c = b.began().Compare(a.began())
-		case byWaiting:
-			c = cmp.Compare(b.waiting(), a.waiting())
-		case byChanges:
-			c = cmp.Compare(b.changes, a.changes)
-		}
-		return cmp.Or(c, cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.health, b.health), cmp.Compare(a.name, b.name))
 	})
-}
-
-func (r *row) began() time.Time {
-	if r.since.IsZero() {
-		return r.before
-	}
-	return r.since
 }
 
 // matches says whether a row has the text in its name or in the ID of somebody in its line.

@@ -2,7 +2,6 @@ package top
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,23 +36,14 @@ func (u *ui) drawDetail(g *grid) {
 	for i, l := range head {
 		g.puts(0, top+1+i, l...)
 	}
-	y, half := top+1+len(head), max(g.w*2/5, 20)
-	u.drawHalf(g, y, 0, half-1, u.h-1-y, u.lineLines(r))
-	u.drawHalf(g, y, half, g.w-half, u.h-1-y, u.termLines(r))
-}
-
-// drawHalf draws lines in part of the screen, and says how many more there are.
-func (u *ui) drawHalf(g *grid, y, x, width, height int, lines [][]part) {
+	y, room := top+1+len(head), u.h-2-top-len(head)
+	lines := u.lineLines(r)
 	for i, l := range lines {
-		if i == height-1 && len(lines) > height {
-			l = []part{{fmt.Sprintf("%d more: enter shows all", len(lines)-i), dim}}
+		if i == room-1 && len(lines) > room {
+			l = []part{{fmt.Sprintf("%d more: primacy status %s", len(lines)-i, r.name), dim}}
 		}
-		if i >= height {
-			return
-		}
-		at := x
-		for _, p := range l {
-			at = g.put(at, y+i, x+width-at, p.text, p.style)
+		if i < room {
+			g.puts(0, y+i, l...)
 		}
 	}
 }
@@ -115,58 +105,9 @@ func share(s primacy.Entry) string {
 	return ""
 }
 
-// termLines are the last terms: since when, who, how long, and why it ended.
-func (u *ui) termLines(r *row) [][]part {
-	lines := [][]part{{{"TERMS", dim | bold}}}
-	say := func(text string) [][]part { return append(lines, []part{{text, dim}}) }
-	switch {
-	case u.watch.src.History == nil:
-		return say(u.store + " keeps no history")
-	case r.shared():
-		return say("a lock leaves no records")
-	case r.termErr != nil:
-		return say("not read: " + r.termErr.Error())
-	case !slices.ContainsFunc(r.terms, Term.recorded):
-		return say("none recorded")
-	}
-	for _, t := range r.terms {
-		lines = append(lines, u.termLine(t))
-	}
-	return lines
-}
-
-func (u *ui) termLine(t Term) []part {
-	layout := "15:04:05"
-	if u.now().Sub(t.From) > 20*time.Hour {
-		layout = "Jan 02 15:04"
-	}
-	from, took := "?", ""
-	if !t.From.IsZero() {
-		from = t.From.Local().Format(layout)
-		if !t.To.IsZero() {
-			took = " " + ago(t.To.Sub(t.From))
-		}
-	}
-	why := " " + t.Reason
-	if t.By != "" {
-		why += " by " + t.By
-	}
-	if t.Heir != "" {
-		why += " to " + t.Heir
-	}
-	if t.Text != "" {
-		why += ": " + t.Text
-	}
-	return []part{{from + " ", dim}, {t.ID, plain}, {took + why, plain}}
-}
-
-// drawText draws all of one election, or the help, over the whole screen.
-func (u *ui) drawText(g *grid) {
+// drawHelp draws the help over the whole screen.
+func (u *ui) drawHelp(g *grid) {
 	lines := helpLines()
-	if r := u.current(); !u.help && r != nil {
-		lines = append(append(append(u.headLines(r), nil), u.lineLines(r)...), nil)
-		lines = append(lines, u.termLines(r)...)
-	}
 	y := 0
 	if u.stale() {
 		u.drawStale(g)
@@ -189,8 +130,7 @@ func (u *ui) drawText(g *grid) {
 func helpLines() (lines [][]part) {
 	for _, l := range []string{
 		"up down j k       select               / filter by name or ID, as you type",
-		"page up, page down, home, end          s sort by trouble, name, since, waiting, changes",
-		"enter             all of the selected one",
+		"page up, page down, home, end",
 		"t                 transfer: have the leader hand over to a candidate you choose",
 		"r                 resign: have the leader give up; who waits longest is next",
 		"d                 drain: have a member hand over all it leads, here and elsewhere",
@@ -234,7 +174,8 @@ func (u *ui) dialogLines(w int) [][]part {
 	}
 	lines = append(lines, input("reason (may be empty): ", d.reason, d.step == stepReason, w))
 	if d.step == stepConfirm {
-		lines = append(lines, []part{{"to do it, type " + d.what + ": ", dim}, {d.asked, bold}}, input("> ", d.typed, true, w))
+		lines = append(lines, []part{{"to do it, type " + d.what + ": ", dim}, {d.asked, bold}},
+			input("> ", d.typed, true, w))
 	}
 	if d.warning != "" || d.wrong != "" {
 		lines = append(lines, []part{{strings.TrimSpace(d.warning + " " + d.wrong), red | bold}})

@@ -57,16 +57,19 @@ func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w := newWatcher(o.Source, o.Every)
-	s := &session{o: o, keys: make(chan string), signals: make(chan os.Signal, 8), news: make(chan struct{}, 1), results: make(chan result, 1),
-		orders: make(chan string), written: make(chan error, 1), painter: painter{colours: o.Colours}}
-	s.ui = &ui{store: o.Source.Store, watch: w, ascii: o.ASCII, now: time.Now, can: o.Act != nil, view: w.view(), act: func(a Action) { s.start(ctx, a) }}
+	s := &session{o: o, keys: make(chan string), signals: make(chan os.Signal, 8), news: make(chan struct{}, 1),
+		results: make(chan result, 1),
+		orders:  make(chan string), written: make(chan error, 1), painter: painter{colours: o.Colours}}
+	s.ui = &ui{store: o.Source.Store, watch: w, ascii: o.ASCII, now: time.Now, can: o.Act != nil, view: w.view(),
+		act: func(a Action) { s.start(ctx, a) }}
 	w.ready = func() {
 		select {
 		case s.news <- struct{}{}:
 		default:
 		}
 	}
-	signal.Notify(s.signals, syscall.SIGWINCH, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGCONT)
+	signal.Notify(s.signals, syscall.SIGWINCH, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGTSTP, syscall.SIGCONT)
 	defer signal.Stop(s.signals)
 	if err := s.enter(); err != nil {
 		return err

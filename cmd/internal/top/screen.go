@@ -1,6 +1,8 @@
 package top
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -81,125 +83,62 @@ func (g *grid) paint(y int, st style) {
 	}
 }
 
-// box clears part of the grid, for what lies over it.
-func (g *grid) box(x, y, w, h int) {
-	for j := max(y, 0); j < min(y+h, g.h); j++ {
-		for i := max(x, 0); i < min(x+w, g.w); i++ {
-			g.cells[j*g.w+i] = blank
-		}
-		if x > 0 && x < g.w && g.cells[j*g.w+x-1].text != "" && j*g.w+x < len(g.cells) { // half of a wide letter left of it
-			if gs := glyphs(g.cells[j*g.w+x-1].text, g.ascii); len(gs) == 1 && gs[0].width == 2 {
-				g.cells[j*g.w+x-1] = blank
-			}
-		}
-		if end := x + w; end > 0 && end < g.w && g.cells[j*g.w+end].text == "" { // and right of it
-			g.cells[j*g.w+end] = blank
-		}
-	}
-}
-
-// painter turns a picture into what a terminal must be told, given what it shows.
+// painter turns a picture into what a terminal must be told, given what it shows. Rows that have
+// changed are written again as a whole.
 type painter struct {
 	colours bool
 	shown   *grid  // nil: not known
-	begin   string // is said before the next picture
-	style   style  // of what is written next
-	x, y    int    // where the terminal writes next; x < 0: not sure
-	doubt   int    // while it is not sure: the cell of this row that may have been overwritten
-	out     strings.Builder
+	begin   string // is written before the next picture
 }
 
 // forget has the next picture drawn as a whole: the terminal was used by others meanwhile, or has
 // another size.
 func (p *painter) forget() { p.shown = nil }
 
-// paint returns what makes the terminal show g: only cells that have changed, and little more.
+// paint returns what makes the terminal show g.
 func (p *painter) paint(g *grid) string {
-	p.out.Reset()
-	p.out.WriteString(p.begin)
-	p.begin, p.x = "", -1
+	var out strings.Builder
+	out.WriteString(p.begin)
+	p.begin = ""
 	if p.shown == nil || p.shown.w != g.w || p.shown.h != g.h {
-		p.out.WriteString("\x1b[0m\x1b[H\x1b[2J")
-		p.style, p.shown = plain, newGrid(g.w, g.h, g.ascii)
+		out.WriteString("\x1b[0m\x1b[H\x1b[2J")
+		p.shown = newGrid(g.w, g.h, g.ascii)
 	}
 	for y := range g.h {
-		p.row(y, p.shown.cells[y*g.w:(y+1)*g.w], g.cells[y*g.w:(y+1)*g.w])
+		if now := g.row(y); !slices.Equal(now, p.shown.row(y)) {
+			p.write(&out, y, now)
+		}
 	}
 	p.shown = g
-	return p.out.String()
+	return out.String()
 }
 
-// row brings one row from old to now.
-func (p *painter) row(y int, old, now []cell) {
-	p.doubt = -1
-	end := len(now) // behind it the row is blank
-	for end > 0 && now[end-1] == blank {
-		end--
-	}
-	for x := 0; x < end; x++ {
-		if now[x].text == "" || now[x] == old[x] && p.doubt != x {
-			continue // the second cell of a wide letter comes with the first
-		}
-		p.move(x, y, now)
-		p.write(now[x], x+1 < len(now) && now[x+1].text == "")
-	}
-	for x := end; x < len(old); x++ {
-		if old[x] != blank {
-			p.move(end, y, now)
-			p.setStyle(plain)
-			p.out.WriteString("\x1b[K")
-			return
-		}
-	}
-}
+func (g *grid) row(y int) []cell { return g.cells[y*g.w : (y+1)*g.w] }
 
-// move brings the cursor to a cell. A short way in the same row is written again: that is shorter
-// than an order.
-func (p *painter) move(x, y int, now []cell) {
-	if p.x == x && p.y == y {
-		return
+// write writes one row. Terminals have different tables of widths, so behind a letter that is not
+// ASCII the cursor is told where to go.
+func (p *painter) write(out *strings.Builder, y int, row []cell) {
+	fmt.Fprintf(out, "\x1b[%dH\x1b[K", y+1)
+	for len(row) > 0 && row[len(row)-1] == blank {
+		row = row[:len(row)-1]
 	}
-	if p.y == y && p.x >= 0 && x > p.x && x-p.x <= 3 {
-		same := true
-		for _, c := range now[p.x:x] {
-			same = same && c.style == p.style && len(c.text) == 1
+	st, lost := plain, false // lost: nobody is sure where the cursor is
+	for x, c := range row {
+		if c.text == "" { // the second cell of a wide letter
+			continue
 		}
-		if same {
-			for _, c := range now[p.x:x] {
-				p.out.WriteString(c.text)
-			}
-			p.x = x
-			return
+		if lost {
+			fmt.Fprintf(out, "\x1b[%d;%dH", y+1, x+1)
 		}
-	}
-	switch {
-	case x == 0 && y == 0:
-		p.out.WriteString("\x1b[H")
-	case x == 0:
-		p.out.WriteString("\x1b[" + strconv.Itoa(y+1) + "H")
-	default:
-		p.out.WriteString("\x1b[" + strconv.Itoa(y+1) + ";" + strconv.Itoa(x+1) + "H")
-	}
-	p.x, p.y = x, y
-}
-
-// write writes one cell, or a wide letter's two. Behind a letter that is not ASCII nobody is sure
-// where the terminal is, and whether the next cell was overwritten: other terminals have another
-// table of widths.
-func (p *painter) write(c cell, wide bool) {
-	p.setStyle(c.style)
-	x := p.x
-	if wide {
-		p.out.WriteString("  ")
-		p.x = -1
-		p.move(x, p.y, nil)
-	}
-	p.out.WriteString(c.text)
-	if p.x++; len(c.text) != 1 && !sure(c.text) {
-		p.x, p.doubt = -1, x+1
-		if wide {
-			p.doubt++
+		if c.style != st {
+			st = c.style
+			out.WriteString(p.order(st))
 		}
+		out.WriteString(c.text)
+		lost = len(c.text) != 1 && !sure(c.text)
+	}
+	if st != plain {
+		out.WriteString(p.order(plain))
 	}
 }
 
@@ -210,25 +149,19 @@ func sure(s string) bool {
 	return n == len(s) && strings.ContainsRune("█░─│●○▲◆▼…", r)
 }
 
-func (p *painter) setStyle(st style) {
-	if !p.colours {
-		st &^= colour
-	}
-	if st == p.style {
-		return
-	}
-	p.out.WriteString("\x1b[0")
+// order is what a terminal is told for a style.
+func (p *painter) order(st style) string {
+	s := "\x1b[0"
 	for _, a := range [...]struct {
 		bit  style
 		code string
 	}{{bold, ";1"}, {dim, ";2"}, {invert, ";7"}} {
 		if st&a.bit != 0 {
-			p.out.WriteString(a.code)
+			s += a.code
 		}
 	}
-	if c := st & colour; c != 0 {
-		p.out.WriteString(";3" + strconv.Itoa(int(c)))
+	if c := st & colour; c != 0 && p.colours {
+		s += ";3" + strconv.Itoa(int(c))
 	}
-	p.out.WriteString("m")
-	p.style = st
+	return s + "m"
 }

@@ -7,19 +7,19 @@ import (
 )
 
 // pieces are what random pictures are made of: wide, combining and odd letters among plain ones.
-var pieces = []string{"a", "bc", "日本", "é", "e\u0301", " ", "  ", "🙂", "x\u0301\u0302\u0303\u0304\u0305", "█░", "\x1b[2J", "\u202e", "ש", "한", "…", "#"}
+var pieces = []string{"a", "bc", "日本", "é", "e\u0301", " ", "  ", "🙂", "x\u0301\u0302\u0303\u0304\u0305", "█░",
+	"\x1b[2J", "\u202e", "ש", "한", "…", "#"}
 
 func randomGrid(r *rand.Rand, w, h int, ascii bool) *grid {
 	g := newGrid(w, h, ascii)
-	for range r.IntN(3 * h) {
-		text := ""
-		for range r.IntN(12) {
-			text += pieces[r.IntN(len(pieces))]
+	for y := range h + 1 {
+		for x := r.IntN(4); r.IntN(4) > 0; x += r.IntN(9) {
+			text := ""
+			for range r.IntN(6) {
+				text += pieces[r.IntN(len(pieces))]
+			}
+			x = max(x, g.put(x, y, w, text, []style{plain, red, bold, invert | green, dim}[r.IntN(5)]))
 		}
-		st := []style{plain, red, bold, invert | green, dim}[r.IntN(5)]
-		x, y := r.IntN(w+2), r.IntN(h+1)
-		g.box(x, y, widthOf(glyphs(text, ascii)), 1)
-		g.put(x, y, w, text, st)
 	}
 	return g
 }
@@ -103,7 +103,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// A small change takes few bytes.
+// Only rows that have changed are written.
 func TestAChangeIsSmall(t *testing.T) {
 	p := painter{}
 	draw := func(clock string) string {
@@ -115,7 +115,7 @@ func TestAChangeIsSmall(t *testing.T) {
 		return p.paint(g)
 	}
 	draw("12:00:09")
-	if out := draw("12:00:10"); out != "\x1b[4;67H10" {
+	if out := draw("12:00:10"); !strings.HasPrefix(out, "\x1b[4H\x1b[K") || len(out) > 90 {
 		t.Errorf("a clock's tick takes %q", out)
 	}
 }

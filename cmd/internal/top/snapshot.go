@@ -3,8 +3,6 @@ package top
 import (
 	"context"
 	"fmt"
-	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,10 +37,11 @@ func Snapshot(ctx context.Context, src Source) ([]Entry, time.Time, error) {
 	}
 	w.readAll(ctx)
 	v := w.view()
-	arrange(v.rows, byTrouble)
+	arrange(v.rows)
 	var all []Entry
 	for _, r := range v.rows {
-		e := Entry{State: r.state, Health: r.health.word(r.shared()), Trouble: r.health < fine, Since: r.since, Changes: r.changes, Whole: r.whole}
+		e := Entry{State: r.state, Health: r.health.word(r.shared()), Trouble: r.health < fine, Since: r.since,
+			Changes: r.changes, Whole: r.whole}
 		if r.leased {
 			e.Lease = &r.lease
 		}
@@ -78,57 +77,15 @@ func (w *watcher) readAll(ctx context.Context) {
 	wg.Wait()
 }
 
-// Print writes a snapshot as a table.
-func Print(out io.Writer, all []Entry, asOf time.Time, ascii bool) error {
-	rows := [][]string{{"", "HEALTH", "NAME", "LEADER", "SINCE", "TOKEN", "WAIT", "CHG", "LEASE"}}
-	for _, e := range all {
-		r := &row{state: e.State, since: e.Since, changes: e.Changes, whole: e.Whole}
-		since, token, lease := "-", "-", "-"
-		if !e.Since.IsZero() {
-			since = ago(asOf.Sub(e.Since))
-		}
-		if e.State.Leader != nil {
-			token = e.State.Leader.Token.String()
-		}
-		if e.Lease != nil {
-			lease = fmt.Sprintf("%s of %s", e.Lease.Left.Truncate(time.Second), e.Lease.TTL)
-		}
-		mark := ""
-		if e.Trouble {
-			mark = "!"
-		}
-		leader := r.leader()
-		if n := r.holders(); n > 1 {
-			leader += fmt.Sprintf(" +%d", n-1)
-		}
-		rows = append(rows, []string{mark, e.Health, e.State.Name, leader, since, token, fmt.Sprint(r.waiting()), changes(r), lease})
+// Row returns what the page shows of an entry in text: leader, since, waiting, changes and lease.
+func (e Entry) Row(asOf time.Time) (leader, since, waiting, changed, lease string) {
+	r := &row{state: e.State, since: e.Since, changes: e.Changes, whole: e.Whole}
+	leader, since, lease = r.leaders(), "-", "-"
+	if !e.Since.IsZero() {
+		since = ago(asOf.Sub(e.Since))
 	}
-	return printTable(out, rows, ascii)
-}
-
-// printTable writes rows in columns as wide as what they show.
-func printTable(out io.Writer, rows [][]string, ascii bool) error {
-	const most = 60
-	width := make([]int, len(rows[0]))
-	cells := make([][][]glyph, len(rows))
-	for i, r := range rows {
-		for j, text := range r {
-			gs := cut(glyphs(text, ascii), most, ascii)
-			cells[i] = append(cells[i], gs)
-			width[j] = max(width[j], widthOf(gs))
-		}
+	if e.Lease != nil {
+		lease = fmt.Sprintf("%s of %s", e.Lease.Left.Truncate(time.Second), e.Lease.TTL)
 	}
-	var b strings.Builder
-	for _, r := range cells {
-		line := ""
-		for j, gs := range r {
-			for _, g := range gs {
-				line += g.text
-			}
-			line += strings.Repeat(" ", width[j]-widthOf(gs)+2)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return leader, since, fmt.Sprint(r.waiting()), changes(r), lease
 }

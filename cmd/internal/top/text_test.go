@@ -1,13 +1,11 @@
 package top
 
 import (
-	"bytes"
 	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/primacy-go/primacy"
 )
@@ -52,7 +50,8 @@ func TestGlyphs(t *testing.T) {
 // Whatever others write, the page keeps its shape, and the terminal gets no escape but ours: vt
 // knows no other.
 func FuzzThePage(f *testing.F) {
-	for _, s := range append(pieces, "\x1b]0;title\x07", "\x9b2J", "\ufeff\u200f\u2067", strings.Repeat("日", 300), "\x18\x1a") {
+	for _, s := range append(pieces, "\x1b]0;title\x07", "\x9b2J", "\ufeff\u200f\u2067", strings.Repeat("日", 300),
+		"\x18\x1a") {
 		f.Add(s, s, uint8(80), uint8(24))
 	}
 	f.Fuzz(func(t *testing.T, name, text string, w, h uint8) {
@@ -60,10 +59,11 @@ func FuzzThePage(f *testing.F) {
 		st := state(name, "x", 7, text, "web-2")
 		st.Leader.ID, st.Leader.Value, st.Leader.Note, st.Leader.Lease = text, []byte(text), text, name
 		p.states = []primacy.State{st, state("zz", "web-9", 9)}
-		p.terms[name] = []Term{{Token: 7, ID: text, From: noon, Reason: text, By: text, Text: name, Heir: text}}
+		p.terms[name] = []Term{{Token: 7, From: noon}}
 		p.reads()
 		p.selected = name
-		for _, keys := range [][]string{nil, {keyEnter}, {keyEsc, "t"}, {keyEnter, keyEnter}, {keyEsc, "d"}, {keyEsc, "/", "z"}} {
+		for _, keys := range [][]string{nil, {keyEnter}, {keyEsc, "t"}, {keyEnter, keyEnter}, {keyEsc, "d"},
+			{keyEsc, "/", "z"}} {
 			p.presses(keys...)
 			v := newVT(t, p.w, p.h)
 			pt := painter{colours: true}
@@ -75,10 +75,6 @@ func FuzzThePage(f *testing.F) {
 		if got := p.picture(); p.w >= 60 && p.h >= 8 && !strings.Contains(got, "web-9") {
 			t.Fatalf("the other row is not as it was:\n%s", got)
 		}
-		var out bytes.Buffer
-		if err := Print(&out, []Entry{{State: st, Health: "ok", Since: noon}}, noon, false); err != nil || strings.Count(out.String(), "\n") != 2 || !utf8.ValidString(out.String()) || strings.ContainsAny(out.String(), "\x1b\x07\x9b") {
-			t.Fatalf("%v, %q", err, out.String())
-		}
 	})
 }
 
@@ -87,7 +83,8 @@ func TestKeys(t *testing.T) {
 		r, w := io.Pipe()
 		keys := make(chan string, 100)
 		go readKeys(r, keys)
-		for _, s := range []string{"j\x1b[A\x1bOB", "\x1b", "[5~", "\x1b[1;5A\x1b[200~é", "\xe6\x97", "\xa5\x03\x7f\x15", "\xff\u200b", "\x1bq"} {
+		for _, s := range []string{"j\x1b[A\x1bOB", "\x1b", "[5~", "\x1b[1;5A\x1b[200~é", "\xe6\x97",
+			"\xa5\x03\x7f\x15", "\xff\u200b", "\x1bq"} {
 			_, _ = io.WriteString(w, s)
 			time.Sleep(10 * time.Millisecond) // the line is slow: a sequence may come in pieces
 		}

@@ -13,7 +13,7 @@ type mode int
 const (
 	browsing mode = iota
 	filtering
-	reading // all of one election, or the help
+	helping // the help is shown
 	asking  // a dialog
 )
 
@@ -30,11 +30,9 @@ type ui struct {
 	rows     []*row // as they are shown: filtered and sorted
 	selected string
 	first    int // row of the list on the screen
-	sort     order
 	filter   string
 	mode     mode
-	help     bool // while reading: the help
-	scrolled int  // lines, while reading
+	scrolled int // lines of the help
 	dialog   *dialog
 	message  string
 	bad      bool // the message says that something failed
@@ -50,15 +48,18 @@ type ui struct {
 type Action struct {
 	Verb   string        // transfer, resign or drain
 	State  primacy.State // of the election, as it was shown; of drain the first one that the member leads
-	To     string        // the heir; of drain the member
+	To     string        // the successor; of drain the member
 	Reason string
 }
 
 // refresh takes the picture at present.
 func (u *ui) refresh() {
 	u.view = u.watch.view()
-	u.rows = slices.DeleteFunc(slices.Clone(u.view.rows), func(r *row) bool { return u.filter != "" && !r.matches(u.filter) })
-	arrange(u.rows, u.sort)
+	u.rows = slices.DeleteFunc(slices.Clone(u.view.rows), func(r *row) bool {
+		return u.filter != "" &&
+			!r.matches(u.filter)
+	})
+	arrange(u.rows)
 	if u.dialog != nil {
 		u.dialog.look(u.view)
 	}
@@ -120,8 +121,8 @@ func (u *ui) press(key string) {
 		u.browse(key)
 	case filtering:
 		u.typeFilter(key)
-	case reading:
-		u.read(key)
+	case helping:
+		u.scroll(key)
 	case asking:
 		if u.dialog.press(key) {
 			u.endDialog()
@@ -148,23 +149,13 @@ func (u *ui) browse(key string) {
 		u.choose(0)
 	case keyEnd, "G":
 		u.choose(len(u.rows) - 1)
-	case keyEnter:
-		if u.current() != nil {
-			u.mode, u.help, u.scrolled = reading, false, 0
-			u.choose(at)
-		}
 	case "?", "h":
-		u.mode, u.help, u.scrolled = reading, true, 0
+		u.mode, u.scrolled = helping, 0
 	case "/":
 		u.mode = filtering
 	case keyEsc:
 		u.filter, u.message = "", ""
 		u.refresh()
-	case "s":
-		u.sort = (u.sort + 1) % orders
-		u.first = 0
-		u.refresh()
-		u.choose(0)
 	case "t", "r", "d":
 		u.ask(key)
 	case "q":
@@ -206,7 +197,7 @@ func edit(text, key string) string {
 // isLetter says whether a key is a letter, not one with a name.
 func isLetter(key string) bool { return len([]rune(key)) == 1 }
 
-func (u *ui) read(key string) {
+func (u *ui) scroll(key string) {
 	switch key {
 	case keyUp, "k":
 		u.scrolled--
@@ -218,11 +209,6 @@ func (u *ui) read(key string) {
 		u.scrolled += max(u.h-3, 1)
 	case keyHome, "g":
 		u.scrolled = 0
-	case "t", "r", "d":
-		if !u.help {
-			u.mode = browsing
-			u.ask(key)
-		}
 	case keyEsc, keyEnter, "q", "?":
 		u.mode = browsing
 	}

@@ -50,7 +50,6 @@ type watcher struct {
 	listed   bool      // there was a list before
 	asked    time.Time // when recorded was read
 	err      error     // of the last list
-	failing  time.Time // since when lists fail; zero: they do not
 }
 
 // track is what is known of one name.
@@ -79,15 +78,15 @@ type change struct {
 
 // view is one picture of all, which does not change any more.
 type view struct {
-	rows    []*row
-	asOf    time.Time // when it was read; zero: not yet
-	err     error
-	failing time.Time
-	every   time.Duration
+	rows  []*row
+	asOf  time.Time // when it was read; zero: not yet
+	err   error
+	every time.Duration
 }
 
 func newWatcher(src Source, every time.Duration) *watcher {
-	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{}, ready: func() {}, kick: make(chan struct{}, 1)}
+	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{},
+		ready: func() {}, kick: make(chan struct{}, 1)}
 }
 
 // run refreshes until ctx ends. A list that takes long is asked for more seldom: at most a fifth of
@@ -130,14 +129,11 @@ func (w *watcher) refresh(ctx context.Context) {
 	now := w.now()
 	w.mu.Lock()
 	if w.err = err; err != nil {
-		if w.failing.IsZero() {
-			w.failing = now
-		}
 		w.mu.Unlock()
 		return
 	}
 	w.take(states, now, w.listed && now.Sub(w.asOf) < 3*w.every+2*time.Second)
-	w.failing, w.asOf, w.listed = time.Time{}, now, true
+	w.asOf, w.listed = now, true
 	leases, records := w.leasesToAsk(), w.src.Recorded != nil && now.Sub(w.asked) > recordEvery
 	w.mu.Unlock()
 	if w.src.Leases != nil && len(leases) > 0 {
@@ -180,7 +176,8 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 			t.gone, t.leased = now, false
 			t.state.Leader, t.state.Waiting = nil, nil
 		}
-		if now.Sub(t.gone) > keptFor || now.Sub(t.gone) > window && !w.recorded[name] || len(w.tracks) > 2*len(states)+1000 {
+		if now.Sub(t.gone) > keptFor || now.Sub(t.gone) > window && !w.recorded[name] ||
+			len(w.tracks) > 2*len(states)+1000 {
 			delete(w.tracks, name)
 		}
 	}
@@ -194,7 +191,8 @@ func sameTerm(a, b *primacy.Entry) bool {
 // turn. The caller holds mu.
 func (w *watcher) leasesToAsk() (ids []string) {
 	add := func(t *track) {
-		if t != nil && t.state.Leader != nil && t.state.Leader.Lease != "" && len(ids) < leasesAtOnce && !slices.Contains(ids, t.state.Leader.Lease) {
+		if t != nil && t.state.Leader != nil && t.state.Leader.Lease != "" && len(ids) < leasesAtOnce &&
+			!slices.Contains(ids, t.state.Leader.Lease) {
 			ids = append(ids, t.state.Leader.Lease)
 		}
 	}

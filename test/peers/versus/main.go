@@ -56,7 +56,7 @@ func main() {
 
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("versus", flag.ContinueOnError)
-	f.DurationVar(&o.lasting, "for", 2*time.Minute, "how long faults strike in each run")
+	f.DurationVar(&o.lasting, "for", 2*time.Minute, "how long faults are injected in each run")
 	f.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())&0xffffff+1, "of the schedule of faults")
 	kinds := f.String("kinds", strings.Join(known, ","), "which to run, in this order")
 	f.StringVar(&o.cmd, "cmd", "..", "folder of the module that holds ./torture")

@@ -53,7 +53,7 @@ const tableOf = `Primacy, seed 9, ttl 3s, 24 faults of 23 kinds
 
 fault                                                             times  longest time without a leader, p50 and max
 SIGKILL of the leader's worker                                        1  p50 5.15866s, max 5.15866s (1)
-not counted, 2 times: claim deleted by an operator: nobody to strike
+not counted, 2 times: claim removed by hand: nobody to inject it into
 
 line "torture": 4 candidates map[foreign:4]
   terms                                              9
@@ -69,7 +69,7 @@ line "torture": 4 candidates map[foreign:4]
   acts after an operator had removed the claim       719, for 2.993s at most
   longest time without a leader                      2.528s
   overlap: two leaders for 878.843048ms: foreign2 led "torture" under token 17 in [29, 31) ns, and foreign3 led "torture" under token 30 in [3, 4) ns
-    after: holder's requests swallowed; quorum lost
+    after: requests held; quorum lost
   overlap: two leaders for 0s: foreign2 led "torture" under token 7 in [1, 2) ns, and foreign3 led "torture" under token 9 in [1, 2) ns
 
 line "torture/library": 3 candidates map[primacy:3]

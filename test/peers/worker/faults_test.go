@@ -17,30 +17,30 @@ import (
 )
 
 // faults are what is done to a leader: each returns when it has been undone.
-var faults = map[string]func(a *arena, w *worker){
+var faults = map[string]func(a *group, w *worker){
 	// All of the process stands still for longer than the TTL.
-	"frozen": func(a *arena, w *worker) {
+	"frozen": func(a *group, w *worker) {
 		a.signal(w, syscall.SIGSTOP)
 		time.Sleep(2 * testTTL)
 		a.signal(w, syscall.SIGCONT)
 		time.Sleep(testTTL)
 	},
 	// Nothing passes any more between it and etcd.
-	"silent link": func(a *arena, w *worker) {
+	"silent link": func(a *group, w *worker) {
 		w.proxy.Hold()
 		time.Sleep(3 * testTTL)
 		w.proxy.Heal()
 	},
 	// The link comes back about when another takes over: client-go's late release then meets the
 	// other one's lease.
-	"link silent for a ttl": func(a *arena, w *worker) {
+	"link silent for a ttl": func(a *group, w *worker) {
 		w.proxy.Hold()
 		time.Sleep(testTTL * 11 / 10)
 		w.proxy.Heal()
 		time.Sleep(testTTL)
 	},
 	// Replies come late once, and then nothing passes any more.
-	"late reply, then silent": func(a *arena, w *worker) {
+	"late reply, then silent": func(a *group, w *worker) {
 		w.proxy.Hold(etcdtest.Down)
 		time.Sleep(testTTL * 6 / 10)
 		w.proxy.Heal()
@@ -74,14 +74,14 @@ func longest(overlaps []safety.Overlap) (most, total time.Duration) {
 	return most, total
 }
 
-// patience is how often a fault strikes that must show an overlap: each does in about five of six
-// strikes.
-const patience = 8
+// maxTries is how often a fault is injected that must show an overlap: each does in about five
+// of six times.
+const maxTries = 8
 
-// TestFaults strikes leaders and says how often and how long two acted at once. It proves that the
+// TestFaults injects faults into leaders and says how often and how long two acted at once. It proves that the
 // workers can fail: etcd's package and a bare keepalive count a lease from its reply, so a reply
-// that came late must make them overlap. PEERS_ROUNDS is how often each fault strikes, 1 by
-// default, and PEERS_FAULT the only one that does.
+// that came late must make them overlap. PEERS_ROUNDS is how often each fault is injected, 1 by
+// default, and PEERS_FAULT the only one that is.
 func TestFaults(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("PEERS_ROUNDS"))
 	n = max(n, 1)
@@ -92,9 +92,9 @@ func TestFaults(t *testing.T) {
 		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 			t.Run(kind+"/"+fault, func(t *testing.T) {
 				t.Parallel()
-				a := newArena(t, kind, etcdtest.Start(t, etcdtest.Options{}), 3)
+				a := newGroup(t, kind, etcdtest.Start(t, etcdtest.Options{}), 3)
 				must, done := fault == "late reply, then silent" && kind != "client-go", 0
-				for done < n || must && done < patience && len(overlaps(a.acts())) == 0 {
+				for done < n || must && done < maxTries && len(overlaps(a.acts())) == 0 {
 					done++
 					w, _ := a.leader(nil, 20*time.Second)
 					time.Sleep(testTTL / 2)

@@ -30,7 +30,7 @@ func each(t *testing.T, test func(t *testing.T, kind string, etcd *etcdtest.Serv
 // one leader at a time, and what they wrote must be well-formed.
 func TestQuiet(t *testing.T) {
 	each(t, func(t *testing.T, kind string, etcd *etcdtest.Server) {
-		a := newArena(t, kind, etcd, 3)
+		a := newGroup(t, kind, etcd, 3)
 		var before uint64
 		for range 2 {
 			w, token := a.leader(nil, 10*time.Second)
@@ -69,7 +69,7 @@ func TestQuiet(t *testing.T) {
 }
 
 // checkWrites checks every line against the sink's own account.
-func (a *arena) checkWrites(t *testing.T) {
+func (a *group) checkWrites(t *testing.T) {
 	t.Helper()
 	oks, unknown := 0, 0
 	for _, line := range a.record("writes") {
@@ -114,7 +114,7 @@ func TestOutage(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			etcd := etcdtest.Start(t, etcdtest.Options{})
-			a := newArena(t, kind, etcd, 2)
+			a := newGroup(t, kind, etcd, 2)
 			_, token := a.leader(nil, 10*time.Second)
 			etcd.Stop()
 			time.Sleep(3 * testTTL)
@@ -140,7 +140,7 @@ func TestOutage(t *testing.T) {
 // TestSilentSink: writes that are not answered are unknown, and the worker acts on.
 func TestSilentSink(t *testing.T) {
 	etcd := etcdtest.Start(t, etcdtest.Options{})
-	a := newArena(t, "plain-keepalive", etcd, 1)
+	a := newGroup(t, "plain-keepalive", etcd, 1)
 	a.leader(nil, 10*time.Second)
 	a.sink.mu.Lock()
 	a.sink.silent = true
@@ -167,7 +167,7 @@ func TestSilentSink(t *testing.T) {
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, kind string, etcd *etcdtest.Server) {
 		t.Parallel()
-		a := newArena(t, kind, etcd, 2)
+		a := newGroup(t, kind, etcd, 2)
 		w, token := a.leader(nil, 10*time.Second)
 		begin := bootTime()
 		a.signal(w, syscall.SIGKILL)

@@ -1,0 +1,544 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// here marks lines of the README that TestTheReadme types itself; the others name the test that
+// does.
+const here = "here"
+
+var readmeLines = map[string]string{
+	"go run ./cmd/primacy demo":                                    "TestDemoEndsWellAndLeavesNothing",
+	"go build -o bin/primacy ./cmd/primacy && PATH=$PWD/bin:$PATH": "TestTheWholePathFromSource",
+	// with the address of a server that is there
+	"export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379": here,
+	"primacy run billing -- ./invoicer --verbose":                           here,
+	"primacy leader billing":                                                here,
+	"primacy status":                                                        here,
+	"primacy observe billing":                                               here,
+	`primacy resign billing --reason "new kernel"`:                          here,
+	"primacy transfer billing --to web-3":                                   here,
+	"primacy drain web-2":                                                   here,
+	"primacy history billing":                                               here,
+	"primacy lock billing -- ./bill":                                        here,
+	"primacy lock -n billing -- ./bill":                                     here,
+	"primacy lock -w 30 billing -- ./bill":                                  here,
+	"primacy lock -s catalog -- ./report":                                   here,
+	"primacy lock --slots 3 exports -- ./export":                            here,
+	"primacy lock billing":                                                  here,
+	"primacy status billing":                                                here,
+	"primacy top":                                                           "TestTopByKeys",
+	`primacy cron nightly "0 3 * * *" -- ./report`:                          here,
+	"primacy cron -f cron.toml":                                             here,
+	"primacy cron status":                                                   here,
+	"primacy serve":                                                         "TestTheServePageHolds",
+	"primacy doctor":                                                        "TestDoctor",
+	"primacy doctor --torture 60s":                                          "TestTorture",
+}
+
+// lineOf takes the comment off a line of a document.
+var lineOf = regexp.MustCompile(`^(.*?)(?:\s+#.*)?$`)
+
+// typedLines returns the lines of the blocks of shell in a document.
+func typedLines(t *testing.T, path string) (lines []string) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, block := range strings.Split(string(b), "```") {
+		lang, rest, _ := strings.Cut(block, "\n")
+		if i%2 == 0 || lang != "" && lang != "sh" {
+			continue
+		}
+		for _, l := range strings.Split(strings.TrimSpace(rest), "\n") {
+			if l = lineOf.FindStringSubmatch(strings.TrimSpace(l))[1]; l != "" {
+				lines = append(lines, l)
+			}
+		}
+	}
+	return lines
+}
+
+// TestWhatTheReadmeSaysIsTyped holds the README and the pages of locks to tests that run each line, and make to its targets.
+func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
+	exists := testsOfThisRepository(t)
+	seen := map[string]bool{}
+	for _, doc := range []string{"../../README.md", "../../docs/commands.md", "../../docs/locks.md", "../../docs/evidence.md"} {
+		for _, l := range typedLines(t, doc) {
+			seen[l] = true
+			by, ok := readmeLines[l]
+			switch {
+			case strings.HasPrefix(l, "make "):
+				cmd := exec.Command("make", append([]string{"-n"}, strings.Fields(l)[1:]...)...)
+				cmd.Dir = "../.."
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%s: %q: %v: %s", doc, l, err, out)
+				}
+			case !ok:
+				t.Errorf("%s: nobody types %q", doc, l)
+			case by != here && !exists[by]:
+				t.Errorf("%s: %q is typed by %s, which does not exist", doc, l, by)
+			}
+		}
+	}
+	for l := range readmeLines {
+		if !seen[l] {
+			t.Errorf("%q is in no document any more", l)
+		}
+	}
+}
+
+func testsOfThisRepository(t *testing.T) map[string]bool {
+	exists := map[string]bool{}
+	fn := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range fn.FindAllSubmatch(b, -1) {
+			exists[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exists
+}
+
+// TestTheWholePathFromSource builds the program as the README does.
+func TestTheWholePathFromSource(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "primacy")
+	build := exec.Command("go", "build", "-o", out, "./cmd/primacy")
+	build.Dir = "../.."
+	if b, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	if b, err := exec.Command(out, "--help").CombinedOutput(); err != nil || !strings.Contains(string(b), "primacy run") {
+		t.Fatalf("%v: %s", err, b)
+	}
+}
+
+// reader is a world in which somebody types what the README says.
+type reader struct {
+	*world
+	typed map[string]bool
+}
+
+// types runs a line and returns what it shows. It must end with that status.
+func (r *reader) types(line string, status int) string {
+	r.Helper()
+	r.typed[line] = true
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", line)
+	cmd.Env, cmd.Dir = r.env, r.dir
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() != status {
+		r.Fatalf("%q: exit %d (%v), want %d: %s", line, cmd.ProcessState.ExitCode(), err, status, out)
+	}
+	return string(out)
+}
+
+// shows runs a line until it shows something: what was asked for takes its time.
+func (r *reader) shows(line string, texts ...string) {
+	r.Helper()
+	r.eventually(line+" shows "+strings.Join(texts, ", "), func() bool {
+		out := r.types(line, 0)
+		for _, s := range texts {
+			if !strings.Contains(out, s) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// leaves runs a line of some node in the background and returns its output and what ends it.
+func (r *reader) leaves(node, line string) (out *buffer, end func(syscall.Signal) int) {
+	r.Helper()
+	r.typed[line] = true
+	cmd := exec.Command("bash", "-c", "exec "+line)
+	out = &buffer{}
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(r.env[:len(r.env):len(r.env)], "PRIMACY_ID="+node), r.dir, out, out
+	if err := cmd.Start(); err != nil {
+		r.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(exited) }()
+	r.Cleanup(func() { _ = cmd.Process.Kill(); <-exited })
+	return out, func(sig syscall.Signal) int {
+		r.Helper()
+		_ = cmd.Process.Signal(sig)
+		select {
+		case <-exited:
+		case <-time.After(limit):
+			r.Fatalf("%q still runs: %s", line, out.String())
+		}
+		return exitCode(cmd.ProcessState)
+	}
+}
+
+func newReader(t *testing.T) *reader {
+	w := newWorld(t)
+	for _, name := range []string{"invoicer", "bill", "report", "export"} {
+		script := "#!/bin/sh\necho \"" + name + " $PRIMACY_TOKEN\"\n"
+		if name == "invoicer" {
+			script += "exec sleep 1000\n"
+		}
+		if err := os.WriteFile(filepath.Join(w.dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &reader{w, map[string]bool{}}
+}
+
+// TestTheReadme types what the README says, in its order, as three nodes and an operator would.
+func TestTheReadme(t *testing.T) {
+	r := newReader(t)
+	store := "export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379"
+	r.typed[store] = true
+	const run = "primacy run billing -- ./invoicer --verbose"
+	_, end1 := r.leaves("web-1", run)
+	r.shows("primacy status", "billing", "web-1")
+	r.shows("primacy leader billing", "web-1")
+	_, end2 := r.leaves("web-2", run)
+	_, end3 := r.leaves("web-3", run)
+	seen, endObserver := r.leaves("ops", "primacy observe billing")
+	r.eventually("web-2 and web-3 wait", func() bool {
+		out := r.types("primacy status billing", 0)
+		return strings.Contains(out, "web-2") && strings.Contains(out, "web-3")
+	})
+	r.types(`primacy resign billing --reason "new kernel"`, 0)
+	if code := end1(0); code != exitResigned {
+		t.Errorf("the leader that was asked to resign ended with %d", code)
+	}
+	r.eventually("the next one leads", func() bool { return !strings.Contains(r.types("primacy leader billing", 0), "web-1") })
+	if strings.Contains(r.types("primacy leader billing", 0), "web-3") { // the order in which they came in is not ours
+		r.types("primacy transfer billing --to web-2", 0)
+		_, end3 = r.leaves("web-3", run)
+		r.shows("primacy leader billing", "web-2")
+		r.eventually("web-3 waits", func() bool { return strings.Contains(r.types("primacy status billing", 0), "web-3") })
+	}
+	r.types("primacy transfer billing --to web-3", 0)
+	r.shows("primacy leader billing", "web-3")
+	if code := end2(0); code != exitResigned {
+		t.Errorf("the leader that handed over ended with %d", code)
+	}
+	r.types("primacy drain web-2", 0) // it leads nothing any more
+	r.eventually("the history", func() bool {
+		out := r.types("primacy history billing", 0)
+		return strings.Contains(out, "new kernel") && strings.Contains(out, "transferred") && strings.Contains(out, "web-3")
+	})
+	end3(syscall.SIGTERM)
+	r.eventually("the observer tells", func() bool { return strings.Contains(seen.String(), "web-3") })
+	endObserver(syscall.SIGTERM)
+	r.locks()
+	r.cron()
+	for l, by := range readmeLines {
+		if by == here && !r.typed[l] {
+			t.Errorf("%q was not typed", l)
+		}
+	}
+}
+
+func (r *reader) locks() {
+	_, end := r.leaves("holder", "primacy lock billing")
+	r.shows("primacy status", "holder")
+	r.types("primacy lock -n billing -- ./bill", exitNotAcquired)
+	end(syscall.SIGTERM)
+	for line, says := range map[string]string{"primacy lock billing -- ./bill": "bill", "primacy lock -n billing -- ./bill": "bill", "primacy lock -w 30 billing -- ./bill": "bill",
+		"primacy lock -s catalog -- ./report": "report", "primacy lock --slots 3 exports -- ./export": "export"} {
+		if out := r.types(line, 0); !strings.Contains(out, says+" ") {
+			r.Errorf("%q shows %q", line, out)
+		}
+	}
+}
+
+func (r *reader) cron() {
+	jobs := "[jobs.often]\nschedule = \"@every 1s\"\ncommand = [\"./report\"]\n"
+	if err := os.WriteFile(filepath.Join(r.dir, "cron.toml"), []byte(jobs), 0o644); err != nil {
+		r.Fatal(err)
+	}
+	_, end1 := r.leaves("web-1", `primacy cron nightly "0 3 * * *" -- ./report`)
+	out, end2 := r.leaves("web-2", "primacy cron -f cron.toml")
+	r.eventually("the job has run", func() bool { return strings.Contains(out.String(), "report ") })
+	r.shows("primacy cron status", "nightly", "often")
+	if code := end1(syscall.SIGTERM); code != 0 {
+		r.Errorf("cron ended with %d", code)
+	}
+	if code := end2(syscall.SIGTERM); code != 0 {
+		r.Errorf("cron ended with %d: %s", code, out.String())
+	}
+}
+
+// snippet is what a block of Go in a document needs around it: what it is given, and the names that
+// it declares.
+type snippet struct{ given, declares string }
+
+// What the blocks of a document need, in their order.
+var snippets = map[string][]snippet{
+	"README.md": {
+		{given: "ctx context.Context, work func(context.Context, primacy.Token) error"},
+	},
+	"docs/locks.md": {
+		{given: "ctx context.Context, session *primacy.Session, bill func(context.Context, primacy.Token) error",
+			declares: "err, term, terms"},
+	},
+	"docs/new-store.md": {{}, {}}, // whole files of one package
+	"docs/fencing.md": {
+		{given: "ctx context.Context, client *clientv3.Client, store *etcdstore.Store, term *primacy.Term, compares []clientv3.Cmp, ops []clientv3.Op", declares: "resp, err"},
+		{given: "ctx context.Context, db *sql.DB, pgxTx pgx.Tx, term *primacy.Term", declares: "err"},
+		{given: "ctx context.Context, client *redis.Client, term *primacy.Term, script string", declares: "v, err"},
+		{given: "ctx context.Context, term *primacy.Term, url string, accounts, orders http.Handler, server *http.Server", declares: "err"},
+		{given: "ctx context.Context, path string, data []byte, term *primacy.Term", declares: "data, err"},
+	},
+}
+
+// importsOf are the packages that blocks name, by that name.
+var importsOf = map[string]string{
+	"bytes": "bytes", "fmt": "fmt", "io": "io", "url": "net/url", "os": "os", "strings": "strings",
+	"testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
+	"drivertest":    "github.com/primacy-go/primacy/driver/drivertest",
+	"registerstore": "github.com/primacy-go/primacy/registerstore",
+	"context":       "context", "sql": "database/sql", "http": "net/http", "time": "time",
+	"primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
+	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence",
+	"etcdfence":  "github.com/primacy-go/primacy/fence/etcdfence",
+	"sqlfence":   "github.com/primacy-go/primacy/fence/sqlfence",
+	"redisfence": "github.com/primacy-go/primacy/fence/redisfence",
+	"httpfence":  "github.com/primacy-go/primacy/fence/httpfence",
+	"filefence":  "github.com/primacy-go/primacy/fence/filefence", "clientv3": "go.etcd.io/etcd/client/v3",
+	"pgx": "github.com/jackc/pgx/v5", "redis": "github.com/redis/go-redis/v9",
+}
+
+// goBlocks returns the blocks of Go in a document.
+func goBlocks(t *testing.T, doc string) (blocks []string) {
+	b, err := os.ReadFile(filepath.Join("../..", doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, block := range strings.Split(string(b), "```") {
+		if rest, ok := strings.CutPrefix(block, "go\n"); ok && i%2 == 1 {
+			blocks = append(blocks, rest)
+		}
+	}
+	return blocks
+}
+
+// source makes a program's file of a block. What a reader fills in (…) is filled with nothing.
+func (s snippet) source(pkg, name, block string) string {
+	block = strings.NewReplacer("{ … }", "{ return nil }", "\n…\n", "\n").Replace(block)
+	body := fmt.Sprintf("func %s(%s) (done error) {\n{\n%s\n", name, s.given, block)
+	for name := range strings.SplitSeq(s.declares, ", ") {
+		if name != "" {
+			body += "_ = " + name + "\n"
+		}
+	}
+	body += "}\nreturn nil\n}\n"
+	return "package " + pkg + "\n" + imports(body) + body
+}
+
+// imports returns the imports that code needs.
+func imports(body string) (out string) {
+	code := regexp.MustCompile(`//.*`).ReplaceAllString(body, "")
+	for name, path := range importsOf {
+		if regexp.MustCompile(`\b` + name + `\.`).MatchString(code) {
+			out += fmt.Sprintf("import %s %q\n", name, path)
+		}
+	}
+	return out
+}
+
+// TestTheGoOfTheDocumentsCompiles, as it stands there; the lines of the README also run.
+func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
+	w := newWorld(t)
+	overlay := map[string]string{}
+	put := func(pkg, file, text string) {
+		real := filepath.Join(w.dir, strings.ReplaceAll(pkg, "/", "-")+"-"+file)
+		if err := os.WriteFile(real, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		at, err := filepath.Abs(filepath.Join("..", pkg, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		overlay[at] = real
+	}
+	for doc, needs := range snippets {
+		blocks := goBlocks(t, doc)
+		if len(blocks) != len(needs) {
+			t.Fatalf("%s has %d blocks of Go, and %d are known here", doc, len(blocks), len(needs))
+		}
+		for i, block := range blocks {
+			if strings.HasPrefix(block, "package ") {
+				name := fmt.Sprintf("block%d.go", i)
+				if strings.Contains(block, "*testing.T") {
+					name = fmt.Sprintf("block%d_test.go", i)
+				}
+				head, body, _ := strings.Cut(block, "\n")
+				put("indocs/whole", name, head+"\n"+imports(body)+body)
+				continue
+			}
+			if strings.HasPrefix(block, "import ") {
+				continue // upstreamtest changes exactly this line in etcd's own tests
+			}
+			put("indocs", fmt.Sprintf("%s%d.go", strings.NewReplacer("/", "_", ".", "_").Replace(doc), i), needs[i].source("indocs", fmt.Sprintf("block%d%s", i, strings.NewReplacer("/", "", ".", "").Replace(doc)), block))
+		}
+	}
+	fifteen := strings.Replace(goBlocks(t, "README.md")[0], "etcd://127.0.0.1:2379", w.store, 1)
+	put("fifteen", "main.go", snippets["README.md"][0].source("main", "lead", fifteen)+`
+func main() {
+	if err := lead(context.Background(), func(_ context.Context,
+		token primacy.Token) error { println("works under", token); return nil }); err != nil {
+		panic(err)
+	}
+}
+`)
+	b, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(w.dir, "overlay.json")
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"}, {"test", "-c", "-vet=off", "-o", os.DevNull, "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = ".."
+		out, err := cmd.CombinedOutput()
+		if err != nil || args[0] == "run" && !strings.Contains(string(out), "works under") {
+			t.Errorf("go %v: %v: %s", args, err, out)
+		}
+	}
+}
+
+// TestTheRunPageHolds types every command of docs/run.md.
+func TestTheRunPageHolds(t *testing.T) {
+	text, err := os.ReadFile("../../docs/run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`^(before\nleader under token \d+\nafter: exited\n)$`,
+		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\nalso under billing/invoicer\n$`,
+		`^candidate elected started exited resigned released finished $`,
+		`^200\n$`,
+	}
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != len(want) {
+		t.Fatalf("the page has %d blocks, this test knows %d", len(blocks), len(want))
+	}
+	w := newWorld(t)
+	for i, b := range blocks {
+		c := exec.Command("sh", "-c", b[1])
+		c.Env, c.Dir = w.env, w.dir
+		out, err := c.CombinedOutput()
+		if err != nil || !regexp.MustCompile(want[i]).Match(out) {
+			t.Errorf("%s\n%v, printed\n%s", b[1], err, out)
+		}
+	}
+	// Each flag that the page names is one of run's.
+	_, verb := verbOf(t, "run")
+	for _, m := range regexp.MustCompile("`--([a-z-]+)").FindAllStringSubmatch(string(text), -1) {
+		if verb.Flags().Lookup(m[1]) == nil && verb.InheritedFlags().Lookup(m[1]) == nil {
+			t.Errorf("the page has --%s, run has not", m[1])
+		}
+	}
+	// What the page says of signals and reasons is what the program knows.
+	for _, word := range []string{"renew_late", "standby_exited"} {
+		if !strings.Contains(string(text), "`"+word+"`") {
+			t.Errorf("the page lacks %s", word)
+		}
+	}
+}
+
+// TestTheServePageHolds types every command of docs/serve.md, in order, against a server as it
+// starts by default.
+func TestTheServePageHolds(t *testing.T) {
+	text, err := os.ReadFile("../../docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, m[1])
+	}
+	want := [][]string{ // of each block but the first two and the campaign, in what it prints
+		{`{"election":"billing","leads":true,"id":"web-1","token":"`, `"elections":[{"name":"billing"`,
+			`"value":"{\"zone\":\"b\"}"`, `"reason":"leading"`, `{"event":"leader","state":{"name":"billing"`},
+		{`{"token":"`, `{"token":"`},
+		{`"name":"nightly"`, `"lease_ms":`, `{"token":"`},
+		{`{"token":"1843"}`},
+	}
+	if len(blocks) != len(want)+3 || blocks[0] != "primacy serve\n" || !strings.Contains(blocks[2], "/campaign") {
+		t.Fatalf("the page has %d blocks: %q", len(blocks), blocks)
+	}
+	w := newWorld(t).with("PRIMACY_TTL=6s")
+	s := sideOn(w.start("serve"), filepath.Join(w.dir, "primacy", "primacy.sock"))
+	s.ready()
+	shell := func(script string) *exec.Cmd {
+		c := exec.Command("sh", "-c", blocks[1]+script)
+		c.Env, c.Dir = w.env, w.dir
+		return c
+	}
+	var out buffer
+	lead := shell("exec " + blocks[2])
+	lead.Stdout = &out
+	if err := lead.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lead.Process.Kill(); _ = lead.Wait() })
+	w.eventually("the page's candidate leads", func() bool {
+		return strings.Contains(out.String(),
+			`"event":"elected"`)
+	})
+	s.campaignFor("billing", "web-2") // whom the page hands over to
+	s.awaitWaiting("billing")
+	for i, block := range blocks[3:] {
+		b, err := shell(block).CombinedOutput()
+		if err != nil && !strings.Contains(block, "--max-time") {
+			t.Errorf("%s: %v", block, err)
+		}
+		rest := string(b)
+		for _, text := range want[i] {
+			_, after, found := strings.Cut(rest, text)
+			if !found {
+				t.Errorf("%s\nprinted %s\nwithout %s", block, b, text)
+			}
+			rest = after
+		}
+		if strings.Contains(string(b), "urn:primacy:") {
+			t.Errorf("%s\nprinted a problem: %s", block, b)
+		}
+	}
+	w.eventually("the page's candidate is told", func() bool {
+		return strings.Contains(out.String(),
+			`"reason":"transferred"`)
+	})
+	for _, m := range regexp.MustCompile(`(?m)^    (\{"event".*)$`).FindAllStringSubmatch(string(text), -1) {
+		for _, key := range regexp.MustCompile(`"([a-z_]+)":`).FindAllString(m[1], -1) {
+			if !strings.Contains(out.String(), key) {
+				t.Errorf("the page shows %s, the server printed %s", key, out.String())
+			}
+		}
+	}
+}

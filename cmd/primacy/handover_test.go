@@ -1,0 +1,334 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
+	"github.com/primacy-go/primacy/open"
+)
+
+// stops is a command that says when it has stopped.
+const stops = `trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`
+
+// crowd starts a candidate for each ID, one after the other, and returns them; the first leads.
+func (w *world) crowd(name string, ids ...string) map[string]*prog {
+	w.Helper()
+	out := map[string]*prog{}
+	for i, id := range ids {
+		out[id] = w.start("run", "--id", id, name, "sh", "-c", stops)
+		w.awaitLine(name, i+1)
+	}
+	out[ids[0]].prints("up")
+	return out
+}
+
+func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
+	w := newWorld(t)
+	line := w.crowd("n", "a", "b", "c", "d")
+	w.start("transfer", "n", "--to", "c", "--reason",
+		"new kernel").ends(0).says("c\n").complains("c leads n under token ", ", after token ")
+	line["a"].ends(exitResigned).says("bye\n").complains(`leadership of "n" under token `,
+		"handed over to another candidate, asked by ", "(new kernel)")
+	line["c"].prints("up")
+	w.eventually("b stands again", func() bool { return len(w.line("n")) == 3 })
+	for _, id := range []string{"b", "d"} {
+		if out := line[id].out.String(); out != "" {
+			t.Errorf("%s led: %q", id, out)
+		}
+	}
+	w.start("leader", "n").ends(0).says("c\n")
+
+	// Who leads already is not asked, and who does not stand neither; the line is named.
+	w.start("transfer", "n", "--to", "c").ends(0).says("c\n").complains("c leads n already, under token ")
+	w.start("transfer", "n", "--to",
+		"x").ends(exitNo).inOneLine().complains(`"x" does not stand in the line; waiting: `, `"b"`, `"d"`)
+	w.start("transfer", "other", "--to", "x").ends(exitNo).inOneLine().complains("nobody leads other")
+	if line["c"].out.String() != "up\n" {
+		t.Errorf("c stopped: %q", line["c"].out.String())
+	}
+	// Without --to: the same as resign, and json is the new state.
+	p := w.start("transfer", "n", "-o", "json", "--reason", "again").ends(0)
+	if st := decode[stateJSON](w, p.out.String()); st.Leader == nil || st.Leader.ID != "d" {
+		t.Errorf("d was next: %+v", st)
+	}
+	line["c"].ends(exitResigned).complains("resigned", "again")
+	w.start("transfer", "n", "--to", "").ends(exitUsage).inOneLine().complains("--to is empty")
+	w.start("transfer", "n", "--to", "a\nb").ends(exitUsage).inOneLine().complains("ID to transfer to")
+	w.start("transfer", "n", "--reason",
+		strings.Repeat("x", 300)).ends(exitUsage).inOneLine().complains("--reason has 300 bytes")
+}
+
+func TestATransferThatIsNotObeyedIs124(t *testing.T) {
+	w := newWorld(t)
+	a := w.start("run", "--id", "a", "--ttl", "30s", "--stop-timeout", "5s", "n", "sh", "-c",
+		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	w.start("run", "--id", "b", "n", "sh", "-c", stops)
+	w.awaitLine("n", 2)
+	w.start("transfer", "--wait", "500ms", "--to", "b",
+		"n").ends(exitNotAcquired).inOneLine().complains("to hand over to b, but still leads under token")
+	a.signal(syscall.SIGKILL)
+	<-a.exited
+}
+
+// A successor that goes while the work stops: whoever is next leads, and that is said.
+func TestTheHeirGoesWhileTheWorkStops(t *testing.T) {
+	w := newWorld(t)
+	a := w.start("run", "--id", "a", "--ttl", "20s", "--stop-timeout", "5s", "n", "sh", "-c",
+		`trap 'echo stopping; sleep 2; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
+	w.awaitLine("n", 2)
+	c := w.start("run", "--id", "c", "n", "sh", "-c", stops)
+	w.awaitLine("n", 3)
+	p := w.start("transfer", "n", "--to", "c")
+	a.prints("stopping")
+	c.signal(syscall.SIGTERM).ends(128 + 15)
+	p.ends(exitNo).inOneLine().complains("has stopped, but b leads now under token", "not c")
+	a.ends(exitResigned).complains("handed over")
+	b.prints("up")
+}
+
+func TestDrainMovesAllThatOneLeads(t *testing.T) {
+	w := newWorld(t)
+	run := func(id, name string) *prog { return w.start("run", "--id", id, name, "sh", "-c", stops) }
+	var old []*prog
+	for _, name := range []string{"one", "two", "alone", "same"} {
+		old = append(old, run("old", name).prints("up"))
+	}
+	mine := run("new", "mine").prints("up")
+	news := map[string]*prog{}
+	for _, name := range []string{"one", "two"} {
+		news[name] = run("new", name)
+		w.awaitLine(name, 2)
+	}
+	twin := run("old", "same") // another process of the same ID is no other
+	w.awaitLine("same", 2)
+	p := w.start("drain", "old", "--reason", "new kernel").ends(exitNo)
+	p.says("one: moved: new leads under token ", "two: moved: new leads under token ",
+		"alone: left: nobody else stands", "same: left: nobody else stands")
+	p.complains("old still leads 2 of the 4 it led")
+	if strings.Contains(p.out.String(), "mine") || mine.out.String() != "up\n" {
+		t.Errorf("what another leads was touched: %q", p.out.String())
+	}
+	for i, name := range []string{"one", "two"} {
+		old[i].ends(exitResigned).says("bye\n").complains("handed over to another candidate", "new kernel")
+		news[name].prints("up")
+	}
+	for _, q := range append(old[2:], mine) {
+		if q.out.String() != "up\n" {
+			t.Errorf("%v stopped: %q", q, q.out.String())
+		}
+	}
+	if twin.out.String() != "" {
+		t.Errorf("the twin led: %q", twin.out.String())
+	}
+
+	// As JSON, sorted, with the numbers as strings; ndjson in the order in which they are known.
+	moves := decode[[]moveJSON](w, w.start("drain", "old", "-o", "json").ends(exitNo).out.String())
+	if len(moves) != 2 || moves[0].Name != "alone" || moves[0].Result != "left" || moves[0].Leader.ID != "old" ||
+		moves[0].Leader.Token != moves[0].Token {
+		t.Errorf("got %+v", moves)
+	}
+	old[2].signal(syscall.SIGTERM).ends(0)
+	twin.signal(syscall.SIGTERM).ends(128 + 15)
+	old[3].signal(syscall.SIGTERM).ends(0)
+	if p := w.start("drain", "old", "-o", "json").ends(0); strings.TrimSpace(p.out.String()) != "[]" {
+		t.Errorf("got %q, want an empty array", p.out.String())
+	}
+	w.start("drain", "old").ends(0).complains("old leads nothing")
+	w.start("drain").ends(exitUsage).inOneLine().complains("give the ID of one candidate")
+	w.start("drain", "").ends(exitUsage).inOneLine().complains("give the ID of one candidate")
+}
+
+// More than are asked at once, and one of them does not stop. Both candidates are sessions of this
+// process: programs enough would be a load of their own.
+func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
+	w := newWorld(t)
+	old, successor := w.session("old"), w.session("new")
+	const more = handover.Together + 2
+	lead := func(s *primacy.Session, name string) {
+		term, err := s.Election(name).Campaign(t.Context(), nil)
+		if err != nil || name == "deaf" {
+			return
+		}
+		<-term.Context().Done()
+		_ = term.Resign(t.Context())
+	}
+	names := []string{"deaf"}
+	for i := range more {
+		names = append(names, fmt.Sprint("n", i))
+	}
+	for n, s := range []*primacy.Session{old, successor} {
+		for _, name := range names {
+			go lead(s, name)
+		}
+		for _, name := range names {
+			w.awaitLine(name, n+1)
+		}
+	}
+	p := w.start("drain", "old", "-o", "ndjson", "--wait", "5s").ends(exitNotAcquired)
+	results := map[string]int{}
+	for line := range strings.SplitSeq(strings.TrimSpace(p.out.String()), "\n") {
+		m := decode[moveJSON](w, line)
+		results[m.Result]++
+		if (m.Name == "deaf") != (m.Result == "late") || m.Result == "moved" && m.Leader.ID != "new" {
+			t.Errorf("got %+v", m)
+		}
+	}
+	if results["moved"] != more || results["late"] != 1 {
+		t.Errorf("got %v; stderr %q", results, p.err.String())
+	}
+}
+
+// session is a session of this process in the store of the world.
+func (w *world) session(id string) *primacy.Session {
+	w.Helper()
+	st, err := open.Open(w.Context(), w.store)
+	if err != nil {
+		w.Fatal(err)
+	}
+	s, err := primacy.NewSession(st, &primacy.Options{ID: id, TTL: 30 * time.Second})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+		_ = st.Close()
+	})
+	return s
+}
+
+func TestPriorityOfRun(t *testing.T) {
+	w := newWorld(t)
+	low := w.start("run", "--id", "low", "n", "sh", "-c", stops).prints("up")
+	mid := w.start("run", "--id", "mid", "--priority", "1", "--steady", "1h", "n", "sh", "-c", stops)
+	w.awaitLine("n", 2)
+	high := w.with("PRIMACY_PRIORITY=5", "PRIMACY_STEADY=1s").start("run", "--id", "high", "n", "sh", "-c", stops)
+	low.ends(exitResigned).says("bye\n").complains("asked by high (priority 5)")
+	high.prints("up")
+	w.start("leader", "n", "--is", "high").ends(0)
+	if mid.out.String() != "" {
+		t.Errorf("mid led: %q", mid.out.String())
+	}
+	w.start("run", "--priority", "-1", "n",
+		"true").ends(exitUsage).inOneLine().complains("--priority and --steady must not be negative")
+}
+
+func TestTransferIsInTheHelp(t *testing.T) {
+	w := newWorld(t)
+	w.start("--help").ends(0).says("transfer ", "drain ")
+	for _, verb := range []string{"transfer", "drain"} {
+		w.start(verb, "--help").ends(0).says("Usage:\n  primacy "+verb, "--reason", "--wait")
+	}
+	if out := w.start("run", "--help").ends(0).out.String(); !slices.ContainsFunc(strings.Split(out, "\n"),
+		func(l string) bool { return strings.Contains(l, "--priority") }) {
+		t.Errorf("run --help: %q", out)
+	}
+}
+
+// TestTransfersOnEtcdLeaveNoMomentWithoutAClaim looks at each revision that a real etcd goes
+// through while a name is handed about: the line is never empty, and it is led by those alone who
+// were named, one after the other.
+func TestTransfersOnEtcdLeaveNoMomentWithoutAClaim(t *testing.T) {
+	w := newWorld(t)
+	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	defer cancel()
+	before, err := cli.Get(ctx, w.prefix+"n/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := cli.Watch(ctx, w.prefix+"n/", clientv3.WithPrefix(), clientv3.WithRev(before.Header.Revision+1))
+
+	won, ids := make(chan *primacy.Term), []string{"a", "b", "c", "d", "e"}
+	for _, id := range ids {
+		s := w.session(id)
+		go func() {
+			for ctx.Err() == nil {
+				term, err := s.Election("n").Campaign(ctx, nil)
+				if err != nil {
+					return
+				}
+				won <- term
+				<-term.Context().Done()
+			}
+		}()
+	}
+	looks := w.session("looks").Election("n")
+	term := <-won
+	want := []int64{int64(term.Token())}
+	for len(want) < 30 {
+		to := ids[rand.IntN(len(ids))]
+		err := term.Transfer(ctx, to)
+		if errors.Is(err, primacy.ErrNotStanding) || errors.Is(err, primacy.ErrInvalid) {
+			time.Sleep(5 * time.Millisecond) // it stands again in a moment, or leads
+			continue
+		}
+		if err != nil {
+			t.Fatalf("transfer to %s: %v", to, err)
+		}
+		next := <-won
+		if st, err := looks.State(ctx); err != nil || st.Leader == nil || st.Leader.ID != to ||
+			st.Leader.Token != next.Token() || next.Check() != nil {
+			t.Fatalf("handed over to %s: the state is %+v, %v; token %v won, check %v", to, st.Leader, err,
+				next.Token(), next.Check())
+		}
+		term = next
+		want = append(want, int64(term.Token()))
+	}
+	if got := holdersSeen(t, events, want[len(want)-1]); !slices.Equal(got, want) {
+		t.Errorf("the line was led by the claims %v, want %v", got, want)
+	}
+}
+
+// holdersSeen plays the events of a line, revision by revision, and returns which claims led, until
+// the last of them does.
+func holdersSeen(t *testing.T, events clientv3.WatchChan, last int64) (seen []int64) {
+	line := map[string]int64{} // create revisions
+	for resp := range events {
+		for i, e := range resp.Events {
+			if e.Type == mvccpb.DELETE {
+				delete(line, string(e.Kv.Key))
+			} else {
+				line[string(e.Kv.Key)] = e.Kv.CreateRevision
+			}
+			if i+1 < len(resp.Events) && resp.Events[i+1].Kv.ModRevision == e.Kv.ModRevision {
+				continue // of one Txn: nobody sees what is between
+			}
+			if len(line) == 0 {
+				t.Errorf("at revision %d nobody stands", e.Kv.ModRevision)
+				continue
+			}
+			first := int64(1<<63 - 1)
+			for _, at := range line {
+				first = min(first, at)
+			}
+			if len(seen) == 0 || seen[len(seen)-1] != first {
+				seen = append(seen, first)
+			}
+		}
+		if len(seen) > 0 && seen[len(seen)-1] == last {
+			break
+		}
+	}
+	return seen
+}

@@ -1,0 +1,293 @@
+package etcdstore
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// TestSimulatedFollowOutlivesAFailedRead: the read of a followed place fails once. It is read
+// again soon, and not left to the timer.
+func TestSimulatedFollowOutlivesAFailedRead(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		hl := granted(t, first, "a", 4*time.Minute)
+		hp := claimed(t, hl, "x")
+		s, g := gatedAt(t, c, 1, 0)
+		l := granted(t, s, "b", 4*time.Minute)
+		p := claimed(t, l, "x")
+		if err := hl.Release(ending(t, 10*time.Second), hp); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		failed := g.onceFailing(looksAtLine)
+		told := newsOf(t, l)
+		time.Sleep(10 * time.Second)
+		begun := time.Now()
+		l.Follow(p)
+		<-failed
+		n := <-told
+		if took := time.Since(begun); took > time.Second || !n.Held {
+			t.Errorf("seed 1: News = %+v after %v", n, took)
+		}
+	})
+}
+
+// TestSimulatedPushesUnderTheWideWatch: whatever is pushed comes at once also where the wide
+// watch is always on: requests, wanted, shared claims.
+func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		os, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 1)
+		s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
+		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
+		p := claimed(t, l, "x")
+		time.Sleep(6 * time.Second)
+		told := newsOf(t, l)
+		time.Sleep(10 * time.Second)
+		begun := time.Now()
+		if err := os.Ask(ending(t, 10*time.Second), "x", driver.Request{Token: p.Token}); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-told; n.Request == nil || time.Since(begun) > handOver {
+			t.Errorf("seed 1: the request came after %v: %+v", time.Since(begun), n)
+		}
+		// wanted, of who waited before, and of who comes
+		claimed(t, other, "x")
+		told = newsOf(t, l)
+		time.Sleep(time.Second)
+		begun, p.Held = time.Now(), true
+		l.Follow(p)
+		if n := <-told; !n.Wanted || time.Since(begun) > handOver {
+			t.Errorf("seed 1: wanted, of who waited before, came after %v: %+v", time.Since(begun), n)
+		}
+		q := claimed(t, l, "y")
+		told = newsOf(t, l)
+		q.Held = true
+		l.Follow(q)
+		time.Sleep(time.Second)
+		begun = time.Now()
+		claimed(t, other, "y")
+		if n := <-told; !n.Wanted || time.Since(begun) > handOver {
+			t.Errorf("seed 1: wanted came after %v: %+v", time.Since(begun), n)
+		}
+		// a semaphore of two
+		sem := func(l *lease, seat string) driver.Place {
+			ps, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "z", ID: "z" + l.ID() + seat, Seat: seat,
+				Slots: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ps[0]
+		}
+		first, second := sem(other, ""), sem(other, "1")
+		_ = first
+		turn := held(t, l, sem(l, ""))
+		time.Sleep(time.Second)
+		begun = time.Now()
+		if err := other.Release(ending(t, 10*time.Second), second); err != nil {
+			t.Fatal(err)
+		}
+		if took := (<-turn).Sub(begun); took > handOver {
+			t.Errorf("seed 1: the semaphore's turn came after %v", took)
+		}
+	})
+}
+
+// TestSimulatedTouchUnderTheWideWatch: whoever waits for a slot behind another is told by a put
+// that this one holds, and hears of the next release.
+func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		os, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 1)
+		s.wire.Hub.Above, s.wire.Hub.Below = 0, -1
+		other, l := granted(t, os, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
+		stand := func(l *lease, seat string) driver.Place {
+			p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: "x" + l.ID() + seat, Seat: seat,
+				Slots: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p[0]
+		}
+		first, second := stand(other, ""), stand(other, "1")
+		third := held(t, other, stand(other, "2"))
+		turn := held(t, l, stand(l, ""))
+		time.Sleep(time.Second)
+		if err := other.Release(ending(t, 10*time.Second), first); err != nil {
+			t.Fatal(err)
+		}
+		<-third
+		time.Sleep(time.Second)
+		begun := time.Now()
+		if err := other.Release(ending(t, 10*time.Second), second); err != nil {
+			t.Fatal(err)
+		}
+		if took := (<-turn).Sub(begun); took > handOver {
+			t.Errorf("seed 1: the turn came after %v, want %v at most", took, handOver)
+		}
+	})
+}
+
+// TestSimulatedWantedBehindItsOwn: behind a followed claim that holds stand many of its own
+// session's seats, and another session's behind those.
+func TestSimulatedWantedBehindItsOwn(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 0)
+		other, l := granted(t, first, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
+		p := claimed(t, l, "x")
+		seats := func(from string) {
+			for i := range 20 {
+				if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(from, i),
+					Seat: fmt.Sprint(from, i)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		seats("a")
+		claimed(t, other, "x")
+		seats("b")
+		told := newsOf(t, l)
+		time.Sleep(time.Second)
+		begun := time.Now()
+		p.Held = true
+		l.Follow(p)
+		if n := <-told; !n.Wanted || time.Since(begun) > handOver {
+			t.Errorf("seed 1: news = %+v after %v, want it wanted within %v", n, time.Since(begun), handOver)
+		}
+	})
+}
+
+// TestSimulatedNewsUnderASmallLimit: a server that takes few operations in one Txn. Followed
+// places are looked at all the same, and held ones are read.
+func TestSimulatedNewsUnderASmallLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := etcdsim.Start(etcdsim.Options{Seed: 1, TxnOps: 8})
+		t.Cleanup(func() {
+			c.Close()
+			synctest.Wait()
+		})
+		time.Sleep(5 * time.Second)
+		first, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 0)
+		hl, l := granted(t, first, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
+		var claims []driver.Claim
+		for i := range 40 {
+			claims = append(claims, driver.Claim{Name: fmt.Sprint("n", i), ID: fmt.Sprint("c", i)})
+		}
+		held, err := hl.Claim(ending(t, time.Minute), claims...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places, err := l.Claim(ending(t, time.Minute), claims...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hl.Release(ending(t, time.Minute), held...); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // the watches begin later, so all must look
+		tell := make(chan driver.News, 100)
+		ctx := ending(t, 3*time.Minute)
+		go func() {
+			for ctx.Err() == nil {
+				out, err := l.News(ctx)
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("seed 1: News = %v", err)
+					return
+				}
+				for _, n := range out {
+					tell <- n
+				}
+			}
+		}()
+		next := func() (n driver.News) {
+			select {
+			case n = <-tell:
+			case <-ctx.Done():
+				t.Fatal("seed 1: not all was told")
+			}
+			return n
+		}
+		begun := time.Now()
+		l.Follow(places...)
+		for range claims {
+			if n := next(); !n.Held {
+				t.Errorf("seed 1: news = %+v, want it held", n)
+			}
+		}
+		if took := time.Since(begun); took > 3*time.Second {
+			t.Errorf("seed 1: all were told after %v", took)
+		}
+		time.Sleep(3 * time.Second)
+		begun = time.Now()
+		for _, p := range places {
+			if err := c.Delete(ending(t, 10*time.Second), s.lineDir(p.Name)+l.ID(), int64(p.Token)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range claims {
+			if n := next(); !n.Gone {
+				t.Errorf("seed 1: news = %+v, want it gone", n)
+			}
+		}
+		if took := time.Since(begun); took > 3*time.Second {
+			t.Errorf("seed 1: all were told after %v", took)
+		}
+	})
+}
+
+// TestSimulatedOldLineIsForgotten: a slot's next claim, which stands though its entry was never
+// answered, knows nothing of the line that its predecessor found.
+func TestSimulatedOldLineIsForgotten(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 0)
+		claimed(t, granted(t, first, "a", 4*time.Minute), "x")
+		l := granted(t, s, "b", 4*time.Minute)
+		sl := l.seats.open(seatID{name: "x"})
+		defer l.seats.drop(sl)
+		if err := l.Release(ending(t, 10*time.Second), claimed(t, l, "x")); err != nil {
+			t.Fatal(err)
+		}
+		sl.id, sl.key = "x-2", s.lineDir("x")+l.ID()
+		p := l.entered(sl, 1000, 1000, false)
+		if a := l.newWaiter(p); a.seen != 0 || a.whole || len(a.ahead) > 0 {
+			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.seen)
+		}
+	})
+}
+
+// TestSimulatedHeldAndRemoved: followed claims are told to be held, and one is removed by hand
+// before the next call of News. That tells it at once, and does not wait until the claim has
+// settled and is watched.
+func TestSimulatedHeldAndRemoved(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		s, _ := gatedAt(t, c, 1, 0)
+		hl, l := granted(t, first, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
+		hp, p := claimed(t, hl, "x"), claimed(t, l, "x")
+		l.Follow(p)
+		told := newsOf(t, l)
+		time.Sleep(time.Second)
+		if err := hl.Release(ending(t, 10*time.Second), hp); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-told; !n.Held {
+			t.Fatalf("seed 1: news = %+v, want it held", n)
+		}
+		if err := c.Delete(ending(t, 10*time.Second), s.lineDir("x")+l.ID(), int64(p.Token)); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= etcdwire.Settling/2 {
+			t.Errorf("seed 1: news = %+v after %v, want it gone at once", n, time.Since(begun))
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package etcdstore
+
+import (
+	"fmt"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// TestSimulatedWatchLostBesideTheWideOne: a watch that stands by itself beside the wide one is
+// ended by etcd. The prefix watch stands in for it from now on, and has told things that it has
+// not.
+func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
+	const dir = "primacy/x/"
+	gone := func(rev int64, k string) []*mvccpb.Event {
+		return []*mvccpb.Event{{Type: mvccpb.Event_EventType(1), Kv: &mvccpb.KeyValue{Key: []byte(dir + k),
+			ModRevision: rev}}}
+	}
+	h, l := fakeHub()
+	h.Above, h.Below = 0, 4
+	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100,
+		seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
+	a.enlist()
+	wide := h.PrefixWatch
+	h.Lock()
+	wide.ID = 1
+	h.ByID[1] = wide
+	h.Stood(wide, 100)
+	h.Unlock()
+	for range 4 { // few are left: it is to be given up
+		h.Reap()
+	}
+	w := a.in[0]
+	h.Pending()
+	h.Above = 1
+	h.Lock()
+	n := h.Open(etcdwire.Span{Key: dir + "b"}) // another line, so that it stays in the balance: not yet stood
+	_ = n
+	h.Unlock()
+	h.Lock()
+	h.Stood(w, 100)
+	for i := range 3 { // many come at once: it is kept
+		h.Open(etcdwire.Span{Key: fmt.Sprint("primacy/y/", i)})
+	}
+	// our claim is removed by hand; the prefix watch tells so, the narrow one has not yet
+	h.Deliver(wide, gone(101, "own"))
+	h.Lost(w, false) // etcd has cancelled it (it was behind a compaction)
+	h.Deliver(wide, gone(102, "a"))
+	h.Unlock()
+	h.Pending()
+	if f, unsure := a.ask(); f == holds || f == waits && !unsure {
+		t.Errorf("seed 1: outcome %d, unsure %v: w.ID %d since %d, wide %v", f, unsure, w.ID, w.Since,
+			h.PrefixWatch != nil)
+	}
+}
+
+// TestSimulatedDoubtDuringALook: a livenessWatch says that it has ended the session before, while the
+// answer to an older look is on its way. That answer must not clear the doubt: where etcd refuses
+// the watch nothing else would tell.
+func TestSimulatedDoubtDuringALook(t *testing.T) {
+	h, l := fakeHub()
+	a := awaitOn(l, "a")
+	a.enlist()
+	h.Lock()
+	h.Lost(a.in[0], true)
+	h.Unlock()
+	if _, unsure := a.ask(); !unsure {
+		t.Error("its watch was refused, and it does not look")
+	}
+	a.doubt()
+	a.learn(standing{rev: 150, stands: true, before: a.ahead})
+	if _, unsure := a.ask(); !unsure {
+		t.Error("the doubt is forgotten")
+	}
+	a.learn(standing{rev: 151, stands: true, before: a.ahead})
+	if _, unsure := a.ask(); unsure {
+		t.Error("the look that came after the doubt did not clear it")
+	}
+}
+
+// TestSimulatedEndAfterTheTurn: a claim's turn comes, and before anybody asks it is removed.
+func TestSimulatedEndAfterTheTurn(t *testing.T) {
+	h, l := fakeHub()
+	a := awaitOn(l, "a")
+	a.enlist()
+	h.Lock()
+	h.Stood(a.in[0], 100)
+	h.Deliver(a.in[0], goneAt(101, "primacy/x/a"))
+	h.Deliver(a.in[0], goneAt(102, a.key))
+	h.Unlock()
+	if f, _ := a.ask(); f != ended {
+		t.Errorf("outcome %d, want it ended", f)
+	}
+	if a.keep() {
+		t.Error("a claim that has ended is kept as one that holds")
+	}
+}
+
+// TestSimulatedNeighbourIsTold: the claim right before goes, and others stay. News looks at whoever
+// waits where a session with a heartbeat is to be watched now, or no longer.
+func TestSimulatedNeighbourIsTold(t *testing.T) {
+	for _, c := range []struct {
+		before, next string
+		told         bool
+	}{
+		{"b", "a", false},
+		{"b", "a" + beatMark + "900", true},
+		{"b" + beatMark + "900", "a", true},
+	} {
+		h, l := fakeHub()
+		a := awaitOn(l, c.before, c.next)
+		a.enlist()
+		h.Lock()
+		h.Stood(a.in[0], 100)
+		a.queued, l.newsbox.queued = false, nil
+		h.Deliver(a.in[0], goneAt(101, "primacy/x/"+c.before))
+		h.Unlock()
+		if a.queued != c.told {
+			t.Errorf("%+v: told %v", c, a.queued)
+		}
+	}
+}
+
+// TestSimulatedFollowedAndLeaving: the turn of a followed claim comes while its owner gives it
+// up. News tells nothing of it.
+func TestSimulatedFollowedAndLeaving(t *testing.T) {
+	for _, leaving := range []bool{false, true} {
+		_, l := fakeHub()
+		a := awaitOn(l)
+		l.seats.by[a.at] = &claimState{seatID: a.at, id: "c", token: 100, leaving: leaving}
+		l.newsbox.follows[a.at] = a
+		if out := l.newsOf(nil, a, holds); len(out) > 0 == leaving {
+			t.Errorf("leaving %v: news %+v", leaving, out)
+		}
+	}
+}
