@@ -78,8 +78,8 @@ func open(data []byte) (letters []letter) {
 	return letters
 }
 
-// readMail has News tell the requests in the lease's mail node that are for terms that are not over,
-// and empties the node: after that, for told twice is better than not at all.
+// readMail has News tell the requests in the lease's mail node that are for terms that are not
+// over, and empties the node: after that, for told twice is better than not at all.
 func (l *lease) readMail(got looked) (done bool, _ error) {
 	letters := open(got.data)
 	if len(letters) == 0 {
@@ -165,16 +165,14 @@ func (s *Store) Leases(ctx context.Context, prefix string) (ids []string, err er
 	if err != nil {
 		return nil, err
 	}
-	owned := make([]bool, len(dir.children))
-	err = parallel(len(dir.children), func(i int) error {
-		got, err := t.look(ctx, ofNode, s.at("@leases", dir.children[i]))
-		owner, _ := decode(append(got.data, '\n'))
-		owned[i] = got.exists && strings.HasPrefix(owner, prefix)
-		return err
-	})
+	paths := make([]string, len(dir.children))
 	for i, id := range dir.children {
-		if owned[i] {
-			ids = append(ids, id)
+		paths[i] = s.at("@leases", id)
+	}
+	found, err := t.lookAll(ctx, ofNode, paths)
+	for i, got := range found {
+		if owner, _ := decode(append(got.data, '\n')); got.exists && strings.HasPrefix(owner, prefix) {
+			ids = append(ids, dir.children[i])
 		}
 	}
 	slices.Sort(ids)

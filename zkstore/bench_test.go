@@ -16,7 +16,8 @@ import (
 	"github.com/primacy-go/primacy/internal/zktest"
 )
 
-// TestHandOversBesideGoZookeeper measures hand-overs of one name between 8 clients, each of which stands again as soon as it has given up, in turns with go-zookeeper's Lock.
+// TestHandOversBesideGoZookeeper measures hand-overs of one name between 8 clients, each of which
+// stands again as soon as it has given up, in turns with go-zookeeper's Lock.
 func TestHandOversBesideGoZookeeper(t *testing.T) {
 	if os.Getenv("PRIMACY_ZK") != "bench" {
 		t.Skip("PRIMACY_ZK=bench runs it")

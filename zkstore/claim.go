@@ -150,12 +150,8 @@ func (l *lease) withdraw(ctx context.Context, all []*claim, why error) error {
 
 // hasEntered waits until it is known whether a claim stands, and returns nil if it does.
 func (l *lease) hasEntered(ctx context.Context, c *claim) error {
-	select {
-	case <-c.entered:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-l.dead:
-		return l.why
+	if err := l.wait(ctx, c.entered); err != nil {
+		return err
 	}
 	if c.err == nil && c.gone() {
 		return driver.ErrGone
@@ -229,7 +225,8 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 	}
 }
 
-// Release gives places up. What it has begun goes on until nothing of them stands, also if ctx ends.
+// Release gives places up. What it has begun goes on until nothing of them stands, also if ctx
+// ends.
 func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -258,12 +255,12 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 // haveLeft waits until nothing of claims stands.
 func (l *lease) haveLeft(ctx context.Context, all []*claim) error {
 	for _, c := range all {
-		select {
-		case <-c.left:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-l.dead:
+		err := l.wait(ctx, c.left)
+		if err != nil && l.over() {
 			return l.died()
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -283,7 +280,8 @@ func (l *lease) died() error {
 func (l *lease) leave(all ...*claim) {
 	for now := l.claims.toLeave(all); len(now) > 0; {
 		n, size := 1, len(now[0].path)
-		for n < min(len(now), maxMany/2) && size+len(now[n].path) < maxBatch/4 { // beside them there is room for the records
+		// Half of a request is left for the records.
+		for n < min(len(now), maxMany/2) && size+len(now[n].path) < maxBatch/4 {
 			size += len(now[n].path)
 			n++
 		}
@@ -319,7 +317,7 @@ func (l *lease) erase(batch []*claim) {
 		case err == nil:
 			l.claims.left(batch...)
 			return
-		case at >= 0 && at < len(batch) && errors.Is(err, zk.ErrNoNode): // removed by hand, or by a try whose answer was lost
+		case at >= 0 && at < len(batch) && errors.Is(err, zk.ErrNoNode): // removed by hand, or by an earlier try
 			l.claims.left(batch[at])
 			batch = append(batch[:at:at], batch[at+1:]...)
 		case at >= len(batch):

@@ -32,7 +32,8 @@ type claim struct {
 func (c *claim) gone() bool { return isClosed(c.left) }
 
 func (c *claim) place(held bool) driver.Place {
-	return driver.Place{Name: c.want.Name, Seat: c.want.Seat, Slots: c.want.Slots, ID: c.want.ID, Token: c.token, Held: held}
+	w := c.want
+	return driver.Place{Name: w.Name, Seat: w.Seat, Slots: w.Slots, ID: w.ID, Token: c.token, Held: held}
 }
 
 // claims are those of a lease, at most one for each seat.
@@ -153,7 +154,8 @@ func (cs *claims) partWith(p driver.Place, old *claim) *claim {
 	return old
 }
 
-// giveUpLocked marks a claim so that nothing of it may stand. The caller holds mu, and has it leave.
+// giveUpLocked marks a claim so that nothing of it may stand. The caller holds mu, and has it
+// leave.
 func (cs *claims) giveUpLocked(c *claim) {
 	cs.spent.Add(c.want.ID)
 	cs.dismissLocked(c)

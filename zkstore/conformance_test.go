@@ -14,7 +14,8 @@ import (
 	"github.com/primacy-go/primacy/zkstore"
 )
 
-// long has servers keep sessions long enough for claims that must outlive a clause without a renewal.
+// long has servers keep sessions long enough for claims that must outlive a clause without a
+// renewal.
 var long = []string{"maxSessionTimeout=120000"}
 
 func openAt(t testing.TB, servers ...string) *zkstore.Store {

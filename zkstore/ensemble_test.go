@@ -62,8 +62,9 @@ func stopAtEnd(t *testing.T, s driver.Store) driver.Store {
 	return s
 }
 
-// fooled has a holder by way of one member and a waiter by way of the others, does something to the ensemble, and returns how long after the waiter held plain reads by way of
-// that member still showed the holder's node. No renewal may have promised the lease until then.
+// fooled has a holder by way of one member and a waiter by way of the others, does something to the
+// ensemble, and returns how long after the waiter held plain reads by way of that member still
+// showed the holder's node. No renewal may have promised the lease until then.
 func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (late time.Duration) {
 	t.Helper()
 	var others []string
@@ -157,7 +158,8 @@ func keep(t *testing.T, l driver.Lease) {
 	}()
 }
 
-// The control too: a read is answered by a member that is cut off while the others have given the lease to another, so it proves nothing.
+// The control too: a read is answered by a member that is cut off while the others have given the
+// lease to another, so it proves nothing.
 func TestARenewalIsNotAnsweredByAMemberThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true, NoSync: true, Config: []string{"syncLimit=20"}})
@@ -242,7 +244,8 @@ func TestConformanceOfAnEnsemble(t *testing.T) {
 	})
 }
 
-// A session that moves to another server while its delete is on the way: with the same number as that, a request there is told done that was not. The control shows it.
+// A session that moves to another server while its delete is on the way: with the same number as
+// that, a request there is told done that was not. The control shows it.
 func TestACommitForAnotherServerIsNotTheAnswerOfALaterRequest(t *testing.T) {
 	needAll(t)
 	e := zktest.StartEnsemble(t, 3, zktest.Options{})

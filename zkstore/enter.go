@@ -178,7 +178,8 @@ func (e *entry) resolve() error {
 	return nil
 }
 
-// nodeOf returns the node that stands for a claim, found by its ID; one without a path if none does.
+// nodeOf returns the node that stands for a claim, found by its ID; one without a path if none
+// does.
 func (e *entry) nodeOf(c *claim) (found node, err error) {
 	dir, err := e.l.look(context.Background(), ofChildren, c.dir)
 	if err != nil {

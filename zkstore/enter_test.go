@@ -16,7 +16,8 @@ import (
 	"github.com/primacy-go/primacy/zkstore"
 )
 
-// behind returns a server, a store that reaches it through a proxy, and one that reaches it directly.
+// behind returns a server, a store that reaches it through a proxy, and one that reaches it
+// directly.
 func behind(t *testing.T) (p *proxy.Proxy, far, near *zkstore.Store, srv *zktest.Server) {
 	t.Helper()
 	srv = shared(t)
@@ -47,7 +48,8 @@ func stand(t *testing.T, s driver.Store) int {
 	return 1 + len(ln.Waiters)
 }
 
-// lostTwice has the answer to a create lost, and the connection once more while it is looked for what became of it: in the request before which lostAt says so.
+// lostTwice has the answer to a create lost, and the connection once more while it is looked for
+// what became of it: in the request before which lostAt says so.
 func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request string) bool) (*faultProxy, driver.Lease, driver.Store) {
 	t.Helper()
 	srv := shared(t)
@@ -84,7 +86,8 @@ func looksAtLine(opcode int32, request string) bool {
 	return opcode == opGetChildren2 && strings.Contains(request, "/primacy/TestALoss")
 }
 
-// Finding 9: go-zookeeper's Lock leaves its node behind when the connection is lost between the create and its answer, for as long as the session lives.
+// Finding 9: go-zookeeper's Lock leaves its node behind when the connection is lost between the
+// create and its answer, for as long as the session lives.
 func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	p, far, near, _ := behind(t)
 	l := grantAt(t, far, "a", 8*time.Second)
@@ -115,7 +118,8 @@ func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	}
 }
 
-// Section 3.9: go-zookeeper's protected create forgets its GUID when a second loss follows the first.
+// Section 3.9: go-zookeeper's protected create forgets its GUID when a second loss follows the
+// first.
 func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 	p, far, near, _ := behind(t)
 	l := grantAt(t, far, "a", 20*time.Second)
@@ -147,7 +151,8 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 	}
 }
 
-// A create that lay in a buffer while its outcome was looked for must not be done afterwards: nobody would ever release it.
+// A create that lay in a buffer while its outcome was looked for must not be done afterwards:
+// nobody would ever release it.
 func TestALateCreateDoesNotEnter(t *testing.T) {
 	_, _, near, _ := behind(t)
 	l := grantAt(t, near, "a", 8*time.Second)
@@ -162,7 +167,8 @@ func TestALateCreateDoesNotEnter(t *testing.T) {
 	}
 }
 
-// A second loss, while the first one is looked into, must not have the claim entered again: it would wait behind itself for as long as the lease lives.
+// A second loss, while the first one is looked into, must not have the claim entered again: it
+// would wait behind itself for as long as the lease lives.
 func TestALossWhileALostAnswerIsLookedForEntersNoSecondNode(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -204,7 +210,8 @@ func TestAReleaseAfterALossWhileALostAnswerIsLookedForLeavesNothing(t *testing.T
 	}
 }
 
-// Who has seen that only those it watches are left in front holds as soon as they have gone: a read then would wait for whatever the servers write.
+// Who has seen that only those it watches are left in front holds as soon as they have gone: a read
+// then would wait for whatever the servers write.
 func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 	srv := shared(t)
 	p := newFaultProxy(t, srv.Addr())

@@ -12,35 +12,37 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Examine implements [driver.Store]. It asks each server for its version and role, looks at the tick and the session timeouts, and at what stands in the line of name.
+// Examine implements [driver.Store]. It asks each server for its version and role, looks at the
+// tick and the session timeouts, and at what stands in the line of name.
 func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	found := make([]driver.Finding, len(s.servers.all))
-	leaders := make([]bool, len(found))
 	_ = parallel(len(found), func(i int) error {
-		found[i], leaders[i] = s.examineServer(ctx, s.servers.all[i])
+		found[i] = s.examineServer(ctx, s.servers.all[i])
 		return nil
 	})
-	found = append(found, s.examineTimes(), s.examineRights(ctx))
+	times := fmt.Sprintf("tick %v, sessions up to %v: ttl from %v to %v; a crashed holder is replaced after about"+
+		" 1.5 × ttl", s.tick, s.longest, s.caps.MinTTL.Round(time.Millisecond), s.caps.MaxTTL.Round(time.Millisecond))
+	found = append(found, driver.Finding{Topic: "sessions", Level: driver.Fine, Found: times}, s.examineRights(ctx))
 	return append(found, s.examineLine(ctx, name)...)
 }
 
-func (s *Store) examineServer(ctx context.Context, addr string) (f driver.Finding, leads bool) {
-	f = driver.Finding{Topic: "server " + addr, Level: driver.Failed}
+func (s *Store) examineServer(ctx context.Context, addr string) driver.Finding {
+	finding := func(level driver.Level, found, advice string) driver.Finding {
+		return driver.Finding{Topic: "server " + addr, Level: level, Found: found, Advice: advice}
+	}
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, handshakes)
-	defer cancel()
 	text, err := s.servers.command(ctx, addr, "srvr")
 	m := versionLine.FindStringSubmatch(text)
 	switch {
 	case err != nil && text == "":
-		f.Found, f.Advice = "does not answer: "+err.Error(), "start it, or take it out of the list of servers"
-		return f, false
+		return finding(driver.Failed, "does not answer: "+err.Error(),
+			"start it, or take it out of the list of servers")
 	case strings.Contains(text, "not currently serving"):
-		f.Found, f.Advice = "runs, but has no quorum and serves nobody", "look at the other members and at the network between them"
-		return f, false
+		return finding(driver.Failed, "runs, but has no quorum and serves nobody",
+			"look at the other members and at the network between them")
 	case m == nil:
-		f.Level, f.Found, f.Advice = driver.Warning, "answers, but does not tell its version", "allow the command srvr: 4lw.commands.whitelist=srvr,conf"
-		return f, false
+		return finding(driver.Warning, "answers, but does not tell its version",
+			"allow the command srvr: 4lw.commands.whitelist=srvr,conf")
 	}
 	mode := "unknown"
 	for line := range strings.Lines(text) {
@@ -48,16 +50,12 @@ func (s *Store) examineServer(ctx context.Context, addr string) (f driver.Findin
 			mode = rest
 		}
 	}
-	f.Level, f.Found = driver.Fine, fmt.Sprintf("version %s, %s, answered in %v", m[1], mode, time.Since(begun).Round(time.Millisecond))
+	found := fmt.Sprintf("version %s, %s, answered in %v", m[1], mode, time.Since(begun).Round(time.Millisecond))
 	if mode == "observer" {
-		f.Level, f.Advice = driver.Warning, "fine if it follows the leader; one that follows a follower (observerMasterPort) is not covered by the proof of renewals"
+		return finding(driver.Warning, found, "fine if it follows the leader; one that follows a follower"+
+			" (observerMasterPort) is not covered by the proof of renewals")
 	}
-	return f, mode == "leader" || mode == "standalone"
-}
-
-func (s *Store) examineTimes() driver.Finding {
-	return driver.Finding{Topic: "sessions", Level: driver.Fine, Found: fmt.Sprintf("tick %v, sessions up to %v: ttl from %v to %v; a crashed holder is replaced after about 1.5 × ttl",
-		s.tick, s.longest, s.caps.MinTTL.Round(time.Millisecond), s.caps.MaxTTL.Round(time.Millisecond))}
+	return finding(driver.Fine, found, "")
 }
 
 // examineRights looks whether we may read what we must; that we may write, Open has tried.
@@ -87,27 +85,30 @@ func (s *Store) examineRights(ctx context.Context) driver.Finding {
 	return f
 }
 
-func (s *Store) examineLine(ctx context.Context, name string) (all []driver.Finding) {
+func (s *Store) examineLine(ctx context.Context, name string) []driver.Finding {
 	f := driver.Finding{Topic: "line " + name, Level: driver.Fine}
 	t, err := s.connected(ctx)
-	if err != nil {
-		f.Level, f.Found = driver.Failed, "not looked at: "+err.Error()
-		return []driver.Finding{f}
+	var ln lineNodes
+	if err == nil {
+		ln, err = t.line(ctx, name, false)
 	}
-	ln, err := t.line(ctx, name, false)
 	if err != nil {
 		f.Level, f.Found = driver.Failed, "not looked at: "+err.Error()
 		return []driver.Finding{f}
 	}
 	f.Found = fmt.Sprintf("%d claims stand", len(ln.nodes))
 	if wrapped(ln.nodes) {
-		f.Level, f.Found = driver.Warning, f.Found+", and its node has had 2³¹ children: their order is read from each of them"
+		f.Level = driver.Warning
+		f.Found += ", and its node has had 2³¹ children: their order is read from each of them"
 		f.Advice = "when nobody stands there, delete " + s.pathOf(name) + ": it is made again"
 	}
-	all = append(all, f)
-	if len(ln.foreign) > 0 {
-		all = append(all, driver.Finding{Topic: "line " + name, Level: driver.Warning, Found: fmt.Sprintf("%d nodes of other programs stand in it, which do not count: %s", len(ln.foreign), ln.foreign[0]),
-			Advice: "if they are another program's lock, the two do not exclude each other: give it another path"})
+	if len(ln.foreign) == 0 {
+		return []driver.Finding{f}
 	}
-	return all
+	return []driver.Finding{f, {
+		Topic: f.Topic, Level: driver.Warning,
+		Found: fmt.Sprintf("%d nodes of other programs stand in it, which do not count: %s",
+			len(ln.foreign), ln.foreign[0]),
+		Advice: "if they are another program's lock, the two do not exclude each other: give it another path",
+	}}
 }

@@ -28,17 +28,20 @@ func recordOf(p driver.Place) *partRecord {
 	return &partRecord{journal: p.Journal, record: *p.Record}
 }
 
-// journalPath returns the path of a journal, or of what lies below it.
-func (s *Store) journalPath(journal string, key ...string) string {
-	path := s.at("@journal", escape(journal))
-	for _, k := range key {
-		path += "/" + escape(k)
+// journalPath returns the path of a journal.
+func (s *Store) journalPath(name string) string { return s.at("@journal", escape(name)) }
+
+// journalPaths returns the paths of records of a journal.
+func (s *Store) journalPaths(name string, keys []string) []string {
+	paths := make([]string, len(keys))
+	for i, key := range keys {
+		paths[i] = s.journalPath(name) + "/" + escape(key)
 	}
-	return path
+	return paths
 }
 
 func (n *partRecord) op(s *Store) any {
-	path := s.journalPath(n.journal, n.record.Key)
+	path := s.journalPath(n.journal) + "/" + escape(n.record.Key)
 	if n.exists {
 		return &zk.SetDataRequest{Path: path, Data: n.record.Value, Version: -1}
 	}
@@ -61,25 +64,26 @@ func (n *partRecord) learn(ctx context.Context, t tree, err error) bool {
 }
 
 // Append keeps a record, unless there is one with its key.
-func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	none := driver.Record{}
 	if err := driver.CheckRecord(name, r); err != nil {
-		return there, false, err
+		return none, false, err
 	}
 	if keep < 1 {
-		return there, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
+		return none, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
 	t, err := s.connected(ctx)
 	if err != nil {
-		return there, false, err
+		return none, false, err
 	}
-	path := s.journalPath(name, r.Key)
+	path := s.journalPath(name) + "/" + escape(r.Key)
 	for {
 		switch err := t.create(ctx, path, append([]byte{}, r.Value...)); {
 		case err == nil:
 			return r, true, t.thin(ctx, name, keep)
 		case errors.Is(err, zk.ErrNoNode):
 			if err := t.ensure(ctx, s.journalPath(name)); err != nil {
-				return there, false, err
+				return none, false, err
 			}
 		case errors.Is(err, zk.ErrNodeExists):
 			got, err := t.look(ctx, ofNode, path)
@@ -87,7 +91,7 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 				return driver.Record{Key: r.Key, Value: got.data}, false, err
 			}
 		default:
-			return there, false, err
+			return none, false, err
 		}
 	}
 }
@@ -96,14 +100,10 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 // with later ones.
 func (t tree) thin(ctx context.Context, name string, keep int) error {
 	keys, err := t.names(ctx, t.store.journalPath(name), "")
-	old := keys[:min(max(0, len(keys)-keep), 1000)]
-	for i, key := range old {
-		old[i] = t.store.journalPath(name, key)
-	}
 	if err != nil {
 		return err
 	}
-	return t.removeAll(ctx, old)
+	return t.removeAll(ctx, t.store.journalPaths(name, keys[:min(max(0, len(keys)-keep), 1000)]))
 }
 
 // Records returns the newest records of a journal, the newest first.
@@ -119,25 +119,18 @@ func (s *Store) Records(ctx context.Context, name, before string, limit int) ([]
 	keys = slices.DeleteFunc(keys, func(k string) bool { return before != "" && k >= before })
 	slices.Reverse(keys)
 	keys = keys[:min(len(keys), max(limit, 0))]
-	found := make([]*driver.Record, len(keys))
-	err = parallel(len(keys), func(i int) error {
-		got, err := t.look(ctx, ofNode, s.journalPath(name, keys[i]))
-		if got.exists {
-			found[i] = &driver.Record{Key: keys[i], Value: got.data}
-		}
-		return err
-	})
+	found, err := t.lookAll(ctx, ofNode, s.journalPaths(name, keys))
 	var all []driver.Record
-	for _, r := range found {
-		if r != nil { // not removed meanwhile
-			all = append(all, *r)
+	for i, got := range found {
+		if got.exists { // it was not removed meanwhile
+			all = append(all, driver.Record{Key: keys[i], Value: got.data})
 		}
 	}
 	return all, err
 }
 
 // Journals returns the names of journals that have records.
-func (s *Store) Journals(ctx context.Context, prefix string) ([]string, error) {
+func (s *Store) Journals(ctx context.Context, prefix string) (all []string, err error) {
 	t, err := s.current(ctx)
 	if err != nil {
 		return nil, err
@@ -146,16 +139,14 @@ func (s *Store) Journals(ctx context.Context, prefix string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	has := make([]bool, len(names))
-	err = parallel(len(names), func(i int) error {
-		got, err := t.look(ctx, ofNode, s.journalPath(names[i]))
-		has[i] = got.exists && got.stat.NumChildren > 0
-		return err
-	})
-	var all []string
+	paths := make([]string, len(names))
 	for i, name := range names {
-		if has[i] {
-			all = append(all, name)
+		paths[i] = s.journalPath(name)
+	}
+	found, err := t.lookAll(ctx, ofNode, paths)
+	for i, got := range found {
+		if got.exists && got.stat.NumChildren > 0 {
+			all = append(all, names[i])
 		}
 	}
 	return all, err

@@ -94,7 +94,7 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 			}
 		}
 		switch {
-		case err == nil || errors.Is(err, zk.ErrNodeExists): // by a try whose answer was lost: nobody else has this session
+		case err == nil || errors.Is(err, zk.ErrNodeExists): // made by a try whose answer was lost: the session is ours
 			l.start()
 			return nil
 		case driver.IsFinal(err) || ctx.Err() != nil || l.over():

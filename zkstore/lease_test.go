@@ -14,7 +14,8 @@ import (
 	"github.com/primacy-go/primacy/zkstore"
 )
 
-// Finding 10, second half, CURATOR-460 and CURATOR-696: a holder whose session ended is told, has no right from its ttl on, and a new session works.
+// Finding 10, second half, CURATOR-460 and CURATOR-696: a holder whose session ended is told, has
+// no right from its ttl on, and a new session works.
 func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 	t.Parallel()
 	p, far, near, _ := behind(t)
@@ -67,7 +68,8 @@ func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 	}
 }
 
-// Finding 10, first half: a foreign child makes go-zookeeper's Lock fail, and leave a node each time.
+// Finding 10, first half: a foreign child makes go-zookeeper's Lock fail, and leave a node each
+// time.
 func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 	_, _, near, srv := behind(t)
 	c := plain(t, srv.Addr())

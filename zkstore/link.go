@@ -184,6 +184,18 @@ func (l *link) login(gen uint64) {
 // over says whether the session is over for us.
 func (l *link) over() bool { return isClosed(l.dead) }
 
+// wait waits until c is closed, and returns an error if ctx or the link ended before.
+func (l *link) wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.dead:
+		return l.why
+	}
+}
+
 // reason returns why the link is over, nil if it is not.
 func (l *link) reason() error {
 	if l.over() {
@@ -217,12 +229,10 @@ func (l *link) ready(ctx context.Context) error {
 		if ok && !l.over() {
 			return ctx.Err()
 		}
-		select {
-		case <-up:
-		case <-l.dead:
-			return l.why
-		case <-ctx.Done():
+		if err := l.wait(ctx, up); err != nil && ctx.Err() != nil {
 			return l.rotation.explain(ctx.Err())
+		} else if err != nil {
+			return err
 		}
 	}
 }
@@ -289,7 +299,8 @@ func (l *link) cleanUp() {
 // call does one request of go-zookeeper's. These know no context: one that is given up may still
 // be done, as the port allows, unless f makes something. The caller makes things only in calls
 // that it never gives up (see [entry]).
-func call[T any](ctx context.Context, l *link, f func(c *zk.Conn) (T, error)) (got T, err error) {
+func call[T any](ctx context.Context, l *link, f func(c *zk.Conn) (T, error)) (T, error) {
+	var got T
 	if err := l.ready(ctx); err != nil {
 		return got, err
 	}
@@ -300,23 +311,17 @@ func call[T any](ctx context.Context, l *link, f func(c *zk.Conn) (T, error)) (g
 		}
 		return got, l.translate(err)
 	}
-	type answer struct {
-		got T
-		err error
-	}
-	done := make(chan answer, 1)
+	done := make(chan struct{})
+	var answer T
+	var err error
 	go func() {
-		got, err := f(l.conn)
-		done <- answer{got, err}
+		defer close(done)
+		answer, err = f(l.conn)
 	}()
-	select {
-	case a := <-done:
-		return a.got, l.translate(a.err)
-	case <-ctx.Done():
-		return got, ctx.Err()
-	case <-l.dead:
-		return got, l.why
+	if why := l.wait(ctx, done); why != nil {
+		return got, why
 	}
+	return answer, l.translate(err)
 }
 
 // request does a request of ours (see [ownRequests]).

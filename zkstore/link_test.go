@@ -20,7 +20,8 @@ func joined(w *wire, c Config) *link {
 	return l
 }
 
-// A server that knows less than what was seen must refuse the session. go-zookeeper does not count answers that are not its own.
+// A server that knows less than what was seen must refuse the session. go-zookeeper does not count
+// answers that are not its own.
 func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
 	w, server, next := piped(t)
 	answer := w.own.begin(deletePacket("/a"))

@@ -32,7 +32,8 @@ var common struct {
 	done []func()
 }
 
-// shared returns a server for tests that do nothing to it, each with names of its own: a JVM takes longer to start than most tests.
+// shared returns a server for tests that do nothing to it, each with names of its own: a JVM takes
+// longer to start than most tests.
 func shared(t *testing.T) *zktest.Server {
 	t.Helper()
 	common.Lock()

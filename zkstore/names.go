@@ -16,13 +16,15 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// escape makes a name or key one part of a path: all but letters, digits and "_:+-." is written %XX, and so is a dot in front. So no two names
-// collide, none is "." or "..", and none begins with the "@" of our own nodes.
+// escape makes a name or key one part of a path: all but letters, digits and "_:+-." is written
+// %XX, and so is a dot in front. So no two names collide, none is "." or "..", and none begins with
+// the "@" of our own nodes.
 func escape(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
 		switch c := name[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("_:+-", c) >= 0, c == '.' && i > 0:
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9',
+			strings.IndexByte("_:+-", c) >= 0, c == '.' && i > 0:
 			b.WriteByte(c)
 		default:
 			fmt.Fprintf(&b, "%%%02X", c)
@@ -98,13 +100,15 @@ func parse(dir, child string) (n node, ok bool) {
 	return node{path: dir + "/" + child, lease: part[0], hash: part[1], slots: slots, seat: part[3], seq: seq}, true
 }
 
-// wrapped says whether sequence numbers do not tell the order: ZooKeeper's counter has 32 bits, and in a node that has had 2³¹ children it stays
-// at its end (or turns negative), so that all later ones get the same number.
+// wrapped says whether sequence numbers do not tell the order: ZooKeeper's counter has 32 bits, and
+// in a node that has had 2³¹ children it stays at its end (or turns negative), so that all later
+// ones get the same number.
 func wrapped(nodes []node) bool {
 	return slices.ContainsFunc(nodes, func(n node) bool { return n.seq < 0 || n.seq >= math.MaxInt32 })
 }
 
-// inOrder sorts nodes as they stand in the line. Where the numbers tell nothing, czxid must be known.
+// inOrder sorts nodes as they stand in the line. Where the numbers tell nothing, czxid must be
+// known.
 func inOrder(nodes []node) {
 	byZxid := wrapped(nodes)
 	slices.SortFunc(nodes, func(a, b node) int {
@@ -127,11 +131,13 @@ func slotsOf(nodes []node) []int {
 // free says whether the node at i holds.
 func free(nodes []node, i int) bool { return driver.Free(nodes[i].slots, slotsOf(nodes[:i])...) }
 
-// ahead is how many in front an exclusive claim watches: with two, its look as the first of them goes would come as late as its turn, where nobody holds for long.
+// ahead is how many in front an exclusive claim watches: with two, its look as the first of them
+// goes would come as late as its turn, where nobody holds for long.
 const ahead = 3
 
-// lookouts returns those before i that its claim watches; none if it holds. An exclusive claim watches the last ones, a reader the last writer in front, one of n slots the n
-// in front: so few wake when one leaves.
+// lookouts returns those before i that its claim watches; none if it holds. An exclusive claim
+// watches the last ones, a reader the last writer in front, one of n slots the n in front: so few
+// wake when one leaves.
 func lookouts(nodes []node, i int) []node {
 	if free(nodes, i) {
 		return nil

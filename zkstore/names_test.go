@@ -36,7 +36,8 @@ func TestANodeIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// ZooKeeper's counter of children has 32 bits; where it has come to its end, only the czxid tells who came first.
+// ZooKeeper's counter of children has 32 bits; where it has come to its end, only the czxid tells
+// who came first.
 func TestTheOrderOutlivesTheCounterOfChildren(t *testing.T) {
 	for _, seqs := range [][]int64{{1, 2, 3}, {math.MaxInt32, math.MaxInt32, math.MaxInt32}, {math.MaxInt32 - 1, math.MinInt32, math.MinInt32 + 1}, {math.MaxInt32 - 1, math.MaxInt32, math.MaxInt32}} {
 		nodes := []node{{seq: seqs[2], czxid: 30}, {seq: seqs[0], czxid: 10}, {seq: seqs[1], czxid: 20}}

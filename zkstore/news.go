@@ -66,12 +66,8 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		case len(got) > 0:
 			return got, nil
 		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-l.dead:
-			return nil, l.why
+		if err := l.wait(ctx, more); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -103,7 +99,8 @@ func (l *lease) follow(c *claim, until func(*claim) error, n driver.News) {
 	}
 }
 
-// tellHeld tells n of a claim that holds, if err is nil. It says whether there is no more to be told.
+// tellHeld tells n of a claim that holds, if err is nil. It says whether there is no more to be
+// told.
 func (l *lease) tellHeld(c *claim, n driver.News, err error) (done bool) {
 	l.claims.mu.Lock()
 	defer l.claims.mu.Unlock()

@@ -21,7 +21,8 @@ func frame(number int32, zxid int64, failed int32, body string) []byte {
 // isFirst is the number of a link's first request of ours.
 var isFirst = ourNumber(1)
 
-// piped returns a wire whose first answer was read, the server's side of it, and what reads one answer as go-zookeeper does.
+// piped returns a wire whose first answer was read, the server's side of it, and what reads one
+// answer as go-zookeeper does.
 func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 	t.Helper()
 	client, server := net.Pipe()
@@ -43,7 +44,8 @@ func piped(t *testing.T) (w *wire, server net.Conn, next func()) {
 	return w, server, next
 }
 
-// What is told of events must have been told when an answer to a request behind them is: on that rests who waits.
+// What is told of events must have been told when an answer to a request behind them is: on that
+// rests who waits.
 func TestAnAnswerWaitsForTheEventsBeforeIt(t *testing.T) {
 	w, server, next := piped(t)
 	first, second := w.own.begin(readPacket(codeChildren, "/a", false)), w.own.begin(deletePacket("/b"))
@@ -118,7 +120,8 @@ func TestAnswersAreReadOrRefused(t *testing.T) {
 	}
 }
 
-// A server takes what was committed for its client's request by the number: one of another connection, which is committed late, must not be told as a later one's answer.
+// A server takes what was committed for its client's request by the number: one of another
+// connection, which is committed late, must not be told as a later one's answer.
 func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
 	old, _, _ := piped(t)
 	w, server, next := piped(t)

@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Renew proves that the lease lives for its ttl from the call.
@@ -191,19 +192,10 @@ func (r *renewal) untilNext(called, timeout time.Duration) time.Duration {
 }
 
 func (r *renewal) wait(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return nil
+	if err := storeutil.WaitFor(ctx, d, r.dead); err != nil {
+		return fmt.Errorf("not enough time to prove that the session lives: %w", err)
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("not enough time to prove that the session lives: %w", ctx.Err())
-	case <-r.dead:
-		return r.why
-	}
+	return r.reason()
 }
 
 // sessionFor returns the session timeout that a ttl needs: renewals come every fifth of a ttl, so

@@ -17,8 +17,9 @@ func TestASessionCarriesItsTTL(t *testing.T) {
 	}
 }
 
-// Of a chain of writes, only what has a ping between it and a write before the last one is proved, and another gap behind that: what a stopped leader or a follower
-// that sends its table just then has missed of the first gap, the second one brings.
+// Of a chain of writes, only what has a ping between it and a write before the last one is proved,
+// and another gap behind that: what a stopped leader or a follower that sends its table just then
+// has missed of the first gap, the second one brings.
 func TestAProofNeedsAPingAndAWriteAfterIt(t *testing.T) {
 	const tick = time.Second
 	r := &renewal{tick: tick}
@@ -51,8 +52,8 @@ func TestAProofNeedsAPingAndAWriteAfterIt(t *testing.T) {
 	}
 }
 
-// The age of what a renewal goes by is told by our clock. One that is 10 % slower than the leader's shows too little of it, and the deadline above takes its 10 %
-// from the ttl alone.
+// The age of what a renewal goes by is told by our clock. One that is 10 % slower than the leader's
+// shows too little of it, and the deadline above takes its 10 % from the ttl alone.
 func TestASlowClockMakesNoRenewalLastLonger(t *testing.T) {
 	for _, tick := range []time.Duration{100 * time.Millisecond, time.Second, 2 * time.Second} {
 		for ttl := tick; ttl < 100*tick; ttl += tick / 3 {
@@ -86,7 +87,8 @@ func TestASessionIsLongEnoughForRenewalsAtTheirPace(t *testing.T) {
 	}
 }
 
-// Where nothing that is young enough was proved, writes that come as soon as the next may prove more prove it within two gaps and the three round trips.
+// Where nothing that is young enough was proved, writes that come as soon as the next may prove
+// more prove it within two gaps and the three round trips.
 func TestARenewalThatMakesItsOwnProofTakesTwoGaps(t *testing.T) {
 	const tick, trip, timeout = time.Second, 5 * time.Millisecond, 15 * time.Second
 	r := &renewal{tick: tick, ttl: 10 * time.Second}

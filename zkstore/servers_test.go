@@ -20,7 +20,8 @@ func TestServersThatRefuseAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// A length that begins with "HTTP" is more than a gigabyte, which go-zookeeper would make room for, again and again.
+// A length that begins with "HTTP" is more than a gigabyte, which go-zookeeper would make room for,
+// again and again.
 func TestAServerOfAnotherKindIsToldAtOnce(t *testing.T) {
 	web, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -3,8 +3,10 @@
 // A lease is one ZooKeeper session, with a connection of its own. A claim is an ephemeral
 // sequential node of that session:
 //
-//	/primacy/db%2Fprimary/p1-<session>-<hash of the claim ID>-<slots>-<seat>-<sequence>   a claim in the line of "db/primary"
-//	/primacy/@leases/<session>   says that the lease lives, and for whom; whoever deletes it has ended the lease for good
+//	/primacy/db%2Fprimary/p1-<session>-<hash of the claim ID>-<slots>-<seat>-<sequence>
+//	                             a claim in the line of "db/primary"
+//	/primacy/@leases/<session>   says that the lease lives, and for whom; whoever deletes it
+//	                             has ended the lease for good
 //	/primacy/@beats/<session>    what a renewal writes to
 //	/primacy/@mail/<session>     requests to the holder
 //	/primacy/@journal/<journal>/<key>
@@ -101,7 +103,8 @@ func build(c Config) (*Store, error) {
 	bad := func(r rune) bool { return r < ' ' || r > '~' }
 	for _, part := range strings.Split(root[1:], "/") {
 		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, bad) {
-			return nil, fmt.Errorf("ZooKeeper: %q is not a path for the root of all nodes: %w", c.Root, driver.ErrRefused)
+			return nil, fmt.Errorf("ZooKeeper: %q is not a path for the root of all nodes: %w",
+				c.Root, driver.ErrRefused)
 		}
 	}
 	if (c.Username == "") != (c.Password == "") || strings.Contains(c.Username, ":") {

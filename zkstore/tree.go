@@ -41,6 +41,16 @@ func (t tree) read(ctx context.Context, k kind, path string, watched bool) (look
 	return readAnswer(k.code(), body)
 }
 
+// lookAll looks at several nodes.
+func (t tree) lookAll(ctx context.Context, k kind, paths []string) ([]looked, error) {
+	found := make([]looked, len(paths))
+	err := parallel(len(paths), func(i int) (err error) {
+		found[i], err = t.look(ctx, k, paths[i])
+		return err
+	})
+	return found, err
+}
+
 // watch does as look, and returns a watch that fires on the first change after the reading; one on
 // a node that is not there has fired, but for ofComing.
 func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, error) {

@@ -209,8 +209,8 @@ func (o *ownWatch) stands(gen uint64) bool {
 	return o.set != 0 && o.gen == gen
 }
 
-// use takes w as the watch, which was set on that connection. It stands only when it is known that w
-// has not fired: one on a node that had gone already fires at once. Lost is called when it fires
+// use takes w as the watch, which was set on that connection. It stands only when it is known that
+// w has not fired: one on a node that had gone already fires at once. Lost is called when it fires
 // though the node was not deleted, removed when the node was.
 func (o *ownWatch) use(w *watch, gen uint64, lost, removed func()) {
 	o.mu.Lock()

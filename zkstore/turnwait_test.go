@@ -58,7 +58,8 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 	}
 }
 
-// Of a node that had gone before it was watched, that is known before anybody may hold by the watch.
+// Of a node that had gone before it was watched, that is known before anybody may hold by the
+// watch.
 func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
 	l := newLease(tree{&link{dead: make(chan struct{})}}, "")
 	for _, gone := range []bool{true, false} {
@@ -90,7 +91,8 @@ func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
 	}
 }
 
-// serve answers requests of ours as a server does in whose line at /n those nodes stand, and tells of which nodes watches are set.
+// serve answers requests of ours as a server does in whose line at /n those nodes stand, and tells
+// of which nodes watches are set.
 func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
 	t.Helper()
 	client, server := net.Pipe()
@@ -129,7 +131,8 @@ func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
 	return w, told
 }
 
-// A server may lag behind what the last one told: who had gone by that stands there yet, and goes once more.
+// A server may lag behind what the last one told: who had gone by that stands there yet, and goes
+// once more.
 func TestWhoStandsAgainOnAnotherServerIsWatchedAgain(t *testing.T) {
 	first, mine := nodeName("0000000000000001", driver.Claim{ID: "one"})+"0000000001", nodeName("0000000000000002", driver.Claim{ID: "two"})+"0000000002"
 	w, watched := serve(t, []string{first, mine})

@@ -88,7 +88,8 @@ func (s *Server) start() error {
 	return s.Run(s.tb, s.command(), filepath.Join(s.dir, "log"))
 }
 
-// Ready returns nil when the server serves clients, and an error when it does not within the limit or has exited.
+// Ready returns nil when the server serves clients, and an error when it does not within the limit
+// or has exited.
 func (s *Server) Ready(limit time.Duration) error {
 	exited := s.Done()
 	end := time.After(limit)
@@ -106,7 +107,8 @@ func (s *Server) Ready(limit time.Duration) error {
 	}
 }
 
-// listens says whether clients can connect: with TLS they have a port of their own, which is opened after the one that answers commands.
+// listens says whether clients can connect: with TLS they have a port of their own, which is opened
+// after the one that answers commands.
 func (s *Server) listens() bool {
 	conn, err := net.DialTimeout("tcp", s.client, time.Second)
 	if err == nil {
@@ -134,7 +136,8 @@ func (s *Server) Ask(word string) (string, error) {
 	return string(text), err
 }
 
-// Launch starts a server that has ended, with its data and ports, and does not wait until it serves.
+// Launch starts a server that has ended, with its data and ports, and does not wait until it
+// serves.
 func (s *Server) Launch() error {
 	s.Kill()
 	return s.start()

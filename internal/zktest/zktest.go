@@ -1,5 +1,6 @@
-// Package zktest runs real ZooKeeper servers for tests, from the jars of the system's package (Debian: zookeeper and a headless JRE), on loopback,
-// and does to them what networks and machines do. It is for tests only and imports no client of ZooKeeper.
+// Package zktest runs real ZooKeeper servers for tests, from the jars of the system's package
+// (Debian: zookeeper and a headless JRE), on loopback, and does to them what networks and machines
+// do. It is for tests only and imports no client of ZooKeeper.
 package zktest
 
 import (
@@ -24,7 +25,8 @@ type Options struct {
 	Config []string      // further lines of the configuration
 	Java   []string      // further flags of the JVM, for example -Dzookeeper.skipACL=yes
 	TLS    *Cert         // the clients' port speaks TLS with it; nil: plain
-	// Cuttable has each member of an ensemble reach the others through proxies: see [Ensemble.Isolate].
+	// Cuttable has each member of an ensemble reach the others through proxies: see
+	// [Ensemble.Isolate].
 	Cuttable bool
 }
 
@@ -133,7 +135,8 @@ func (e *Ensemble) through(tb testing.TB, i, j int, addr string) string {
 	return p.Addr()
 }
 
-// Isolate cuts member i off from all others, silently, or heals it: its clients still reach it. It needs [Options.Cuttable].
+// Isolate cuts member i off from all others, silently, or heals it: its clients still reach it. It
+// needs [Options.Cuttable].
 func (e *Ensemble) Isolate(i int, cut bool) {
 	for pair, proxies := range e.between {
 		if pair[0] != i && pair[1] != i {
@@ -197,8 +200,8 @@ func (e *Ensemble) down() {
 	}
 }
 
-// loopback returns an address nobody listens on. Its port is below the range from which the kernel takes ports for outgoing connections: one of those
-// would keep a restarted server from its port.
+// loopback returns an address nobody listens on. Its port is below the range from which the kernel
+// takes ports for outgoing connections: one of those would keep a restarted server from its port.
 func loopback(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
