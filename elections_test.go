@@ -302,15 +302,17 @@ func TestATermThatEndsUntoldIsNotYieldedAndItsNameStandsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		es := s.Elections(nil)
-		_ = es.Stand("n")
+		_ = es.Stand("n", "o", "p") // what waits to be yielded is not tidied up for one term in three
 		synctest.Wait()
 		line, _ := b.store.Line(context.Background(), "n")
 		was := line.Holder.Token
 		b.store.Remove("n", was)
 		synctest.Wait()
-		won, _, _ := collect(t, es, 1)
-		if won[0].Check() != nil || won[0].Token() <= Token(was) {
-			t.Fatalf("%v, token %d after %d", won[0].Check(), won[0].Token(), was)
+		won, _, _ := collect(t, es, 3)
+		for _, term := range won {
+			if term.Check() != nil || term.Name() == "n" && term.Token() <= Token(was) {
+				t.Fatalf("%v, token %d after %d", term.Check(), term.Token(), was)
+			}
 		}
 		nothingTold(t, es)
 	})
