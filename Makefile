@@ -8,15 +8,14 @@ SHELL := bash
 # service is started.
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/test/torture
-P        := github.com/primacy-go/primacy
-PLAIN    := ./internal/etcdtest $(P)/test/sim $(P)/test/sim/run $(P)/test/mutations $(P)/test/spec
-RACED    := $(P)/concurrency $(P)/cmd/internal/supervise $(P)/etcdstore $(P) $(P)/pgstore $(P)/redisstore $(P)/zkstore $(P)/redlockstore
-PROGRAMS := $(TORTURE) $(P)/cmd/primacy $(P)/test/interop $(P)/test/failover $(P)/test/examples $(P)/test/fencetest
-REST     := $$(printf '%s\n' $$(go list ./... | grep -v -e /internal/etcdtest) $$(cd cmd && go list ./...) $$(cd test && go list ./bench/...) | grep -vx $(addprefix -e ,$(RACED) $(PROGRAMS)))
-SIMS     := ^(TestStress|TestSimulated|TestTheSimulation)
-FEW      := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1
+MODULES  := ./... ./cmd/... ./test/...
+EVERY    := $$(go list $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
+# Few seeds of what runs in a simulated world, and short torture: make verify has the many and the long.
+SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=3 REGISTER_SEEDS=50 TORTURE_FOR=$${TORTURE_FOR:-15s}
 CROWD    := ^TestAThousandWaiters$$
 RACE     ?= -race
+# The parts of make verify. .ci/run does one in turn: each is at most half an hour.
+VERIFY   := race-library race-program mutations-core mutations-etcd mutations-stores models conformance-all torture-etcd torture-stores long
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,20 +26,24 @@ build: ## build bin/primacy
 demo: ## the main job, on the embedded store
 	go run ./cmd/primacy demo
 
-# What works all the time comes first, what waits for leases after it and more at once. What runs in a simulated world costs three times as much under the
-# race detector, and a few seeds of it find the same there; the programs are processes of their own, all of them raced by `make race`. Servers, programs and
-# tests are built before any test by the clock runs: a compiler beside them would make it meaningless.
-test: tools check ## everything that must hold: conformance, real stores, real processes, real signals
-	go test -timeout 11m $(PLAIN)
-	go test -timeout 11m -run '$(SIMS)' . ./etcdstore ./cmd/internal/cron
-	go test -run '^$$' $(PROGRAMS) >/dev/null
-	go test $(RACE) -run '^$$' $(RACED) $(REST) >/dev/null
-	go test -timeout 11m -p 2 -parallel 4 -skip '$(CROWD)' $(PROGRAMS) & programs=$$!; \
-	$(FEW) go test $(RACE) -timeout 11m -p 2 -parallel 4 -skip '^(TestSimulatedFleet|TestTheSimulation)' $(RACED) $(REST) && raced=0 || raced=$$?; \
-	wait $$programs && exit $$raced
+# All packages by go list, but the models, the mutations, other libraries and the benchmark, which make verify has. Everything is compiled before any
+# test by the clock runs, once, without the race detector.
+test: tools ## what a newcomer and each push run: every package, every store on its real server, a short torture
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
+	@echo "compiling"; go list -export -test -deps -f '' $(EVERY)
+	$(SHORT) go run ./test/gotest -slow 15 . -timeout 11m -p 2 -parallel 4 -skip '$(CROWD)' $(EVERY)
 
-race: tools ## all tests under the race detector, some 20 minutes
-	go test -race -timeout 30m -p 3 -parallel 4 -skip '$(CROWD)' ./... $$(cd cmd && go list ./...) $$(cd test && go list ./... | grep -v /peers)
+verify: tools ## everything, hours: each part of VERIFY in turn (make verify VERIFY="check race-library")
+	@for part in $(VERIFY); do scripts/part.sh $$part || failed="$${failed:-} $$part"; done; \
+	if [ -n "$${failed:-}" ]; then echo "failed:$$failed"; exit 1; fi
+
+race-library: tools ## the library under the race detector
+	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 ./...
+
+race-program: tools ## the program and the test programs under the race detector
+	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $(filter-out ./...,$(MODULES))
+
+race: race-library race-program ## all tests under the race detector, some 20 minutes
 
 check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
@@ -51,7 +54,7 @@ oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
 
 stress: ## the tests in fake time 50 times, and SEEDS (default 5000) seeds of the shell under faults
-	go test -race -count=50 -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./drivertest ./open
+	go test -race -count=50 -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./driver/drivertest ./open
 	STRESS_SEEDS=$${SEEDS:-5000} ETCD_SEEDS=500 go test -timeout 90m -v -run '^(TestStress|TestSimulatedCluster)$$' .
 
 conformance: tools ## the conformance suite on real servers of each store, COUNT times (default 50)
@@ -119,6 +122,39 @@ versus: tools ## the same torture with ours, etcd's own package, a bare keepaliv
 peers: ## the tests of the other libraries' workers
 	cd test && go vet ./peers/... && go test -timeout 10m ./peers/...
 
+# Parts of make verify that are made of others, for as long as half an hour allows.
+mutations-core:
+	MUTATIONS='^(core|[abd]|c[^o]|m|l|h|q)' go test -count=1 -timeout 60m -v ./test/mutations
+
+mutations-etcd:
+	MUTATIONS='^e' go test -count=1 -timeout 60m -v ./test/mutations
+
+mutations-stores:
+	MUTATIONS='^[^abcdehlmq]' go test -count=1 -timeout 60m -v ./test/mutations
+
+models: check
+	$(MAKE) spec sim FOR=5m
+
+conformance-all:
+	$(MAKE) conformance COUNT=5
+	$(MAKE) upstream oldest peers
+
+torture-etcd:
+	$(MAKE) torture FOR=10m
+	$(MAKE) locks FOR=2m
+
+torture-stores:
+	$(MAKE) stores FOR=5m ROUNDS=12
+
+long:
+	$(MAKE) stress SEEDS=500
+	$(MAKE) cron FOR=3m
+	$(MAKE) failover ROUNDS=10
+	$(MAKE) crowd
+
+parts: # the names of the parts of make verify
+	@echo $(VERIFY)
+
 lint: ## golangci-lint with .golangci.yml
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run ./...
 
@@ -131,4 +167,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test race check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools
+.PHONY: help build demo test verify race race-library race-program mutations-core mutations-etcd mutations-stores models conformance-all torture-etcd torture-stores long check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools parts
