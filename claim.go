@@ -32,27 +32,27 @@ type claim struct {
 	*claimRest
 }
 
-// claimRest is what a claim that waits among many others does without, until something happens to it: see unfold.
+// claimRest is what a claim that waits among many others does without, until something happens to it: see makeRoomLocked.
 type claimRest struct {
-	shares   []*Term // of those in this process who hold a lock under this claim
-	request  *driver.Request
-	why      error         // the cause of the owner's own context, where that ended the term
-	working  int           // how much work of a candidate or a lock's Do runs under the claim
-	last     error         // what the store said to the last call that failed
-	won      time.Time     // by the wall clock
-	stopping time.Duration // by uptime, since when the context has ended
-	over     bool          // the right is, and was told so
-	ledTo    time.Time     // by the wall clock, when it ended
-	words    string        // of the owner, why it ended
-	failed   bool          // the work has
-	to       string        // whom it is handed over to
-	said     []byte        // the value proclaimed last
-	noted    bool          // its beginning was recorded, or may be
-	tale     driver.Record // its end
-	carried  bool          // by the call that gives the place up
-	filed    bool          // the scribe has it, or nobody needs it
-	wishes   []wish        // to hand over, not looked at yet
-	weighing bool          // somebody looks at them
+	shares        []*Term // of those in this process who hold a lock under this claim
+	request       *driver.Request
+	why           error             // the cause of the owner's own context, where that ended the term
+	working       int               // how much work of a candidate or a lock's Do runs under the claim
+	last          error             // what the store said to the last call that failed
+	won           time.Time         // by the wall clock
+	stopping      time.Duration     // by uptime, since when the context has ended
+	over          bool              // the right is, and was told so
+	ledTo         time.Time         // by the wall clock, when it ended
+	words         string            // of the owner, why it ended
+	failed        bool              // the work has
+	to            string            // whom it is handed over to
+	said          []byte            // the value proclaimed last
+	beginRecorded bool              // its beginning was recorded, or may be
+	endRecord     driver.Record     // its end
+	carried       bool              // by the call that gives the place up
+	endRecorded   bool              // the historyWriter has it, or nobody needs it
+	handOvers     []handOverRequest // to hand over, not looked at yet
+	weighing      bool              // somebody looks at them
 }
 
 // seat is what a lease has at most one claim for.
@@ -107,8 +107,8 @@ type step struct {
 	over  bool // the right has ended in this step
 }
 
-// unfold makes room for what a claim that only waits does without. The claim's lock is held.
-func (c *claim) unfold() {
+// makeRoomLocked makes room for what a claim that only waits does without. The claim's lock is held.
+func (c *claim) makeRoomLocked() {
 	if c.claimRest == nil {
 		c.claimRest = &claimRest{}
 	}
@@ -186,11 +186,11 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 		return
 	}
 	if r != nil && c.core.Phase() <= core.Leading {
-		c.unfold()
+		c.makeRoomLocked()
 		c.request = r
 	}
 	if r != nil && (c.core.Phase() < core.Leading || c.core.Phase() <= core.Stopping && c.core.Heir() == 0) {
-		c.unfold()
+		c.makeRoomLocked()
 		c.to = r.To
 	}
 	o := c.stepLocked(e)
@@ -253,7 +253,7 @@ func (c *claim) refreshLocked() {
 
 // leadLocked begins the claim's term.
 func (c *claim) leadLocked() {
-	c.unfold()
+	c.makeRoomLocked()
 	c.term = newTerm(c, c.values, c.token())
 	c.won = time.Now().Round(0)
 	began := c.owner.wonLocked()
@@ -317,7 +317,7 @@ func (c *claim) release(o core.ClaimOrder) {
 		}
 		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.Attempt)
 		c.mu.Lock()
-		p := c.parting()
+		p := c.leavingPlace()
 		c.mu.Unlock()
 		e := core.ClaimEvent{Kind: core.Left}
 		if o.Do == core.HandOver {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Every test that the documents name exists: an invariant without its test is a wish.
+// Every test that the documents name exists: an invariant without its test is a handOverRequest.
 func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	exists := map[string]bool{}
 	fn := regexp.MustCompile(`(?m)^func (Test\w+)\(`)

@@ -65,7 +65,7 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 		o.Steady = 3 * e.s.o.TTL
 	}
 	began := e.s.uptime()
-	e.s.tell.event(Event{Kind: CampaignBegun, Name: e.name})
+	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, steady: o.Steady, began: began, watched: e.s.watchElections})
 	if err != nil {
 		e.s.notWon(e.name, began, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -25,19 +26,19 @@ type Elections struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	mu        sync.Mutex
-	names     map[string]stand
-	stands    uint32 // the last number of a stand
-	open      int    // names that wait or whose term was not yielded, and claims that are given up
-	closed    bool
-	idle      chan struct{} // closed when open is 0; nil while nobody waits for that
-	told      []manyNews    // not yielded yet
-	stale     int           // how many of them are of dropped claims
-	ready     chan struct{} // holds a token if told is not empty
-	tally     manyTally
-	unleased  []string // names for which a lease is looked for
-	grounding bool     // ground runs
-	crew      manyCrew
+	mu       sync.Mutex
+	names    map[string]stand
+	stands   uint32 // the last number of a stand
+	open     int    // names that wait or whose term was not yielded, and claims that are given up
+	closed   bool
+	idle     chan struct{}  // closed when open is 0; nil while nobody waits for that
+	told     []electionNews // not yielded yet
+	stale    int            // how many of them are of dropped claims
+	ready    chan struct{}  // holds a token if told is not empty
+	tally    electionCounts
+	unleased []string // names for which a lease is looked for
+	finding  bool     // ground runs
+	pool     workers
 }
 
 // ElectionsOptions of elections. The zero value works.
@@ -54,8 +55,8 @@ type stand struct {
 	began  time.Duration // by uptime, to stand
 }
 
-// manyNews is a term that was won, or one that ended, or with t nil a name that was refused.
-type manyNews struct {
+// electionNews is a term that was won, or one that ended, or with t nil a name that was refused.
+type electionNews struct {
 	t    *Term
 	err  error
 	last bool // no more terms will be won
@@ -82,7 +83,7 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 	}
 	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
 	es.spec = claimSpec{value: o.Value, watched: s.watchMany}
-	es.crew.limit = maxTogether
+	es.pool.limit = maxTogether
 	es.ctx, es.stop = context.WithCancel(context.Background())
 	return es
 }
@@ -111,7 +112,7 @@ func (es *Elections) Stand(names ...string) error {
 	first := es.stands + 1
 	for _, name := range names {
 		if _, known := es.names[name]; !known {
-			es.await(name)
+			es.standAnew(name)
 			fresh = append(fresh, name)
 		}
 	}
@@ -138,7 +139,7 @@ func (es *Elections) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	}
 }
 
-func (es *Elections) next(ctx context.Context) (manyNews, bool) {
+func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 	for {
 		n, over := es.take(ctx)
 		switch {
@@ -157,13 +158,13 @@ func (es *Elections) next(ctx context.Context) (manyNews, bool) {
 		case <-es.ready:
 		case <-shut:
 		case <-ctx.Done():
-			return manyNews{}, false
+			return electionNews{}, false
 		}
 	}
 }
 
 // take returns the oldest news, if there is any, and whether there will never be more.
-func (es *Elections) take(ctx context.Context) (n manyNews, over bool) {
+func (es *Elections) take(ctx context.Context) (n electionNews, over bool) {
 	es.s.mu.Lock()
 	last := es.s.closed
 	es.s.mu.Unlock()
@@ -185,12 +186,12 @@ func (es *Elections) take(ctx context.Context) (n manyNews, over bool) {
 		}
 		if !of(n.t).dropped {
 			of(n.t).told = true
-			es.less()
+			es.closeOne()
 			return n, false
 		}
 		es.stale = max(0, es.stale-1)
 	}
-	return manyNews{last: last}, last && len(es.names) == 0
+	return electionNews{last: last}, last && len(es.names) == 0
 }
 
 // wake lets one reader look.
@@ -201,7 +202,7 @@ func (es *Elections) wake() {
 	}
 }
 
-func (es *Elections) tell(n manyNews) {
+func (es *Elections) tell(n electionNews) {
 	es.told = append(es.told, n)
 	es.wake()
 }
@@ -214,13 +215,13 @@ func (es *Elections) drop(c *entrant, won bool) {
 		return
 	}
 	if es.stale++; 2*es.stale > len(es.told) {
-		es.told = slices.DeleteFunc(es.told, func(n manyNews) bool { return n.t != nil && n.err == nil && of(n.t).dropped })
+		es.told = slices.DeleteFunc(es.told, func(n electionNews) bool { return n.t != nil && n.err == nil && of(n.t).dropped })
 		es.stale = 0
 	}
 }
 
-// less counts one down that is open.
-func (es *Elections) less() {
+// closeOne counts one down that is open.
+func (es *Elections) closeOne() {
 	if es.open--; es.open == 0 && es.idle != nil {
 		close(es.idle)
 		es.idle = nil
@@ -247,14 +248,14 @@ func (es *Elections) withdraw(name string) {
 		}
 		if st.c == nil {
 			delete(es.names, name)
-			es.less()
+			es.closeOne()
 			es.s.notWon(name, st.began, errWithdrawn)
 			es.wake() // there may be nothing left to tell
 			es.mu.Unlock()
 			if st.seated {
 				es.s.leaveSeat(seat{name: name})
 			} else {
-				es.s.quitSeat(seat{name: name}, es.turnOf(st.no)) // if it came in this moment, turn leaves it
+				es.s.quitSeat(seat{name: name}, es.waiterOf(st.no)) // if it came in this moment, turn leaves it
 			}
 			return
 		}
@@ -331,4 +332,224 @@ func (es *Elections) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return unreachable(ctx, "close elections (it goes on in the background)", nil)
 	}
+}
+
+// standAnew has a name stand anew. It returns the number for queueUp. Elections.mu is held.
+func (es *Elections) standAnew(name string) uint32 {
+	es.stands++
+	es.names[name] = stand{no: es.stands, began: es.s.uptime()}
+	es.s.readers.event(Event{Kind: CampaignBegun, Name: name})
+	es.open++
+	return es.stands
+}
+
+// waiterOf is what waits for the seat of a stand.
+func (es *Elections) waiterOf(no uint32) *localTurn { return &localTurn{many: es, stand: no} }
+
+// queueUp waits for the seat of a name among this process's own claims.
+func (es *Elections) queueUp(name string, no uint32) {
+	if es.s.takeSeat(seat{name: name}, es.waiterOf(no)) {
+		es.turn(name, no)
+		return
+	}
+	es.mu.Lock()
+	waits := es.names[name].no == no
+	es.mu.Unlock()
+	if !waits { // it was withdrawn before it waited here
+		es.s.quitSeat(seat{name: name}, es.waiterOf(no))
+	}
+}
+
+// turn hears that the seat of a name is that stand's.
+func (es *Elections) turn(name string, no uint32) {
+	es.mu.Lock()
+	st, known := es.names[name]
+	if !known || st.seated || st.c != nil || st.no != no {
+		es.mu.Unlock()
+		es.s.leaveSeat(seat{name: name}) // it was withdrawn meanwhile
+		return
+	}
+	es.names[name] = stand{seated: true, began: st.began}
+	es.findLease(name)
+	es.mu.Unlock()
+}
+
+// findLease has a name stand under the present lease, or the next one.
+func (es *Elections) findLease(name string) {
+	es.unleased = append(es.unleased, name)
+	if !es.finding {
+		es.finding = true
+		go es.findLeases()
+	}
+}
+
+// findLeases finds a lease for all names that have none.
+func (es *Elections) findLeases() {
+	for try := 0; ; try++ {
+		_ = pause(es.ctx, min(try, 1)) // live sees a lease that is ending in a moment
+		l, err := es.s.live(es.ctx)
+		es.mu.Lock()
+		names := es.unleased
+		es.unleased = nil
+		if es.finding = len(names) > 0; !es.finding {
+			es.mu.Unlock()
+			return
+		}
+		es.mu.Unlock()
+		for _, name := range names {
+			if err != nil {
+				es.abandon(name, err)
+			} else if es.enter(l, name) {
+				try = -1
+			}
+		}
+	}
+}
+
+// abandon stands no more for a name that waits for a lease.
+func (es *Elections) abandon(name string, err error) {
+	es.mu.Lock()
+	st := es.names[name]
+	waits := st.seated && st.c == nil
+	if waits {
+		delete(es.names, name)
+		es.closeOne()
+		es.s.notWon(name, st.began, err)
+		if !errors.Is(err, ErrClosed) && !es.closed {
+			es.tell(electionNews{err: &NotStandingError{name, err}})
+		} else {
+			es.wake() // there may be nothing left to tell
+		}
+	}
+	es.mu.Unlock()
+	if waits {
+		es.s.leaveSeat(seat{name: name})
+	}
+}
+
+// newEntrant returns a claim that the workers carry out.
+func (es *Elections) newEntrant(l *lease, name string) *entrant {
+	c := &entrant{es: es, claim: claim{l: l, seat: seat{name: name}, claimSpec: &es.spec, values: context.Background()}}
+	c.owner = c
+	c.step(core.ClaimEvent{Kind: core.Stand})
+	return c
+}
+
+// enter makes the claim of a name, unless the lease is ending.
+func (es *Elections) enter(l *lease, name string) bool {
+	c := es.newEntrant(l, name)
+	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
+	defer c.mu.Unlock()
+	es.mu.Lock()
+	st := es.names[name]
+	if !st.seated || st.c != nil {
+		es.mu.Unlock()
+		return true // withdrawn meanwhile
+	}
+	es.names[name] = stand{c: c, seated: true, began: st.began}
+	es.mu.Unlock()
+	if l.join(&c.claim) {
+		c.carryLocked(core.ClaimOrder{Do: core.Enter})
+		return true
+	}
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.names[name] = stand{seated: true, began: st.began}
+	es.findLease(name)
+	return false
+}
+
+func (c *entrant) wonLocked() time.Duration {
+	es := c.es
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	began := es.names[c.name].began
+	es.names[c.name] = stand{c: c, seated: true, leads: true, began: began}
+	es.tell(electionNews{t: c.term})
+	es.tally.won++
+	es.logSoon()
+	return began
+}
+
+// endedLocked has a term that nobody was told of resigned, and its name stood for again.
+func (c *entrant) endedLocked(cause core.Cause) {
+	es := c.es
+	resigned := c.core.Phase() > core.Stopping
+	es.mu.Lock()
+	es.tally.ended++
+	es.logSoon()
+	if es.names[c.name].c == c {
+		delete(es.names, c.name)
+	}
+	var no uint32
+	untold := !c.told && !c.dropped && !resigned
+	switch {
+	case c.told && !resigned:
+		es.tell(electionNews{t: c.term, err: c.ended(c.term.token, cause)})
+	case untold:
+		es.drop(c, true)
+		no = es.standAnew(c.name)
+	}
+	es.mu.Unlock()
+	if untold {
+		es.queueUp(c.name, no)
+		es.post(c, core.Nothing, 0) // nobody works under it: it is resigned
+	}
+}
+
+func (c *entrant) leaveSeatLocked() { c.es.s.leaveSeat(c.seat) }
+
+func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
+	es := c.es
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	if again && es.names[c.name].c == c {
+		es.names[c.name] = stand{seated: true, began: es.names[c.name].began}
+		es.findLease(c.name)
+		return
+	}
+	if es.names[c.name].c == c && !c.told {
+		delete(es.names, c.name)
+	}
+	if !c.told {
+		es.closeOne()
+	}
+	es.wake() // there may be nothing left to tell
+}
+
+func (c *entrant) refusedLocked(err error) {
+	es := c.es
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	if st := es.names[c.name]; st.c == c {
+		delete(es.names, c.name)
+		es.s.notWon(c.name, st.began, err)
+		es.tell(electionNews{err: &NotStandingError{c.name, err}})
+	}
+}
+
+// electionCounts is what the next line of the log tells.
+type electionCounts struct {
+	won, ended int
+	due        bool
+}
+
+// logSoon has one line written for all that happens within a second.
+func (es *Elections) logSoon() {
+	if es.tally.due || es.s.log.logger == nil {
+		return
+	}
+	es.tally.due = true
+	time.AfterFunc(time.Second, func() {
+		es.mu.Lock()
+		n, names, leads := es.tally, len(es.names), 0
+		for _, st := range es.names {
+			if st.leads {
+				leads++
+			}
+		}
+		es.tally = electionCounts{}
+		es.mu.Unlock()
+		es.s.log.log(slog.LevelInfo, "elections", "elected", n.won, "ended", n.ended, "leading", leads, "waiting", names-leads, "id", es.s.o.ID)
+	})
 }

@@ -132,7 +132,7 @@ func TestTenThousandLinesPushNoWarningOut(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if lines["lease ending"] != 1 || lines["elections"] < 2 || lines["elected"] > journalSize {
+		if lines["lease ending"] != 1 || lines["elections"] < 2 || lines["elected"] > logQueueSize {
 			t.Errorf("logged %v; want the end of the lease, and figures of what was won and ended", lines)
 		}
 	})
@@ -179,8 +179,8 @@ func TestElectionsUsedByMany(t *testing.T) {
 				synctest.Wait() // those who worked for it have gone home
 				es.mu.Lock()
 				defer es.mu.Unlock()
-				if es.open != 0 || len(es.names) != 0 || es.crew.workers != 0 || len(es.crew.later) > 0 {
-					t.Errorf("%d open, names %v, %d workers", es.open, es.names, es.crew.workers)
+				if es.open != 0 || len(es.names) != 0 || es.pool.running != 0 || len(es.pool.later) > 0 {
+					t.Errorf("%d open, names %v, %d workers", es.open, es.names, es.pool.running)
 				}
 			})
 		}

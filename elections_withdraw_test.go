@@ -65,7 +65,7 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 		es.mu.Unlock()
 		es.Withdraw("x")
 		_ = es.Stand("x")
-		s.quitSeat(seat{name: "x"}, es.turnOf(first)) // a Withdraw that was slow
+		s.quitSeat(seat{name: "x"}, es.waiterOf(first)) // a Withdraw that was slow
 		_ = h.Resign(t.Context())
 		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
 			t.Error(won[0].Check())

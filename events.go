@@ -64,8 +64,8 @@ type Event struct {
 // eventsSize is how many events wait for a reader. Ten thousand elections won at once are more: see Session.Tallies.
 const eventsSize = 4096
 
-// teller tells readers what happened.
-type teller struct {
+// eventReaders tells readers what happened.
+type eventReaders struct {
 	readers atomic.Int32
 	over    chan struct{} // closed when the session's Close has returned
 	once    sync.Once
@@ -78,12 +78,12 @@ type teller struct {
 // who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
-	s.tell.join(f) // now: who looks at what is so after this call misses nothing in between
-	context.AfterFunc(ctx, func() { s.tell.quit(f) })
+	s.readers.join(f) // now: who looks at what is so after this call misses nothing in between
+	context.AfterFunc(ctx, func() { s.readers.quit(f) })
 	return func(yield func(Event) bool) {
-		defer s.tell.quit(f)
+		defer s.readers.quit(f)
 		for {
-			ev, missed, ok := f.next(ctx, s.tell.over)
+			ev, missed, ok := f.next(ctx, s.readers.over)
 			if ev.Missed = missed; !ok || !yield(ev) {
 				return
 			}
@@ -91,7 +91,7 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-func (n *teller) join(f *feed[Event]) {
+func (n *eventReaders) join(f *feed[Event]) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.feeds == nil {
@@ -101,7 +101,7 @@ func (n *teller) join(f *feed[Event]) {
 	n.readers.Add(1)
 }
 
-func (n *teller) quit(f *feed[Event]) {
+func (n *eventReaders) quit(f *feed[Event]) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, there := n.feeds[f]; there {
@@ -110,9 +110,9 @@ func (n *teller) quit(f *feed[Event]) {
 	}
 }
 
-// event tells all readers. It is cheap where there is none, but the caller makes out the event: who has much to make out asks heard first.
-func (n *teller) event(ev Event) {
-	if !n.heard() {
+// event tells all readers. It is cheap where there is none, but the caller makes out the event: who has much to make out asks any first.
+func (n *eventReaders) event(ev Event) {
+	if !n.any() {
 		return
 	}
 	ev.At = time.Now().Round(0)
@@ -127,10 +127,10 @@ func (n *teller) event(ev Event) {
 // decides, and is read where nothing else waits.
 func (s *Session) uptime() time.Duration { return time.Since(s.born) }
 
-func (n *teller) heard() bool { return n.readers.Load() > 0 }
+func (n *eventReaders) any() bool { return n.readers.Load() > 0 }
 
 // end ends the iterators of all readers, now and later.
-func (n *teller) end() { n.once.Do(func() { close(n.over) }) }
+func (n *eventReaders) end() { n.once.Do(func() { close(n.over) }) }
 
 // Terms returns the terms of elections whose right is not over, in no order. Locks are not among them.
 func (s *Session) Terms() []*Term {
@@ -151,8 +151,8 @@ func (s *Session) Terms() []*Term {
 	return all
 }
 
-// Standing returns the names of the elections that this process stands for or leads, in no order. A name whose lock it wants too is not among them.
-func (s *Session) Standing() []string {
+// Names returns the names of the elections that this process stands for or leads, in no order. A name whose lock it wants too is not among them.
+func (s *Session) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := make([]string, 0, len(s.locals))
@@ -190,20 +190,20 @@ func (t *Term) Since() time.Time {
 
 // notWon tells that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
-	if s.tell.heard() {
-		s.tell.event(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
+	if s.readers.any() {
+		s.readers.event(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
 	}
 }
 
 // begunLocked tells readers that a claim leads.
-func (n *teller) begunLocked(c *claim, began time.Duration) {
-	if n.heard() {
+func (n *eventReaders) begunLocked(c *claim, began time.Duration) {
+	if n.any() {
 		n.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: c.l.s.uptime() - began})
 	}
 }
 
 // steppedLocked tells readers how far the end of a term has come.
-func (n *teller) steppedLocked(c *claim, s step) {
+func (n *eventReaders) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
 		c.tellEnd(Stopping, s.order.Cause)
 	}
@@ -224,13 +224,13 @@ func (c *claim) tellUnconfirmed() {
 	if c.core.Fate() == core.Vanished {
 		why = ErrDeposed
 	}
-	c.l.s.tell.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
+	c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
 }
 
 // tellEnd tells one step of the end of a term.
 func (c *claim) tellEnd(kind EventKind, cause core.Cause) {
 	s := c.l.s
-	if !s.tell.heard() {
+	if !s.readers.any() {
 		return
 	}
 	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reason(cause)}
@@ -241,5 +241,60 @@ func (c *claim) tellEnd(kind EventKind, cause core.Cause) {
 		e := c.ended(c.term.token, cause)
 		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.text(cause), c.to
 	}
-	s.tell.event(ev)
+	s.readers.event(ev)
+}
+
+// feed is a bounded queue of events for one reader.
+type feed[E any] struct {
+	size   int
+	mu     sync.Mutex
+	queue  []E
+	missed int
+	ready  chan struct{}
+}
+
+func newFeed[E any](size int) *feed[E] { return &feed[E]{size: size, ready: make(chan struct{}, 1)} }
+
+// push never blocks: a reader that is slow loses the oldest.
+func (f *feed[E]) push(ev E) {
+	f.mu.Lock()
+	if len(f.queue) == f.size {
+		f.queue = f.queue[1:]
+		f.missed++
+	}
+	f.queue = append(f.queue, ev)
+	f.mu.Unlock()
+	select {
+	case f.ready <- struct{}{}:
+	default:
+	}
+}
+
+// next returns the oldest event that is left, and how many before it were lost. It waits for one until ctx ends, or last is closed and nothing is left.
+func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed int, ok bool) {
+	for {
+		over := false
+		select {
+		case <-last:
+			over = true // before the queue is looked at: what was pushed before it is told
+		default:
+		}
+		f.mu.Lock()
+		if len(f.queue) > 0 {
+			ev, missed, f.missed = f.queue[0], f.missed, 0
+			f.queue = f.queue[1:]
+			f.mu.Unlock()
+			return ev, missed, true
+		}
+		f.mu.Unlock()
+		if over {
+			return ev, 0, false
+		}
+		select {
+		case <-f.ready:
+		case <-last:
+		case <-ctx.Done():
+			return ev, 0, false
+		}
+	}
 }

@@ -2,14 +2,17 @@ package primacy
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Reign is one term of an election, as its history has it. Its times are of the wall clock of whoever wrote them: they are for people, and decide nothing.
-type Reign struct {
+// TermRecord is one term of an election, as its history has it. Its times are of the wall clock of whoever wrote them: they are for people, and decide nothing.
+type TermRecord struct {
 	Name   string
 	Token  Token
 	ID     string    // of the session that led; empty if it is not known
@@ -24,7 +27,7 @@ type Reign struct {
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
-func (r Reign) Lasted() (time.Duration, bool) {
+func (r TermRecord) Lasted() (time.Duration, bool) {
 	if r.From.IsZero() || r.To.Before(r.From) {
 		return 0, false
 	}
@@ -41,7 +44,7 @@ const historyPage = 256
 //
 // A record that cannot be read is left out, and counted in Stats.Unreadable. It needs no lease. Errors are those of [Election.State], and ErrInvalid on a store
 // that keeps no records. No decision about who leads may rest on it.
-func (e *Election) History(ctx context.Context, limit int) ([]Reign, error) {
+func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error) {
 	j, ok := e.s.store.(driver.Journal)
 	switch {
 	case !ok || e.s.store.Caps().Token == driver.TokenNone:
@@ -53,7 +56,7 @@ func (e *Election) History(ctx context.Context, limit int) ([]Reign, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := e.reigns(ctx, j, limit)
+	all, err := e.records(ctx, j, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +67,7 @@ func (e *Election) History(ctx context.Context, limit int) ([]Reign, error) {
 			return nil, err
 		}
 		if !st.leads(newest) {
-			if all, err = e.reigns(ctx, j, limit); err != nil {
+			if all, err = e.records(ctx, j, limit); err != nil {
 				return nil, err
 			}
 			for len(all) > 0 && all[0].Token > newest && !st.leads(all[0].Token) {
@@ -81,10 +84,10 @@ func (st State) leads(t Token) bool {
 }
 
 // complete adds what the line says to what the records say.
-func (st State) complete(all []Reign, limit int) []Reign {
+func (st State) complete(all []TermRecord, limit int) []TermRecord {
 	l := st.Leader
 	if l != nil && l.Slots == 0 && (len(all) == 0 || all[0].Token < l.Token) {
-		all = append([]Reign{{Name: st.Name, Token: l.Token, ID: l.ID, Value: l.Value, Reason: Unknown}}, all...)
+		all = append([]TermRecord{{Name: st.Name, Token: l.Token, ID: l.ID, Value: l.Value, Reason: Unknown}}, all...)
 	}
 	for i := range all {
 		r := &all[i]
@@ -102,8 +105,8 @@ func (st State) complete(all []Reign, limit int) []Reign {
 	return all
 }
 
-// reigns reads one more than limit terms, the newest first; those without an end are Unknown.
-func (e *Election) reigns(ctx context.Context, j driver.Journal, limit int) (all []Reign, err error) {
+// records reads one more than limit terms, the newest first; those without an end are Unknown.
+func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (all []TermRecord, err error) {
 	bad := 0
 	for before := ""; ; {
 		var page []driver.Record
@@ -125,7 +128,7 @@ func (e *Election) reigns(ctx context.Context, j driver.Journal, limit int) (all
 					page = nil
 					break
 				}
-				all = append(all, Reign{Name: e.name, Token: t, Reason: Unknown})
+				all = append(all, TermRecord{Name: e.name, Token: t, Reason: Unknown})
 			}
 			all[len(all)-1].learn(r, end)
 		}
@@ -139,7 +142,7 @@ func (e *Election) reigns(ctx context.Context, j driver.Journal, limit int) (all
 }
 
 // learn takes what a record says. What the leader left with its release, which is read after what others added, counts first.
-func (r *Reign) learn(d record, end bool) {
+func (r *TermRecord) learn(d record, end bool) {
 	if r.ID == "" || !end && d.ID != "" {
 		r.ID = strings.ToValidUTF8(d.ID, "\uFFFD")
 	}
@@ -152,4 +155,91 @@ func (r *Reign) learn(d record, end bool) {
 	if d.Reason != "" {
 		r.To, r.Reason, r.By, r.Text, r.Heir = d.To, d.Reason, d.By, d.Text, d.Heir
 	}
+}
+
+// historyPrefix is what the journals of elections begin with.
+const historyPrefix = "terms/"
+
+// A term has one record under its token, from a moment after it was won; the release replaces it by one with the end. What could not travel with a release is
+// kept beside it, under the token with endSuffix, since a journal takes nothing back.
+const endSuffix = "+end"
+
+// Limits of what a record keeps: it travels with a release, beside hundreds of others.
+const (
+	recordText  = 512 // bytes of what people said
+	recordValue = 512 // bytes of a value; a larger one is left out
+)
+
+// record is a term as it is kept. A reader ignores fields that he does not know, and a field is never given another meaning.
+type record struct {
+	Version int       `json:"v"`
+	ID      string    `json:"id,omitempty"`
+	Value   []byte    `json:"value,omitempty"`
+	From    time.Time `json:"from,omitzero"`
+	To      time.Time `json:"to,omitzero"`
+	Reason  Reason    `json:"why,omitempty"` // empty while it leads
+	By      string    `json:"by,omitempty"`
+	Text    string    `json:"text,omitempty"`
+	Heir    string    `json:"heir,omitempty"`
+}
+
+func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
+
+// encode makes the record that is kept under the key.
+func (r record) encode(key string) driver.Record {
+	r.Version = 1
+	r.Text, r.By, r.Heir = cut(r.Text), cut(r.By), cut(r.Heir)
+	if len(r.Value) > recordValue {
+		r.Value = nil
+	}
+	r.From, r.To = r.From.UTC().Truncate(time.Millisecond), r.To.UTC().Truncate(time.Millisecond)
+	b, err := json.Marshal(r)
+	if err != nil { // a year beyond 9999
+		r.From, r.To = time.Time{}, time.Time{}
+		b, _ = json.Marshal(r)
+	}
+	return driver.Record{Key: key, Value: b}
+}
+
+// cut shortens what people said.
+func cut(s string) string {
+	if len(s) <= recordText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:recordText-len("…")], "") + "…"
+}
+
+// readRecord reads a record; anybody who may write to the store may have written it.
+func readRecord(d driver.Record) (t Token, r record, end, ok bool) {
+	key, end := strings.CutSuffix(d.Key, endSuffix)
+	n, err := strconv.ParseUint(key, 10, 64)
+	if err != nil || n == 0 || key != recordKey(Token(n)) || len(d.Value) > driver.MaxRecord {
+		return 0, r, false, false
+	}
+	if json.Unmarshal(d.Value, &r) != nil || r.Version < 1 {
+		return 0, r, false, false
+	}
+	if r.Reason == Leads || r.Reason == Unknown {
+		r.Reason = "" // no record says that: the line does
+	}
+	if end && r.Reason == "" {
+		return 0, r, false, false
+	}
+	r.From, r.To = tellable(r.From), tellable(r.To)
+	return Token(n), r, end, true
+}
+
+// tellable returns t in UTC, zero if it has a year that no reader could be told.
+func tellable(t time.Time) time.Time {
+	if t = t.UTC(); t.Year() < 1 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t
+}
+
+// RecordDeath returns the record by which the history of an election says that the process which led under that token died, and the name of the
+// journal for it. It is for who has seen that process and all its work die, as the guardian of a command has: he appends it before he revokes the lease, with a keep that
+// removes nothing (math.MaxInt32). What the leader itself has said counts first. At is by his wall clock.
+func RecordDeath(name string, t Token, id string, at time.Time, text string) (journal string, r driver.Record) {
+	return historyPrefix + name, record{ID: id, To: at, Reason: Died, Text: text}.encode(recordKey(t) + endSuffix)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // past reads the history of a name.
-func (b *world) past(name string, limit int) []Reign {
+func (b *world) past(name string, limit int) []TermRecord {
 	b.t.Helper()
 	s, err := newSession(b.store, Options{}, b.clock)
 	if err != nil {
@@ -37,14 +37,14 @@ func (b *world) remove(t *Term) {
 }
 
 // told tells reigns in short: who led, and why it ended.
-func told(all []Reign) (out []string) {
+func told(all []TermRecord) (out []string) {
 	for _, r := range all {
 		out = append(out, r.ID+" "+string(r.Reason))
 	}
 	return out
 }
 
-func sameReigns(t *testing.T, got []Reign, want ...string) {
+func sameReigns(t *testing.T, got []TermRecord, want ...string) {
 	t.Helper()
 	if s := told(got); !slices.Equal(s, want) {
 		t.Errorf("the history says\n %q\nwant\n %q", s, want)
@@ -320,9 +320,9 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("%q does not survive: %+v", value, r)
 		}
 		st := State{Name: "x", Leader: &Entry{Token: token}}
-		reign := Reign{Name: "x", Token: token, Reason: Unknown}
+		reign := TermRecord{Name: "x", Token: token, Reason: Unknown}
 		reign.learn(r, end)
 		reign.Lasted()
-		st.complete([]Reign{reign, reign}, 1)
+		st.complete([]TermRecord{reign, reign}, 1)
 	})
 }

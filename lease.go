@@ -111,7 +111,7 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	if o.End != core.None {
 		l.end(o.End)
 		l.s.log.log(slog.LevelWarn, "lease ending", "lease", l.dl.ID(), "cause", o.End.String(), "misses", l.core.Misses())
-		l.s.tell.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
+		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
 	}
 	if o.Over {
 		l.tell(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
@@ -156,7 +156,7 @@ func (l *lease) countRenewal(err error, took time.Duration) {
 		ev.Kind = RenewalMissed
 		l.s.stats.failed.Add(1)
 	}
-	l.s.tell.event(ev)
+	l.s.readers.event(ev)
 }
 
 func (l *lease) post(e core.LeaseEvent) {
@@ -282,7 +282,7 @@ func (l *lease) end(cause core.Cause) {
 	l.tell(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
 }
 
-// tell tells all claims, one after the other and without holding the lock: they lock themselves first, then the lease.
+// tell tells all claims, one after the other and without holding the lock: a claim's comes before the lease's.
 func (l *lease) tell(e core.ClaimEvent) {
 	for _, c := range l.standing() {
 		c.tell("", e, nil)

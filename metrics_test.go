@@ -340,9 +340,9 @@ func TestMetricsOfWorkThatStopsLateAndOfWorkThatWasKilled(t *testing.T) {
 		}
 
 		term := a.lead("k")
-		won := slices.Contains(a.Standing(), "k")
+		won := slices.Contains(a.Names(), "k")
 		if !won {
-			t.Errorf("it stands for %v", a.Standing())
+			t.Errorf("it stands for %v", a.Names())
 		}
 		if _, err := a.Election("k").Ask(t.Context(), primacy.Request{Reason: "test"}); err != nil {
 			t.Fatal(err)

@@ -5,31 +5,30 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
 )
 
 // queue carries out core.Queue for one name: those in this process who want the lock stand behind one claim, and hand it on.
-//
-// Its lock comes before a claim's and a lease's; what they tell it comes on a goroutine of its own.
 type queue struct {
 	s    *Session
 	name string
 	refs int // those who wait, and claims that are held; guarded by the session's lock
 
-	mu      sync.Mutex
-	core    core.Queue
-	last    int // the last number given out
-	waiting map[int]*waiter
-	claims  map[int]*claim // by tenure
-	cancel  context.CancelCauseFunc
-	parting *exchange         // what the campaign that is ordered next gives up
-	todo    []core.QueueOrder // not carried out yet, in their order
-	busy    bool              // carryOut is at it
-	ended   chan struct{}     // closed when the campaign under way has ended
-	err     error             // what the last campaign ended with
-	why     error             // why who waited last gave up
+	mu       sync.Mutex
+	core     core.Queue
+	last     int // the last number given out
+	waiting  map[int]*waiter
+	claims   map[int]*claim // by tenure
+	cancel   context.CancelCauseFunc
+	exchange *exchange         // what the campaign that is ordered next gives up
+	todo     []core.QueueOrder // not carried out yet, in their order
+	busy     bool              // carryOut is at it
+	ended    chan struct{}     // closed when the campaign under way has ended
+	err      error             // what the last campaign ended with
+	why      error             // why who waited last gave up
 }
 
 // want is what somebody wants of a lock.
@@ -191,8 +190,8 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 		case core.Campaign:
 			ctx, cancel := context.WithCancelCause(context.Background())
 			q.cancel, q.ended = cancel, make(chan struct{})
-			go q.campaign(ctx, q.ended, o, q.parting)
-			q.parting = nil
+			go q.campaign(ctx, q.ended, o, q.exchange)
+			q.exchange = nil
 		case core.Cancel:
 			q.cancel(q.why)
 		case core.Grant:
@@ -207,7 +206,7 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 			c := q.claims[o.Tenure]
 			delete(q.claims, o.Tenure)
 			if x := c.part(o.Again); x != nil {
-				q.parting = x
+				q.exchange = x
 			}
 			q.close()
 		}
@@ -351,4 +350,76 @@ func (t *Term) over(now core.Time) bool {
 		return t.Check() != nil
 	}
 	return false
+}
+
+// exchange is a claim whose right is over, and that is given up in the request that enters the next one of the same queue: behind all who
+// wait, and with one trip to the store instead of two. Whatever becomes of that request, the claim is given up once and for all.
+type exchange struct {
+	old   *claim
+	order core.ClaimOrder // the release
+	at    seat            // of the next claim
+	leave func()          // gives that seat back
+	begun atomic.Bool
+}
+
+// part gives the claim up. Where the store can do it and another seat is free, the release is left to the exchange that it returns.
+func (c *claim) part(again bool) *exchange {
+	x := &exchange{old: c, at: seat{c.name, ""}}
+	if c.no == "" {
+		x.at.no = "w"
+	}
+	if _, can := c.l.dl.(driver.Exchanger); can && again && c.slots == 0 {
+		x.leave, _ = c.l.s.enterLocal(context.Background(), x.at, true)
+	}
+	x.order = c.step(core.ClaimEvent{Kind: core.GiveUp})
+	switch {
+	case x.leave != nil && x.order.Do == core.Leave:
+		return x
+	case x.leave != nil:
+		x.leave()
+	}
+	x.release()
+	return nil
+}
+
+// release gives the claim up by itself, unless it is or was done.
+func (x *exchange) release() {
+	if x.begun.CompareAndSwap(false, true) && (x.order.Do == core.Leave || x.order.Do == core.HandOver) {
+		go x.old.release(x.order)
+	}
+}
+
+// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be entered by itself.
+func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
+	if !x.begun.CompareAndSwap(false, true) {
+		return driver.Place{}, driver.ErrRefused
+	}
+	x.old.mu.Lock()
+	p := x.old.place
+	x.old.mu.Unlock()
+	got, err := x.old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
+	if err == nil {
+		x.old.step(core.ClaimEvent{Kind: core.Left})
+	} else {
+		go x.old.release(x.order) // it may stand or not
+	}
+	return got, err
+}
+
+// campaignAgain is campaign for who gives up another claim on the name meanwhile.
+func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
+	spec.exchange = x.swap
+	k := newCampaign(ctx, x.old.l, spec, x.leave)
+	spec.exchange = nil
+	if ctx.Err() != nil || !x.old.l.join(k.c) {
+		x.release()
+		return s.campaignIn(ctx, spec, x.leave)
+	}
+	t, err := k.run(ctx)
+	x.release() // it came to no request
+	if errors.Is(err, errLeaseEnded) {
+		_ = pause(ctx, 1)
+		return s.campaignIn(ctx, spec, x.leave)
+	}
+	return t, err
 }

@@ -14,7 +14,7 @@ import (
 
 // A reason that is declared is listed, and a cause of the core has an error and a reason of its own.
 func TestReasonsAreComplete(t *testing.T) {
-	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
+	f, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

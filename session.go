@@ -8,13 +8,24 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/core"
 )
+
+// The locks of this package, from the outer to the inner. Whoever holds one takes only those of lines below it. A method whose caller holds
+// one ends in Locked or says so.
+//
+//	queue.mu, Candidate.mu
+//	claim.mu                                            of one claim at a time
+//	Elections.mu
+//	lease.mu, Session.mu                                neither under the other
+//	historyWriter.mu, tallies.mu, eventReaders.mu
+//	feed.mu, logQueue.mu
+//
+// What happens to a claim reaches its queue on a goroutine of its own, since the queue's lock comes first.
 
 // Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves them all. When the lease is
 // lost every term under it ends, and the next campaign gets a new lease. It is safe for concurrent use.
@@ -23,14 +34,14 @@ type Session struct {
 	store   driver.Store
 	o       Options
 	clock   boottime.Clock
-	log     *journal
+	log     *logQueue
 	exit    func(code int) // os.Exit
 	stats   counters
-	tell    teller
+	readers eventReaders
 	tallies tallies
 
 	watchQueues, watchSlots, watchElections, watchMany []observer // of claims, by what they are for
-	scribe                                             *scribe
+	history                                            *historyWriter
 
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
@@ -53,24 +64,6 @@ type localTurn struct {
 	stand uint32        // which of its stands waits
 }
 
-// Stats counts what a session has done.
-type Stats struct {
-	Leases   uint64 // granted
-	Renewals uint64 // accepted
-	Misses   uint64 // renewals refused, late or without an answer
-	Late     uint64 // of these, without an answer in time
-	Terms    uint64 // won
-	Overruns uint64 // work that outlived its right
-	// Unreadable is how many records Election.History has left out.
-	Unreadable uint64
-}
-
-type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
-
-func (n *counters) begunLocked(*claim, time.Duration) { n.terms.Add(1) }
-
-func (n *counters) steppedLocked(*claim, step) {}
-
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease is granted when it is first needed. Options that the store
 // cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
 func NewSession(store driver.Store, o *Options) (*Session, error) {
@@ -88,27 +81,21 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newJournal(o.Logger),
+	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
 		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
-	s.scribe = newScribe(s)
-	s.tell.over = make(chan struct{})
+	s.history = newHistoryWriter(s)
+	s.readers.over = make(chan struct{})
 	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
 	s.watchQueues = []observer{quiet}
 	s.watchSlots = []observer{&s.stats, quiet}
-	s.watchElections = []observer{&s.stats, loud, &s.tallies, s.scribe, &s.tell}
-	s.watchMany = []observer{&s.stats, quiet, &s.tallies, s.scribe, &s.tell}
+	s.watchElections = []observer{&s.stats, loud, &s.tallies, s.history, &s.readers}
+	s.watchMany = []observer{&s.stats, quiet, &s.tallies, s.history, &s.readers}
 	s.grant <- struct{}{}
 	return s, nil
 }
 
 // ID returns this process's identity among the candidates.
 func (s *Session) ID() string { return s.o.ID }
-
-// Stats returns what has been counted so far.
-func (s *Session) Stats() Stats {
-	n, late := &s.stats, s.stats.late.Load() // read once: who takes it from Misses must never see that difference go back
-	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
-}
 
 // Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.
 func (s *Session) Election(name string) *Election { return &Election{s: s, name: name} }
@@ -138,7 +125,7 @@ func (s *Session) Close(ctx context.Context) error {
 	leases := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
 	defer s.log.flush()
-	defer s.tell.end()
+	defer s.readers.end()
 	for _, l := range leases {
 		l.end(core.Closed)
 	}
@@ -148,7 +135,7 @@ func (s *Session) Close(ctx context.Context) error {
 		wg.Go(func() { errs[i] = l.close(ctx) })
 	}
 	wg.Wait()
-	s.scribe.close(ctx)
+	s.history.close(ctx)
 	return errors.Join(errs...)
 }
 
@@ -207,7 +194,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	asked := s.clock() // before the call: the lease is counted from here
 	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
 	if err != nil {
-		s.tell.event(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
+		s.readers.event(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
 		return nil, err
 	}
 	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))
@@ -225,7 +212,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
 	l.start()
-	s.tell.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
+	s.readers.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
 	return l, nil
 }
 

@@ -85,7 +85,7 @@ func (a *actor) serve(term *Term, r *reign) {
 		switch err := term.Transfer(ctx, a.f.anHeir(a.name, a.rnd)); {
 		case err == nil:
 			a.f.judge.count("handed over")
-		case errors.Is(err, ErrNotStanding):
+		case errors.Is(err, ErrNotInLine):
 			a.f.judge.count("the heir did not stand")
 		}
 	}

@@ -58,8 +58,8 @@ func TestTraceOfACampaignATermAndAJob(t *testing.T) {
 		a.resign(first)
 		term := <-won
 		link := tracer.Link(term) // maybe before the tracer has heard of the term
-		_, job := provider.Tracer("test").Start(t.Context(), "job", oteltrace.WithLinks(link))
-		job.End()
+		_, task := provider.Tracer("test").Start(t.Context(), "task", oteltrace.WithLinks(link))
+		task.End()
 		time.Sleep(5 * time.Second)
 		b.resign(term)
 
@@ -81,8 +81,8 @@ func TestTraceOfACampaignATermAndAJob(t *testing.T) {
 		if got := reign[0].EndTime.Sub(reign[0].StartTime); got != 5*time.Second || reign[0].Status.Code == codes.Error {
 			t.Errorf("the term lasted %v, status %v", got, reign[0].Status)
 		}
-		if jobs := spans("job"); jobs[0].Links[0].SpanContext.SpanID() != reign[0].SpanContext.SpanID() {
-			t.Errorf("the job links to %v, the term is %v", jobs[0].Links[0].SpanContext, reign[0].SpanContext)
+		if tasks := spans("task"); tasks[0].Links[0].SpanContext.SpanID() != reign[0].SpanContext.SpanID() {
+			t.Errorf("the task links to %v, the term is %v", tasks[0].Links[0].SpanContext, reign[0].SpanContext)
 		}
 		if got := len(spans("primacy.campaign")) + len(spans("primacy.term")) + len(spansOfA("primacy.campaign")) + len(spansOfA("primacy.term")); got != 4 {
 			t.Errorf("%d spans, want those of two campaigns and two terms", got)

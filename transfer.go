@@ -18,9 +18,9 @@ import (
 // it lose their place and stand again behind it.
 //
 // Calling it says that the work has stopped, as with [Term.Resign]. First the line is looked at: if the heir does not stand there, the answer is
-// ErrNotStanding, and the term goes on untouched, as it does after ErrInvalid (a lock, oneself, a store that cannot hand over) and after
+// ErrNotInLine, and the term goes on untouched, as it does after ErrInvalid (a lock, oneself, a store that cannot hand over) and after
 // ErrUnreachable if Check still says yes. Then the context ends for ErrTransferred, Check says no, and the store is asked until it has
-// confirmed; then Transfer returns nil. An heir that has gone in that moment is ErrNotStanding too, but then the name was released, and Check says no.
+// confirmed; then Transfer returns nil. An heir that has gone in that moment is ErrNotInLine too, but then the name was released, and Check says no.
 //
 // When ctx ends before that the hand-over goes on in the background until the store confirms it or the lease runs out, and the error is
 // ErrUnreachable. Called by the work of a [Candidate], give it a ctx that ends within Options.Grace: work that has not returned by then has outlived its right.
@@ -70,7 +70,7 @@ func (t *Term) heir(ctx context.Context, to string) (uint64, error) {
 	}
 	heir, ok := st.heir(to)
 	if !ok {
-		return 0, st.notStanding(to)
+		return 0, st.notInLine(to)
 	}
 	return uint64(heir.Token), nil
 }
@@ -86,7 +86,7 @@ func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
 	case fate == core.Handed:
 		return nil
 	case fate == core.HeirGone && errors.Is(last, driver.ErrNoSuccessor):
-		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotStanding)
+		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotInLine)
 	case fate == core.HeirGone:
 		return fmt.Errorf("%s: %w; the name was released", what, last)
 	case fate == core.Vanished:
@@ -108,9 +108,9 @@ func (st State) heir(id string) (Entry, bool) {
 	return st.Waiting[i], true
 }
 
-// notStanding says that id does not wait in the line, and who does.
-func (st State) notStanding(id string) error {
-	return fmt.Errorf("primacy: transfer %s: %q %w; %s", st.Name, id, ErrNotStanding, st.whoWaits())
+// notInLine says that id does not wait in the line, and who does.
+func (st State) notInLine(id string) error {
+	return fmt.Errorf("primacy: transfer %s: %q %w; %s", st.Name, id, ErrNotInLine, st.whoWaits())
 }
 
 // whoWaits names those who could be handed the name.
@@ -145,12 +145,12 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	switch {
 	case err == nil:
 		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "heir", o.Heir)
-		c.l.s.tell.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
+		c.l.s.readers.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
 	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
-		c.l.s.tell.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
+		c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
 		return core.NoHeir
 	}
@@ -158,14 +158,14 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	return core.Failed
 }
 
-// wish is a request that came for the claim with that ID.
-type wish struct {
+// handOverRequest is a request that came for the claim with that ID.
+type handOverRequest struct {
 	id string
 	r  driver.Request
 }
 
-// maxWishes bounds the requests that are looked at; who sends more is not heard.
-const maxWishes = 16
+// maxHandOverRequests bounds the requests that are looked at; who sends more is not heard.
+const maxHandOverRequests = 16
 
 // asked hears a request. Whom it is in favour of is looked up beside the news, which must not wait for that.
 func (c *claim) asked(id string, r driver.Request) {
@@ -178,12 +178,12 @@ func (c *claim) asked(id string, r driver.Request) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unfold()
-	w := wish{id, r}
-	if len(c.wishes) == maxWishes || slices.Contains(c.wishes, w) {
+	c.makeRoomLocked()
+	w := handOverRequest{id, r}
+	if len(c.handOvers) == maxHandOverRequests || slices.Contains(c.handOvers, w) {
 		return
 	}
-	c.wishes = append(c.wishes, w)
+	c.handOvers = append(c.handOvers, w)
 	if !c.weighing {
 		c.weighing = true
 		go c.weighAll()
@@ -194,13 +194,13 @@ func (c *claim) asked(id string, r driver.Request) {
 func (c *claim) weighAll() {
 	for {
 		c.mu.Lock()
-		if len(c.wishes) == 0 {
+		if len(c.handOvers) == 0 {
 			c.weighing = false
 			c.mu.Unlock()
 			return
 		}
-		w := c.wishes[0]
-		c.wishes = slices.Delete(c.wishes, 0, 1)
+		w := c.handOvers[0]
+		c.handOvers = slices.Delete(c.handOvers, 0, 1)
 		over := c.core.Phase() > core.Stopping
 		c.mu.Unlock()
 		if over {
@@ -233,7 +233,7 @@ func (c *claim) weigh(r driver.Request) (uint64, error) {
 	}
 	heir, ok := st.heir(r.To)
 	if !ok {
-		return 0, st.notStanding(r.To)
+		return 0, st.notInLine(r.To)
 	}
 	return uint64(heir.Token), nil
 }
@@ -249,7 +249,7 @@ type Request struct {
 // leads, ErrInvalid if the leader cannot be asked. It repeats the request until the store has taken it, also to a new leader if the term
 // ended meanwhile, or ctx ends (ErrUnreachable).
 //
-// With To the line is looked at first: ErrNotStanding with who does stand, ErrInvalid if To leads already. The leader looks whether the heir stands
+// With To the line is looked at first: ErrNotInLine with who does stand, ErrInvalid if To leads already. The leader looks whether the heir stands
 // and, if it does not, leads on. If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died,
 // and whose lease has not run out yet, still stands: then nobody leads until it has.
 func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
@@ -301,7 +301,7 @@ func (st State) askable(to string) error {
 		return invalid("the leader of %s was entered by another program, which does not listen", st.Name)
 	case to != "":
 		if _, ok := st.heir(to); !ok {
-			return st.notStanding(to)
+			return st.notInLine(to)
 		}
 	}
 	return nil

@@ -52,8 +52,8 @@ func TestAskTransferLooksFirst(t *testing.T) {
 			t.Errorf("nobody leads: %v", err)
 		}
 		c := inLine(t, b, "abc")
-		for to, want := range map[string]error{"x": ErrNotStanding, "a": ErrInvalid, strings.Repeat("x", 256): ErrInvalid} {
-			if _, err := e.Ask(t.Context(), Request{To: to}); !errors.Is(err, want) || want == ErrNotStanding && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
+		for to, want := range map[string]error{"x": ErrNotInLine, "a": ErrInvalid, strings.Repeat("x", 256): ErrInvalid} {
+			if _, err := e.Ask(t.Context(), Request{To: to}); !errors.Is(err, want) || want == ErrNotInLine && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
 				t.Errorf("to %.9q: %v", to, err)
 			}
 		}

@@ -99,8 +99,8 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 		}
 		close(open)
 		synctest.Wait()
-		if n := looks.Load(); n < 2 || n > 1+maxWishes {
-			t.Errorf("%d looks for 200 requests that came during the first one, want %d more at most", n, maxWishes)
+		if n := looks.Load(); n < 2 || n > 1+maxHandOverRequests {
+			t.Errorf("%d looks for 200 requests that came during the first one, want %d more at most", n, maxHandOverRequests)
 		}
 		c.tap.onLine(nil)
 		c.ask(driver.Request{By: "operator", To: "c"}) // it listens again

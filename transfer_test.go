@@ -65,12 +65,12 @@ func TestTransferToOneWhoDoesNotStandLeavesTheTermAlone(t *testing.T) {
 		defer cancel()
 		go func() { _, _ = reads.RWMutex("n").RLock(ctx) }()
 		synctest.Wait()
-		for to, want := range map[string]error{"nobody": ErrNotStanding, "reader": ErrNotStanding, "a": ErrInvalid, "": ErrInvalid, "x\n": ErrInvalid} {
+		for to, want := range map[string]error{"nobody": ErrNotInLine, "reader": ErrNotInLine, "a": ErrInvalid, "": ErrInvalid, "x\n": ErrInvalid} {
 			err := term.Transfer(c.soon(), to)
 			if !errors.Is(err, want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("transfer to %q: %v, want %v", to, err, want)
 			}
-			if want == ErrNotStanding && !strings.Contains(err.Error(), `waiting: "b"`) {
+			if want == ErrNotInLine && !strings.Contains(err.Error(), `waiting: "b"`) {
 				t.Errorf("it does not name who stands: %v", err)
 			}
 		}
@@ -134,7 +134,7 @@ func TestTransferWhereTheHeirHasGoneMeanwhile(t *testing.T) {
 			return nil
 		})
 		err := term.Transfer(c.soon(), "c")
-		if !errors.Is(err, ErrNotStanding) || !strings.Contains(err.Error(), "released") {
+		if !errors.Is(err, ErrNotInLine) || !strings.Contains(err.Error(), "released") {
 			t.Errorf("got %v", err)
 		}
 		wantEnded(t, term.Check(), ErrTransferred, "", "")
@@ -161,7 +161,7 @@ func TestTransferWithLostAnswers(t *testing.T) {
 		{"never arrived", 3, 0, false, nil, "c", 4, 4},
 		{"answer lost", 0, 1, false, nil, "c", 2, 2},
 		{"both", 2, 1, false, nil, "c", 4, 4},
-		{"never arrived, and then the heir goes", 2, 0, true, ErrNotStanding, "b", 3, 3},
+		{"never arrived, and then the heir goes", 2, 0, true, ErrNotInLine, "b", 3, 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *world) {

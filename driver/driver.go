@@ -90,12 +90,6 @@ type Lease interface {
 	// nothing is left in it.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
-	// Wait blocks until the place is held and returns it so, with its token. It returns [ErrGone]
-	// as soon as the place no longer stands, whoever removed it. Nil promises what Follow says of
-	// Held. When ctx ends the claim stays in the line; the caller releases it. Wait goes from the
-	// port: use Follow and News.
-	Wait(ctx context.Context, p Place) (Place, error)
-
 	// Follow has News tell, once for each place and call, as soon as the store finds out: of a
 	// place that waits, that it is held (Held); of one with Held, where the store has a line
 	// (Caps.FIFO), that a claim of another lease waits behind it (Wanted), also if it does already.

@@ -38,17 +38,6 @@ const (
 	muteTimes = 3
 )
 
-// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether
-// there is a heartbeat.
-func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
-	if asked >= minLease && !s.hearts {
-		ttl = roundUp(asked, time.Second)
-		return ttl, ttl, false
-	}
-	ttl = roundUp(max(asked, minTTL), time.Millisecond)
-	return ttl, roundUp(max(baseLeast, baseOver*ttl), time.Second), true
-}
-
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
 
 // instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one

@@ -64,6 +64,17 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	return l, nil
 }
 
+// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether
+// there is a heartbeat.
+func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
+	if asked >= minLease && !s.hearts {
+		ttl = roundUp(asked, time.Second)
+		return ttl, ttl, false
+	}
+	ttl = roundUp(max(asked, minTTL), time.Millisecond)
+	return ttl, roundUp(max(baseLeast, baseOver*ttl), time.Second), true
+}
+
 // newLease puts a lease together, of that ID. Nothing runs yet.
 func newLease(s *Store, id int64) *lease {
 	se := &session{s: s, id: id, key: s.sessionKey(id), stem: stemOf(id, 0), gone: make(chan struct{})}

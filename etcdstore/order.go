@@ -190,15 +190,3 @@ func (n *newsbox) show(p driver.Place, st standing) {
 
 // asking is how many of those who wait for something may ask etcd at once.
 const asking = 8
-
-// turnToAsk waits until one more may ask, and returns what ends its turn.
-func (s *Store) turnToAsk(ctx context.Context) (func(), error) {
-	select {
-	case s.asks <- struct{}{}:
-		return func() { <-s.asks }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-s.wire.Context().Done():
-		return nil, etcdwire.ErrClosed
-	}
-}

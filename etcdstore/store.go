@@ -259,3 +259,15 @@ func (s *Store) Close() error {
 	}
 	return nil
 }
+
+// turnToAsk waits until one more may ask, and returns what ends its turn.
+func (s *Store) turnToAsk(ctx context.Context) (func(), error) {
+	select {
+	case s.asks <- struct{}{}:
+		return func() { <-s.asks }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.wire.Context().Done():
+		return nil, etcdwire.ErrClosed
+	}
+}

@@ -86,24 +86,6 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 	return places, err
 }
 
-// Wait blocks until the place is held.
-func (l *lease) Wait(ctx context.Context, p driver.Place) (held driver.Place, err error) {
-	err = l.store.until(ctx, l.owner, func() (<-chan struct{}, error) {
-		c := l.find(p)
-		if c == nil {
-			return nil, driver.ErrGone
-		}
-		if held = c.place(); !held.Held {
-			return c.moved, nil
-		}
-		return nil, nil
-	})
-	if err != nil {
-		return driver.Place{}, err
-	}
-	return held, nil
-}
-
 // Update replaces the value that observers see.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return l.do(ctx, func() error {

@@ -28,7 +28,6 @@ type claim struct {
 	token uint64
 	value []byte
 	held  bool
-	moved chan struct{} // closed when a claim that waits comes to hold or is removed
 
 	follows, wants bool // News is to tell that it holds, that another waits behind it
 }
@@ -56,7 +55,7 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 	s.touch(ln)
 	c := &claim{
 		lease: l, line: ln, seat: want.Seat, slots: want.Slots, id: want.ID, token: ln.revision,
-		value: bytes.Clone(want.Value), held: ln.free(want.Slots, len(ln.claims)), moved: make(chan struct{}),
+		value: bytes.Clone(want.Value), held: ln.free(want.Slots, len(ln.claims)),
 	}
 	ln.claims = append(ln.claims, c)
 	l.claims[storeutil.SeatOf(want)] = c
@@ -71,9 +70,6 @@ func (s *Store) remove(c *claim) {
 	ln := c.line
 	i := slices.Index(ln.claims, c)
 	ln.claims = slices.Delete(ln.claims, i, i+1)
-	if !c.held {
-		close(c.moved)
-	}
 	for n, next := range ln.claims { // those who hold are the first ones, always
 		if next.held {
 			continue
@@ -82,7 +78,6 @@ func (s *Store) remove(c *claim) {
 			break
 		}
 		next.held = true
-		close(next.moved)
 		next.tellHeld()
 	}
 	c.lease.forget(c)

@@ -198,7 +198,7 @@ func (s *Store) Remove(name string, token uint64) bool {
 }
 
 // Partition cuts owner off, or heals it. While it lasts, every call for a lease of owner hangs
-// until its context ends, and no answer arrives, not even of a Wait that began before. Calls that
+// until its context ends, and no answer arrives, not even of a News that began before. Calls that
 // still hang when it heals reach the store then.
 func (s *Store) Partition(owner string, cut bool) {
 	s.mu.Lock()

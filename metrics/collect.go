@@ -73,7 +73,7 @@ func (c *Collector) snapshot() []prometheus.Metric {
 func (t *tally) look() scrape {
 	s := scrape{now: map[string]*led{}, renewals: map[*figures]*renewals{}, terms: map[*figures]*terms{}, overran: t.overran}
 	for m := range t.sessions {
-		standing := m.s.Standing()
+		standing := m.s.Names()
 		m.resync(standing)
 		for _, name := range standing {
 			if _, known := s.now[name]; !known {

@@ -64,7 +64,7 @@ func (c *Collector) lines() []string {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
 	for m := range c.t.sessions {
-		for _, name := range m.s.Standing() {
+		for _, name := range m.s.Names() {
 			if c.t.own(name) != nil {
 				names[name] = true
 			}

@@ -85,12 +85,15 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 }
 
 // Append implements [driver.Journal].
-func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (
+	there driver.Record, added bool, err error,
+) {
 	if err := driver.CheckRecord(name, r); err != nil {
 		return driver.Record{}, false, err
 	}
 	if keep < 1 {
-		return driver.Record{}, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
+		err := fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
+		return driver.Record{}, false, err
 	}
 	got, err := s.run(ctx, s.calls, appendScript, true, name, r.Key, r.Value, keep)
 	if err != nil {

@@ -74,8 +74,8 @@ func (l *lease) answeredLocked(claims []driver.Claim, mine []*ownClaim, got repl
 	case "TAKEN":
 		l.enteredNothingLocked(mine, false)
 		if ms := got.num(2); ms > 0 {
-			return nil, fmt.Errorf("redis: the server started or took over: nobody is granted a place for another %v: %w",
-				got.ms(2), driver.ErrTaken)
+			return nil, fmt.Errorf("redis: the server started or took over: "+
+				"nobody is granted a place for another %v: %w", got.ms(2), driver.ErrTaken)
 		}
 		return nil, driver.ErrTaken
 	case "MISFIT":
@@ -108,7 +108,8 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 	for i, want := range claims {
 		c := l.claims[want.ID]
 		if c == nil {
-			c = &ownClaim{l: l, name: want.Name, seat: want.Seat, slots: want.Slots, id: want.ID, n: l.numbers.next(), moved: make(chan struct{})}
+			c = &ownClaim{l: l, name: want.Name, seat: want.Seat, slots: want.Slots, id: want.ID}
+			c.n, c.moved = l.numbers.next(), make(chan struct{})
 			l.claims[want.ID] = c
 		}
 		c.busy++
@@ -145,8 +146,8 @@ func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
 	var places []driver.Place
 	for i, c := range mine {
 		c.busy--
-		p := driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: uint64(got.num(3 + 3*i)), Held: got.num(4+3*i) == 1}
-		p.Held = p.Held || l.early[p.Token] == "h"+l.epoch
+		p := driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: uint64(got.num(3 + 3*i))}
+		p.Held = got.num(4+3*i) == 1 || l.early[p.Token] == "h"+l.epoch
 		delete(l.early, p.Token)
 		places = append(places, p)
 		if l.claims[c.id] != c { // released meanwhile
@@ -179,7 +180,8 @@ func (l *lease) displacedLocked(mine []*ownClaim) {
 		at[storeutil.Seat{Name: c.name, Seat: c.seat}] = c
 	}
 	for _, c := range l.claims {
-		if o := at[storeutil.Seat{Name: c.name, Seat: c.seat}]; o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
+		o := at[storeutil.Seat{Name: c.name, Seat: c.seat}]
+		if o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
 			c.forgetLocked()
 		}
 	}

@@ -18,8 +18,9 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 		return []driver.Finding{{Topic: topic, Level: driver.Failed, Found: s.wrap(ctx, "info", err).Error(),
 			Advice: "look at the address, the network, the user and its password"}}
 	}
+	took := time.Since(begun).Round(time.Microsecond)
 	all := []driver.Finding{{Topic: topic, Level: driver.Fine,
-		Found: fmt.Sprintf("%s %s, %s, answers in %v", srv.name, srv.version, role(srv), time.Since(begun).Round(time.Microsecond))}}
+		Found: fmt.Sprintf("%s %s, %s, answers in %v", srv.name, srv.version, role(srv), took)}}
 	if err := s.refused(srv); err != nil {
 		all[0].Level, all[0].Found, all[0].Advice = driver.Failed, err.Error(), "use another server"
 		return all
@@ -37,10 +38,12 @@ func role(srv serverInfo) string {
 // tried reads the line of name, which needs most of the rights that anything needs.
 func (s *Store) tried(ctx context.Context, name string) driver.Finding {
 	ln, err := s.Line(ctx, name)
-	f := driver.Finding{Topic: "the line of " + name, Level: driver.Fine, Found: fmt.Sprintf("can be read: %d claims stand", len(ln.Waiters)+held(ln))}
+	f := driver.Finding{Topic: "the line of " + name, Level: driver.Fine,
+		Found: fmt.Sprintf("can be read: %d claims stand", len(ln.Waiters)+held(ln))}
 	if err != nil {
 		f.Level, f.Found = driver.Failed, err.Error()
-		f.Advice = fmt.Sprintf("the user needs the keys ~%s*, the channels &%s* and the commands listed in docs/redis.md", s.base, s.base)
+		f.Advice = fmt.Sprintf("the user needs the keys ~%s*, the channels &%s* and the commands listed in docs/redis.md",
+			s.base, s.base)
 	}
 	return f
 }
@@ -65,11 +68,13 @@ func (s *Store) judged(srv serverInfo) (all []driver.Finding) {
 	}
 	switch {
 	case srv.replicas > s.replicas:
-		add("replicas", driver.Warning, fmt.Sprintf("%d replicas, and renewals wait for %d of them: a former primary that lives on "+
-			"in its own part of the network keeps its leaders, beside those of the promoted one", srv.replicas, s.replicas),
+		add("replicas", driver.Warning, fmt.Sprintf("%d replicas, and renewals wait for %d of them: a former primary "+
+			"that lives on in its own part of the network keeps its leaders, beside those of the promoted one",
+			srv.replicas, s.replicas),
 			"set Replicas to their number (replicas= in the URL), or fence what leaders write")
 	case s.replicas > srv.replicas:
-		add("replicas", driver.Failed, fmt.Sprintf("%d replicas are connected, and renewals wait for %d: none will count", srv.replicas, s.replicas),
+		add("replicas", driver.Failed,
+			fmt.Sprintf("%d replicas are connected, and renewals wait for %d: none will count", srv.replicas, s.replicas),
 			"start the others, or lower Replicas")
 	default:
 		add("replicas", driver.Fine, fmt.Sprintf("%d connected, renewals wait for %d", srv.replicas, s.replicas), "")
@@ -83,19 +88,19 @@ func stored(settings map[string]string, add func(topic string, level driver.Leve
 	case policy == "noeviction":
 		add("eviction", driver.Fine, "maxmemory-policy is noeviction", "")
 	case settings["maxmemory"] == "0":
-		add("eviction", driver.Warning, fmt.Sprintf("maxmemory-policy is %s: with a maxmemory leases would be evicted, and two could lead", policy),
-			"set maxmemory-policy noeviction")
+		add("eviction", driver.Warning, "maxmemory-policy is "+policy+
+			": with a maxmemory leases would be evicted, and two could lead", "set maxmemory-policy noeviction")
 	default:
-		add("eviction", driver.Warning, fmt.Sprintf("maxmemory-policy is %s: when memory is full leases are evicted, and two can lead", policy),
-			"set maxmemory-policy noeviction")
+		add("eviction", driver.Warning, "maxmemory-policy is "+policy+
+			": when memory is full leases are evicted, and two can lead", "set maxmemory-policy noeviction")
 	}
 	switch sync := settings["appendfsync"]; {
 	case settings["appendonly"] != "yes":
-		add("persistence", driver.Warning, "no append-only file: a restart ends all terms, and the next come only after the largest ttl",
-			"set appendonly yes and appendfsync always")
+		add("persistence", driver.Warning, "no append-only file: a restart ends all terms, "+
+			"and the next come only after the largest ttl", "set appendonly yes and appendfsync always")
 	case sync != "always":
-		add("persistence", driver.Warning, fmt.Sprintf("appendfsync is %s: a crash loses what was acknowledged last, and sessions with it", sync),
-			"set appendfsync always")
+		add("persistence", driver.Warning, "appendfsync is "+sync+
+			": a crash loses what was acknowledged last, and sessions with it", "set appendfsync always")
 	default:
 		add("persistence", driver.Fine, "appendonly with appendfsync always", "")
 	}

@@ -84,7 +84,8 @@ func about(ctx context.Context, client redis.UniversalClient) (srv serverInfo, e
 		}
 		return m[1]
 	}
-	srv = serverInfo{name: "Redis", version: get("redis_version"), role: get("role"), cluster: get("cluster_enabled") == "1"}
+	srv = serverInfo{name: "Redis", version: get("redis_version"), role: get("role")}
+	srv.cluster = get("cluster_enabled") == "1"
 	if v := get("valkey_version"); v != "" {
 		srv.name, srv.version = "Valkey", v
 	}
@@ -118,7 +119,8 @@ func (s *Store) refused(srv serverInfo) error {
 	case srv.major < 6 || srv.major == 6 && srv.minor < 2:
 		return refuse("the server is %s %s, and 6.2 is needed", srv.name, srv.version)
 	case srv.role != "master":
-		return refuse("the server is a replica: give the address of the primary, or of the sentinels with the primary's name")
+		return refuse("the server is a replica: give the address of the primary, " +
+			"or of the sentinels with the primary's name")
 	case srv.cluster && !s.cluster:
 		return refuse("the server is in cluster mode: say so")
 	}
@@ -135,8 +137,9 @@ func (s *Store) accept(srv serverInfo) error {
 		s.publish = "SPUBLISH"
 	}
 	s.caps = driver.Caps{
-		Store: srv.name + " " + srv.version, FIFO: true, Token: driver.TokenUntilLoss, Push: true, SharedRenewal: true, Shared: true,
-		AtomicBatch: true, Linearizable: true, BestEffort: s.bestEffort(srv), MinTTL: minTTL, MaxTTL: maxTTL, Warnings: s.warnings(srv),
+		Store: srv.name + " " + srv.version, FIFO: true, Token: driver.TokenUntilLoss, Push: true, SharedRenewal: true,
+		Shared: true, AtomicBatch: true, Linearizable: true, BestEffort: s.bestEffort(srv),
+		MinTTL: minTTL, MaxTTL: maxTTL, Warnings: s.warnings(srv),
 	}
 	return nil
 }
@@ -147,7 +150,8 @@ func (s *Store) bestEffort(srv serverInfo) string {
 	if srv.replicas > s.replicas {
 		all = append(all, "a failover whose former primary lives on")
 	}
-	if policy := srv.settings["maxmemory-policy"]; policy != "" && policy != "noeviction" && srv.settings["maxmemory"] != "0" {
+	policy := srv.settings["maxmemory-policy"]
+	if policy != "" && policy != "noeviction" && srv.settings["maxmemory"] != "0" {
 		all = append(all, "keys that Redis evicts")
 	}
 	return strings.Join(all, ", or ")

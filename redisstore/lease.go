@@ -107,7 +107,9 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 // note takes the answer in, under mu, and only if the lease still goes by the history that the
 // answer is of. Noted a moment later, the answer could be of a history that is lost, and nobody
 // would ever compare it with what the server has.
-func (l *lease) ask(ctx context.Context, via *link, sc *script, durable bool, args func() []any, note func(reply)) (reply, error) {
+func (l *lease) ask(
+	ctx context.Context, via *link, sc *script, durable bool, args func() []any, note func(reply),
+) (reply, error) {
 	for range 3 {
 		l.mu.Lock()
 		if l.gone {
@@ -216,8 +218,8 @@ func (l *lease) Follow(places ...driver.Place) {
 	for _, p := range places {
 		c := l.claims[p.ID]
 		switch {
-		case c == nil || !c.entered || p.Token != 0 && c.token != p.Token: // its end was news already, or its owner released it
-			continue
+		case c == nil || !c.entered || p.Token != 0 && c.token != p.Token:
+			continue // its end was news already, or its owner released it
 		case p.Held:
 			c.wanted, c.at = true, time.Now()
 		case c.held:

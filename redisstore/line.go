@@ -34,8 +34,10 @@ func (s *Store) look(ctx context.Context, name string) (driver.Line, time.Durati
 func shown(name string, row reply) driver.Line {
 	ln := driver.Line{Name: name, Revision: uint64(row.num(0))}
 	for i := 2; i+5 < len(row); i += 6 {
-		st := driver.Entry{Owner: row.str(i), Lease: row.str(i + 1), Slots: int(row.num(i + 2)), Held: row.num(i+3) == 1,
-			Token: uint64(row.num(i + 4)), Value: []byte(row.str(i + 5))}
+		st := driver.Entry{
+			Owner: row.str(i), Lease: row.str(i + 1), Slots: int(row.num(i + 2)), Held: row.num(i+3) == 1,
+			Token: uint64(row.num(i + 4)), Value: []byte(row.str(i + 5)),
+		}
 		if i == 2 && st.Held {
 			ln.Holder = &st
 		} else {

@@ -16,7 +16,9 @@ import (
 
 // sentinelOptions is how one sentinel is reached. Sentinels have users and passwords of their own.
 func (c Config) sentinelOptions(addr string) *redis.Options {
-	o := own(&redis.Options{Addr: addr, Username: c.SentinelUsername, Password: c.SentinelPassword, TLSConfig: c.TLS}, 1)
+	o := own(&redis.Options{
+		Addr: addr, Username: c.SentinelUsername, Password: c.SentinelPassword, TLSConfig: c.TLS,
+	}, 1)
 	o.ReadTimeout, o.WriteTimeout = dialLimit, dialLimit
 	return o
 }

@@ -216,15 +216,18 @@ func (s *server) aside(do func()) {
 // readOnly says whether the server is no primary any more: the next connection may find the new
 // one.
 func readOnly(err error) bool {
-	return err != nil && (errors.Is(err, errReplica) || strings.Contains(err.Error(), "READONLY") || strings.HasPrefix(err.Error(), "MASTERDOWN"))
+	return err != nil && (errors.Is(err, errReplica) || strings.Contains(err.Error(), "READONLY") ||
+		strings.HasPrefix(err.Error(), "MASTERDOWN"))
 }
 
 var errReplica = errors.New("the server has become a replica")
 
 // eval sends a script by its hash or, if the server does not know it yet, as text.
-func (s *server) eval(ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any) (reply, error) {
+func (s *server) eval(
+	ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any,
+) (reply, error) {
 	if durable && s.replicas > 0 {
-		return s.evalWait(ctx, client, sc, s.keys, args)
+		return s.evalWait(ctx, client, sc, args)
 	}
 	got, err := client.EvalSha(ctx, sc.sha, s.keys, args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -235,7 +238,7 @@ func (s *server) eval(ctx context.Context, client redis.UniversalClient, sc *scr
 
 // evalWait sends a script and waits until the replicas have what it wrote. WAIT counts what its own
 // connection wrote.
-func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, keys []string, args []any) (reply, error) {
+func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, args []any) (reply, error) {
 	limit := callLimit / 2
 	if end, ok := ctx.Deadline(); ok {
 		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
@@ -244,9 +247,9 @@ func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc 
 		pipe := client.Pipeline()
 		var eval *redis.Cmd
 		if full {
-			eval = pipe.Eval(ctx, sc.text, keys, args...)
+			eval = pipe.Eval(ctx, sc.text, s.keys, args...)
 		} else {
-			eval = pipe.EvalSha(ctx, sc.sha, keys, args...)
+			eval = pipe.EvalSha(ctx, sc.sha, s.keys, args...)
 		}
 		acks := pipe.Do(ctx, "WAIT", s.replicas, limit.Milliseconds()+1)
 		_, err := pipe.Exec(ctx)

@@ -6,8 +6,8 @@
 // load of a cluster.
 //
 //	{p}:server       hash  the counter of tokens and revisions, and which history this is (guard.go)
-//	{p}:lease:<id>   hash  owner, ttl, expiry in the server's milliseconds, channel; for each seat its claim
-//	{p}:line:<name>  zset  the claims of a name by token: "<lease> <slots> <token> <seat> <claim ID>"
+//	{p}:lease:<id>   hash  owner, ttl, expiry (ms of the server), channel; for each seat its claim
+//	{p}:line:<name>  zset  claims by token: "<lease> <slots> <token> <seat> <claim ID>"
 //	{p}:meta:<name>  hash  the line's revision, up to which token claims hold, and the values
 //	{p}:names        zset  names in whose line somebody stands
 //	{p}:spent:<id>   zset  claim IDs of a lease that may not enter any more
@@ -97,7 +97,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	names := strings.Join(c.Addrs, ", ")
 	if c.Cluster && (c.Sentinel != "" || c.DB != 0) {
-		return nil, fmt.Errorf("redis %s: a cluster has no sentinels and no database but 0: %w", names, driver.ErrRefused)
+		return nil, fmt.Errorf("redis %s: a cluster has no sentinels and no database but 0: %w",
+			names, driver.ErrRefused)
 	}
 	if !c.Cluster && c.Sentinel == "" && len(c.Addrs) > 1 {
 		return nil, fmt.Errorf("redis %s: %d addresses: several are a cluster or sentinels: %w",

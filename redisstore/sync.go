@@ -112,7 +112,8 @@ type known struct {
 func (l *lease) knownLocked() map[string]known {
 	all := make(map[string]known, len(l.claims))
 	for id, c := range l.claims {
-		all[id] = known{entered: c.entered, settled: c.entered && c.busy == 0, held: c.held, ending: c.ownsEnd(), token: c.token}
+		settled := c.entered && c.busy == 0
+		all[id] = known{entered: c.entered, settled: settled, held: c.held, ending: c.ownsEnd(), token: c.token}
 	}
 	return all
 }

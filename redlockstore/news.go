@@ -233,21 +233,6 @@ func (c *claim) rest(ctx context.Context, h *hints, pause time.Duration) error {
 	return nil
 }
 
-// Wait tries again and again until the place is held.
-func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	l.mu.Lock()
-	c := l.findLocked(p)
-	l.mu.Unlock()
-	if c == nil {
-		return driver.Place{}, fmt.Errorf("wait: %w", driver.ErrGone)
-	}
-	if err := c.pursue(ctx); err != nil {
-		return driver.Place{}, fmt.Errorf("wait: %w", err)
-	}
-	p.Held = true
-	return p, nil
-}
-
 // tellLocked has News return n. The caller holds l.mu.
 func (l *lease) addNewsLocked(n driver.News) {
 	l.news = append(l.news, n)

@@ -128,37 +128,6 @@ func (l *lease) takenBy(ctx context.Context, name string, d *document) (over boo
 	return false, driver.ErrTaken
 }
 
-// Wait implements [driver.Lease].
-func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	a := l.s.waitForLine(p.Name, nil)
-	defer a.stop()
-	d, _, err := l.s.read(ctx, p.Name)
-	for {
-		if err == nil && l.over() {
-			err = l.goneErr("wait for " + strconv.Quote(p.Name))
-		}
-		if err != nil {
-			return driver.Place{}, err
-		}
-		i := d.find(l.id, p)
-		if i < 0 {
-			return driver.Place{}, l.goneErr("wait for " + strconv.Quote(p.Name))
-		}
-		if d.held(i) {
-			// After the document was read: a lease that lives now lived then.
-			if err := l.check(ctx); err != nil {
-				return driver.Place{}, err
-			}
-			return d.place(i), nil
-		}
-		// Its own lease too: nobody else may be waiting for the end of that.
-		a.guard(i-1, append(d.watched(i), l.id)...)
-		if d, err = a.next(ctx, d, l.gone); ctx.Err() != nil {
-			a.leaveWatches(l.id)
-		}
-	}
-}
-
 // Update implements [driver.Lease].
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return l.alive(ctx, func() error {

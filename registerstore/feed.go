@@ -126,10 +126,9 @@ func (s *Store) offer(name string, d *document, version string) bool {
 }
 
 const (
-	// near is how many leases wait before one who watches all that stand before him. Who
-	// is further back keeps it over the last far of them, or a crowd of n would keep n² expiries: as
-	// those end he comes nearer. So a row of dead waiters costs one silence, and a longer row some
-	// more.
+	// near is how many leases wait before one who watches all that stand before him. Who is further
+	// back keeps it over the last far of them, or a crowd of n would keep n² expiries: as those end
+	// he comes nearer. So a row of dead waiters costs one silence, and a longer row some more.
 	near = 16
 	far  = 2
 )
@@ -163,8 +162,8 @@ type lineWait struct {
 	waiters map[string]*expiryWaiter // by lease; nil once it was stopped
 }
 
-// waitForLine begins to wait for changes of name. Poke is called after each, with Store.mu locked; if it
-// is nil, next waits for them.
+// waitForLine begins to wait for changes of name. notify is called after each, with Store.mu
+// locked; if it is nil, next waits for them.
 func (s *Store) waitForLine(name string, notify func()) *lineWait {
 	a := &lineWait{s: s, name: name, wake: make(chan struct{}, 1), notify: notify, waiters: map[string]*expiryWaiter{}}
 	if notify == nil {
@@ -184,8 +183,8 @@ func (a *lineWait) stop() {
 	a.waiters = nil
 }
 
-// leaveWatches has the watches go on for a while behind one who gives up: many who wait for less than a
-// silence each would never see the end of a dead holder.
+// leaveWatches has the watches go on for a while behind one who gives up: many who wait for less
+// than a silence each would never see the end of a dead holder.
 func (a *lineWait) leaveWatches(own string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -230,7 +229,7 @@ func (a *lineWait) ended(d *document) (ids []string) {
 
 // next waits for a document later than d, and returns it. What has ended meanwhile is removed from
 // the line first.
-func (a *lineWait) next(ctx context.Context, d *document, gone <-chan struct{}) (*document, error) {
+func (a *lineWait) next(ctx context.Context, d *document) (*document, error) {
 	for {
 		if last := a.sub.latest(); last != nil && last.Seq > d.Seq {
 			return last, nil
@@ -240,8 +239,6 @@ func (a *lineWait) next(ctx context.Context, d *document, gone <-chan struct{}) 
 		}
 		select {
 		case <-a.wake:
-		case <-gone:
-			return nil, driver.ErrGone
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-a.s.ctx.Done():
@@ -264,6 +261,6 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 			return d.show(), nil
 		}
 		a.guard(maxRank, followed(d.Claims)...)
-		d, err = a.next(ctx, d, nil)
+		d, err = a.next(ctx, d)
 	}
 }

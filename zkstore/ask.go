@@ -78,23 +78,6 @@ func open(data []byte) (letters []letter) {
 	return letters
 }
 
-// readMail has News tell the requests in the lease's mail node that are for terms that are not
-// over, and empties the node: after that, for told twice is better than not at all.
-func (l *lease) readMail(got looked) (done bool, _ error) {
-	letters := open(got.data)
-	if len(letters) == 0 {
-		return false, nil
-	}
-	for _, m := range letters {
-		l.claims.request(m)
-	}
-	_, err := l.set(context.Background(), l.mail, []byte{}, got.stat.Version)
-	if errors.Is(err, zk.ErrBadVersion) { // more has come
-		err = nil
-	}
-	return false, err
-}
-
 // request has News tell a request, if its term is not over.
 func (cs *claims) request(m letter) {
 	cs.mu.Lock()

@@ -34,7 +34,7 @@ func (l *lease) Claim(ctx context.Context, wants ...driver.Claim) ([]driver.Plac
 		return nil, err
 	}
 	if len(fresh) > 0 {
-		go l.enterAfter(old, fresh, nil)
+		go enterAfter(l, old, fresh, nil)
 	}
 	return l.places(ctx, all)
 }
@@ -216,7 +216,7 @@ func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) 
 		return driver.Place{}, err
 	}
 	done := make(chan error, 1)
-	go func() { done <- l.held(c) }()
+	go func() { done <- newTurnWait(l, c).run() }()
 	select {
 	case err := <-done:
 		return c.place(err == nil), err

@@ -13,7 +13,7 @@ import (
 
 // enterAfter enters claims when those in before have left. With instead, which is given up, there
 // is one fresh claim, and the two change places in one step.
-func (l *lease) enterAfter(before, fresh []*claim, instead *claim) {
+func enterAfter(l *lease, before, fresh []*claim, instead *claim) {
 	l.leave(before...)
 	_ = l.haveLeft(context.Background(), before)
 	for len(fresh) > 0 {

@@ -33,29 +33,6 @@ type lease struct {
 	timer  *time.Timer   // ends a lease that nobody renews
 }
 
-// Grant makes a session. Its timeout is longer than the ttl: a renewal proves what was so some time
-// before it (see [lease.Renew]), so a crashed holder's claims stand for that much longer.
-func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
-	if ttl <= 0 || ttl > s.caps.MaxTTL {
-		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.caps.MaxTTL, driver.ErrRefused)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	k, err := s.dialLocked(sessionFor(max(ttl, s.caps.MinTTL), s.tick))
-	s.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	l := newLease(tree{k}, owner)
-	if err := l.begin(ctx, ttl); err != nil {
-		k.end(driver.ErrGone, true)
-		return nil, err
-	}
-	return l, nil
-}
-
 func newLease(t tree, owner string) *lease {
 	return &lease{
 		tree: t, owner: owner,
@@ -195,6 +172,46 @@ func (l *lease) removeAllNodes(done chan struct{}) {
 		l.pause(try)
 	}
 	l.end(driver.ErrGone, true)
+}
+
+// guardWith makes a watch on a claim's own node its guard.
+func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
+	c.own.use(w, gen, func() { l.guardNode(c) }, func() { l.claims.removed(c) })
+}
+
+// guardNode sets a watch on a claim's own node, so that we notice when somebody removes it.
+func (l *lease) guardNode(c *claim) {
+	for try := 1; !l.over(); try++ {
+		if c.gone() || l.claims.isLeaving(c) || c.own.isSet() { // who waits sets it with others
+			return
+		}
+		gen, _, _ := l.generation()
+		all, err := l.arm(context.Background(), c.path)
+		if err == nil {
+			l.guardWith(c, all[0], gen)
+			return
+		}
+		l.pause(try)
+	}
+}
+
+// patrol looks at all claims now and then, should a watch have been lost.
+func (l *lease) patrol() {
+	for {
+		select {
+		case <-time.After(12 * slowly):
+		case <-l.dead:
+			return
+		}
+		all := l.claims.standing()
+		_ = parallel(len(all), func(i int) error {
+			got, err := l.look(context.Background(), ofNode, all[i].path)
+			if err == nil && !got.exists {
+				l.claims.removed(all[i])
+			}
+			return err
+		})
+	}
 }
 
 // lifeNode is the node that says that a lease lives. A claim enters only where it still has the

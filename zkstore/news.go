@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -81,7 +83,8 @@ func (l *lease) Follow(places ...driver.Place) {
 		case p.Held:
 			go l.follow(c, l.wanted, driver.News{Wanted: true})
 		default:
-			go l.follow(c, l.held, driver.News{Held: true})
+			held := func(c *claim) error { return newTurnWait(l, c).run() }
+			go l.follow(c, held, driver.News{Held: true})
 		}
 	}
 }
@@ -135,4 +138,21 @@ func (l *lease) wanted(c *claim) error {
 			return err
 		}
 	}
+}
+
+// readMail has News tell the requests in the lease's mail node that are for terms that are not
+// over, and empties the node: after that, for told twice is better than not at all.
+func (l *lease) readMail(got looked) (done bool, _ error) {
+	letters := open(got.data)
+	if len(letters) == 0 {
+		return false, nil
+	}
+	for _, m := range letters {
+		l.claims.request(m)
+	}
+	_, err := l.set(context.Background(), l.mail, []byte{}, got.stat.Version)
+	if errors.Is(err, zk.ErrBadVersion) { // more has come
+		err = nil
+	}
+	return false, err
 }

@@ -143,6 +143,14 @@ func (s *Store) at(parts ...string) string { return s.root + "/" + strings.Join(
 // pathOf returns the path of a name's node.
 func (s *Store) pathOf(name string) string { return s.at(escape(name)) }
 
+// createOp returns the request to make a node, in a multi.
+func (s *Store) createOp(path string, data []byte, flags int32) *zk.CreateRequest {
+	if data == nil {
+		data = []byte{}
+	}
+	return &zk.CreateRequest{Path: path, Data: data, Acl: s.acl, Flags: flags}
+}
+
 // Caps tells what the store does.
 func (s *Store) Caps() driver.Caps { return s.caps }
 
@@ -186,6 +194,29 @@ func (s *Store) dialLocked(timeout time.Duration) (*link, error) {
 	}
 	s.links[l] = true
 	s.work.Add(1) // until its end has been seen to
+	return l, nil
+}
+
+// Grant makes a session. Its timeout is longer than the ttl: a renewal proves what was so some time
+// before it (see [lease.Renew]), so a crashed holder's claims stand for that much longer.
+func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if ttl <= 0 || ttl > s.caps.MaxTTL {
+		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.caps.MaxTTL, driver.ErrRefused)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	k, err := s.dialLocked(sessionFor(max(ttl, s.caps.MinTTL), s.tick))
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	l := newLease(tree{k}, owner)
+	if err := l.begin(ctx, ttl); err != nil {
+		k.end(driver.ErrGone, true)
+		return nil, err
+	}
 	return l, nil
 }
 

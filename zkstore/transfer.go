@@ -36,7 +36,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	}
 	old = l.claims.partWith(p, old)
 	if len(fresh) > 0 {
-		go l.enterAfter(displaced, fresh, old)
+		go enterAfter(l, displaced, fresh, old)
 	} else if old != nil { // the step is under way, or was done
 		(&entry{l: l, old: old}).releaseOld()
 	}

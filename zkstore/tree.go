@@ -181,14 +181,6 @@ func failed(answers []zk.MultiResponse) int {
 	return slices.IndexFunc(answers, func(a zk.MultiResponse) bool { return a.Error != nil })
 }
 
-// createOp returns the request to make a node, in a multi.
-func (s *Store) createOp(path string, data []byte, flags int32) *zk.CreateRequest {
-	if data == nil {
-		data = []byte{}
-	}
-	return &zk.CreateRequest{Path: path, Data: data, Acl: s.acl, Flags: flags}
-}
-
 // deleteOp returns the request to delete a node, in a multi.
 func deleteOp(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }
 

@@ -46,10 +46,9 @@ func newTurnWait(l *lease, c *claim) *turnWait {
 		gone: map[string]uint64{}, lost: map[string]bool{}}
 }
 
-// held returns nil when a claim has come to hold. It waits for nothing more when the claim has left
-// or the link is over.
-func (l *lease) held(c *claim) error {
-	v := newTurnWait(l, c)
+// run returns nil when the claim has come to hold. It waits for nothing more when the claim has
+// left or the link is over.
+func (v *turnWait) run() error {
 	defer func() {
 		for _, off := range v.watched {
 			off()
@@ -243,44 +242,4 @@ func (o *ownWatch) isSet() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.set != 0
-}
-
-// guardWith makes a watch on a claim's own node its guard.
-func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
-	c.own.use(w, gen, func() { l.guardNode(c) }, func() { l.claims.removed(c) })
-}
-
-// guardNode sets a watch on a claim's own node, so that we notice when somebody removes it.
-func (l *lease) guardNode(c *claim) {
-	for try := 1; !l.over(); try++ {
-		if c.gone() || l.claims.isLeaving(c) || c.own.isSet() { // who waits sets it with others
-			return
-		}
-		gen, _, _ := l.generation()
-		all, err := l.arm(context.Background(), c.path)
-		if err == nil {
-			l.guardWith(c, all[0], gen)
-			return
-		}
-		l.pause(try)
-	}
-}
-
-// patrol looks at all claims now and then, should a watch have been lost.
-func (l *lease) patrol() {
-	for {
-		select {
-		case <-time.After(12 * slowly):
-		case <-l.dead:
-			return
-		}
-		all := l.claims.standing()
-		_ = parallel(len(all), func(i int) error {
-			got, err := l.look(context.Background(), ofNode, all[i].path)
-			if err == nil && !got.exists {
-				l.claims.removed(all[i])
-			}
-			return err
-		})
-	}
 }

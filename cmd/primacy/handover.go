@@ -116,7 +116,7 @@ func askToTransfer(ctx context.Context, a *app, name, to, reason string, wait ti
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)
-	case errors.Is(err, primacy.ErrNotStanding):
+	case errors.Is(err, primacy.ErrNotInLine):
 		return &exitError{exitNo, err}
 	case err != nil:
 		return err

@@ -279,7 +279,7 @@ func TestTransfersOnEtcdLeaveNoMomentWithoutAClaim(t *testing.T) {
 	for len(want) < 30 {
 		to := ids[rand.IntN(len(ids))]
 		err := term.Transfer(ctx, to)
-		if errors.Is(err, primacy.ErrNotStanding) || errors.Is(err, primacy.ErrInvalid) {
+		if errors.Is(err, primacy.ErrNotInLine) || errors.Is(err, primacy.ErrInvalid) {
 			time.Sleep(5 * time.Millisecond) // it stands again in a moment, or leads
 			continue
 		}

@@ -138,7 +138,7 @@ func tokenText(t primacy.Token) string {
 const lastTerms = 5
 
 // printLine prints one election with everybody in its line, and its last terms.
-func printLine(a *app, st primacy.State, past []primacy.Reign, store string) error {
+func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
 	row := func(place string, s primacy.Entry) {
 		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(string(s.Value)),
@@ -170,7 +170,7 @@ func printLine(a *app, st primacy.State, past []primacy.Reign, store string) err
 		fmt.Fprintf(a.stdout, "\nleads since %s, for %s\n", clock(led), short(max(0, time.Since(led))))
 	}
 	if ended := slices.DeleteFunc(past,
-		func(r primacy.Reign) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
+		func(r primacy.TermRecord) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
 		fmt.Fprintln(a.stdout, "\nthe last terms:")
 		if err := printTerms(a, ended); err != nil {
 			return err
@@ -260,7 +260,7 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 }
 
 // writeTerms writes one array for json, an object a line for ndjson.
-func writeTerms(a *app, all []primacy.Reign) error {
+func writeTerms(a *app, all []primacy.TermRecord) error {
 	if a.output == "json" {
 		return a.writeJSON(shown.TermsOf(all))
 	}
@@ -272,7 +272,7 @@ func writeTerms(a *app, all []primacy.Reign) error {
 	return nil
 }
 
-func printTerms(a *app, all []primacy.Reign) error {
+func printTerms(a *app, all []primacy.TermRecord) error {
 	rows := [][]string{{"TOKEN", "LEADER", "FROM", "TO", "LASTED", "GAP BEFORE", "WHY", "BY"}}
 	for _, r := range all {
 		lasted, gap := "-", "-"
@@ -295,7 +295,7 @@ func printTerms(a *app, all []primacy.Reign) error {
 const mayLead = "leads or holds"
 
 // why tells people why a term ended.
-func why(r primacy.Reign) string {
+func why(r primacy.TermRecord) string {
 	if r.Reason == primacy.Leads && r.From.IsZero() {
 		return mayLead
 	}
@@ -361,7 +361,7 @@ func sinces(ctx context.Context, a *app, s *primacy.Session, states []primacy.St
 }
 
 // since returns when the term with that token was won, zero if the history does not say.
-func since(past []primacy.Reign, token primacy.Token) time.Time {
+func since(past []primacy.TermRecord, token primacy.Token) time.Time {
 	for _, r := range past {
 		if r.Token == token {
 			return r.From

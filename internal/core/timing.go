@@ -78,6 +78,8 @@ const (
 	Resigned          // given up on purpose
 	Transferred       // handed to another candidate
 	Closed            // the session was closed
+
+	CauseCount // how many there are
 )
 
 // String returns the cause as one word.

@@ -24,8 +24,8 @@ type keeper struct {
 
 // keep returns when the term is resigned.
 func (k *keeper) keep() {
-	defer k.a.held.remove(k.h)
-	defer k.finish() // also when something here panics
+	defer k.a.held.remove(k.h) // also when finish panics
+	defer k.finish()           // also when something here panics
 	moved, stop := k.deadlines()
 	defer stop()
 	over, stopping := k.h.term.Context().Done(), k.a.stopped
@@ -168,6 +168,7 @@ func (k *keeper) finish() {
 		k.h.term.Explain(shown.Told(r), r == shown.Lost || r == shown.NotRenewed)
 	}
 	_ = k.h.resign()
+	k.a.held.remove(k.h) // before "ended" is told: whoever has read it gets 410 for the token, not 200
 	k.a.log("released", "election", k.h.name, "id", k.h.id, "token", k.h.term.Token(), "reason", why.Reason)
 	if k.s != nil {
 		k.tell(k.line("ended"))

@@ -49,7 +49,7 @@ func kindOf(err error) health.Kind {
 		err  error
 		kind health.Kind
 	}{
-		{primacy.ErrNotStanding, notStanding}, {primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held}, {primacy.ErrInvalid, health.Invalid},
+		{primacy.ErrNotInLine, notStanding}, {primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held}, {primacy.ErrInvalid, health.Invalid},
 		{primacy.ErrRefused, refused}, {primacy.ErrClosed, stopping}, {primacy.ErrUnreachable, unreachable}, {driver.ErrGone, notHeld},
 	} {
 		if errors.Is(err, k.err) {

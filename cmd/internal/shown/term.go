@@ -26,7 +26,7 @@ type Term struct {
 }
 
 // TermOf returns r as it is shown.
-func TermOf(r primacy.Reign) Term {
+func TermOf(r primacy.TermRecord) Term {
 	j := Term{
 		Name: r.Name, Token: r.Token, ID: r.ID, Value: Text(string(r.Value)),
 		Reason: r.Reason, By: Text(r.By), Text: Text(r.Text), Successor: Text(r.Heir), Leads: r.Reason == primacy.Leads,
@@ -47,7 +47,7 @@ func TermOf(r primacy.Reign) Term {
 }
 
 // TermsOf returns all as they are shown; never nil, which would be null in JSON.
-func TermsOf(all []primacy.Reign) []Term {
+func TermsOf(all []primacy.TermRecord) []Term {
 	out := make([]Term, 0, len(all))
 	for _, r := range all {
 		out = append(out, TermOf(r))

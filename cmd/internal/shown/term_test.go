@@ -14,11 +14,11 @@ func TestATermInJSON(t *testing.T) {
 	from := time.Date(2026, 11, 22, 12, 0, 0, 0, zone)
 	gap := 1234567 * time.Microsecond
 	for _, c := range []struct {
-		term primacy.Reign
+		term primacy.TermRecord
 		want string
 	}{
 		{
-			primacy.Reign{
+			primacy.TermRecord{
 				Name: "n", Token: 1<<63 + 1, ID: "a", Value: []byte("v\xff"), From: from,
 				To:     from.Add(90 * time.Second),
 				Reason: primacy.Transferred, By: "ops", Text: "w\xffy", Heir: "b", Gap: &gap,
@@ -28,7 +28,7 @@ func TestATermInJSON(t *testing.T) {
 				`"lasted_ms":"90000","gap_before_ms":"1234","reason":"transferred","by":"ops","text":"w` + "\uFFFD" +
 				`y","successor":"b","leads":false}`,
 		},
-		{primacy.Reign{Name: "n", Token: 2, Reason: primacy.Leads},
+		{primacy.TermRecord{Name: "n", Token: 2, Reason: primacy.Leads},
 			`{"name":"n","token":"2","id":"","value":"","reason":"leading","leads":true}`},
 	} {
 		got, err := json.Marshal(TermOf(c.term))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -219,5 +220,64 @@ func TestALineThatIsAlwaysWantedStays(t *testing.T) {
 	time.Sleep(600 * time.Millisecond)
 	if p := stand(t, b, "n", "3"); p.Held {
 		t.Error("two hold: the line vanished under its holder")
+	}
+}
+
+// TestDiff compares what the owner knew of one claim and knows now with what the server has of it.
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	waits := known{entered: true, settled: true, token: 7}
+	holds := known{entered: true, settled: true, token: 7, held: true}
+	ending, busy := holds, waits
+	ending.ending, busy.settled = true, false
+	none := known{}
+	for what, c := range map[string]struct {
+		before, now known
+		moved       bool
+		server      string // "", "waits", "holds", or "other": it holds under another token
+		want        string
+	}{
+		"it stands":                                     {holds, holds, false, "holds", "stands"},
+		"it has come to hold":                           {waits, waits, false, "holds", "stands"},
+		"others have removed it":                        {holds, holds, false, "", "removed"},
+		"it was given up and stands":                    {none, none, false, "holds", "forgotten"},
+		"it was given up meanwhile":                     {waits, none, false, "waits", ""},
+		"it entered meanwhile":                          {none, waits, false, "", ""},
+		"its Claim is under way":                        {none, busy, false, "", ""},
+		"its owner removes it":                          {holds, ending, false, "", ""},
+		"it came to hold meanwhile":                     {waits, holds, false, "waits", "stands"},
+		"another history has it":                        {holds, holds, true, "holds", "stands"},
+		"another history lost it, which waits":          {waits, waits, true, "", "removed"},
+		"another history lost it, which holds":          {holds, holds, true, "", "over"},
+		"another history lost its grant":                {holds, holds, true, "waits", "over"},
+		"another history lost a grant after the asking": {waits, holds, true, "waits", "over"},
+		"another history gave it another token":         {waits, waits, true, "other", "forgotten removed"},
+		"another history has one that was given up":     {waits, none, true, "waits", "forgotten"},
+	} {
+		of := func(k known) map[string]known {
+			if k == none {
+				return nil
+			}
+			return map[string]known{"id": k}
+		}
+		var server []standing
+		if c.server != "" {
+			s := standing{id: "id", token: 7, held: c.server != "waits"}
+			if c.server == "other" {
+				s.token = 8
+			}
+			server = append(server, s)
+		}
+		changes, over := diff(of(c.before), of(c.now), c.moved, server)
+		got := ""
+		for _, ch := range changes {
+			got += []string{stands: " stands", forgotten: " forgotten", removed: " removed"}[ch.what]
+		}
+		if got = strings.TrimSpace(got); over {
+			got = "over"
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
 	}
 }

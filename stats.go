@@ -4,8 +4,33 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
+
+// Stats counts what a session has done.
+type Stats struct {
+	Leases   uint64 // granted
+	Renewals uint64 // accepted
+	Misses   uint64 // renewals refused, late or without an answer
+	Late     uint64 // of these, without an answer in time
+	Terms    uint64 // won
+	Overruns uint64 // work that outlived its right
+	// Unreadable is how many records Election.History has left out.
+	Unreadable uint64
+}
+
+type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
+
+func (n *counters) begunLocked(*claim, time.Duration) { n.terms.Add(1) }
+
+func (n *counters) steppedLocked(*claim, step) {}
+
+// Stats returns what has been counted so far.
+func (s *Session) Stats() Stats {
+	n, late := &s.stats, s.stats.late.Load() // read once: who takes it from Misses must never see that difference go back
+	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
+}
 
 // Tally counts what a session has done in one election since it began. Unlike [Session.Events] it misses nothing.
 type Tally struct {

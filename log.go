@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// journal writes log lines on a goroutine of its own. A logger that blocks (its pipe is full) must hold up neither the end of a term
+// logQueue writes log lines on a goroutine of its own. A logger that blocks (its pipe is full) must hold up neither the end of a term
 // nor the end of work that outlived it, and a handler may ask Term.Check, which no lock of ours may be waiting for.
-type journal struct {
+type logQueue struct {
 	logger *slog.Logger
 	mu     sync.Mutex
 	lines  []slog.Record
 	busy   chan struct{} // closed when all lines are written; nil while no goroutine runs
 }
 
-// journalSize is how many lines may wait. What is beyond that is lost: transitions, not renewals, so nobody waits long. There is more room for
+// logQueueSize is how many lines may wait. What is beyond that is lost: transitions, not renewals, so nobody waits long. There is more room for
 // what matters more: ten thousand elections won must not push out that a lease is ending.
-const journalSize = 256
+const logQueueSize = 256
 
 func room(level slog.Level) int {
 	switch {
 	case level >= slog.LevelWarn:
-		return 2 * journalSize
+		return 2 * logQueueSize
 	case level >= slog.LevelInfo:
-		return journalSize
+		return logQueueSize
 	}
-	return journalSize / 2
+	return logQueueSize / 2
 }
 
-func newJournal(l *slog.Logger) *journal { return &journal{logger: l} }
+func newLogQueue(l *slog.Logger) *logQueue { return &logQueue{logger: l} }
 
 // log leaves a line to be written. It runs nothing of the user's: the handler's Enabled may block, or ask Term.Check, as well as its Handle.
-func (j *journal) log(level slog.Level, msg string, args ...any) {
+func (j *logQueue) log(level slog.Level, msg string, args ...any) {
 	if j.logger == nil {
 		return
 	}
@@ -50,7 +50,7 @@ func (j *journal) log(level slog.Level, msg string, args ...any) {
 	}
 }
 
-func (j *journal) run(busy chan struct{}) {
+func (j *logQueue) run(busy chan struct{}) {
 	defer close(busy)
 	h := j.logger.Handler()
 	for {
@@ -70,7 +70,7 @@ func (j *journal) run(busy chan struct{}) {
 }
 
 // flush waits until what is waiting was written, for a moment at most.
-func (j *journal) flush() {
+func (j *logQueue) flush() {
 	j.mu.Lock()
 	busy := j.busy
 	j.mu.Unlock()
@@ -86,7 +86,7 @@ func (j *journal) flush() {
 // termLog is the observer that logs terms: locks come and go too often to be told each time, and of many elections there is one line for
 // all.
 type termLog struct {
-	log   *journal
+	log   *logQueue
 	level slog.Level
 }
 

@@ -16,14 +16,14 @@ const (
 	maxTogether = 512 // claims in one call
 )
 
-// manyCrew makes the calls for all claims of an Elections: goroutines that are there while there is something to do. Elections.mu guards it.
-type manyCrew struct {
-	workers int
+// workers makes the calls for all claims of an Elections: goroutines that are there while there is something to do. Elections.mu guards it.
+type workers struct {
+	running int
 	limit   int // claims in one call: fewer while calls fail
-	follow  jobs
-	leave   jobs
-	enter   jobs
-	later   laterJobs // after a pause
+	follow  tasks
+	leave   tasks
+	enter   tasks
+	later   laterTasks // after a pause
 	timer   *time.Timer
 }
 
@@ -31,7 +31,7 @@ type manyCrew struct {
 type entrant struct {
 	claim
 	es      *Elections
-	seq     uint32 // of its last job, which counts
+	seq     uint32 // of its last task, which counts
 	calling bool   // a call is under way: orders wait in next
 	told    bool   // the term was yielded
 	dropped bool   // it will not be
@@ -41,26 +41,26 @@ type entrant struct {
 // of returns the claim of a term that an Elections has won.
 func of(t *Term) *entrant { return t.c.owner.(*entrant) }
 
-// job is one order for one claim.
-type job struct {
+// task is one order for one claim.
+type task struct {
 	c   *entrant
 	seq uint32
 	do  core.Action
 	due time.Time
 }
 
-type jobs []job
+type tasks []task
 
-type laterJobs []job
+type laterTasks []task
 
-func (l laterJobs) Len() int           { return len(l) }
-func (l laterJobs) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
-func (l laterJobs) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
-func (l *laterJobs) Push(j any)        { *l = append(*l, j.(job)) }
-func (l *laterJobs) Pop() any {
+func (l laterTasks) Len() int           { return len(l) }
+func (l laterTasks) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
+func (l laterTasks) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *laterTasks) Push(j any)        { *l = append(*l, j.(task)) }
+func (l *laterTasks) Pop() any {
 	last := len(*l) - 1
 	j := (*l)[last]
-	(*l)[last] = job{}
+	(*l)[last] = task{}
 	*l = (*l)[:last]
 	return j
 }
@@ -94,26 +94,26 @@ func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// post makes a job of an order, in the place of the claim's last one.
+// post makes a task of an order, in the place of the claim's last one.
 func (es *Elections) post(c *entrant, do core.Action, tries int) {
 	c.seq++
-	j := job{c: c, seq: c.seq, do: do}
+	j := task{c: c, seq: c.seq, do: do}
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if tries == 0 {
-		es.crew.add(j)
-		es.hire()
+		es.pool.add(j)
+		es.startWorker()
 		return
 	}
 	d := core.Pause(tries)
 	j.due = time.Now().Add(d/2 + rand.N(d/2+1))
-	heap.Push(&es.crew.later, j)
-	if es.crew.later[0].seq == j.seq && es.crew.later[0].c == c {
-		es.wind()
+	heap.Push(&es.pool.later, j)
+	if es.pool.later[0].seq == j.seq && es.pool.later[0].c == c {
+		es.setTimer()
 	}
 }
 
-func (w *manyCrew) add(j job) {
+func (w *workers) add(j task) {
 	switch j.do {
 	case core.Enter:
 		w.enter = append(w.enter, j)
@@ -124,39 +124,39 @@ func (w *manyCrew) add(j job) {
 	}
 }
 
-// hire sees that somebody does what there is to do.
-func (es *Elections) hire() {
-	if es.crew.workers < maxCalls {
-		es.crew.workers++
+// startWorker sees that somebody does what there is to do.
+func (es *Elections) startWorker() {
+	if es.pool.running < maxCalls {
+		es.pool.running++
 		go es.work()
 	}
 }
 
-// wind sets the timer for the first that comes later.
-func (es *Elections) wind() {
-	d := time.Until(es.crew.later[0].due)
-	if es.crew.timer == nil {
-		es.crew.timer = time.AfterFunc(d, es.ring)
+// setTimer sets the timer for the first that comes later.
+func (es *Elections) setTimer() {
+	d := time.Until(es.pool.later[0].due)
+	if es.pool.timer == nil {
+		es.pool.timer = time.AfterFunc(d, es.addDue)
 		return
 	}
-	es.crew.timer.Reset(d)
+	es.pool.timer.Reset(d)
 }
 
-func (es *Elections) ring() {
+func (es *Elections) addDue() {
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	for now := time.Now(); len(es.crew.later) > 0 && !es.crew.later[0].due.After(now); {
-		es.crew.add(heap.Pop(&es.crew.later).(job))
-		es.hire()
+	for now := time.Now(); len(es.pool.later) > 0 && !es.pool.later[0].due.After(now); {
+		es.pool.add(heap.Pop(&es.pool.later).(task))
+		es.startWorker()
 	}
-	if len(es.crew.later) > 0 {
-		es.wind()
+	if len(es.pool.later) > 0 {
+		es.setTimer()
 	}
 }
 
-// next takes jobs of one kind under one lease: to follow first, which costs nothing, and to leave before to enter.
-func (w *manyCrew) next() jobs {
-	for _, from := range []*jobs{&w.follow, &w.leave, &w.enter} {
+// next takes tasks of one kind under one lease: to follow first, which costs nothing, and to leave before to enter.
+func (w *workers) next() tasks {
+	for _, from := range []*tasks{&w.follow, &w.leave, &w.enter} {
 		all := *from
 		n := 0
 		for n < len(all) && n < w.limit && all[n].c.l == all[0].c.l && all[n].do == all[0].do {
@@ -177,9 +177,9 @@ func (w *manyCrew) next() jobs {
 func (es *Elections) work() {
 	for {
 		es.mu.Lock()
-		all := es.crew.next()
+		all := es.pool.next()
 		if all == nil {
-			es.crew.workers--
+			es.pool.running--
 			es.mu.Unlock()
 			return
 		}
@@ -207,13 +207,13 @@ type call struct {
 }
 
 // begin returns what is still to be done.
-func (all jobs) begin(phase core.ClaimPhase) []call {
+func (all tasks) begin(phase core.ClaimPhase) []call {
 	calls := make([]call, 0, len(all))
 	for _, j := range all {
 		j.c.mu.Lock()
 		if j.seq == j.c.seq && j.c.core.Phase() == phase {
 			j.c.calling = true
-			calls = append(calls, call{j.c, j.c.parting()})
+			calls = append(calls, call{j.c, j.c.leavingPlace()})
 		}
 		j.c.mu.Unlock()
 	}
@@ -253,9 +253,9 @@ func (es *Elections) learn(n int, err error) {
 	defer es.mu.Unlock()
 	switch {
 	case err == nil:
-		es.crew.limit = min(maxTogether, max(es.crew.limit, 2*n))
+		es.pool.limit = min(maxTogether, max(es.pool.limit, 2*n))
 	case !isAnswer(err) && n > 1:
-		es.crew.limit = max(1, min(es.crew.limit, n/2))
+		es.pool.limit = max(1, min(es.pool.limit, n/2))
 	}
 }
 
@@ -272,7 +272,7 @@ func (c *entrant) entered(asked, got driver.Place, err error) {
 }
 
 // followAll has the lease's news tell when places are held.
-func (es *Elections) followAll(l *lease, all jobs) {
+func (es *Elections) followAll(l *lease, all tasks) {
 	var places []driver.Place
 	for _, j := range all {
 		j.c.mu.Lock()

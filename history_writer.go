@@ -1,0 +1,295 @@
+package primacy
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// How the historyWriter works.
+const (
+	historyDefault = 100 // terms kept
+	maxHistory     = 10_000
+	noteAfter      = 50 * time.Millisecond  // from a win to its record: a term that is over sooner leaves one, not two, and a hand-over has the store for itself
+	noteLimit      = 2 * time.Second        // of one call
+	noteRefused    = time.Minute            // without records, where the store takes none
+	maxNotes       = 100_000                // that wait; what is beyond them is lost
+	closeLimit     = time.Second            // that Close waits for records, and
+	closeLimitDown = 100 * time.Millisecond // where the last one failed
+)
+
+// historyWriter writes records of history that do not travel with a release, one after the other, on a goroutine that is there while there are any. Nobody
+// waits for it, but for a moment in Close.
+type historyWriter struct {
+	s       *Session
+	journal driver.Journal // nil: no history
+	keep    int            // records
+
+	ctx  context.Context // of all writing
+	stop context.CancelFunc
+
+	mu     sync.Mutex
+	ends   []endNote
+	begins []beginNote   // in the order of due
+	busy   chan struct{} // closed when there is nothing to write; nil while no goroutine runs
+	wake   chan struct{} // holds a token when there is something new
+	tries  int           // failed in a row
+	off    time.Duration // nothing is written before, by uptime
+	shut   bool
+}
+
+// endNote is the end of a term.
+type endNote struct {
+	journal string
+	r       driver.Record
+}
+
+// beginNote is a term that was won. It is written unless it is over by then.
+type beginNote struct {
+	c   *claim
+	due time.Duration // by uptime
+}
+
+func newHistoryWriter(s *Session) *historyWriter {
+	w := &historyWriter{s: s, keep: 2 * s.o.History, wake: make(chan struct{}, 1)} // a term has two records at most
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	if j, ok := s.store.(driver.Journal); ok && s.o.History > 0 && s.store.Caps().Token != driver.TokenNone {
+		w.journal = j
+	}
+	return w
+}
+
+// began has the beginning of a term written in a moment.
+func (w *historyWriter) began(c *claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.journal != nil && !w.shut && len(w.begins) < maxNotes {
+		w.begins = append(w.begins, beginNote{c, w.s.uptime() + noteAfter})
+		w.start()
+	}
+}
+
+// ended has the end of a term written that could not travel with its release.
+func (w *historyWriter) ended(n endNote) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx.Err() == nil && len(w.ends) < maxNotes {
+		w.ends = append(w.ends, n)
+		w.start()
+	}
+}
+
+// start sees that somebody writes. The caller holds mu.
+func (w *historyWriter) start() {
+	if w.busy == nil {
+		w.busy = make(chan struct{})
+		go w.run()
+		return
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close forgets beginnings and waits a moment for the ends. What could not be written by then is lost.
+func (w *historyWriter) close(ctx context.Context) {
+	w.mu.Lock()
+	limit := closeLimit
+	if w.tries > 0 {
+		limit = closeLimitDown
+	}
+	w.shut, w.begins = true, nil
+	busy := w.busy
+	if busy != nil {
+		w.start()
+	}
+	w.mu.Unlock()
+	defer w.stop()
+	if busy == nil {
+		return
+	}
+	select {
+	case <-busy:
+	case <-time.After(limit):
+	case <-ctx.Done():
+	}
+}
+
+// run writes until there is nothing to write.
+func (w *historyWriter) run() {
+	for {
+		n, wait, ok := w.next()
+		switch {
+		case !ok:
+			return
+		case wait > 0:
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-w.wake:
+			case <-w.ctx.Done():
+			}
+			timer.Stop()
+		case n.r.Key != "":
+			w.write(n)
+		}
+	}
+}
+
+// next returns the next record, none if it is not needed any more, or how long to wait for it. It says no when nothing is left: then run is over.
+func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
+	w.mu.Lock()
+	switch {
+	case w.ctx.Err() != nil, len(w.ends)+len(w.begins) == 0:
+		close(w.busy)
+		w.busy, w.ends = nil, nil
+		w.mu.Unlock()
+		return n, 0, false
+	case len(w.ends) > 0:
+		n = w.ends[0]
+		w.ends = w.ends[1:]
+		w.mu.Unlock()
+		return n, 0, true
+	}
+	b := w.begins[0]
+	if wait = b.due - w.s.uptime(); wait <= 0 {
+		w.begins = w.begins[1:]
+	}
+	w.mu.Unlock()
+	if wait <= 0 {
+		n = b.c.beginning() // without our lock: it takes the claim's, which comes before
+	}
+	return n, wait, true
+}
+
+// write writes one record, until the store has taken or refused it, or the session is closed.
+func (w *historyWriter) write(n endNote) {
+	for try := 0; pause(w.ctx, try) == nil && !w.isOff(); try++ {
+		ctx, cancel := context.WithTimeout(w.ctx, noteLimit)
+		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.keep) // that it is there already is as good
+		cancel()
+		final := err != nil && isFinal(err)
+		w.mu.Lock()
+		if w.tries++; err == nil || final {
+			w.tries = 0
+		}
+		if final {
+			w.off = w.s.uptime() + noteRefused
+		}
+		w.mu.Unlock()
+		if final {
+			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
+		}
+		if err == nil || final {
+			return
+		}
+	}
+}
+
+// isOff says whether the store has refused a record a short while ago.
+func (w *historyWriter) isOff() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.off > w.s.uptime()
+}
+
+// beginning returns the record of a term that was won and whose right is not over.
+func (c *claim) beginning() (n endNote) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return n
+	}
+	c.beginRecorded = true
+	return endNote{c.journal(), record{ID: c.l.s.o.ID, Value: c.announced(), From: c.won}.encode(recordKey(c.term.token))}
+}
+
+func (c *claim) journal() string { return historyPrefix + c.name }
+
+// announced is the value that observers see. The claim's lock is held, as in what follows.
+func (c *claim) announced() []byte {
+	if c.said != nil {
+		return c.said
+	}
+	return c.value
+}
+
+func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
+
+// steppedLocked sees that the end of the term is recorded: by the call that gives the place up if there is one, and otherwise by the
+// writer.
+func (w *historyWriter) steppedLocked(c *claim, s step) {
+	e, o, was := s.event, s.order, s.was
+	if w.journal == nil || c.endRecorded {
+		return
+	}
+	late := func() {
+		c.endRecorded = true
+		w.ended(endNote{c.journal(), driver.Record{Key: c.endRecord.Key + endSuffix, Value: c.endRecord.Value}})
+	}
+	switch phase := c.core.Phase(); {
+	case phase == core.Leaving && (e == core.GiveUp || e == core.NoHeir):
+		c.endRecord = c.end(c.core.Cause())
+		c.carried = c.beginRecorded || !sweeps(c.term.token)
+	case phase == core.Stopping && c.over: // nothing stands that could be released
+		c.endRecord = c.end(o.Cause)
+		late()
+	case was == core.Leaving && phase == core.Done && (e != core.Left || !c.carried):
+		if c.unconfirmed() {
+			c.endRecord = c.end(c.core.Cause()) // if it was handed over all the same, the record that travelled with that counts first
+		}
+		late()
+	}
+}
+
+// leavingPlace is the place as it is given up: with what is recorded of it.
+func (c *claim) leavingPlace() driver.Place {
+	p := c.place
+	if c.claimRest != nil && c.carried {
+		r := c.endRecord // a copy: what is under way is not changed
+		p.Record, p.Journal = &r, c.journal()
+	}
+	return p
+}
+
+// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but ends are written, since terms are short, the end of such a term is
+// appended instead, which keeps the journal within bounds.
+func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
+
+// unconfirmed says whether the claim was to be handed over and nobody knows whether it was. An heir that stood no more is not that: it was released.
+func (c *claim) unconfirmed() bool {
+	return c.core.Phase() == core.Done && c.core.Heir() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
+}
+
+// end makes the record of the end of the term. Cause is why its right is over: a term that was asked to end may have been lost before it did.
+func (c *claim) end(cause core.Cause) driver.Record {
+	r := record{ID: c.l.s.o.ID, Value: c.announced(), From: c.won, To: c.ledTo, Reason: c.reason(cause), Text: c.text(cause)}
+	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
+		r.By = c.request.By
+	}
+	switch {
+	case c.core.Heir() == 0 || c.core.Phase() == core.Stopping: // it was lost before anything was handed over
+	case c.core.Fate() == core.HeirGone:
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
+	case c.unconfirmed():
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which the store has not confirmed"
+	default:
+		r.Reason, r.Heir = Transferred, c.to
+	}
+	return r.encode(recordKey(c.term.token))
+}
+
+// rightEnded returns when the right ended by the wall clock: at the deadline at the latest, also for a process that was frozen and hears of it an hour later.
+func (c *claim) rightEnded() time.Time {
+	now := time.Now().Round(0)
+	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
+	if at := now.Add(-late); late == 0 || at.After(c.won) {
+		return at
+	}
+	return c.won // it was won when it was as good as over
+}
