@@ -42,7 +42,7 @@ func (l *lease) lookAtWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range l.claims {
-		if o.waits() || o.wanted {
+		if o.followed || o.wanted {
 			o.generation = l.s.listener.generation()
 			l.due[o] = true
 		}
@@ -178,7 +178,6 @@ func (o *ownClaim) learnLocked(f found) {
 	case "wait":
 		o.until = time.Now().Add(time.Duration(f.remains) * time.Microsecond)
 	}
-	o.waiter.looked()
 	o.fruitless++
 	if f.remains > 0 || f.kind != "wait" {
 		o.fruitless = 0

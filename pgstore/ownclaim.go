@@ -14,7 +14,6 @@ type ownClaim struct {
 	place   driver.Place // Held once it is known to have come to hold
 	leaving bool         // its owner gives it up: its end is no news
 	gone    bool
-	waiter  waiter
 
 	generation int // of the connection that would have told us of its turn since it entered
 	followed   bool
@@ -26,12 +25,12 @@ type ownClaim struct {
 
 // enterLocked notes that a claim stands. generation is that of the listening connection before the
 // claim entered. The caller holds mu.
-func (l *lease) enterLocked(p driver.Place, remains time.Duration, generation int) *ownClaim {
+func (l *lease) enterLocked(p driver.Place, remains time.Duration, generation int) {
 	at := storeutil.SeatAt(p)
 	o := l.claims[at]
 	if o != nil && o.place.Token != p.Token {
 		if o.place.Token > p.Token {
-			return o // a late answer
+			return // a late answer
 		}
 		l.ids.spent.Add(o.place.ID)
 		o.forgetLocked()
@@ -39,13 +38,12 @@ func (l *lease) enterLocked(p driver.Place, remains time.Duration, generation in
 	}
 	if o == nil {
 		p.Record, p.Journal = nil, ""
-		o = &ownClaim{l: l, place: p, waiter: newWaiter(p.Held), generation: generation, until: time.Now().Add(remains)}
+		o = &ownClaim{l: l, place: p, generation: generation, until: time.Now().Add(remains)}
 		l.claims[at] = o
 		o.notifiedLocked(l.s.own.addClaim(o))
 	} else if p.Held {
 		o.holdsLocked()
 	}
-	return o
 }
 
 // ownLocked returns the claim of a place, or nil. The caller holds mu.
@@ -76,7 +74,6 @@ func (o *ownClaim) holdsLocked() {
 		return
 	}
 	o.place.Held = true
-	o.waiter.holds()
 	stop(o.timer)
 	if o.followed {
 		o.followed = false
@@ -116,7 +113,6 @@ func (o *ownClaim) forgetLocked() {
 		return
 	}
 	o.gone = true
-	o.waiter.gone(o.place.Held)
 	stop(o.timer)
 	l := o.l
 	delete(l.due, o)
@@ -139,13 +135,10 @@ func (o *ownClaim) lookLocked() {
 	}
 }
 
-// waits says whether somebody waits for the claim to hold.
-func (o *ownClaim) waits() bool { return o.followed || o.waiter.calls > 0 }
-
 // lookLaterLocked has the claim looked at when there may be something to see: at the end of the
 // lease in front, and now and then. The caller holds the lease's mu.
 func (o *ownClaim) lookLaterLocked() {
-	if o.gone || !o.wanted && (o.place.Held || !o.waits()) {
+	if o.gone || !o.wanted && (o.place.Held || !o.followed) {
 		stop(o.timer)
 		return
 	}

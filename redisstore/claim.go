@@ -109,7 +109,7 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 		c := l.claims[want.ID]
 		if c == nil {
 			c = &ownClaim{l: l, name: want.Name, seat: want.Seat, slots: want.Slots, id: want.ID}
-			c.n, c.moved = l.numbers.next(), make(chan struct{})
+			c.n = l.numbers.next()
 			l.claims[want.ID] = c
 		}
 		c.busy++
@@ -157,7 +157,6 @@ func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
 		c.doubt, c.entered, c.token = false, true, p.Token
 		l.tokens[c.token] = c
 		c.seenLocked(p.Held, got.ms(5+3*i))
-		c.fresh = c.fresh && !p.Held
 		if c.stale {
 			c.stale, c.at = false, time.Now()
 		}

@@ -172,9 +172,6 @@ func (l *lease) endLocked() {
 	}
 	l.gone, l.news = true, nil
 	close(l.over)
-	for _, c := range l.claims {
-		c.stir()
-	}
 	l.claims, l.tokens = map[string]*ownClaim{}, map[uint64]*ownClaim{}
 	l.s.listener.drop(l.id)
 }
@@ -279,13 +276,10 @@ type ownClaim struct {
 	token          uint64
 	entered        bool // a Claim has found it in the line
 	held           bool
-	fresh          bool // it came to hold since the last Wait, and no Claim said so: the next Wait needs no read
-	stale          bool // pushes may have been lost since its Claim was sent: it is looked at once it has entered
-	busy           int  // calls of Claim under way
-	leaving        int  // calls that give it up
-	doubt          bool // a call of Claim had an unknown outcome
-	moved          chan struct{}
-	waits          int       // calls of Wait
+	stale          bool      // pushes may have been lost since its Claim was sent: it is looked at once it has entered
+	busy           int       // calls of Claim under way
+	leaving        int       // calls that give it up
+	doubt          bool      // a call of Claim had an unknown outcome
 	followed       bool      // News is to say that it holds
 	wanted         bool      // News is to say that another waits behind it
 	at             time.Time // when it is to be looked at, if somebody waits for it
@@ -295,18 +289,11 @@ func (c *ownClaim) place() driver.Place {
 	return driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: c.token, Held: c.held}
 }
 
-// stir wakes those who wait for a change of the claim.
-func (c *ownClaim) stir() {
-	close(c.moved)
-	c.moved = make(chan struct{})
-}
-
 // seenLocked notes whether the claim holds, and if not, in how long it is worth to look again. The
 // caller holds the lease's mu.
 func (c *ownClaim) seenLocked(held bool, again time.Duration) {
 	if held && !c.held {
-		c.held, c.fresh = true, true
-		c.stir()
+		c.held = true
 		if c.followed {
 			c.followed = false
 			c.l.addNewsLocked(driver.News{Place: c.place(), Held: true})
@@ -341,7 +328,6 @@ func (c *ownClaim) forgetLocked() {
 		}
 	}
 	l.news = kept
-	c.stir()
 }
 
 // ownsEnd says whether the owner itself is about to remove the claim, by giving it up or by another

@@ -78,7 +78,7 @@ func (p *poller) due() (waiting, holding []*ownClaim, next time.Time, ok bool) {
 	defer l.mu.Unlock()
 	now := time.Now()
 	for _, c := range l.claims {
-		watched := !c.held && (c.waits > 0 || c.followed) || c.wanted
+		watched := !c.held && c.followed || c.wanted
 		if !watched || !c.entered {
 			continue
 		}
@@ -107,7 +107,13 @@ func (p *poller) inParts(sc *script, claims []*ownClaim, note func([]*ownClaim, 
 		part := claims[:min(perLook, len(claims))]
 		claims = claims[len(part):]
 		ctx, cancel := context.WithTimeout(p.l.s.ctx, callLimit)
-		err := p.l.askAbout(ctx, sc, part, func(got reply) { note(part, got) })
+		_, err := p.l.ask(ctx, p.l.s.calls, sc, false, func() []any {
+			args := []any{len(part)}
+			for _, c := range part {
+				args = append(args, c.name, c.seat, c.id)
+			}
+			return args
+		}, func(got reply) { note(part, got) })
 		cancel()
 		if err != nil {
 			p.l.mu.Lock()
@@ -118,18 +124,6 @@ func (p *poller) inParts(sc *script, claims []*ownClaim, note func([]*ownClaim, 
 			return
 		}
 	}
-}
-
-// askAbout runs a script that takes name, seat and ID of claims.
-func (l *lease) askAbout(ctx context.Context, sc *script, part []*ownClaim, note func(reply)) error {
-	_, err := l.ask(ctx, l.s.calls, sc, false, func() []any {
-		args := []any{len(part)}
-		for _, c := range part {
-			args = append(args, c.name, c.seat, c.id)
-		}
-		return args
-	}, note)
-	return err
 }
 
 // lookedLocked notes how claims that waited stand. The caller holds the lease's mu.
