@@ -271,8 +271,8 @@ func TestARefusedNameIsToldAndHurtsNoOther(t *testing.T) {
 			}
 		}
 		b.emptyLines("fine")
-		if err := s.Elections(&ElectionsOptions{Value: make([]byte, MaxValue+1)}).Stand("n"); !errors.Is(err,
-			ErrInvalid) {
+		if err := s.Elections(
+			&ElectionsOptions{Value: make([]byte, MaxValue+1)}).Stand("n"); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a value too large: %v", err)
 		}
 	})

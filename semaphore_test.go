@@ -171,8 +171,8 @@ func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
 		if _, err := s.Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
 			t.Errorf("another number of slots in this process: got %v, want ErrInvalid", err)
 		}
-		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err,
-			ErrRefused) {
+		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(
+			t.Context()); !errors.Is(err, ErrRefused) {
 			t.Errorf("another number of slots in another process: got %v, want ErrRefused", err)
 		}
 		_ = term.Resign(t.Context())

@@ -230,8 +230,8 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 					heir := was[len(was)-1]
 					changes := func() { tc.then(l, heir) }
 					l.then.Store(&changes)
-					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0], heir.Token); !errors.Is(err,
-						tc.err) {
+					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0],
+						heir.Token); !errors.Is(err, tc.err) {
 						t.Errorf("Transfer = %v, want %v", err, tc.err)
 					}
 					if l.then.Load() != nil {
