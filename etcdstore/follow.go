@@ -101,11 +101,9 @@ func (n *newsbox) queueQuietly(a *waiter) {
 	}
 }
 
-// spread returns how long News may wait until it looks without a signal, so that in d, or in half
-// a second for each Txn that this takes, all followed places have had their turn.
-func (n *newsbox) spread(d time.Duration) time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// spreadLocked returns how long News may wait until it looks without a signal, so that in d, or in
+// half a second for each Txn that this takes, all followed places have had their turn.
+func (n *newsbox) spreadLocked(d time.Duration) time.Duration {
 	if len(n.follows) <= pairs {
 		return d
 	}
