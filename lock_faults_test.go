@@ -12,20 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
-	"github.com/primacy-go/primacy/memstore"
 )
-
-func laterErr(f func(ctx context.Context) (*Term, error), ctx context.Context) chan error {
-	got := make(chan error, 1)
-	go func() {
-		term, err := f(ctx)
-		if term != nil {
-			defer term.Resign(context.Background())
-		}
-		got <- err
-	}()
-	return got
-}
 
 // A try answers at once also where this process itself stands for the name by other means.
 func TestATryBesideAnElectionOfTheSameSession(t *testing.T) {
@@ -136,25 +123,6 @@ func TestATryWhoseClaimIsAskedForDoesNotWait(t *testing.T) {
 	})
 }
 
-// Readers exclude nobody who reads: also not while their claim is on its way.
-func TestATryToReadBesideReadersOfTheSameProcess(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		a := b.session("a", &slow{Store: b.store, claim: func() { time.Sleep(100 * time.Millisecond) }}, Options{})
-		var wg sync.WaitGroup
-		for range 3 {
-			wg.Go(func() {
-				term, err := a.RWMutex("x").TryRLock(t.Context())
-				if err != nil {
-					t.Errorf("nobody writes: %v", err)
-					return
-				}
-				_ = term.Resign(t.Context())
-			})
-		}
-		wg.Wait()
-	})
-}
-
 // Whoever loses the lock hears of it, also where its own context ends before the work has returned.
 func TestDoTellsOfALockThatWasLostBeforeItsContextEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
@@ -205,33 +173,6 @@ func TestLockAllReturnsWhenItsContextEnds(t *testing.T) {
 		}
 		b.store.Partition("a", false)
 		_ = held.Resign(t.Context())
-	})
-}
-
-// A holder that asks for the same name in another way would wait for itself.
-func TestReEntryOfASemaphoresName(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		s := b.session("a", b.store, Options{})
-		for what, nested := range map[string]func(ctx context.Context) error{
-			"Mutex in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Mutex("x", nil).Lock(ctx); return err })
-			},
-			"Election in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Election("x").Campaign(ctx, nil); return err })
-			},
-			"Semaphore in Mutex": func(ctx context.Context) error {
-				return s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("x", 2).Acquire(ctx); return err })
-			},
-			"all slots": func(ctx context.Context) error {
-				return s.Semaphore("y", 1).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("y", 1).Acquire(ctx); return err })
-			},
-		} {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			if err := nested(ctx); !errors.Is(err, ErrReentrant) && !errors.Is(err, ErrUpgrade) {
-				t.Errorf("%s: got %v, want ErrReentrant", what, err)
-			}
-			cancel()
-		}
 	})
 }
 
@@ -333,24 +274,6 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 			t.Errorf("%s: ErrUnreachable %d times though the store answers", what, n)
 		}
 	})
-}
-
-// What Resign says is free is free: the next try of the same process gets it.
-func TestASlotThatWasGivenBackIsFree(t *testing.T) {
-	s, err := NewSession(memstore.New(memstore.Options{}), &Options{ID: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(t.Context())
-	for i := range 20000 {
-		term, err := s.Semaphore("x", 1).TryAcquire(t.Context())
-		if err != nil {
-			t.Fatalf("try %d: %v", i, err)
-		}
-		if err := term.Resign(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // One call of Claim may bring several claims on one name.

@@ -330,3 +330,14 @@ func (f *front) endLease(name string) (owner string, told []spot) {
 	f.Store.Expire(name)
 	return all[0].Owner, slices.Clip(told)
 }
+
+// judgeNews judges news that a place is held.
+func (l *frontLease) judgeNews(news []driver.News) {
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	for _, n := range news {
+		if n.Held {
+			l.f.holds(l.owner, n.Place)
+		}
+	}
+}

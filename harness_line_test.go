@@ -2,8 +2,6 @@ package primacy
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,12 +226,4 @@ func (c *crowd) candidate(r *annals, id string, on driver.Store, o CampaignOptio
 	}()
 	synctest.Wait()
 	return cancel
-}
-
-func wantEnded(t *testing.T, err error, cause error, by, reason string) {
-	t.Helper()
-	var e *EndedError
-	if !errors.As(err, &e) || !errors.Is(err, cause) || e.By != by || e.Reason != reason {
-		t.Errorf("got %v, want %v", err, fmt.Sprintf("%v, by %q (%s)", cause, by, reason))
-	}
 }
