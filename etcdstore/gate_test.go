@@ -233,7 +233,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		if !answered {
 			return false
 		}
-		return l.seats.by[seatID{name: "n"}].sub != nil && l.seats.by[seatID{name: "n"}].sub.Stands()
+		return l.seats.by[seatID{Name: "n"}].sub != nil && l.seats.by[seatID{Name: "n"}].sub.Stands()
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) ||
 		!watched(second); time.Sleep(10 * time.Millisecond) {
@@ -242,7 +242,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		}
 	}
 	second.seats.mu.Lock()
-	second.seats.by[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
+	second.seats.by[seatID{Name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
 	second.seats.mu.Unlock()
 	var once atomic.Bool
 	g.set(func() {
