@@ -36,19 +36,19 @@ type Mutex struct {
 
 // NewMutex returns the lock of all keys that begin with pfx + "/".
 func NewMutex(s *Session, pfx string) *Mutex {
-	s.note(pfx + "/")
+	s.claims.note(pfx + "/")
 	return &Mutex{s: s, pfx: pfx + "/", at: place{s: s, lock: true, rev: -1}}
 }
 
 // TryLock locks if no other session holds the lock or waits for it, else it returns ErrLocked and
 // has left nothing behind.
 func (m *Mutex) TryLock(ctx context.Context) error {
-	in, err := m.s.enter(ctx, m.pfx, "", true)
+	in, err := m.s.lines.enter(ctx, m.pfx, "", true)
 	if err != nil {
 		return expired(err)
 	}
 	if !in.held { // another Mutex of this session waits, or did: the last one to give up deletes the key
-		m.s.quit(in.c)
+		m.s.removals.quit(in.c)
 		return ErrLocked
 	}
 	m.at.take(in.c)
@@ -62,14 +62,14 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 // Locked already, it returns nil again, and one Unlock is enough. If it fails then, what was
 // locked stays locked.
 func (m *Mutex) Lock(ctx context.Context) error {
-	in, err := m.s.enter(ctx, m.pfx, "", false)
+	in, err := m.s.lines.enter(ctx, m.pfx, "", false)
 	if err != nil {
 		return expired(err)
 	}
 	m.at.take(in.c)
 	h := in.header
 	if !in.held {
-		h, err = m.s.await(ctx, in.c, never)
+		h, err = m.s.lines.wait(ctx, in.c, never)
 	}
 	return m.ended(in.c, h, err)
 }
@@ -90,7 +90,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 	if c == nil {
 		return ErrLockReleased
 	}
-	if _, err := m.s.release(ctx, key, rev); err != nil {
+	if _, err := m.s.removals.release(ctx, key, rev); err != nil {
 		return err
 	}
 	m.at.vacate(c)
@@ -136,7 +136,7 @@ func expired(err error) error {
 
 // place is where an election or a mutex stands in a line. Two calls may wait with it at once, and
 // one of them fail after the other has won: so what is held is kept apart from the calls under
-// way. It is locked before its session's mu.
+// way. It is locked before claims.mu.
 type place struct {
 	s    *Session
 	lock bool // a mutex's
@@ -182,15 +182,15 @@ func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
 		p.empty()
 	}
 	p.mu.Unlock()
-	p.s.quit(c)
+	p.s.removals.quit(c)
 	return err
 }
 
 // win takes over what a call has won. It may have been given up again, by another object too. The
 // caller has p.mu.
 func (p *place) win(c *claim, same bool, h *pb.ResponseHeader) error {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
+	p.s.claims.mu.Lock()
+	defer p.s.claims.mu.Unlock()
 	if c.leaving {
 		return ErrSessionExpired
 	}
@@ -243,8 +243,8 @@ func (p *place) held() (key string, token uint64) {
 	if !p.won || p.going {
 		return p.key, 0
 	}
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
+	p.s.claims.mu.Lock()
+	defer p.s.claims.mu.Unlock()
 	if p.claim.leaving {
 		return p.key, 0
 	}

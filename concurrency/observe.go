@@ -9,13 +9,14 @@ import (
 	v3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // reader is the KV below the original's Observe: a read that ends only with its context or an
 // answer that will not change.
 type reader struct {
 	v3.KV // nothing else is called
-	w     wire
+	w     *wire
 	life  context.Context // the client's
 }
 
@@ -28,7 +29,7 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 		if err == nil || ctx.Err() != nil || final(err) {
 			return resp, blame(ctx, err)
 		}
-		etcdwire.Sleep(ctx, etcdwire.Again)
+		_ = storeutil.Sleep(ctx, etcdwire.Again)
 	}
 }
 
@@ -37,7 +38,7 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 // froze ends it or makes it stale.
 type follower struct {
 	v3.Watcher
-	w    wire
+	w    *wire
 	life context.Context // the client's
 }
 
@@ -73,7 +74,7 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 			if err != nil {
 				pause = etcdwire.Again
 			}
-			waitFor(ctx, changed, nil, pause)
+			_ = storeutil.WaitFor(ctx, pause, changed)
 		}
 	}()
 	return out
