@@ -48,13 +48,13 @@ func NewElection(s *Session, pfx string) *Election {
 // on; once it turns out to be gone, Key is "".
 func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
 	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
-		resumed: true,
-		at:      place{s: s, key: leaderKey, rev: leaderRev}}
+		resumed: true, at: place{s: s, position: position{key: leaderKey, rev: leaderRev}}}
 	s.claims.note(pfx)
 	if leaderKey != "" && leaderRev > 0 {
 		c, fresh := s.claims.resume(leaderKey, pfx, leaderRev)
 		if fresh {
-			s.wire.later(func(ctx context.Context) { _ = s.lines.keep(ctx, c) })
+			// It may hang on a lease that nobody renews any more.
+			s.wire.later(func(ctx context.Context) { _ = s.leases.secure(ctx, c) })
 		}
 		e.at.claim, e.at.kept = c, true
 	}
@@ -91,11 +91,11 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 // has begun to resign it, or the key or the session is lost. After any other error the outcome is
 // unknown; Proclaim may be called again.
 func (e *Election) Proclaim(ctx context.Context, val string) error {
-	key, _, c := e.at.get()
-	if c == nil || key == "" || e.at.left() || e.session.gone() {
+	at, _ := e.at.get()
+	if at.claim == nil || at.key == "" || at.going || e.session.gone() {
 		return ErrElectionNotLeader
 	}
-	return e.proclaim(ctx, c, val)
+	return e.proclaim(ctx, at.claim, val)
 }
 
 func (e *Election) proclaim(ctx context.Context, c *claim, val string) error {
@@ -107,19 +107,6 @@ func (e *Election) proclaim(ctx context.Context, c *claim, val string) error {
 	return blame(ctx, err)
 }
 
-// proclaimed takes over what became of a Proclaim under c.
-func (p *place) proclaimed(c *claim, h *pb.ResponseHeader, err error, resumed bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.claim != c: // given up meanwhile, and maybe another one entered
-	case err == nil:
-		p.hdr, p.won = h, p.won || resumed && p.kept
-	case err == errGone:
-		p.key, p.won = "", false
-	}
-}
-
 // Resign gives the leadership up: deletes the key if it is still the one that was won. It may be
 // called again after an error; meanwhile it is tried on in the background. Without a leadership
 // it does nothing. Another Election of this session with the same prefix loses the same key.
@@ -129,15 +116,14 @@ func (e *Election) Resign(ctx context.Context) error {
 		return nil
 	}
 	if key == "" {
-		e.at.vacate(c)
+		e.at.vacate(c, nil)
 		return nil
 	}
 	h, err := e.session.removals.release(ctx, key, rev)
 	if err != nil {
 		return err
 	}
-	e.at.vacate(c)
-	e.at.answered(h)
+	e.at.vacate(c, h)
 	return nil
 }
 
@@ -155,17 +141,17 @@ func (e *Election) Leader(ctx context.Context) (*v3.GetResponse, error) {
 
 // Key returns the key that this election leads or waits with, else "". Token tells which.
 func (e *Election) Key() string {
-	key, _, c := e.at.get()
-	if _, token := e.at.held(); token == 0 && e.resumed && c != nil && e.session.claims.missed(c) {
+	at, token := e.at.get()
+	if token == 0 && e.resumed && at.claim != nil && e.session.claims.missed(at.claim) {
 		return ""
 	}
-	return key
+	return at.key
 }
 
 // Rev returns the create revision of the key.
 func (e *Election) Rev() int64 {
-	_, rev, _ := e.at.get()
-	return rev
+	at, _ := e.at.get()
+	return at.rev
 }
 
 // Token returns the fencing token of this leadership, the create revision of its key: larger than
@@ -173,10 +159,13 @@ func (e *Election) Rev() int64 {
 // as soon as a Resign has begun, also that of another Election of this session on the same
 // prefix.
 func (e *Election) Token() uint64 {
-	_, token := e.at.held()
+	_, token := e.at.get()
 	return token
 }
 
 // Header is the response header of the last successful proposal: of entering the line, or of the
 // last Proclaim or Resign.
-func (e *Election) Header() *pb.ResponseHeader { return e.at.header() }
+func (e *Election) Header() *pb.ResponseHeader {
+	at, _ := e.at.get()
+	return at.header
+}

@@ -242,11 +242,12 @@ func (l *leases) moveSome(ctx context.Context, some []*claim, id v3.LeaseID) (ag
 	return again, nil
 }
 
-// secure hangs a claim on the anchor.
+// secure hangs a claim on the anchor, and has it watched.
 func (l *leases) secure(ctx context.Context, c *claim) error {
+	defer l.s.watcher.poke()
 	at, err := l.forClaim(ctx, c)
-	if err == nil {
-		err = l.move(ctx, []*claim{c}, at)
+	if err != nil {
+		return err
 	}
-	return err
+	return l.move(ctx, []*claim{c}, at)
 }

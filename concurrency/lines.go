@@ -98,7 +98,7 @@ func (l *lines) tryEnter(ctx context.Context, key, prefix, value string, try boo
 	case leftover:
 		// To take it up would be to hold what a deletion still under way ends.
 		mod := e.own.ModRevision
-		err := s.removals.removeGivenUp(ctx, key, e.own.CreateRevision, &mod)
+		_, err := s.removals.removeGivenUp(ctx, key, e.own.CreateRevision, &mod)
 		s.claims.drop(c)
 		return e, err == nil, err
 	case deleted:
@@ -236,14 +236,6 @@ func (l *lines) fasten(ctx context.Context, c *claim) (again bool, err error) {
 	}
 }
 
-// keep has a claim of an earlier session kept alive: it may hang on a lease that nobody renews
-// any more.
-func (l *lines) keep(ctx context.Context, c *claim) error {
-	err := l.s.leases.secure(ctx, c)
-	l.s.watcher.poke()
-	return err
-}
-
 // wait waits until nobody stands before c and returns the header of the read that showed it. It
 // ends with ctx, with the session, with the claim unless that may be gone, and on nothing else: a
 // watch that fails or is compacted is a reason to read again.
@@ -342,7 +334,7 @@ func (l *lines) proclaim(ctx context.Context, c *claim, val string) (*pb.Respons
 			continue
 		}
 		for s.claims.isStray(c) && err == nil { // the anchor has changed since
-			err = l.keep(ctx, c)
+			err = s.leases.secure(ctx, c)
 		}
 		return resp.Header, err
 	}

@@ -86,7 +86,7 @@ func (f *follower) first(ctx context.Context, prefix string, out chan<- v3.Watch
 	if err != nil || len(resp.Kvs) == 0 {
 		return false, err
 	}
-	send(ctx, out, resp.Header, v3.EventTypePut, resp.Kvs[0])
+	sendEvent(ctx, out, resp.Header, v3.EventTypePut, resp.Kvs[0])
 	return true, nil
 }
 
@@ -99,12 +99,12 @@ func (f *follower) next(ctx context.Context, key string, since int64, out chan<-
 		return false, since, err
 	}
 	if len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision >= since {
-		send(ctx, out, resp.Header, v3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key),
+		sendEvent(ctx, out, resp.Header, v3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key),
 			ModRevision: resp.Header.Revision})
 		return true, since, nil
 	}
 	for _, kv := range f.history(ctx, resp.Kvs[0], since) {
-		send(ctx, out, resp.Header, v3.EventTypePut, kv)
+		sendEvent(ctx, out, resp.Header, v3.EventTypePut, kv)
 	}
 	return false, max(since, resp.Kvs[0].ModRevision+1), nil
 }
@@ -131,7 +131,7 @@ func (f *follower) history(ctx context.Context, kv *mvccpb.KeyValue, since int64
 	return back
 }
 
-func send(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType,
+func sendEvent(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType,
 	kv *mvccpb.KeyValue,
 ) {
 	r := v3.WatchResponse{Events: []*v3.Event{{Type: what, Kv: kv}}}

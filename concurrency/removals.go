@@ -32,15 +32,11 @@ type removals struct {
 // again.
 func (r *removals) release(ctx context.Context, key string, rev int64) (*pb.ResponseHeader, error) {
 	mod := r.s.claims.giveUp(key, rev)
-	h, err := r.remove(ctx, key, rev, &mod)
-	if err != nil {
-		if !final(err) {
-			go r.retire(key, rev, mod)
-		}
-		return nil, blame(ctx, err)
+	h, err := r.removeGivenUp(ctx, key, rev, &mod)
+	if err != nil && !final(err) {
+		go r.retire(key, rev, mod)
 	}
-	r.s.claims.forget(key, rev)
-	return h, nil
+	return h, blame(ctx, err)
 }
 
 // quit gives up a claim that was not won, unless another object of this session waits for it or
@@ -91,7 +87,8 @@ func (r *removals) retire(key string, rev, mod int64) {
 		if !r.s.claims.isGivenUp(key, rev) {
 			return nil
 		}
-		return r.removeGivenUp(ctx, key, rev, &mod)
+		_, err := r.removeGivenUp(ctx, key, rev, &mod)
+		return err
 	})
 }
 
@@ -119,12 +116,13 @@ func (r *removals) insist(do func(ctx context.Context) error) {
 }
 
 // removeGivenUp is remove for a key that was given up.
-func (r *removals) removeGivenUp(ctx context.Context, key string, rev int64, mod *int64) error {
-	_, err := r.remove(ctx, key, rev, mod)
+func (r *removals) removeGivenUp(ctx context.Context, key string, rev int64, mod *int64,
+) (*pb.ResponseHeader, error) {
+	h, err := r.remove(ctx, key, rev, mod)
 	if err == nil {
 		r.s.claims.forget(key, rev)
 	}
-	return err
+	return h, err
 }
 
 // remove deletes a key if it still has that create revision, and the mod revision that it is

@@ -298,22 +298,13 @@ type remote struct {
 // types have no room for.
 type doubtKey struct{}
 
-func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption,
-) (resp *pb.RangeResponse, err error) {
-	_, err = r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = pb.NewKVClient(conn).Range(ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
+func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	resp, _, err := send(ctx, r.w, kvOf, pb.KVClient.Range, in, opts)
 	return resp, err
 }
 
-func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (resp *pb.TxnResponse, err error) {
-	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = pb.NewKVClient(conn).Txn(ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
+func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	resp, doubt, err := send(ctx, r.w, kvOf, pb.KVClient.Txn, in, opts)
 	if d, ok := ctx.Value(doubtKey{}).(*bool); ok {
 		*d = doubt
 	}
@@ -327,26 +318,34 @@ type remoteLease struct {
 }
 
 func (r remoteLease) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
-) (resp *pb.LeaseGrantResponse, err error) {
-	_, err = r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
+) (*pb.LeaseGrantResponse, error) {
+	resp, _, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseGrant, in, opts)
 	return resp, err
 }
 
 func (r remoteLease) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
-) (resp *pb.LeaseRevokeResponse, err error) {
-	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = pb.NewLeaseClient(conn).LeaseRevoke(ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
+) (*pb.LeaseRevokeResponse, error) {
+	resp, doubt, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseRevoke, in, opts)
 	if doubt && missing(err) {
 		return &pb.LeaseRevokeResponse{}, nil // an earlier attempt's work
 	}
 	return resp, err
+}
+
+func kvOf(conn *grpc.ClientConn) pb.KVClient       { return pb.NewKVClient(conn) }
+func leaseOf(conn *grpc.ClientConn) pb.LeaseClient { return pb.NewLeaseClient(conn) }
+
+// send makes one request. See etcdwire.Wire.Call for doubt.
+func send[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *etcdwire.Wire,
+	client func(*grpc.ClientConn) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), in Q,
+	opts []grpc.CallOption,
+) (resp R, doubt bool, err error) {
+	doubt, err = w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
+		resp, err = method(client(conn), ctx, in, append(more, opts...)...)
+		return resp.GetHeader(), err
+	})
+	return resp, doubt, err
 }
 
 // still compares a key's create and mod revision.

@@ -225,9 +225,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	}()
 	go second.News(ending(t, 30*time.Second))
 	watched := func(l *lease) bool {
-		s.wire.Hub.Lock()
 		answered := s.wire.Hub.Answered() // etcd's answer tells too: it must not come late
-		s.wire.Hub.Unlock()
 		l.seats.mu.Lock()
 		defer l.seats.mu.Unlock()
 		if !answered {
