@@ -15,8 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// throng locks x in s from several goroutines, rounds times each, and tells of each term.
-func throng(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
+// lockRounds locks x in s from several goroutines, rounds times each, and tells of each term.
+func lockRounds(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -61,7 +61,7 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 		}
 		s := b.session("a", st, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 5}), 50, func(term *Term) {
+		lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 5}), 50, func(term *Term) {
 			mu.Lock()
 			terms[term.ClaimToken()] = append(terms[term.ClaimToken()], term)
 			mu.Unlock()
@@ -119,7 +119,7 @@ func TestAnExchangeThatFails(t *testing.T) {
 				var wg sync.WaitGroup
 				for _, s := range []*Session{s, other} {
 					wg.Go(func() {
-						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) {
+						lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) {
 							g.visit(term, 1000, 1000, time.Millisecond)
 						})
 					})
@@ -231,7 +231,7 @@ func TestALockOnAStoreThatCannotExchange(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", unable{b.store}, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) {
+		lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) {
 			g.visit(term, 1000, 1000, time.Millisecond)
 		})
 		b.holds("x", 0)
@@ -297,8 +297,8 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 	})
 }
 
-// idle has the lock once, and returns the term that is over.
-func idle(t *testing.T, m *Mutex) *Term {
+// endedTerm has the lock once, and returns the term that is over.
+func endedTerm(t *testing.T, m *Mutex) *Term {
 	t.Helper()
 	term := must[*Term](t)(m.Lock(t.Context()))
 	if err := term.Resign(t.Context()); err != nil {
