@@ -224,7 +224,7 @@ func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
 // steppedLocked sees that the end of the term is recorded: by the call that gives the place up if there is one, and otherwise by the
 // writer.
 func (w *historyWriter) steppedLocked(c *claim, s step) {
-	e, o, was := s.event, s.order, s.was
+	e, was := s.event, s.was
 	if w.journal == nil || c.endRecorded {
 		return
 	}
@@ -237,7 +237,7 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 		c.endRecord = c.end(c.core.Cause())
 		c.carried = c.beginRecorded || !sweeps(c.term.token)
 	case phase == core.Stopping && c.over: // nothing stands that could be released
-		c.endRecord = c.end(o.Cause)
+		c.endRecord = c.end(s.order.Cause)
 		late()
 	case was == core.Leaving && phase == core.Done && (e != core.Left || !c.carried):
 		if c.unconfirmed() {
