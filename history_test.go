@@ -3,38 +3,18 @@ package primacy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 )
-
-// past reads the history of a name.
-func (b *world) past(name string, limit int) []TermRecord {
-	b.t.Helper()
-	s, err := newSession(b.store, Options{}, b.clock)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	all, err := s.Election(name).History(context.Background(), limit)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return all
-}
-
-// remove takes a claim out of the store, as an operator does.
-func (b *world) remove(t *Term) {
-	b.t.Helper()
-	if !b.store.Remove(t.Name(), uint64(t.Token())) {
-		b.t.Fatalf("no claim of %s to remove", t.Name())
-	}
-}
 
 // told tells reigns in short: who led, and why it ended.
 func told(all []TermRecord) (out []string) {
@@ -98,7 +78,10 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(5 * time.Second)
 
-		if err := a.Run(ctx, "x", func(context.Context, *Term) error { time.Sleep(aSecond); return errors.New("disk full") }); err == nil {
+		if err := a.Run(ctx, "x", func(context.Context, *Term) error {
+			time.Sleep(aSecond)
+			return errors.New("disk full")
+		}); err == nil {
 			t.Fatal("the work has not failed")
 		}
 		ending := b.session("d", b.store, Options{})
@@ -109,8 +92,10 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		b.lead(a, "x")
 
 		all := b.past("x", 0)
-		sameReigns(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred", "a resigned")
-		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) || !r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
+		sameReigns(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred",
+			"a resigned")
+		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) ||
+			!r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
 			t.Errorf("resigned: %+v", r)
 		}
 		if r := all[5]; r.Heir != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
@@ -268,9 +253,11 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 			recordKey(10) + endSuffix:          `{"v":1,"id":"x"}`,
 			recordKey(11) + endSuffix + "more": `{"v":1,"why":"died"}`,
 			"00000000000000000000":             `{"v":1,"id":"x"}`,
-			recordKey(12):                      `{"v":2,"id":"future","from":"2030-01-01T00:00:00Z","to":"2029-01-01T00:00:00Z","why":"abducted","more":{"a":1}}`,
+			recordKey(12): `{"v":2,"id":"future","from":"2030-01-01T00:00:00Z",` +
+				`"to":"2029-01-01T00:00:00Z","why":"abducted","more":{"a":1}}`,
 		} {
-			if _, _, err := b.store.Append(ctx, "terms/x", driver.Record{Key: key, Value: []byte(text)}, 1000); err != nil {
+			if _, _, err := b.store.Append(ctx, "terms/x", driver.Record{Key: key, Value: []byte(text)},
+				1000); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -291,7 +278,8 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 
 func TestARecordStaysSmall(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
-	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long, Heir: long, From: time.Now(), To: time.Now()}
+	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long,
+		Heir: long, From: time.Now(), To: time.Now()}
 	d := r.encode(recordKey(math.MaxUint64) + endSuffix)
 	if len(d.Value) > 4096 || len(d.Key) > 64 {
 		t.Errorf("%d bytes under a key of %d", len(d.Value), len(d.Key))
@@ -324,5 +312,258 @@ func FuzzRecord(f *testing.F) {
 		reign.learn(r, end)
 		reign.Lasted()
 		st.complete([]TermRecord{reign, reign}, 1)
+	})
+}
+
+// lookout calls before and after each look at the line, with its number.
+type lookout struct {
+	appends
+	looks         int
+	before, after func(look int)
+}
+
+func (s *lookout) Line(ctx context.Context, name string) (driver.Line, error) {
+	s.looks++
+	if s.before != nil {
+		s.before(s.looks)
+	}
+	line, err := s.Store.Line(ctx, name)
+	if s.after != nil {
+		s.after(s.looks)
+	}
+	return line, err
+}
+
+func TestWhatTheLeaderSaidCountsFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		term := b.lead(b.session("a", b.store, Options{}), "x")
+		time.Sleep(aSecond)
+		journal, r := RecordDeath("x", term.Token(), "a", time.Now(), "")
+		if _, _, err := b.store.Append(context.Background(), journal, r, math.MaxInt32); err != nil {
+			t.Fatal(err)
+		}
+		term.Explain("all is done", false)
+		_ = term.Resign(context.Background())
+		all := b.past("x", 0)
+		sameReigns(t, all, "a resigned")
+		if all[0].Text != "all is done" {
+			t.Errorf("%+v", all[0])
+		}
+	})
+}
+
+func TestATermWonWhileTheHistoryIsReadLeads(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a := b.session("a", b.store, Options{})
+		on := &lookout{appends: appends{Store: b.store}, after: func(look int) {
+			if look == 1 {
+				b.lead(a, "x")
+				time.Sleep(aSecond)
+			}
+		}}
+		all, err := b.session("r", on, Options{}).Election("x").History(context.Background(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameReigns(t, all, "a leading")
+	})
+}
+
+func TestATermThatEndsWhileTheHistoryIsReadIsToldWhy(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var term *Term
+		a, c := b.session("a", b.store, Options{}), b.session("c", b.store, Options{})
+		on := &lookout{appends: appends{Store: b.store}}
+		on.after = func(look int) {
+			if look == 1 { // before the records
+				term = b.lead(a, "x")
+				time.Sleep(aSecond)
+			}
+		}
+		on.before = func(look int) {
+			if look == 2 { // after them
+				_ = term.Resign(context.Background())
+				b.lead(c, "x")
+			}
+		}
+		all, err := b.session("r", on, Options{}).Election("x").History(context.Background(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameReigns(t, all, "c leading", "a resigned")
+	})
+}
+
+func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a, heir := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		term := b.lead(a, "x")
+		go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
+		time.Sleep(aSecond)
+		if _, err := heir.Election("x").Ask(context.Background(), Request{To: "b", Reason: "please"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(aSecond)
+		b.remove(term)
+		time.Sleep(aSecond)
+		_ = term.Resign(context.Background())
+		time.Sleep(aSecond)
+		all := b.past("x", 0)
+		sameReigns(t, all, "b leading", "a deposed")
+		if all[len(all)-1].Heir != "" {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
+	for what, to := range map[string]string{"resign": "", "hand over": "b"} {
+		bubble(t, func(t *testing.T, b *world) {
+			net := drivertest.Faulty(b.store, drivertest.Faults{})
+			a, heir := b.session("a", net, Options{}), b.session("b", b.store, Options{})
+			term := b.lead(a, "x")
+			go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
+			time.Sleep(aSecond)
+			if _, err := heir.Election("x").ask(context.Background(),
+				driver.Request{To: to, Reason: "please"}); err != nil {
+				t.Fatal(err)
+			}
+			<-term.Context().Done() // and the work does not stop
+			net.Hang(true)
+			time.Sleep(30 * time.Second)
+			net.Hang(false)
+			time.Sleep(10 * time.Second)
+			all := b.past("x", 0)
+			if r := all[1]; r.Reason != Expired || r.Heir != "" || r.By != "" || r.To.Sub(r.From) > 12*time.Second {
+				t.Errorf("asked to %s: %+v", what, r)
+			}
+			if n := a.Tallies(); n[0].Ended[Expired] != 1 {
+				t.Errorf("asked to %s: %+v", what, n)
+			}
+		})
+	}
+}
+
+func TestAHandOverThatFoundNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		a, heir := b.session("a", net, Options{}), b.session("b", b.store, Options{})
+		term := b.lead(a, "x")
+		go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
+		other := b.session("c", b.store, Options{})
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			_, _ = other.Election("x").Campaign(context.Background(), nil)
+		}()
+		time.Sleep(aSecond)
+		token, err := term.heir(context.Background(), "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		net.Hang(true)
+		term.c.giveUpTo(token, "c")
+		b.remove(term)
+		time.Sleep(100 * time.Millisecond)
+		net.Hang(false)
+		time.Sleep(10 * aSecond)
+		all := b.past("x", 0)
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Heir != "" ||
+			!strings.Contains(r.Text, "not confirmed") {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		a, heir := b.session("a", net, Options{}), b.session("b", b.store, Options{})
+		term := b.lead(a, "x")
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _, _ = heir.Election("x").Campaign(ctx, nil) }()
+		time.Sleep(aSecond)
+		token, err := term.heir(context.Background(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		net.Hang(true)
+		term.c.giveUpTo(token, "b")
+		time.Sleep(aSecond)
+		cancel()
+		time.Sleep(30 * time.Second)
+		net.Hang(false)
+		time.Sleep(10 * aSecond)
+		all := b.past("x", 0)
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Heir != "" ||
+			!strings.Contains(r.Text, "not confirmed") {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestARecordCannotSayThatItLeads(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		for i, why := range []string{"leading", "unknown", ""} {
+			_, _, err := b.store.Append(context.Background(), "terms/x",
+				driver.Record{Key: recordKey(Token(7 + i)), Value: []byte(`{"v":1,"id":"z","why":"` + why + `"}`)},
+				1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, _, _ = b.store.Append(context.Background(), "terms/x",
+			driver.Record{Key: recordKey(3) + endSuffix, Value: []byte(`{"v":1,"id":"z","why":"leading"}`)}, 1000)
+		for _, r := range b.past("x", 0) {
+			if r.Reason != Unknown {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
+func TestTimesOfRecordsCanBeTold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		for i, at := range []string{"9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00+23:59"} {
+			_, _, err := b.store.Append(context.Background(), "terms/x",
+				driver.Record{Key: recordKey(Token(7 + i)),
+					Value: []byte(`{"v":1,"from":"` + at + `","to":"` + at + `"}`)}, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, r := range b.past("x", 0) {
+			r.From, r.To = r.From.UTC(), r.To.UTC()
+			if _, err := json.Marshal(r); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A process that was frozen past its deadline is told to have led until then, and not until it ran
+// again.
+func TestATermEndsAtItsDeadlineForWhoWasFrozen(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		clock, frozen := b.clock, atomic.Int64{} // at which its clock stands
+		b.clock = func() time.Duration {
+			if at := frozen.Load(); at != 0 {
+				return time.Duration(at)
+			}
+			return clock()
+		}
+		a := b.session("a", net, Options{})
+		b.lead(a, "x")
+		time.Sleep(aSecond)
+		frozen.Store(int64(clock()))
+		net.Hang(true)
+		time.Sleep(time.Minute)
+		net.Hang(false)
+		frozen.Store(0)
+		time.Sleep(10 * time.Second)
+		all := b.past("x", 0)
+		if d, ok := all[0].Lasted(); !ok || d > 12*time.Second {
+			t.Errorf("lasted %v: %+v", d, all[0])
+		}
 	})
 }

@@ -12,20 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
-	"github.com/primacy-go/primacy/memstore"
 )
-
-func laterErr(f func(ctx context.Context) (*Term, error), ctx context.Context) chan error {
-	got := make(chan error, 1)
-	go func() {
-		term, err := f(ctx)
-		if term != nil {
-			defer term.Resign(context.Background())
-		}
-		got <- err
-	}()
-	return got
-}
 
 // A try answers at once also where this process itself stands for the name by other means.
 func TestATryBesideAnElectionOfTheSameSession(t *testing.T) {
@@ -53,18 +40,20 @@ func TestATryIsToldOfNobodyElsesEnd(t *testing.T) {
 			t.Fatalf("the writer that gives up: %v", err)
 		}
 		synctest.Wait()
-		if _, err := s.RWMutex("x").TryLock(t.Context()); !errors.Is(err, ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.RWMutex("x").TryLock(t.Context()); !errors.Is(err, ErrHeld) ||
+			errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want ErrHeld", err)
 		}
 		_ = r.Resign(t.Context())
 	})
 }
 
-// A claim that is asked for in the moment of its grant is ending when the queue hears that it was won. Those who wait behind it are
-// not forgotten, and leave nothing behind.
+// A claim that is asked for in the moment of its grant is ending when the queue hears that it was
+// won. Those who wait behind it are not forgotten, and leave nothing behind.
 func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}),
+			b.session("b", b.store, Options{})
 		writes := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		r := laterErr(a.RWMutex("x").RLock, ctx)
@@ -136,25 +125,6 @@ func TestATryWhoseClaimIsAskedForDoesNotWait(t *testing.T) {
 	})
 }
 
-// Readers exclude nobody who reads: also not while their claim is on its way.
-func TestATryToReadBesideReadersOfTheSameProcess(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		a := b.session("a", &slow{Store: b.store, claim: func() { time.Sleep(100 * time.Millisecond) }}, Options{})
-		var wg sync.WaitGroup
-		for range 3 {
-			wg.Go(func() {
-				term, err := a.RWMutex("x").TryRLock(t.Context())
-				if err != nil {
-					t.Errorf("nobody writes: %v", err)
-					return
-				}
-				_ = term.Resign(t.Context())
-			})
-		}
-		wg.Wait()
-	})
-}
-
 // Whoever loses the lock hears of it, also where its own context ends before the work has returned.
 func TestDoTellsOfALockThatWasLostBeforeItsContextEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
@@ -208,33 +178,6 @@ func TestLockAllReturnsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// A holder that asks for the same name in another way would wait for itself.
-func TestReEntryOfASemaphoresName(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		s := b.session("a", b.store, Options{})
-		for what, nested := range map[string]func(ctx context.Context) error{
-			"Mutex in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Mutex("x", nil).Lock(ctx); return err })
-			},
-			"Election in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Election("x").Campaign(ctx, nil); return err })
-			},
-			"Semaphore in Mutex": func(ctx context.Context) error {
-				return s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("x", 2).Acquire(ctx); return err })
-			},
-			"all slots": func(ctx context.Context) error {
-				return s.Semaphore("y", 1).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("y", 1).Acquire(ctx); return err })
-			},
-		} {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			if err := nested(ctx); !errors.Is(err, ErrReentrant) && !errors.Is(err, ErrUpgrade) {
-				t.Errorf("%s: got %v, want ErrReentrant", what, err)
-			}
-			cancel()
-		}
-	})
-}
-
 // notoken is a store that has no tokens.
 type notoken struct{ driver.Store }
 
@@ -263,7 +206,8 @@ func (l notokenLease) News(ctx context.Context) ([]driver.News, error) {
 	return news, err
 }
 
-// Where the store has no tokens a lock has none either: a number that goes back would be worse than none.
+// Where the store has no tokens a lock has none either: a number that goes back would be worse than
+// none.
 func TestALockHasNoTokenWhereTheStoreHasNone(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", notoken{b.store}, Options{})
@@ -284,7 +228,8 @@ func TestALockHasNoTokenWhereTheStoreHasNone(t *testing.T) {
 	})
 }
 
-// A lock that was lost keeps nothing of its name, whether or not it is given back: there may be many names.
+// A lock that was lost keeps nothing of its name, whether or not it is given back: there may be
+// many names.
 func TestALockThatWasLostKeepsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -310,7 +255,8 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			for what, f := range map[string]func(context.Context) (*Term, error){
-				"Lock": s.Mutex("x", nil).Lock, "Acquire": s.Semaphore("s", 1).Acquire, "Campaign": func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }} {
+				"Lock": s.Mutex("x", nil).Lock, "Acquire": s.Semaphore("s", 1).Acquire,
+				"Campaign": func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }} {
 				term, err := f(ctx)
 				if err == nil {
 					_ = term.Resign(t.Context())
@@ -335,33 +281,17 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 	})
 }
 
-// What Resign says is free is free: the next try of the same process gets it.
-func TestASlotThatWasGivenBackIsFree(t *testing.T) {
-	s, err := NewSession(memstore.New(memstore.Options{}), &Options{ID: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(t.Context())
-	for i := range 20000 {
-		term, err := s.Semaphore("x", 1).TryAcquire(t.Context())
-		if err != nil {
-			t.Fatalf("try %d: %v", i, err)
-		}
-		if err := term.Resign(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // One call of Claim may bring several claims on one name.
 func TestABatchOnOneName(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		l := must[driver.Lease](t)(b.store.Grant(t.Context(), "a", 10*time.Second))
 		defer l.Close(t.Context())
-		if _, err := l.Claim(t.Context(), driver.Claim{Name: "x", Seat: "a", ID: "1", Slots: 2}, driver.Claim{Name: "x", Seat: "b", ID: "2", Slots: 3}); !errors.Is(err, driver.ErrRefused) {
+		if _, err := l.Claim(t.Context(), driver.Claim{Name: "x", Seat: "a", ID: "1", Slots: 2},
+			driver.Claim{Name: "x", Seat: "b", ID: "2", Slots: 3}); !errors.Is(err, driver.ErrRefused) {
 			t.Errorf("two numbers of slots in one call: %v", err)
 		}
-		if _, err := l.Claim(t.Context(), driver.Claim{Name: "y", Seat: "a", ID: "3", Slots: 1, Try: true}, driver.Claim{Name: "y", Seat: "b", ID: "4", Slots: 1, Try: true}); !errors.Is(err, driver.ErrTaken) {
+		if _, err := l.Claim(t.Context(), driver.Claim{Name: "y", Seat: "a", ID: "3", Slots: 1, Try: true},
+			driver.Claim{Name: "y", Seat: "b", ID: "4", Slots: 1, Try: true}); !errors.Is(err, driver.ErrTaken) {
 			t.Errorf("a try of two for one slot: %v", err)
 		}
 	})

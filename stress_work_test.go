@@ -1,9 +1,13 @@
 package primacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/primacy-go/primacy/internal/core"
@@ -77,7 +81,8 @@ func (a *actor) serve(term *Term, r *reign) {
 	a.work(term.Context(), r)
 	a.f.judge.stopped(r)
 	for errors.Is(context.Cause(term.Context()), ErrExpired) && term.Check() == nil {
-		time.Sleep(10 * time.Millisecond) // the right lasts until the deadline: who resigns earlier hides one that comes too late
+		// the right lasts until the deadline: who resigns earlier hides one that comes too late
+		time.Sleep(10 * time.Millisecond)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), upTo(a.rnd, 3*time.Second))
 	defer cancel()
@@ -108,7 +113,8 @@ func (a *actor) judged(what string, err error) {
 	a.f.judge.failf("%s: %s for %s: %v", a.p.m.id, what, a.name, err)
 }
 
-// work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time it is given when it is told to stop.
+// work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time
+// it is given when it is told to stop.
 func (a *actor) work(ctx context.Context, r *reign) {
 	long := 40 * time.Second
 	if _, lock := a.kinds(); lock && a.rnd.IntN(4) > 0 {
@@ -139,8 +145,8 @@ func (a *actor) stop(r *reign) {
 	}
 }
 
-// write makes one write, in most cases at once. Some are on their way for long: the goroutine was stopped between Check and the write,
-// or the network kept it.
+// write makes one write, in most cases at once. Some are on their way for long: the goroutine was
+// stopped between Check and the write, or the network kept it.
 func (a *actor) write(r *reign) {
 	if r.term.Check() != nil {
 		return
@@ -167,7 +173,8 @@ func (a *actor) write(r *reign) {
 	})
 }
 
-// register is what the leaders of one name write to. A fenced one refuses a smaller token than it has seen; the other takes all.
+// register is what the leaders of one name write to. A fenced one refuses a smaller token than it
+// has seen; the other takes all.
 type register struct {
 	last  *reign
 	log   []*reign         // of each write applied
@@ -211,7 +218,8 @@ func (f *fleet) send(r *reign) {
 	}
 }
 
-// checkRegisters says what became of the writes: no fenced one went back, and each that was acknowledged is there.
+// checkRegisters says what became of the writes: no fenced one went back, and each that was
+// acknowledged is there.
 func (j *judge) checkRegisters() {
 	for name, g := range j.fenced {
 		if g.back > 0 {
@@ -226,4 +234,233 @@ func (j *judge) checkRegisters() {
 		}
 		j.counts["unfenced writes that went back"] += j.plain[name].back
 	}
+}
+
+// lockNames are the names that TestStress locks, one in each seed, besides those that it elects
+// leaders for.
+var lockNames = []string{"m", "rw", "s"}
+
+// stressSlots is how many may hold the semaphore.
+const stressSlots = 2
+
+// kinds returns how the actor may lock its name, and whether the name is a lock's.
+func (a *actor) kinds() (ways []func(context.Context) (*Term, error), lock bool) {
+	s := a.p.sess
+	switch a.name {
+	case "m":
+		m, few := s.Mutex("m", nil), s.Mutex("m", &MutexOptions{Turns: 2})
+		return []func(context.Context) (*Term, error){m.Lock, few.Lock, m.Lock, m.TryLock}, true
+	case "rw":
+		rw := s.RWMutex("rw")
+		return []func(context.Context) (*Term, error){rw.Lock, rw.RLock, rw.RLock, rw.TryLock, rw.TryRLock}, true
+	case "s":
+		sem := s.Semaphore("s", stressSlots)
+		return []func(context.Context) (*Term, error){sem.Acquire, sem.Acquire, sem.TryAcquire}, true
+	}
+	return nil, false
+}
+
+// lock locks the actor's name once, works, and gives it back.
+func (a *actor) lock(ctx context.Context) {
+	ways, _ := a.kinds()
+	if a.rnd.IntN(3) == 0 {
+		a.do(ctx)
+		return
+	}
+	term, err := ways[a.rnd.IntN(len(ways))](ctx)
+	if err != nil {
+		a.judged("Lock", err)
+		return
+	}
+	a.serve(term, a.locked(term))
+}
+
+// locked tells the judge of a lock that was had.
+func (a *actor) locked(term *Term) *reign {
+	a.f.judge.count("locks")
+	if term.Token() != lockToken(uint64(term.ClaimToken()), 0) {
+		a.f.judge.count("locks handed on in a process")
+	}
+	return a.f.judge.won(term, a.p, a.rnd.IntN(3) == 0)
+}
+
+// do is lock in the form that runs a function. That the lock was lost meanwhile is no failure.
+func (a *actor) do(ctx context.Context) {
+	work := func(ctx context.Context, term *Term) error {
+		r := a.locked(term)
+		defer a.f.judge.stopped(r)
+		a.work(ctx, r)
+		return nil
+	}
+	s, do := a.p.sess, func(context.Context, func(context.Context, *Term) error) error { return nil }
+	switch a.name {
+	case "m":
+		do = s.Mutex("m", nil).Do
+	case "rw":
+		do = s.RWMutex("rw").RDo
+	case "s":
+		do = s.Semaphore("s", stressSlots).Do
+	}
+	err := do(ctx, work)
+	if ended := (*EndedError)(nil); !errors.As(err, &ended) {
+		a.judged("Do", err)
+	}
+}
+
+// tooMany says whether so many may not hold one name together: one alone, or readers, or as many as
+// there are slots.
+func tooMany(rs []*reign) bool {
+	most := 1
+	if len(rs) > 0 && !slices.ContainsFunc(rs, func(r *reign) bool { return r.term.c.slots == 0 }) {
+		if most = rs[0].term.c.slots; most < 0 {
+			most = len(rs)
+		}
+	}
+	return len(rs) > most
+}
+
+// span is the time from winning a shared lock to the deadline.
+type span struct {
+	r        *reign
+	from, to time.Duration
+}
+
+// checkShared wants never too many at once, on true time.
+func checkShared(all []span) error {
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	for i, s := range all {
+		together := []*reign{s.r}
+		for _, o := range all[:i] {
+			if o.to > s.from {
+				together = append(together, o.r)
+			}
+		}
+		if tooMany(together) {
+			return fmt.Errorf("too many at %.3fs: %v", s.from.Seconds(), together)
+		}
+	}
+	return nil
+}
+
+// many stands for the names of all elections at once, and again after some of the terms.
+func (a *actor) many(ctx context.Context) {
+	names := a.f.names[:2]
+	es := a.p.sess.Elections(&ElectionsOptions{Value: []byte("v")})
+	if err := es.Stand(names...); err != nil {
+		a.judged("Stand", err)
+		return
+	}
+	_, impatient := ctx.Deadline()
+	for term, err := range es.Terms(ctx) {
+		switch {
+		case term == nil:
+			a.judged("Stand", err)
+		case err != nil:
+			a.f.judge.count("many: terms told to have ended")
+		default:
+			a.f.judge.count("many: terms")
+			r := a.f.judge.won(term, a.p, a.rnd.IntN(3) == 0)
+			b := &actor{f: a.f, p: a.p, name: term.Name(), rnd: rand.New(rand.NewPCG(a.rnd.Uint64(), 6))}
+			a.f.actors.Go(func() {
+				b.serve(term, r)
+				if b.rnd.IntN(2) == 0 {
+					b.judged("Stand", es.Stand(b.name))
+				}
+			})
+		}
+		if !impatient {
+			break
+		}
+		switch name := names[a.rnd.IntN(2)]; a.rnd.IntN(6) {
+		case 0:
+			es.Withdraw(name)
+		case 1:
+			es.Withdraw(name)
+			a.judged("Stand", es.Stand(name))
+		}
+	}
+	closing, cancel := context.WithTimeout(context.Background(), upTo(a.rnd, 10*time.Second))
+	defer cancel()
+	a.judged("Close", es.Close(closing))
+	if err := closing.Err(); err == nil {
+		a.f.judge.count("many: closed in time")
+	}
+}
+
+// watcher is a reader of Observe or of Candidate.Events. It is slow, and some read nothing at all
+// until the fight is over: neither may hold anybody up, and all see the latest state in the end.
+type watcher struct {
+	what, name string
+	p          *process
+	mu         sync.Mutex
+	leader     *Entry
+	err        error
+	state      CandidateState
+}
+
+func (f *fleet) observe(p *process, name string) {
+	w, seed := &watcher{what: p.m.id + " Observe", name: name, p: p}, f.rnd.Uint64()
+	f.read(w, seed, func(saw func(CandidateEvent, error)) {
+		for st, err := range p.sess.Election(name).Observe(f.watch) {
+			saw(CandidateEvent{Leader: st.Leader}, err)
+		}
+	})
+}
+
+// follow reads the events of a candidate.
+func (f *fleet) follow(p *process, c *Candidate, seed uint64) {
+	w := &watcher{what: p.m.id + " Events", name: c.e.Name(), p: p}
+	f.read(w, seed, func(saw func(CandidateEvent, error)) {
+		for ev := range c.Events(f.watch) {
+			saw(ev, nil)
+			if (ev.Term != nil) != (ev.State == StateLeader) {
+				f.judge.failf("%s: state %v, but the term is %v", w.what, ev.State, ev.Term)
+			}
+		}
+	})
+}
+
+func (f *fleet) read(w *watcher, seed uint64, loop func(saw func(CandidateEvent, error))) {
+	f.judge.mu.Lock()
+	f.watchers = append(f.watchers, w)
+	f.judge.mu.Unlock()
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	f.readers.Go(func() {
+		loop(func(ev CandidateEvent, err error) {
+			w.mu.Lock()
+			w.leader, w.err, w.state = ev.Leader, err, ev.State
+			w.mu.Unlock()
+			switch rnd.IntN(3) {
+			case 0:
+				time.Sleep(upTo(rnd, 5*time.Second))
+			case 1:
+				<-f.calm
+			}
+		})
+	})
+}
+
+// checkReaders wants every reader of the term's name to hear that it leads, the slow ones some time
+// later.
+func (f *fleet) checkReaders(term *Term) {
+	for _, w := range f.watchers {
+		if w.p.dead.Load() || w.name != term.Name() {
+			continue
+		}
+		for tries := 0; !w.knows(term); tries++ {
+			if tries == 300 { // a reader who sleeps up to 5 s each time, and has up to feedSize events before this one
+				f.judge.failf("%s of %s never saw token %d; last %+v, %v, error %v", w.what, w.name, term.Token(),
+					w.leader, w.state, w.err)
+				break
+			}
+			time.Sleep(time.Second)
+		}
+	}
+}
+
+func (w *watcher) knows(t *Term) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err == nil && w.leader != nil && w.leader.Token == t.Token() && string(w.leader.Value) == "last" &&
+		w.state == StateFollower
 }

@@ -40,8 +40,8 @@ func throng(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
 	wg.Wait()
 }
 
-// Where those of a process who wait go on behind a new claim, it is entered in the request that gives up the old one, and the right of
-// each term under the old one is over by then.
+// Where those of a process who wait go on behind a new claim, it is entered in the request that
+// gives up the old one, and the right of each term under the old one is over by then.
 func TestAUsedUpClaimIsExchanged(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var mu sync.Mutex
@@ -69,7 +69,8 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 			g.visit(term, 1000, 1000, time.Millisecond)
 		})
 		if n := len(terms); n != 40 || st.claims.Load() != 1 || st.exchanges.Load() != 39 || st.releases.Load() != 1 {
-			t.Errorf("%d claims for 200 turns: %d entered, %d exchanged, %d released; want 40: 1, 39, 1", n, st.claims.Load(), st.exchanges.Load(), st.releases.Load())
+			t.Errorf("%d claims for 200 turns: %d entered, %d exchanged, %d released; want 40: 1, 39, 1", n,
+				st.claims.Load(), st.exchanges.Load(), st.releases.Load())
 		}
 		b.holds("x", 0)
 		nothingLeft(t, s)
@@ -100,18 +101,22 @@ func TestAnExchangedClaimIsForgotten(t *testing.T) {
 	t.Errorf("of %d claims %d are forgotten under token %d", len(claims), forgotten.Load(), last.Token())
 }
 
-// Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten and nothing is left in the line.
+// Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten
+// and nothing is left in the line.
 func TestAnExchangeThatFails(t *testing.T) {
 	unknown := errors.New("no answer")
-	for what, exchange := range map[string]func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error){
+	for what, exchange := range map[string]func(context.Context, driver.Lease,
+		driver.Place, driver.Claim) (driver.Place, error){
 		"it never arrived": func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error) {
 			return driver.Place{}, unknown
 		},
-		"its answer was lost": func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+		"its answer was lost": func(ctx context.Context, l driver.Lease, p driver.Place,
+			c driver.Claim) (driver.Place, error) {
 			_, _ = l.(driver.Exchanger).Exchange(ctx, p, c)
 			return driver.Place{}, unknown
 		},
-		"it arrives late": func(_ context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+		"it arrives late": func(_ context.Context, l driver.Lease, p driver.Place,
+			c driver.Claim) (driver.Place, error) {
 			go func() {
 				time.Sleep(700 * time.Millisecond)
 				_, _ = l.(driver.Exchanger).Exchange(context.Background(), p, c)
@@ -125,7 +130,8 @@ func TestAnExchangeThatFails(t *testing.T) {
 		"refused": func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error) {
 			return driver.Place{}, fmt.Errorf("not this time: %w", driver.ErrRefused)
 		},
-		"another place": func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+		"another place": func(ctx context.Context, l driver.Lease, p driver.Place,
+			c driver.Claim) (driver.Place, error) {
 			_, err := l.(driver.Exchanger).Exchange(ctx, p, c)
 			return p, err
 		},
@@ -138,7 +144,9 @@ func TestAnExchangeThatFails(t *testing.T) {
 				var wg sync.WaitGroup
 				for _, s := range []*Session{s, other} {
 					wg.Go(func() {
-						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) {
+							g.visit(term, 1000, 1000, time.Millisecond)
+						})
 					})
 				}
 				wg.Wait()
@@ -201,7 +209,8 @@ func TestTheLeaseEndsDuringAnExchange(t *testing.T) {
 			begun := make(chan struct{})
 			var once sync.Once
 			st := &counting{Store: b.store}
-			st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place,
+				c driver.Claim) (driver.Place, error) {
 				once.Do(func() { close(begun) })
 				time.Sleep(500 * time.Millisecond)
 				return l.(driver.Exchanger).Exchange(ctx, p, c)
@@ -247,7 +256,9 @@ func TestALockOnAStoreThatCannotExchange(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", unable{b.store}, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) {
+			g.visit(term, 1000, 1000, time.Millisecond)
+		})
 		b.holds("x", 0)
 		nothingLeft(t, s)
 	})
@@ -284,7 +295,8 @@ func (c *late) Err() error {
 	return c.Context.Err()
 }
 
-// Where nobody wants the next claim any more before the request is sent, the old one is released all the same.
+// Where nobody wants the next claim any more before the request is sent, the old one is released
+// all the same.
 func TestAnExchangeThatIsNotSent(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		st := &counting{Store: b.store}
@@ -296,7 +308,8 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 			if x == nil {
 				t.Fatal("not to be exchanged")
 			}
-			if _, err := s.campaignAgain(ctx, claimSpec{seat: x.at, lock: true, turnBits: turnBits}, x); !errors.Is(err, context.Canceled) {
+			if _, err := s.campaignAgain(ctx,
+				claimSpec{seat: x.at, lock: true, turnBits: turnBits}, x); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 			time.Sleep(time.Second)
@@ -319,21 +332,12 @@ func idle(t *testing.T, m *Mutex) *Term {
 	return term
 }
 
-// holds wants a line that one claim holds, or nobody.
-func (b *world) holds(name string, want uint64) {
-	b.t.Helper()
-	synctest.Wait()
-	ln := must[driver.Line](b.t)(b.store.Line(context.Background(), name))
-	if ln.Holder == nil && want != 0 || ln.Holder != nil && ln.Holder.Token != want {
-		b.t.Errorf("%s is held by %+v, want the claim %d", name, ln.Holder, want)
-	}
-}
-
 // counting is a store whose calls for claims are counted.
 type counting struct {
 	driver.Store
 	claims, releases, exchanges atomic.Int64
-	exchange                    func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) // in place of the store's; nil: the store's
+	// in place of the store's; nil: the store's
+	exchange func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error)
 }
 
 type countingLease struct {
@@ -430,6 +434,139 @@ func TestLockOptionsThatCannotBe(t *testing.T) {
 		}
 		term := must[*Term](t)(s.Mutex("x", &MutexOptions{Turns: core.MaxTurns}).Lock(t.Context()))
 		_ = term.Resign(t.Context())
+		nothingLeft(t, s)
+	})
+}
+
+// orders returns what the core does after the events, of the last event only.
+func orders(events ...core.QueueEvent) (last []core.QueueOrder) {
+	var q core.Queue
+	for _, e := range events {
+		last = q.Step(0, e)
+	}
+	return last
+}
+
+func count(all []core.QueueOrder, do core.QueueAction) (n int) {
+	for _, o := range all {
+		if o.Do == do {
+			n++
+		}
+	}
+	return n
+}
+
+func TestATenureThatFadesIsHandedToNobody(t *testing.T) {
+	for name, after := range map[string]core.QueueEvent{"fade": {Kind: core.Fade, Tenure: 9},
+		"return": {Kind: core.Return, Waiter: 2, Tenure: 9}} {
+		last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
+			core.QueueEvent{Kind: core.Arrive, Waiter: 2, Read: true},
+			core.QueueEvent{Kind: core.Win, Tenure: 9}, after,
+			core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true})
+		if count(last, core.Grant) > 0 {
+			t.Errorf("%s: %+v", name, last)
+		}
+	}
+}
+
+func TestARefusalIsToldToAllWhoWait(t *testing.T) {
+	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1}, core.QueueEvent{Kind: core.Arrive, Waiter: 2},
+		core.QueueEvent{Kind: core.Lose, Refused: true})
+	if count(last, core.Deny) != 2 || len(last) != 2 {
+		t.Errorf("got %+v, want both denied and no other campaign", last)
+	}
+}
+
+func TestACampaignOfTheWrongKindIsCancelled(t *testing.T) {
+	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Quit, Waiter: 1})
+	if count(last, core.Cancel) != 1 {
+		t.Errorf("the reader has gone, its campaign goes on for the writer: %+v", last)
+	}
+	last = orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Try: true},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Quit, Waiter: 1})
+	if count(last, core.Cancel) != 1 {
+		t.Errorf("the try has gone, its campaign goes on for one who waits: %+v", last)
+	}
+}
+
+func TestATryBehindWaitersIsSentAway(t *testing.T) {
+	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
+		core.QueueEvent{Kind: core.Win, Tenure: 9},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 2},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true, Try: true})
+	if count(last, core.Deny) != 1 {
+		t.Errorf("a reader that tries behind a writer: %+v, want it denied", last)
+	}
+}
+
+// A seat of a semaphore is free when nothing of its claim stands any more, and not before.
+func TestASeatIsGivenBackWithItsClaim(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		sem := s.Semaphore("x", 2)
+		one, two := soon(later(t, sem.Acquire), time.Second), soon(later(t, sem.Acquire), time.Second)
+		limit, stop := context.WithTimeout(t.Context(), 20*time.Second)
+		defer stop()
+		if one == nil || two == nil {
+			t.Fatal("one process cannot have all slots")
+		}
+		if _, err := sem.TryAcquire(limit); !errors.Is(err, ErrHeld) {
+			t.Errorf("all slots are taken: %v", err)
+		}
+		b.store.Partition("a", true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := one.Resign(ctx); !errors.Is(err, ErrUnreachable) {
+			t.Errorf("cut off: %v", err)
+		}
+		if _, err := sem.TryAcquire(limit); !errors.Is(err, ErrHeld) {
+			t.Errorf("the release is not confirmed: %v", err)
+		}
+		if _, err := sem.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the release is not confirmed: %v", err)
+		}
+		cancel()
+		b.store.Partition("a", false)
+		time.Sleep(2 * time.Second)
+		three := soon(later(t, sem.Acquire), time.Second)
+		if three == nil || three.Check() != nil || two.Check() != nil {
+			t.Fatalf("got %+v beside %v", three, two.Check())
+		}
+		_, _ = two.Resign(t.Context()), three.Resign(t.Context())
+		nothingLeft(t, s)
+	})
+}
+
+// Lost answers, ended leases, given up waits: whatever becomes of an Acquire, its seat comes back.
+func TestNoSeatIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		sem := s.Semaphore("x", 2)
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second)
+				defer cancel()
+				if term, err := sem.Acquire(ctx); err == nil {
+					time.Sleep(time.Duration(i%7) * 500 * time.Millisecond)
+					_ = term.Resign(ctx)
+				}
+			})
+		}
+		for i := range 8 {
+			time.Sleep(time.Duration(i) * time.Second)
+			b.store.Partition("a", i%2 == 0)
+			if i%3 == 0 {
+				b.store.Expire("x")
+			}
+		}
+		b.store.Partition("a", false)
+		wg.Wait()
+		one, two := soon(later(t, sem.Acquire), time.Second), soon(later(t, sem.Acquire), time.Second)
+		if one == nil || two == nil {
+			t.Fatal("a seat is lost")
+		}
+		_, _ = one.Resign(t.Context()), two.Resign(t.Context())
 		nothingLeft(t, s)
 	})
 }

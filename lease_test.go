@@ -10,10 +10,71 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
-// An operator removes a waiting claim. The news of it come at once, the campaign enters under a fresh ID and wins, and then the same news
-// come again. They are about the old claim: taken for the new one they would end a term that stands in the store.
+func TestOneHeartbeatServesAllElections(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		for _, n := range []string{"a", "b", "c", "d", "e"} {
+			b.lead(s, n)
+		}
+		time.Sleep(20*time.Second + time.Millisecond)
+		if got := s.Stats(); got.Leases != 1 || got.Renewals != 10 || got.Terms != 5 {
+			t.Errorf("got %+v, want 1 lease, 10 renewals in 20 s at ttl/5, 5 terms", got)
+		}
+	})
+}
+
+func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		l, err := s.live(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Election.Campaign by hand, with Close between join and campaign.
+		leave, _ := s.enterLocal(context.Background(), seat{name: "n"}, false)
+		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
+		if !l.join(k.c) {
+			t.Fatal("not joined")
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(ctx) }()
+		synctest.Wait()
+		term, err := k.run(context.Background())
+		if err == nil {
+			<-term.Context().Done() // as every well-behaved worker does
+			t.Logf("the term began under a closed session; cause %v", context.Cause(term.Context()))
+			_ = term.Resign(context.Background())
+		}
+		if err := <-closed; err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+}
+
+func TestCloseEndsTheTermsOfAnEarlierLeaseToo(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		old := b.lead(s, "n")
+		b.store.Partition("a", true)
+		<-old.Context().Done() // the soft end; the right lasts two seconds more
+		b.store.Partition("a", false)
+		if err := s.Ready(context.Background()); err != nil { // a new lease
+			t.Fatal(err)
+		}
+		if err := s.Close(context.Background()); err == nil && old.Check() == nil {
+			t.Errorf("Close returned nil, and a term has still its right, for %v", old.Remaining())
+		}
+	})
+}
+
+// An operator removes a waiting claim. The news of it come at once, the campaign enters under a
+// fresh ID and wins, and then the same news come again. They are about the old claim: taken for the
+// new one they would end a term that stands in the store.
 func TestNewsOfARemovedClaimComesAfterTheNextHasWon(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		push := make(chan struct{})
@@ -58,7 +119,8 @@ func TestNewsOfARemovedClaimComesAfterTheNextHasWon(t *testing.T) {
 		close(push)
 		synctest.Wait()
 		if err := term.Check(); err != nil || term.Context().Err() != nil {
-			t.Errorf("Check = %v, cause %v; want a term that goes on: it was its predecessor that was removed", err, context.Cause(term.Context()))
+			t.Errorf("Check = %v, cause %v; want a term that goes on: it was its predecessor that was removed", err,
+				context.Cause(term.Context()))
 		}
 		if err := term.Resign(t.Context()); err != nil {
 			t.Error(err)
@@ -91,7 +153,8 @@ func TestARevokedLeaseIsToldByThePushAlone(t *testing.T) {
 	})
 }
 
-// A lease that is gone is over for all its terms at once, also while telling the first of them takes its time.
+// A lease that is gone is over for all its terms at once, also while telling the first of them
+// takes its time.
 func TestALeaseThatIsGoneEndsAllItsTermsBeforeItTellsTheFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		goOn, held := make(chan struct{}), make(chan struct{})
@@ -140,8 +203,9 @@ func (c *doneHook) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// The lease ends in the moment between the answer that the claim has entered and the call that waits for its turn. There is no call then
-// that could be interrupted: the next one must not be made, for a store may well be silent about a lease that it does not know.
+// The lease ends in the moment between the answer that the claim has entered and the call that
+// waits for its turn. There is no call then that could be interrupted: the next one must not be
+// made, for a store may well be silent about a lease that it does not know.
 func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var lost atomic.Pointer[driver.Lease]
@@ -161,7 +225,8 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		ctx := &doneHook{limit, func() {
-			if lost.Load() != nil && calledBy("(*campaign).call") && !stopped { // the first call is over, or the second begins
+			// the first call is over, or the second begins
+			if lost.Load() != nil && calledBy("(*campaign).call") && !stopped {
 				stopped = true
 				close(between)
 				<-goOn
@@ -193,65 +258,8 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 	})
 }
 
-// Close has begun to tell the claims, and telling the first takes its time. A campaign that was about to join must not get in: the round
-// has passed it by, so that it would never hear that it has to end, and Close would wait for it.
-func TestACampaignDoesNotJoinBehindTheBackOfClose(t *testing.T) {
-	bubble(t, func(t *testing.T, b *world) {
-		var hold atomic.Bool
-		aboutToJoin, join := make(chan struct{}), make(chan struct{})
-		real := b.clock
-		b.clock = func() time.Duration {
-			if hold.Load() && calledBy("(*lease).alive") {
-				hold.Store(false)
-				close(aboutToJoin)
-				<-join
-			}
-			return real()
-		}
-		b.lead(b.session("a", b.store, Options{}), "m")
-		s := b.session("b", b.store, Options{})
-		telling, told := make(chan struct{}), make(chan struct{})
-		tell := sync.OnceFunc(func() { close(telling); <-told })
-		waits := &doneHook{context.Background(), func() {
-			if calledBy("(*claim).tell") { // the call that waits is being interrupted
-				tell()
-			}
-		}}
-		lost := make(chan error, 1)
-		go func() { _, err := s.Election("m").Campaign(waits, nil); lost <- err }()
-		synctest.Wait()
-		hold.Store(true)
-		won := make(chan error, 1)
-		passed := make(chan struct{}) // it has tried to join, with or without success
-		pass := sync.OnceFunc(func() { close(passed) })
-		joins := &doneHook{context.Background(), func() {
-			if calledBy("primacy.pause", "(*campaign).call") {
-				pass()
-			}
-		}}
-		go func() { _, err := s.Election("n").Campaign(joins, nil); won <- err }()
-		<-aboutToJoin
-		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		closed := make(chan error, 1)
-		go func() { closed <- s.Close(limit) }()
-		<-telling
-		close(join)
-		<-passed
-		close(told)
-		if err := <-closed; err != nil {
-			t.Errorf("Close: %v, want nil", err)
-		}
-		for _, c := range []chan error{lost, won} {
-			if err := <-c; !errors.Is(err, ErrClosed) {
-				t.Errorf("a campaign beside Close: %v, want ErrClosed", err)
-			}
-		}
-	})
-}
-
-// A grant that is under way while the session closes is answered afterwards: it must not open the session again, and the lease must not
-// stay in the store.
+// A grant that is under way while the session closes is answered afterwards: it must not open the
+// session again, and the lease must not stay in the store.
 func TestALeaseThatIsGrantedAfterCloseIsGivenBack(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		store := &slowGrant{Store: b.store, answer: make(chan struct{}), granted: make(chan driver.Lease, 1)}
@@ -290,38 +298,22 @@ func (s *slowGrant) Grant(ctx context.Context, owner string, ttl time.Duration) 
 	return l, err
 }
 
-// Of three campaigns of one process for one name the first leads and the second gives up. The third still waits for the first: let in
-// beside it, it would take the place of the term from under it, for a lease has one claim for each name.
-func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
+// The lease ends in the moment between a campaign's look at it and its claim. The claim would not
+// hear that the terms have to end, and Close would not wait for its work.
+func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
-		term := b.lead(s, "n")
-		patient := make(chan *Term, 1)
-		go func() {
-			next, _ := s.Election("n").Campaign(context.Background(), nil)
-			patient <- next
-		}()
-		synctest.Wait()
-		for _, patience := range []time.Duration{time.Second, time.Minute} {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			if _, err := s.Election("n").Campaign(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("a campaign beside the term: %v, want that it waits until its context ends", err)
-			}
+		l, err := s.live(context.Background())
+		if err != nil {
+			t.Fatal(err)
 		}
-		line, _ := b.store.Line(context.Background(), "n")
-		if line.Holder == nil || line.Holder.Token != uint64(term.Token()) || len(line.Waiters) > 0 || term.Check() != nil {
-			t.Errorf("the line is %+v, Check %v; want the term under token %d alone", line, term.Check(), term.Token())
+		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, func() {})
+		l.end(core.Closed)
+		if l.join(k.c) {
+			t.Error("join = true under a lease that is ending, want false")
 		}
-		_ = term.Resign(context.Background())
-		if next := soon(patient, time.Minute); next == nil {
-			t.Fatal("who waited on was forgotten with those who gave up")
-		} else {
-			_ = next.Resign(context.Background())
-		}
-		synctest.Wait()
-		if len(s.locals) != 0 {
-			t.Errorf("%d names are kept though nobody stands for them", len(s.locals))
+		if l.alive() {
+			t.Error("alive = true while the lease is ending, want false")
 		}
 	})
 }

@@ -9,7 +9,84 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
 )
+
+// Readers exclude nobody who reads: also not while their claim is on its way.
+func TestATryToReadBesideReadersOfTheSameProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		a := b.session("a", &slow{Store: b.store, claim: func() { time.Sleep(100 * time.Millisecond) }}, Options{})
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				term, err := a.RWMutex("x").TryRLock(t.Context())
+				if err != nil {
+					t.Errorf("nobody writes: %v", err)
+					return
+				}
+				_ = term.Resign(t.Context())
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A holder that asks for the same name in another way would wait for itself.
+func TestReEntryOfASemaphoresName(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		for what, nested := range map[string]func(ctx context.Context) error{
+			"Mutex in Semaphore": func(ctx context.Context) error {
+				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Mutex("x", nil).Lock(ctx)
+					return err
+				})
+			},
+			"Election in Semaphore": func(ctx context.Context) error {
+				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Election("x").Campaign(ctx, nil)
+					return err
+				})
+			},
+			"Semaphore in Mutex": func(ctx context.Context) error {
+				return s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Semaphore("x", 2).Acquire(ctx)
+					return err
+				})
+			},
+			"all slots": func(ctx context.Context) error {
+				return s.Semaphore("y", 1).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Semaphore("y", 1).Acquire(ctx)
+					return err
+				})
+			},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			if err := nested(ctx); !errors.Is(err, ErrReentrant) && !errors.Is(err, ErrUpgrade) {
+				t.Errorf("%s: got %v, want ErrReentrant", what, err)
+			}
+			cancel()
+		}
+	})
+}
+
+// What Resign says is free is free: the next try of the same process gets it.
+func TestASlotThatWasGivenBackIsFree(t *testing.T) {
+	s, err := NewSession(memstore.New(memstore.Options{}), &Options{ID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	for i := range 20000 {
+		term, err := s.Semaphore("x", 1).TryAcquire(t.Context())
+		if err != nil {
+			t.Fatalf("try %d: %v", i, err)
+		}
+		if err := term.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 func TestReadersShareAndWritersDoNotStarve(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
@@ -70,7 +147,8 @@ func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
 				wg.Go(func() {
 					for range 20 {
 						term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
-						for old := last.Load(); uint64(term.Token()) > old && !last.CompareAndSwap(old, uint64(term.Token())); old = last.Load() {
+						for old := last.Load(); uint64(term.Token()) > old &&
+							!last.CompareAndSwap(old, uint64(term.Token())); old = last.Load() {
 						}
 						g.visit(term, 1, 3, 10*time.Millisecond)
 						if n := g.inside.Load() + 1; n > most.Load() {
@@ -93,7 +171,8 @@ func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
 		if _, err := s.Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
 			t.Errorf("another number of slots in this process: got %v, want ErrInvalid", err)
 		}
-		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrRefused) {
+		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(
+			t.Context()); !errors.Is(err, ErrRefused) {
 			t.Errorf("another number of slots in another process: got %v, want ErrRefused", err)
 		}
 		_ = term.Resign(t.Context())

@@ -1,0 +1,185 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
+)
+
+func TestObserveTellsWhyItEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		st := &refusing{Store: b.store}
+		s := b.session("a", st, Options{})
+		var last error
+		for _, err := range s.Election("n").Observe(context.Background()) {
+			last = err
+		}
+		if !errors.Is(last, ErrRefused) {
+			t.Errorf("Observe ended after %v, want ErrRefused", last)
+		}
+	})
+}
+
+type refusing struct {
+	driver.Store
+	n atomic.Int32
+}
+
+func (r *refusing) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	if r.n.Add(1) == 1 {
+		return driver.Line{}, errors.New("connection reset")
+	}
+	return driver.Line{}, driver.ErrRefused
+}
+
+func TestObserveOfASilentStoreSaysUnreachable(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		d := &deaf{Store: b.store}
+		d.down.Store(true)
+		s := b.session("a", d, Options{})
+		for _, err := range s.Election("n").Observe(context.Background()) {
+			if !errors.Is(err, ErrUnreachable) {
+				t.Errorf("got %v, want ErrUnreachable", err)
+			}
+			break
+		}
+	})
+}
+
+func TestObserveYieldsTheStateThenEachChangeAndNoLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		seen := make(chan string, 10)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for st, err := range s.Election("n").Observe(ctx) {
+				switch {
+				case err != nil:
+					seen <- err.Error()
+				case st.Leader == nil:
+					seen <- "nobody"
+				default:
+					seen <- st.Leader.ID + " " + string(st.Leader.Value)
+				}
+			}
+		}()
+		want := func(w string) {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case got := <-seen:
+				if got != w {
+					t.Errorf("observed %q, want %q", got, w)
+				}
+			default:
+				t.Errorf("observed nothing, want %q", w)
+			}
+		}
+		want("nobody")
+		term := b.lead(s, "n")
+		want("a v-a")
+		if err := term.Proclaim(context.Background(), []byte("there")); err != nil {
+			t.Fatal(err)
+		}
+		want("a there")
+		if err := term.Resign(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		want("nobody")
+		if len(seen) != 0 {
+			t.Errorf("and then %q", <-seen)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestASlowObserverBlocksNobodyAndSeesTheLatest(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		term := b.lead(s, "n")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var states int
+		for st, err := range s.Election("n").Observe(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if states++; states == 1 {
+				at := b.clock()
+				for range 500 { // nobody reads meanwhile
+					if err := term.Proclaim(ctx, []byte("x")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_ = term.Proclaim(ctx, []byte("last"))
+				if b.clock() != at {
+					t.Error("a slow observer slowed the leader down")
+				}
+				continue
+			}
+			if string(st.Leader.Value) != "last" {
+				t.Errorf("got %q, want the latest value", st.Leader.Value)
+			}
+			break
+		}
+	})
+}
+
+// deaf is a store that does not answer while down is set.
+type deaf struct {
+	*memstore.Store
+	down atomic.Bool
+}
+
+func (d *deaf) Line(ctx context.Context, name string) (driver.Line, error) {
+	if d.down.Load() {
+		<-ctx.Done()
+		return driver.Line{}, ctx.Err()
+	}
+	return d.Store.Line(ctx, name)
+}
+
+func (d *deaf) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	if d.down.Load() {
+		<-ctx.Done()
+		return driver.Line{}, ctx.Err()
+	}
+	return d.Store.Next(ctx, name, after)
+}
+
+func TestObserveTellsThatTheStoreDoesNotAnswerAndThatItDoesAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		d := &deaf{Store: b.store}
+		s := b.session("a", d, Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var got []string
+		for st, err := range s.Election("n").Observe(ctx) {
+			if err == nil {
+				got = append(got, "state")
+				d.down.Store(!d.down.Load() && len(got) == 1)
+			} else {
+				got = append(got, "silent")
+				if st.Name != "n" {
+					t.Errorf("the error came without the last state: %+v", st)
+				}
+				d.down.Store(false)
+			}
+			if len(got) == 3 {
+				break
+			}
+		}
+		if w := strings.Join(got, " "); w != "state silent state" {
+			t.Errorf("got %q", w)
+		}
+	})
+}

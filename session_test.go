@@ -1,0 +1,179 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy/memstore"
+)
+
+func TestCloseWaitsForTheWorkAndTellsErrClosed(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		term := b.lead(s, "n")
+		go func() {
+			<-term.Context().Done()
+			time.Sleep(2 * time.Second)
+			_ = term.Resign(context.Background())
+		}()
+		at := b.clock()
+		if err := s.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.clock() - at; got != 2*time.Second {
+			t.Errorf("Close took %v, want the 2s that the work took to stop", got)
+		}
+		if err := context.Cause(term.Context()); !errors.Is(err, ErrClosed) {
+			t.Errorf("cause %v, want ErrClosed", err)
+		}
+		if _, err := s.Election("n").Campaign(context.Background(), nil); !errors.Is(err, ErrClosed) {
+			t.Errorf("campaign on a closed session: %v", err)
+		}
+	})
+}
+
+func TestCloseThatIsGivenUpLeavesTheLeaseToRunOut(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s1, s2 := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		b.lead(s1, "n") // and never resigns
+		at := b.clock()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := s1.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+		b.lead(s2, "n")
+		if got := b.clock() - at; got < 8*time.Second {
+			t.Errorf("the next led after %v although the work of the first may still run", got)
+		}
+	})
+}
+
+func TestWorkIsGoneByTheDeadlineAlsoWhileTheSessionCloses(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, next := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		var exited, deadline atomic.Int64
+		s.exit = func(int) { exited.CompareAndSwap(0, int64(b.clock())) }
+		release := make(chan struct{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = s.Run(context.Background(), "n", func(ctx context.Context, term *Term) error { // deaf to its context
+				<-ctx.Done()
+				b.store.Partition("a", true)
+				time.Sleep(time.Second)
+				deadline.Store(int64(term.Deadline()))
+				<-release
+				return nil
+			})
+		}()
+		synctest.Wait()
+		led := make(chan time.Duration, 1)
+		go func() { b.lead(next, "n"); led <- b.clock() }()
+		closed := make(chan struct{})
+		go func() { defer close(closed); _ = s.Close(context.Background()) }()
+		at := <-led
+		time.Sleep(10 * time.Second)
+		if exited.Load() != deadline.Load() {
+			t.Errorf("deadline %v, next leader from %v, work killed at %v", time.Duration(deadline.Load()), at,
+				time.Duration(exited.Load()))
+		}
+		b.store.Partition("a", false)
+		close(release)
+		<-done
+		<-closed
+	})
+}
+
+func TestCloseDoesNotHandOverWhileWorkRuns(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, next := b.session("a", b.store, Options{Overrun: OverrunWait}), b.session("b", b.store, Options{})
+		release, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = s.Run(context.Background(), "n", func(ctx context.Context, term *Term) error { <-release; return nil })
+		}()
+		synctest.Wait()
+		led := make(chan time.Duration, 1)
+		go func() { b.lead(next, "n"); led <- b.clock() - time.Hour }()
+		synctest.Wait()
+		b.store.Partition("a", true)
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(context.Background()) }()
+		time.Sleep(9*time.Second + 100*time.Millisecond) // past the deadline; the store keeps the lease until 10s
+		b.store.Partition("a", false)
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			t.Errorf("Close returned %v while the work runs", err)
+		default:
+		}
+		if at := <-led; at < 10*time.Second {
+			t.Errorf("the next led at %v: Close ended the lease in the store beside work that runs", at)
+		}
+		close(release)
+		<-done
+	})
+}
+
+func TestRunReturnsWhatTheWorkReturned(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		want := errors.New("done badly")
+		if got := s.Run(context.Background(), "n", func(context.Context, *Term) error { return want }); got != want {
+			t.Errorf("got %v", got)
+		}
+		if err := s.Run(context.Background(), "n", func(context.Context, *Term) error { return nil }); err != nil {
+			t.Errorf("got %v", err)
+		}
+		if line, _ := b.store.Line(context.Background(), "n"); line.Holder != nil {
+			t.Errorf("still held: %+v", line)
+		}
+	})
+}
+
+func TestWhatCannotWorkIsRefusedWithItsReason(t *testing.T) {
+	store := memstore.New(memstore.Options{MinTTL: 2 * time.Second, MaxTTL: time.Hour})
+	for name, tc := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"ttl too small":       {Options{TTL: time.Millisecond}, "2s to 5m0s"},
+		"ttl too large":       {Options{TTL: 365 * 24 * time.Hour}, "2s to 5m0s"},
+		"negative ttl":        {Options{TTL: -1}, "2s to 5m0s"},
+		"interval over ttl":   {Options{RenewEvery: 11 * time.Second}, "raise the ttl or lower"},
+		"drift of nothing":    {Options{Drift: 0.0001}, "drift"},
+		"an id with newlines": {Options{ID: "a\nb"}, "control character U+000A at byte 1"},
+		"an unknown policy":   {Options{Overrun: 7}, "OverrunExit"},
+	} {
+		_, err := NewSession(store, &tc.o)
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.want) ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want one line with %q", name, err, tc.want)
+		}
+	}
+	s, err := NewSession(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", strings.Repeat("x", 10_000), "a\x00b", "a\nb", "\xff"} {
+		_, err := s.Election(name).Campaign(context.Background(), nil)
+		if !errors.Is(err, ErrInvalid) || len(err.Error()) > 400 {
+			t.Errorf("name %.20q: got %v", name, err)
+		}
+	}
+	for _, name := range []string{"a/b", "..", "../../etc", "ünïcode", "a b", "%2F"} {
+		if err := CheckName(name); err != nil {
+			t.Errorf("name %q: %v", name, err)
+		}
+	}
+	if _, err := s.Election("n").Campaign(context.Background(),
+		&CampaignOptions{Value: make([]byte, 2<<20)}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a value of 2 MB: %v", err)
+	}
+}
