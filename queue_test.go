@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,30 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 		b.holds("x", 0)
 		nothingLeft(t, s)
 	})
+}
+
+// A process that exchanges claims for as long as it lives keeps none of those that are over.
+func TestAnExchangedClaimIsForgotten(t *testing.T) {
+	s := outside(t)
+	var mu sync.Mutex
+	claims := map[Token]bool{}
+	var last *Term // stands for the claim under which it goes on
+	var forgotten atomic.Int64
+	throng(t, s, s.Mutex("x", &MutexOptions{Turns: 2}), 20, func(term *Term) {
+		mu.Lock()
+		defer mu.Unlock()
+		if last = term; !claims[term.ClaimToken()] {
+			claims[term.ClaimToken()] = true
+			runtime.AddCleanup(term.c.term, func(n *atomic.Int64) { n.Add(1) }, &forgotten)
+		}
+	})
+	for range 1000 {
+		if runtime.GC(); forgotten.Load() > int64(len(claims)/2) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("of %d claims %d are forgotten under token %d", len(claims), forgotten.Load(), last.Token())
 }
 
 // Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten
