@@ -48,7 +48,7 @@ func (k *campaign) run(ctx context.Context) (*Term, error) {
 	if k.c.priority > 0 {
 		pressCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go k.c.press(pressCtx)
+		go k.press(pressCtx)
 	}
 	var final error
 	for o := (core.ClaimOrder{Do: core.Enter}); ; {

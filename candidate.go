@@ -23,14 +23,6 @@ type Candidate struct {
 	subs    map[*candidateFeed]struct{}
 }
 
-// Candidate returns a candidate for name; nil options are the zero value.
-func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
-	if o == nil {
-		o = &CampaignOptions{}
-	}
-	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
-}
-
 // Run stands for election until the work returns by itself or ctx ends, and runs work on this goroutine while leading. Work
 // gets the term's context: when that ends, it has until [Term.Deadline] to return, and what happens to work that does not is
 // Options.Overrun. Only when it has returned is the claim given up.
@@ -134,16 +126,6 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 	err = work(t.Context(), t)
 	returned = true
 	return nil, err
-}
-
-// explain says what became of the work, if it has ended the term itself.
-func (t *Term) explain(err error, returned bool) {
-	switch {
-	case !returned:
-		t.Explain("the work panicked", true)
-	case err != nil:
-		t.Explain(err.Error(), true)
-	}
 }
 
 // CandidateState is where a candidate stands: follower, candidate or leader.

@@ -34,25 +34,20 @@ type claim struct {
 
 // claimRest is what a claim that waits among many others does without, until something happens to it: see makeRoomLocked.
 type claimRest struct {
-	shares        []*Term // of those in this process who hold a lock under this claim
-	request       *driver.Request
-	why           error             // the cause of the owner's own context, where that ended the term
-	working       int               // how much work of a candidate or a lock's Do runs under the claim
-	last          error             // what the store said to the last call that failed
-	won           time.Time         // by the wall clock
-	stopping      time.Duration     // by uptime, since when the context has ended
-	over          bool              // the right is, and was told so
-	ledTo         time.Time         // by the wall clock, when it ended
-	words         string            // of the owner, why it ended
-	failed        bool              // the work has
-	to            string            // whom it is handed over to
-	said          []byte            // the value proclaimed last
-	beginRecorded bool              // its beginning was recorded, or may be
-	endRecord     driver.Record     // its end
-	carried       bool              // by the call that gives the place up
-	endRecorded   bool              // the historyWriter has it, or nobody needs it
-	handOvers     []handOverRequest // to hand over, not looked at yet
-	weighing      bool              // somebody looks at them
+	shares    []*Term // of those in this process who hold a lock under this claim
+	request   *driver.Request
+	why       error         // the cause of the owner's own context, where that ended the term
+	working   int           // how much work of a candidate or a lock's Do runs under the claim
+	last      error         // what the store said to the last call that failed
+	won       time.Time     // by the wall clock
+	stopping  time.Duration // by uptime, since when the context has ended
+	over      bool          // the right is, and was told so
+	words     string        // of the owner, why it ended
+	failed    bool          // the work has
+	to        string        // whom it is handed over to
+	said      []byte        // the value proclaimed last
+	record    termRecording
+	handOvers handOverRequests
 }
 
 // seat is what a lease has at most one claim for.
@@ -156,6 +151,21 @@ func (c *claim) refused(err error) {
 	c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
 }
 
+// asked takes the request of somebody who wants the claim given up.
+func (c *claim) asked(id string, r driver.Request) {
+	if r.Priority != 0 && !core.Yields(c.priority, r.Priority) {
+		return
+	}
+	if r.To == "" {
+		c.tell(id, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, &r)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.makeRoomLocked()
+	c.handOvers.addLocked(c, handOverRequest{id, r})
+}
+
 // answeredLocked takes the answer to the call that entered the claim.
 func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 	if err == nil {
@@ -254,7 +264,7 @@ func (c *claim) refreshLocked() {
 // leadLocked begins the claim's term.
 func (c *claim) leadLocked() {
 	c.makeRoomLocked()
-	c.term = newTerm(c, c.values, c.token())
+	c.term = newTerm(c, c.values, Token(c.place.Token<<c.turnBits))
 	c.won = time.Now().Round(0)
 	began := c.owner.wonLocked()
 	for _, w := range c.watched {
@@ -268,9 +278,8 @@ func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 		t.endRight(c.ended(t.token, cause))
 		t.watchOverrun()
 	}
-	if first = !c.over; first {
-		c.over, c.ledTo = true, c.rightEnded()
-	}
+	first = !c.over
+	c.over = true
 	return first
 }
 
@@ -291,11 +300,6 @@ func (c *claim) freeLocked(s step) {
 
 // terms returns all that lives and dies with the claim.
 func (c *claim) terms() []*Term { return append(c.shares[:len(c.shares):len(c.shares)], c.term) }
-
-// token returns the fencing token of the claim's own term.
-func (c *claim) token() Token {
-	return Token(c.place.Token << c.turnBits)
-}
 
 func (c *claim) ended(token Token, cause core.Cause) *EndedError {
 	e := &EndedError{Name: c.name, Token: token, Cause: causeError(cause), lock: c.lock}
@@ -329,6 +333,33 @@ func (c *claim) release(o core.ClaimOrder) {
 		cancel()
 		o = c.step(e)
 	}
+}
+
+// handOver asks the store once to hand the claim over, and says what came of it.
+func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
+	tr, ok := c.l.dl.(driver.Transferer)
+	err := driver.ErrRefused
+	if ok {
+		err = tr.Transfer(ctx, p, o.Heir)
+	}
+	c.mu.Lock()
+	c.last = err
+	to := c.to
+	c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "heir", o.Heir)
+		c.l.s.readers.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
+		return core.Left
+	case errors.Is(err, driver.ErrGone):
+		return core.Missing
+	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
+		c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
+		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
+		return core.NoHeir
+	}
+	c.l.s.log.log(slog.LevelDebug, "hand-over failed", "election", c.name, "try", o.Tries, "err", err)
+	return core.Failed
 }
 
 // released waits until nothing of the claim stands.
@@ -386,6 +417,13 @@ func (c *claim) pendingWhat() string {
 	return "the work under " + c.name + " has not stopped"
 }
 
+// givenUp says whether the owner has resigned.
+func (c *claim) givenUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.Phase() > core.Stopping
+}
+
 // giveUp begins to give the claim up: nothing acts under it any more.
 func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
@@ -399,5 +437,68 @@ func (c *claim) giveUpTo(heir uint64, to string) {
 	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
 	if o.Do == core.Leave || o.Do == core.HandOver {
 		c.owner.releaseLocked(o)
+	}
+}
+
+// leavingPlace is the place as it is given up: with what is recorded of it.
+func (c *claim) leavingPlace() driver.Place {
+	p := c.place
+	if c.claimRest != nil && c.record.withRelease {
+		r := c.record.end // a copy: what is under way is not changed
+		p.Record, p.Journal = &r, historyPrefix+c.name
+	}
+	return p
+}
+
+// unconfirmed says whether the claim was to be handed over and nobody knows whether it was. An heir that stood no more is not that: it was released.
+func (c *claim) unconfirmed() bool {
+	return c.core.Phase() == core.Done && c.core.Heir() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
+}
+
+// reason is the word for the end of the claim's term. The claim's lock is held, as in what follows.
+func (c *claim) reason(cause core.Cause) Reason {
+	r := ReasonOf(causeError(cause))
+	if r == Resigned && c.failed && c.request == nil {
+		return Failed
+	}
+	return r
+}
+
+// text is why the term ended in the words of who ended it.
+func (c *claim) text(cause core.Cause) string {
+	switch {
+	case c.request != nil && (cause == core.Resigned || cause == core.Transferred):
+		return c.request.Reason
+	case c.words != "":
+		return c.words
+	case c.why != nil && cause == core.Resigned && !errors.Is(c.why, context.Canceled):
+		return c.why.Error()
+	}
+	return ""
+}
+
+// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It returns why
+// not if the term is over already.
+func (c *claim) beginWork(t *Term) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := t.ended.Load(); e != nil {
+		return t.told(e)
+	}
+	c.working++
+	t.working++
+	return nil
+}
+
+// endWork marks that work which beginWork let begin has returned.
+func (c *claim) endWork(t *Term) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.working--
+	if c.working--; c.working == 0 && c.freed {
+		c.settle()
 	}
 }

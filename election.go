@@ -203,17 +203,3 @@ func stateOf(l driver.Line) State {
 func entryOf(s driver.Entry) Entry {
 	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
 }
-
-// List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease.
-func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
-	var states []State
-	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
-		lines, err := s.store.Lines(ctx, prefix)
-		states = nil
-		for _, l := range lines {
-			states = append(states, stateOf(l))
-		}
-		return err
-	})
-	return states, err
-}

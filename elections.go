@@ -76,18 +76,6 @@ func (e *NotStandingError) Error() string {
 // Unwrap returns what the store said.
 func (e *NotStandingError) Unwrap() error { return e.Err }
 
-// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O. Close it, or the session.
-func (s *Session) Elections(o *ElectionsOptions) *Elections {
-	if o == nil {
-		o = &ElectionsOptions{}
-	}
-	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, watched: s.watchMany}
-	es.pool.limit = maxTogether
-	es.ctx, es.stop = context.WithCancel(context.Background())
-	return es
-}
-
 // Stand takes places in the lines of names, in the background, and returns at once. A name that it stands for or leads already
 // is no error and nothing happens to it; one whose term has ended is stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid,
 // and then none of them is stood for; after Close, or the session's, it is ErrClosed.

@@ -324,10 +324,3 @@ func (c *entrant) left(e core.ClaimEvent) {
 	defer c.mu.Unlock()
 	c.goOnLocked(c.stepLocked(e))
 }
-
-// givenUp says whether the owner has resigned.
-func (c *claim) givenUp() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.core.Phase() > core.Stopping
-}

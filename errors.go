@@ -1,7 +1,6 @@
 package primacy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -126,42 +125,6 @@ func ReasonOf(err error) Reason {
 		if errors.Is(err, c.err) {
 			return c.reason
 		}
-	}
-	return ""
-}
-
-// Explain says in words why the term is about to end, for its history and for [Session.Events]; failed marks that its work has failed. Call it before
-// [Term.Resign]. The last words count; what others asked for, or the store did, keeps its own reason. A candidate explains what its work returned by itself. Of locks nothing is kept.
-func (t *Term) Explain(text string, failed bool) {
-	c := t.c
-	if c.lock {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over {
-		c.words, c.failed = text, failed
-	}
-}
-
-// reason is the word for the end of the claim's term. The claim's lock is held, as in what follows.
-func (c *claim) reason(cause core.Cause) Reason {
-	r := ReasonOf(causeError(cause))
-	if r == Resigned && c.failed && c.request == nil {
-		return Failed
-	}
-	return r
-}
-
-// text is why the term ended in the words of who ended it.
-func (c *claim) text(cause core.Cause) string {
-	switch {
-	case c.request != nil && (cause == core.Resigned || cause == core.Transferred):
-		return c.request.Reason
-	case c.words != "":
-		return c.words
-	case c.why != nil && cause == core.Resigned && !errors.Is(c.why, context.Canceled):
-		return c.why.Error()
 	}
 	return ""
 }

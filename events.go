@@ -3,7 +3,6 @@ package primacy
 import (
 	"context"
 	"iter"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,70 +122,10 @@ func (n *eventReaders) event(ev Event) {
 	}
 }
 
-// uptime is how long the session has been there, without the time that the machine slept. What events tell is measured by it, since the boot clock
-// decides, and is read where nothing else waits.
-func (s *Session) uptime() time.Duration { return time.Since(s.born) }
-
 func (n *eventReaders) any() bool { return n.readers.Load() > 0 }
 
 // end ends the iterators of all readers, now and later.
 func (n *eventReaders) end() { n.once.Do(func() { close(n.over) }) }
-
-// Terms returns the terms of elections whose right is not over, in no order. Locks are not among them.
-func (s *Session) Terms() []*Term {
-	s.mu.Lock()
-	leases := make([]*lease, 0, len(s.leases))
-	for l := range s.leases {
-		leases = append(leases, l)
-	}
-	s.mu.Unlock()
-	var all []*Term
-	for _, l := range leases {
-		for _, c := range l.standing() {
-			if t := c.elected(); t != nil && t.Check() == nil {
-				all = append(all, t)
-			}
-		}
-	}
-	return all
-}
-
-// Names returns the names of the elections that this process stands for or leads, in no order. A name whose lock it wants too is not among them.
-func (s *Session) Names() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	names := make([]string, 0, len(s.locals))
-	for at := range s.locals {
-		if s.queues[at.name] == nil && at.no == "" {
-			names = append(names, at.name)
-		}
-	}
-	return names
-}
-
-// StoreName returns what kind of store the session is on, in a word: "etcd", "memory".
-func (s *Session) StoreName() string {
-	kind, _, _ := strings.Cut(s.store.Caps().Store, " ")
-	return kind
-}
-
-// elected returns the claim's term, nil before it is won and for a lock.
-func (c *claim) elected() *Term {
-	if c.lock {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.term
-}
-
-// Since returns when the term was won, by this machine's wall clock. It is for people: nothing is decided by it. Of a lock it is when this
-// process got it, which may be before its present holder did.
-func (t *Term) Since() time.Time {
-	t.c.mu.Lock()
-	defer t.c.mu.Unlock()
-	return t.c.won
-}
 
 // notWon tells that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
@@ -205,43 +144,42 @@ func (n *eventReaders) begunLocked(c *claim, began time.Duration) {
 // steppedLocked tells readers how far the end of a term has come.
 func (n *eventReaders) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
-		c.tellEnd(Stopping, s.order.Cause)
+		n.endLocked(c, Stopping, s.order.Cause)
 	}
 	if s.over {
-		c.tellEnd(Ended, s.order.Cause)
+		n.endLocked(c, Ended, s.order.Cause)
 	}
 	if s.was == core.Leaving && c.unconfirmed() {
-		c.tellUnconfirmed()
+		n.unconfirmedLocked(c)
 	}
 	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
-		c.tellEnd(WorkStopped, c.core.Cause())
+		n.endLocked(c, WorkStopped, c.core.Cause())
 	}
 }
 
-// tellUnconfirmed tells that a hand-over is at its end, and that nobody knows how it ended.
-func (c *claim) tellUnconfirmed() {
+// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller holds the claim's lock.
+func (n *eventReaders) unconfirmedLocked(c *claim) {
 	why := ErrExpired
 	if c.core.Fate() == core.Vanished {
 		why = ErrDeposed
 	}
-	c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
+	n.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
 }
 
-// tellEnd tells one step of the end of a term.
-func (c *claim) tellEnd(kind EventKind, cause core.Cause) {
-	s := c.l.s
-	if !s.readers.any() {
+// endLocked tells one step of the end of a term. The caller holds the claim's lock.
+func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
+	if !n.any() {
 		return
 	}
 	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reason(cause)}
 	if kind != Stopping {
-		ev.Took = s.uptime() - c.stopping
+		ev.Took = c.l.s.uptime() - c.stopping
 	}
 	if kind != WorkStopped {
 		e := c.ended(c.term.token, cause)
 		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.text(cause), c.to
 	}
-	s.readers.event(ev)
+	n.event(ev)
 }
 
 // feed is a bounded queue of events for one reader.

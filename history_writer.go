@@ -162,7 +162,7 @@ func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
 	}
 	w.mu.Unlock()
 	if wait <= 0 {
-		n = b.c.beginning() // without our lock: it takes the claim's, which comes before
+		n = w.beginning(b.c) // without our lock: it takes the claim's, which comes before
 	}
 	return n, wait, true
 }
@@ -198,21 +198,19 @@ func (w *historyWriter) isOff() bool {
 	return w.off > w.s.uptime()
 }
 
-// beginning returns the record of a term that was won and whose right is not over.
-func (c *claim) beginning() (n endNote) {
+// beginning returns the record of a term that was won, an empty one if its right is over: then the record of its end says all.
+func (w *historyWriter) beginning(c *claim) (n endNote) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return n
 	}
-	c.beginRecorded = true
-	return endNote{c.journal(), record{ID: c.l.s.o.ID, Value: c.announced(), From: c.won}.encode(recordKey(c.term.token))}
+	c.record.begun = true
+	return endNote{historyPrefix + c.name, record{ID: w.s.o.ID, Value: announced(c), From: c.won}.encode(recordKey(c.term.token))}
 }
 
-func (c *claim) journal() string { return historyPrefix + c.name }
-
-// announced is the value that observers see. The claim's lock is held, as in what follows.
-func (c *claim) announced() []byte {
+// announced is the value that observers see. The caller holds the claim's lock.
+func announced(c *claim) []byte {
 	if c.said != nil {
 		return c.said
 	}
@@ -221,54 +219,55 @@ func (c *claim) announced() []byte {
 
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
 
-// steppedLocked sees that the end of the term is recorded: by the call that gives the place up if there is one, and otherwise by the
-// writer.
+// termRecording is how far the record of a term has come. A term has a record of its beginning, if it lasted long enough, and one of its
+// end. The end travels with the call that gives the place up if there is such a call and it is confirmed; otherwise the writer appends it.
+// The claim's lock guards it.
+type termRecording struct {
+	ledTo       time.Time     // when the right ended, by the wall clock
+	begun       bool          // the beginning was written, or may be
+	end         driver.Record // once it is known
+	withRelease bool          // the call that gives the place up carries the end
+	left        bool          // the end is the writer's now, and nothing is left to do
+}
+
+// steppedLocked sees that the end of the term is recorded once.
 func (w *historyWriter) steppedLocked(c *claim, s step) {
-	e, o, was := s.event, s.order, s.was
-	if w.journal == nil || c.endRecorded {
+	if w.journal == nil || c.record.left {
 		return
 	}
-	late := func() {
-		c.endRecorded = true
-		w.ended(endNote{c.journal(), driver.Record{Key: c.endRecord.Key + endSuffix, Value: c.endRecord.Value}})
+	if s.over {
+		c.record.ledTo = rightEnded(c)
 	}
 	switch phase := c.core.Phase(); {
-	case phase == core.Leaving && (e == core.GiveUp || e == core.NoHeir):
-		c.endRecord = c.end(c.core.Cause())
-		c.carried = c.beginRecorded || !sweeps(c.term.token)
+	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoHeir): // a call that gives the place up follows
+		c.record.end = w.endLocked(c, c.core.Cause())
+		c.record.withRelease = c.record.begun || !sweeps(c.term.token)
 	case phase == core.Stopping && c.over: // nothing stands that could be released
-		c.endRecord = c.end(o.Cause)
-		late()
-	case was == core.Leaving && phase == core.Done && (e != core.Left || !c.carried):
+		c.record.end = w.endLocked(c, s.order.Cause)
+		w.appendLocked(c)
+	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || !c.record.withRelease): // no such call was confirmed
 		if c.unconfirmed() {
-			c.endRecord = c.end(c.core.Cause()) // if it was handed over all the same, the record that travelled with that counts first
+			// If it was handed over all the same, the record that travelled with that counts first.
+			c.record.end = w.endLocked(c, c.core.Cause())
 		}
-		late()
+		w.appendLocked(c)
 	}
 }
 
-// leavingPlace is the place as it is given up: with what is recorded of it.
-func (c *claim) leavingPlace() driver.Place {
-	p := c.place
-	if c.claimRest != nil && c.carried {
-		r := c.endRecord // a copy: what is under way is not changed
-		p.Record, p.Journal = &r, c.journal()
-	}
-	return p
+// appendLocked leaves the end of the term to the writer. The caller holds the claim's lock.
+func (w *historyWriter) appendLocked(c *claim) {
+	c.record.left = true
+	w.ended(endNote{historyPrefix + c.name, driver.Record{Key: c.record.end.Key + endSuffix, Value: c.record.end.Value}})
 }
 
 // sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but ends are written, since terms are short, the end of such a term is
 // appended instead, which keeps the journal within bounds.
 func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// unconfirmed says whether the claim was to be handed over and nobody knows whether it was. An heir that stood no more is not that: it was released.
-func (c *claim) unconfirmed() bool {
-	return c.core.Phase() == core.Done && c.core.Heir() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
-}
-
-// end makes the record of the end of the term. Cause is why its right is over: a term that was asked to end may have been lost before it did.
-func (c *claim) end(cause core.Cause) driver.Record {
-	r := record{ID: c.l.s.o.ID, Value: c.announced(), From: c.won, To: c.ledTo, Reason: c.reason(cause), Text: c.text(cause)}
+// endLocked makes the record of the end of the claim's term. Cause is why its right is over: a term that was asked to end may have been
+// lost before it did. The caller holds the claim's lock.
+func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
+	r := record{ID: w.s.o.ID, Value: announced(c), From: c.won, To: c.record.ledTo, Reason: c.reason(cause), Text: c.text(cause)}
 	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
 		r.By = c.request.By
 	}
@@ -285,7 +284,7 @@ func (c *claim) end(cause core.Cause) driver.Record {
 }
 
 // rightEnded returns when the right ended by the wall clock: at the deadline at the latest, also for a process that was frozen and hears of it an hour later.
-func (c *claim) rightEnded() time.Time {
+func rightEnded(c *claim) time.Time {
 	now := time.Now().Round(0)
 	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
 	if at := now.Add(-late); late == 0 || at.After(c.won) {

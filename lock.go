@@ -25,15 +25,6 @@ const (
 	turnBits = 16 // of a lock's token: core.MaxTurns fits in
 )
 
-// ClaimToken returns the number under which the store knows the claim: for an election the token itself, for a lock that of the claim
-// behind it, which others of this process may have held the lock under before.
-func (t *Term) ClaimToken() Token {
-	if t.c.lock {
-		return t.token >> turnBits
-	}
-	return t.token
-}
-
 // Mutex is a lock on a name that at most one holds in the whole fleet. What is held is a [Term]: ask [Term.Check] before each act,
 // and give it back with [Term.Resign]. It is safe for concurrent use and keeps nothing; two of one name are the same lock, which an [Election]
 // of that name excludes too.
@@ -51,15 +42,6 @@ type MutexOptions struct {
 	// Turns is how many holders of this process one claim serves while others may wait: 1 to 65,535, by default 64. Fewer let other
 	// processes in sooner, more cost fewer requests. Each caller's own number counts for its turn.
 	Turns int
-}
-
-// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an option that cannot be used is told by
-// the first call.
-func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
-	if o == nil {
-		o = &MutexOptions{}
-	}
-	return &Mutex{s: s, name: name, o: *o}
 }
 
 // Name returns the lock's name.
@@ -100,9 +82,6 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 // RWMutex is a lock that many hold for reading, or one for writing. A writer that waits lets no reader overtake it, and readers that
 // wait behind a writer get the lock together. For writing it is the [Mutex] of that name.
 type RWMutex struct{ Mutex }
-
-// RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses to read, with an ErrInvalid.
-func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s: s, name: name}} }
 
 // RLock waits until the lock is held for reading. The rules are those of [Mutex.Lock]. A reader's token is larger than that of every
 // writer before it and smaller than that of every writer after it.

@@ -226,7 +226,7 @@ func (q *queue) answer(id int, t *Term, err error) {
 // grant makes the term of a waiter.
 func (q *queue) grant(o core.QueueOrder) {
 	c, w := q.claims[o.Tenure], q.waiting[o.Waiter]
-	if t := c.takeShare(w.ctx, share{q: q, tenure: o.Tenure}, o.Turn); t != nil {
+	if t := q.takeShare(c, w.ctx, o.Tenure, o.Turn); t != nil {
 		q.answer(o.Waiter, t, nil)
 		return
 	}
@@ -297,7 +297,7 @@ func (q *queue) hear(tenure int, what core.QueueEventKind) {
 // giveBack ends a term of the lock: the right first, and only then the next one gets it.
 func (t *Term) giveBack(ctx context.Context) error {
 	h, q := &t.share, t.share.q
-	t.c.dropShare(t)
+	t.endShare()
 	q.mu.Lock()
 	if first := !h.given; first {
 		h.given = true
@@ -311,22 +311,23 @@ func (t *Term) giveBack(ctx context.Context) error {
 	return t.c.released(ctx)
 }
 
-// takeShare makes a term for one more holder in this process, nil if the claim is ending.
-func (c *claim) takeShare(values context.Context, h share, turn int) *Term {
+// takeShare makes a term for one more holder in this process, nil if the claim is ending. The caller holds mu.
+func (q *queue) takeShare(c *claim, values context.Context, tenure, turn int) *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core.Phase() != core.Leading {
 		return nil
 	}
 	t := newTerm(c, values, lockToken(c.place.Token, turn))
-	t.share = h
+	t.share = share{q: q, tenure: tenure}
 	c.l.s.stats.terms.Add(1)
 	c.shares = append(c.shares, t)
 	return t
 }
 
-// dropShare ends a holder's right, and then its context.
-func (c *claim) dropShare(t *Term) {
+// endShare ends the right of one holder among several under the claim, and then its context.
+func (t *Term) endShare() {
+	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := givenBack
@@ -406,7 +407,7 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	return got, err
 }
 
-// campaignAgain is campaign for who gives up another claim on the name meanwhile.
+// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name in the same request.
 func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
 	spec.exchange = x.swap
 	k := newCampaign(ctx, x.old.l, spec, x.leave)

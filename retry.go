@@ -11,30 +11,6 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// retry repeats a call, each under the attempt limit, until it gets a final answer or ctx ends: an unknown outcome is not a failure,
-// and every call on a store is safe to repeat.
-func (s *Session) retry(ctx context.Context, what string, call func(context.Context) error) error {
-	limit := max(s.o.timing(s.o.TTL).Attempt, time.Second)
-	var last error
-	for try := 1; ; try++ {
-		callCtx, cancel := context.WithTimeout(ctx, limit)
-		err := call(callCtx)
-		cancel()
-		if err == nil || errors.Is(err, driver.ErrGone) {
-			return err
-		}
-		if isFinal(err) {
-			return fmt.Errorf("primacy: %s: %w", what, err)
-		}
-		if last == nil || ctx.Err() == nil {
-			last = err
-		}
-		if pause(ctx, try) != nil {
-			return unreachable(ctx, what, last)
-		}
-	}
-}
-
 // isFinal says whether asking again would get the same answer.
 func isFinal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)

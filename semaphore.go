@@ -17,10 +17,6 @@ type Semaphore struct {
 	slots int
 }
 
-// Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same number of slots: the store refuses
-// another one (ErrRefused) while somebody stands in the line.
-func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
-
 // Name returns the semaphore's name.
 func (m *Semaphore) Name() string { return m.name }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,6 +101,42 @@ func (s *Session) ID() string { return s.o.ID }
 // Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.
 func (s *Session) Election(name string) *Election { return &Election{s: s, name: name} }
 
+// RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses to read, with an ErrInvalid.
+func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s: s, name: name}} }
+
+// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an option that cannot be used is told by
+// the first call.
+func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
+	if o == nil {
+		o = &MutexOptions{}
+	}
+	return &Mutex{s: s, name: name, o: *o}
+}
+
+// Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same number of slots: the store refuses
+// another one (ErrRefused) while somebody stands in the line.
+func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
+
+// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O. Close it, or the session.
+func (s *Session) Elections(o *ElectionsOptions) *Elections {
+	if o == nil {
+		o = &ElectionsOptions{}
+	}
+	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
+	es.spec = claimSpec{value: o.Value, watched: s.watchMany}
+	es.pool.limit = maxTogether
+	es.ctx, es.stop = context.WithCancel(context.Background())
+	return es
+}
+
+// Candidate returns a candidate for name; nil options are the zero value.
+func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
+	if o == nil {
+		o = &CampaignOptions{}
+	}
+	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
+}
+
 // Ready grants the lease if there is none, and returns nil when there is a live one. It tries until ctx ends; then
 // the error is ErrUnreachable with what the store said last. An ErrRefused is returned at once.
 func (s *Session) Ready(ctx context.Context) error {
@@ -110,6 +147,20 @@ func (s *Session) Ready(ctx context.Context) error {
 // Run stands for name until ctx ends or the work returns, and runs work while leading: see [Candidate.Run].
 func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Context, t *Term) error) error {
 	return s.Candidate(name, nil).Run(ctx, work)
+}
+
+// List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease.
+func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
+	var states []State
+	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
+		lines, err := s.store.Lines(ctx, prefix)
+		states = nil
+		for _, l := range lines {
+			states = append(states, stateOf(l))
+		}
+		return err
+	})
+	return states, err
 }
 
 // Close ends every term for ErrClosed, waits until each has been resigned (which says that its work has stopped), then ends the
@@ -214,6 +265,30 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	l.start()
 	s.readers.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
 	return l, nil
+}
+
+// retry repeats a call, each under the attempt limit, until it gets a final answer or ctx ends: an unknown outcome is not a failure,
+// and every call on a store is safe to repeat.
+func (s *Session) retry(ctx context.Context, what string, call func(context.Context) error) error {
+	limit := max(s.o.timing(s.o.TTL).Attempt, time.Second)
+	var last error
+	for try := 1; ; try++ {
+		callCtx, cancel := context.WithTimeout(ctx, limit)
+		err := call(callCtx)
+		cancel()
+		if err == nil || errors.Is(err, driver.ErrGone) {
+			return err
+		}
+		if isFinal(err) {
+			return fmt.Errorf("primacy: %s: %w", what, err)
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if pause(ctx, try) != nil {
+			return unreachable(ctx, what, last)
+		}
+	}
 }
 
 // campaign stands in the line for one seat and returns when this process holds it.
@@ -327,3 +402,48 @@ func (s *Session) leaveSeat(at seat) {
 	}
 	close(w.ready)
 }
+
+// Terms returns the terms of elections whose right is not over, in no order. Locks are not among them.
+func (s *Session) Terms() []*Term {
+	s.mu.Lock()
+	leases := make([]*lease, 0, len(s.leases))
+	for l := range s.leases {
+		leases = append(leases, l)
+	}
+	s.mu.Unlock()
+	var all []*Term
+	for _, l := range leases {
+		for _, c := range l.standing() {
+			c.mu.Lock()
+			t := c.term
+			c.mu.Unlock()
+			if t != nil && !c.lock && t.Check() == nil {
+				all = append(all, t)
+			}
+		}
+	}
+	return all
+}
+
+// Names returns the names of the elections that this process stands for or leads, in no order. A name whose lock it wants too is not among them.
+func (s *Session) Names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.locals))
+	for at := range s.locals {
+		if s.queues[at.name] == nil && at.no == "" {
+			names = append(names, at.name)
+		}
+	}
+	return names
+}
+
+// StoreName returns what kind of store the session is on, in a word: "etcd", "memory".
+func (s *Session) StoreName() string {
+	kind, _, _ := strings.Cut(s.store.Caps().Store, " ")
+	return kind
+}
+
+// uptime is how long the session has been there, without the time that the machine slept. What events tell is measured by it, since the boot clock
+// decides, and is read where nothing else waits.
+func (s *Session) uptime() time.Duration { return time.Since(s.born) }

@@ -95,6 +95,15 @@ func (t *Term) Name() string { return t.c.name }
 // Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses that one.
 func (t *Term) Token() Token { return t.token }
 
+// ClaimToken returns the number under which the store knows the claim: for an election the token itself, for a lock that of the claim
+// behind it, which others of this process may have held the lock under before.
+func (t *Term) ClaimToken() Token {
+	if t.c.lock {
+		return t.token >> turnBits
+	}
+	return t.token
+}
+
 // Context returns a context with the values of the campaign's. It ends when the work has to stop: when the term is resigned,
 // deposed or asked to end, and a grace before the deadline when renewals fail. context.Cause tells why, as an
 // [*EndedError]. It is a hint that may come late (after a pause of the process); what counts is [Term.Check].
@@ -154,6 +163,14 @@ func (t *Term) Lease() string { return t.l.dl.ID() }
 // TTL returns the time to live of the lease, as the store granted it.
 func (t *Term) TTL() time.Duration { return t.l.timing.TTL }
 
+// Since returns when the term was won, by this machine's wall clock. It is for people: nothing is decided by it. Of a lock it is when this
+// process got it, which may be before its present holder did.
+func (t *Term) Since() time.Time {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	return t.c.won
+}
+
 // Proclaim replaces the value that observers see. It repeats the call until the store answers or ctx ends (ErrUnreachable: the value
 // may or may not have changed). Once the term is over it returns why.
 func (t *Term) Proclaim(ctx context.Context, value []byte) error {
@@ -201,6 +218,30 @@ func (t *Term) Resign(ctx context.Context) error {
 	}
 	t.c.giveUp()
 	return t.c.released(ctx)
+}
+
+// Explain says in words why the term is about to end, for its history and for [Session.Events]; failed marks that its work has failed. Call it before
+// [Term.Resign]. The last words count; what others asked for, or the store did, keeps its own reason. A candidate explains what its work returned by itself. Of locks nothing is kept.
+func (t *Term) Explain(text string, failed bool) {
+	c := t.c
+	if c.lock {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.words, c.failed = text, failed
+	}
+}
+
+// explain says what became of the work, if it has ended the term itself.
+func (t *Term) explain(err error, returned bool) {
+	switch {
+	case !returned:
+		t.Explain("the work panicked", true)
+	case err != nil:
+		t.Explain(err.Error(), true)
+	}
 }
 
 // stop ends the term's context for the owner's own reason. The right stays until Resign.
@@ -273,32 +314,6 @@ func exitProcess(code int) {
 	time.AfterFunc(100*time.Millisecond, func() { os.Exit(code) }) // a stderr that takes nothing must not keep it alive
 	fmt.Fprintln(os.Stderr, "primacy: work is still running although leadership is over: this process ends itself (Options.Overrun)")
 	os.Exit(code)
-}
-
-// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It returns why
-// not if the term is over already.
-func (c *claim) beginWork(t *Term) error {
-	if err := t.Check(); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := t.ended.Load(); e != nil {
-		return t.told(e)
-	}
-	c.working++
-	t.working++
-	return nil
-}
-
-// endWork marks that work which beginWork let begin has returned.
-func (c *claim) endWork(t *Term) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t.working--
-	if c.working--; c.working == 0 && c.freed {
-		c.settle()
-	}
 }
 
 // watchOverrun acts on work that is still running though the right of its term is over. Where the right ended without warning the work gets the

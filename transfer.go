@@ -131,94 +131,64 @@ func (st State) whoWaits() string {
 	return "waiting: " + strings.Join(ids, ", ")
 }
 
-// handOver asks the store once to hand the claim over, and says what came of it.
-func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
-	tr, ok := c.l.dl.(driver.Transferer)
-	err := driver.ErrRefused
-	if ok {
-		err = tr.Transfer(ctx, p, o.Heir)
-	}
-	c.mu.Lock()
-	c.last = err
-	to := c.to
-	c.mu.Unlock()
-	switch {
-	case err == nil:
-		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "heir", o.Heir)
-		c.l.s.readers.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
-		return core.Left
-	case errors.Is(err, driver.ErrGone):
-		return core.Missing
-	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
-		c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
-		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
-		return core.NoHeir
-	}
-	c.l.s.log.log(slog.LevelDebug, "hand-over failed", "election", c.name, "try", o.Tries, "err", err)
-	return core.Failed
-}
-
 // handOverRequest is a request that came for the claim with that ID.
 type handOverRequest struct {
 	id string
 	r  driver.Request
 }
 
-// maxHandOverRequests bounds the requests that are looked at; who sends more is not heard.
+// maxHandOverRequests bounds the requests that wait; further ones are dropped.
 const maxHandOverRequests = 16
 
-// asked hears a request. Whom it is in favour of is looked up beside the news, which must not wait for that.
-func (c *claim) asked(id string, r driver.Request) {
-	if r.Priority != 0 && !core.Yields(c.priority, r.Priority) {
+// handOverRequests are the requests to hand a claim over to a named candidate. Each needs a look at the line in the store. That is
+// taken on a goroutine of its own, since the lease's news must not wait for it. The claim's lock guards it.
+type handOverRequests struct {
+	waiting []handOverRequest
+	running bool // next is asked until nothing waits
+}
+
+// addLocked has a request looked at, unless it waits already or too many do. The caller holds c's lock.
+func (q *handOverRequests) addLocked(c *claim, w handOverRequest) {
+	if len(q.waiting) == maxHandOverRequests || slices.Contains(q.waiting, w) {
 		return
 	}
-	if r.To == "" {
-		c.tell(id, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, &r)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.makeRoomLocked()
-	w := handOverRequest{id, r}
-	if len(c.handOvers) == maxHandOverRequests || slices.Contains(c.handOvers, w) {
-		return
-	}
-	c.handOvers = append(c.handOvers, w)
-	if !c.weighing {
-		c.weighing = true
-		go c.weighAll()
+	q.waiting = append(q.waiting, w)
+	if !q.running {
+		q.running = true
+		go q.run(c)
 	}
 }
 
-// weighAll looks at requests to hand over, one after the other, until there are no more.
-func (c *claim) weighAll() {
-	for {
-		c.mu.Lock()
-		if len(c.handOvers) == 0 {
-			c.weighing = false
-			c.mu.Unlock()
-			return
-		}
-		w := c.handOvers[0]
-		c.handOvers = slices.Delete(c.handOvers, 0, 1)
-		over := c.core.Phase() > core.Stopping
-		c.mu.Unlock()
-		if over {
+// next returns the oldest request, and whether there is one.
+func (q *handOverRequests) next(c *claim) (w handOverRequest, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q.running = len(q.waiting) > 0; q.running {
+		w = q.waiting[0]
+		q.waiting = slices.Delete(q.waiting, 0, 1)
+	}
+	return w, q.running
+}
+
+// run looks at requests, one after the other, until there are no more. A claim that is given up hands nothing over any more.
+func (q *handOverRequests) run(c *claim) {
+	for w, ok := q.next(c); ok; w, ok = q.next(c) {
+		if c.givenUp() {
 			continue
 		}
-		heir, err := c.weigh(w.r)
+		successor, err := w.successor(c)
 		if err != nil {
 			c.l.s.log.log(slog.LevelWarn, "not handed over as asked", "election", c.name, "to", w.r.To, "by", w.r.By, "err", err)
 			continue
 		}
-		if heir != 0 {
-			c.tell(w.id, core.ClaimEvent{Kind: core.Ask, Cause: core.Transferred, Heir: heir}, &w.r)
+		if successor != 0 {
+			c.tell(w.id, core.ClaimEvent{Kind: core.Ask, Cause: core.Transferred, Heir: successor}, &w.r)
 		}
 	}
 }
 
-// weigh finds the heir of a request, 0 if it is not for the present term.
-func (c *claim) weigh(r driver.Request) (uint64, error) {
+// successor returns the token of the claim that the request is in favour of, 0 if it is not for the present term.
+func (w handOverRequest) successor(c *claim) (uint64, error) {
 	if _, ok := c.l.dl.(driver.Transferer); !ok {
 		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)
 	}
@@ -228,14 +198,14 @@ func (c *claim) weigh(r driver.Request) (uint64, error) {
 	ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.TTL)
 	defer cancel()
 	st, err := c.l.s.Election(c.name).State(ctx)
-	if err != nil || st.Leader == nil || uint64(st.Leader.Token) != r.Token {
+	if err != nil || st.Leader == nil || uint64(st.Leader.Token) != w.r.Token {
 		return 0, err
 	}
-	heir, ok := st.heir(r.To)
+	successor, ok := st.heir(w.r.To)
 	if !ok {
-		return 0, st.notInLine(r.To)
+		return 0, st.notInLine(w.r.To)
 	}
-	return uint64(heir.Token), nil
+	return uint64(successor.Token), nil
 }
 
 // Request is what the present leader is asked for. The zero value asks it to resign.
@@ -322,8 +292,8 @@ func (e *Election) canPress(ctx context.Context) error {
 
 // press asks leaders to hand over to this candidate, for as long as its claim waits: one look at the line every quarter of steady. A look is
 // enough to know that the place was kept, since tokens never come back.
-func (c *claim) press(ctx context.Context) {
-	s := c.l.s
+func (k *campaign) press(ctx context.Context) {
+	c, s := k.c, k.c.l.s
 	e, asker := s.Election(c.name), s.store.(driver.Asker)
 	for p := (core.Press{Steady: c.steady}); ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, c.l.timing.TTL)
@@ -332,7 +302,7 @@ func (c *claim) press(ctx context.Context) {
 		wake := now + max(c.steady/4, time.Second)
 		if err == nil {
 			var ask bool
-			mine, leader := c.pressed(st)
+			mine, leader := k.pressed(st)
 			if ask, wake = p.Step(now, mine, leader); ask {
 				// Whatever comes of it: if nothing does, the same is asked again.
 				_ = asker.Ask(limit, c.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID, Priority: c.priority, Reason: fmt.Sprintf("priority %d", c.priority)})
@@ -347,7 +317,8 @@ func (c *claim) press(ctx context.Context) {
 }
 
 // pressed returns the token of the claim's place, if it waits, and of the leader, if that can be asked.
-func (c *claim) pressed(st State) (mine, leader uint64) {
+func (k *campaign) pressed(st State) (mine, leader uint64) {
+	c := k.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own, _ := st.heir(c.l.s.o.ID) // whom the leader would find
