@@ -59,7 +59,7 @@
 //	                 watcher_linux.go (one goroutine a Process)
 //	guardian         guardian_linux.go, lastaction_linux.go (one loop, on a thread that it locks
 //	                 with runtime.LockOSThread)
-//	not on Linux     supervisor_other.go (every function returns an error or does nothing)
+//	not on Linux     supervisor_other.go (New returns an error, so nothing is supervised)
 //
 // # Locks
 //

@@ -399,7 +399,7 @@ func (g *guardian) reapCommandLast() bool {
 	return g.reaped
 }
 
-// reportGone reports that nothing of the tree is left, and sets gone.
+// reportGone reports that nothing of the tree is left, and sets goneReported.
 func (g *guardian) reportGone(now time.Duration) {
 	g.setCause(CauseExited)
 	killed := g.cause != CauseExited && g.waitStatus.Signaled() && g.waitStatus.Signal() == syscall.SIGKILL
@@ -416,9 +416,9 @@ func (g *guardian) reportGone(now time.Duration) {
 // afterGone decides, once nothing of the tree is left, whether the guardian exits now or still
 // waits for its supervisor to die. Usually the supervisor lives and kills the guardian soon. If it
 // is dying, its socket closes within moments; if it is frozen, it may yet die. Once the supervisor
-// is dead, afterGone runs the last action, and the guardian exits. At the deadline the guardian
-// exits without it, because what the supervisor held has run out by then. Without a last action the
-// guardian exits at once.
+// is dead, afterGone runs the last action, and the guardian exits. The guardian exits without it if
+// the socket is closed but the supervisor lives, or at the deadline, because what the supervisor
+// held has run out by then. If there is no last action, the guardian exits at once.
 func (g *guardian) afterGone(now time.Duration) {
 	switch {
 	case g.lastAction.action == nil:

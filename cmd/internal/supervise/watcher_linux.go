@@ -20,7 +20,7 @@ import (
 // Its own fields belong to that goroutine alone. The mutex w.mu is the Process's. It guards what
 // the watcher shares with other goroutines: plan, queue, gotTSTP, gotCONT, and eventFD, which only
 // the watcher changes and therefore reads without the mutex. The watcher sets pid once, in handle,
-// and status once, in finish: see there on Process who may read them.
+// and status once, in finish. Others read pid only after startResult, and status only after done.
 type watcher struct {
 	*Process
 	timer        int // descriptor of a timer on the boot clock
