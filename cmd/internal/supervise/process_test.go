@@ -92,7 +92,7 @@ func TestAnyBytesReachTheCommand(t *testing.T) {
 	c := command("")
 	c.Args, c.Dir, c.Env = []string{script, "f\xe9\n", "<&>\u2028"}, dir, append(c.Env, "X=\xe4\x80 \xff")
 	read := output(t, &c)
-	if got := start(t, s, c).Wait(); got != (Status{By: Exited}) {
+	if got := start(t, s, c).Wait(); got != (Status{Cause: CauseExited}) {
 		t.Errorf("got %+v", got)
 	}
 	if got, want := read(), "run\xfe|d\xff|f\xe9\n|<&>\u2028|\xe4\x80 \xff|"; got != want {
