@@ -20,7 +20,7 @@ type place struct {
 	position
 	calls int  // calls that wait with claim, each one of its users
 	kept  bool // one more of claim's users: it was won, or resumed
-	won   bool // told to hold
+	won   bool // a call has returned that it holds
 }
 
 // position is what an election or a mutex stands with.

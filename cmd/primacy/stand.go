@@ -117,7 +117,7 @@ func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err 
 	r.explain(term, err)
 	r.release(term)
 	awaitHook()
-	return again, err
+	return again && ctx.Err() == nil, err // a signal that came while the hook ran is the end
 }
 
 // explain says why the term ends, for its history.

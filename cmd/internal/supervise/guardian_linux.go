@@ -200,7 +200,7 @@ func (g *guardian) start(c startOrder) {
 		signal.Ignore(sig)
 	}
 	attr := &syscall.ProcAttr{
-		Dir: c.Dir, Env: c.Env, Files: []uintptr{0, 1, 2},
+		Dir: string(c.Dir), Env: convert[string](c.Env), Files: []uintptr{0, 1, 2},
 		// Ctty is a descriptor: standard input, in this process and in the command.
 		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: c.Foreground, Ctty: 0, Pdeathsig: syscall.SIGKILL},
 	}
@@ -217,7 +217,7 @@ func (g *guardian) start(c startOrder) {
 		g.exit = true
 		return
 	}
-	pid, err := syscall.ForkExec(c.Path, c.Args, attr)
+	pid, err := syscall.ForkExec(string(c.Path), convert[string](c.Args), attr)
 	if err != nil {
 		f := &failReport{Text: err.Error()}
 		errors.As(err, &f.Errno)

@@ -56,7 +56,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		sentDeadline: c.Deadline, event: -1,
 	}
 	start := &startOrder{
-		Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir,
+		Path: rawString(path), Args: convert[rawString](c.Args), Env: convert[rawString](c.Env), Dir: rawString(c.Dir),
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
 		StopSignal: c.StopSignal, Ignored: s.ignored, Group: unix.Getpgrp(),
 		LastAction: c.LastAction, Supervisor: os.Getpid(),

@@ -77,6 +77,29 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// A file name, an argument or a variable of any bytes reaches the command as it is.
+func TestAnyBytesReachTheCommand(t *testing.T) {
+	s := newSupervisor(t)
+	dir := filepath.Join(t.TempDir(), "d\xff")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Skip("no such name on this file system:", err)
+	}
+	script := filepath.Join(dir, "run\xfe")
+	text := "#!/bin/sh\n" + `printf '%s|' "${0##*/}" "${PWD##*/}" "$1" "$2" "$X"`
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := command("")
+	c.Args, c.Dir, c.Env = []string{script, "f\xe9\n", "<&>\u2028"}, dir, append(c.Env, "X=\xe4\x80 \xff")
+	read := output(t, &c)
+	if got := start(t, s, c).Wait(); got != (Status{By: Exited}) {
+		t.Errorf("got %+v", got)
+	}
+	if got, want := read(), "run\xfe|d\xff|f\xe9\n|<&>\u2028|\xe4\x80 \xff|"; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
 func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 	s := newSupervisor(t)
 	c, file := tree(t, ttl)

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"syscall"
 	"time"
@@ -21,10 +22,10 @@ type order struct {
 // startOrder is a Command with its defaults filled in. It goes through the socket and not through
 // argv, which every user of the machine may read.
 type startOrder struct {
-	Path       string           `json:"path"`
-	Args       []string         `json:"args"`
-	Env        []string         `json:"env"`
-	Dir        string           `json:"dir"`
+	Path       rawString        `json:"path"`
+	Args       []rawString      `json:"args"`
+	Env        []rawString      `json:"env"`
+	Dir        rawString        `json:"dir"`
 	Deadline   time.Duration    `json:"deadline"`
 	Grace      time.Duration    `json:"grace"`
 	Margin     time.Duration    `json:"margin"`
@@ -34,6 +35,30 @@ type startOrder struct {
 	Group      int              `json:"group"`      // the process group that had the terminal before
 	LastAction *LastAction      `json:"last_action"`
 	Supervisor int              `json:"supervisor"` // its process ID: is it still the guardian's parent?
+}
+
+// rawString is a string that arrives byte for byte. JSON would replace what is not UTF-8, such as a
+// file name in Latin-1, and the command would get another name.
+type rawString string
+
+// MarshalJSON returns the bytes in base64.
+func (s rawString) MarshalJSON() ([]byte, error) { return json.Marshal([]byte(s)) }
+
+// UnmarshalJSON reads what MarshalJSON returned.
+func (s *rawString) UnmarshalJSON(text []byte) error {
+	var b []byte
+	err := json.Unmarshal(text, &b)
+	*s = rawString(b)
+	return err
+}
+
+// convert returns the same strings as another type.
+func convert[To, From ~string](from []From) []To {
+	to := make([]To, len(from))
+	for i, s := range from {
+		to[i] = To(s)
+	}
+	return to
 }
 
 // report goes from the guardian to the supervisor, one JSON object a line, one field set in each.
