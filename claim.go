@@ -13,8 +13,9 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// claim is one claim under one lease. It does at once what core.Claim orders and what needs no store: it ends contexts and rights and
-// frees the name. Calls on the store are its owner's to make.
+// claim is one claim under one lease. It does at once what core.Claim orders and what needs no
+// store: it ends contexts and rights and frees the name. Calls on the store are its owner's to
+// make.
 type claim struct {
 	l *lease
 	seat
@@ -32,7 +33,8 @@ type claim struct {
 	*claimRest
 }
 
-// claimRest is what a claim that waits among many others does without, until something happens to it: see makeRoomLocked.
+// claimRest is what a claim that waits among many others does without, until something happens to
+// it: see makeRoomLocked.
 type claimRest struct {
 	shares    []*Term // of those in this process who hold a lock under this claim
 	request   *driver.Request
@@ -69,8 +71,8 @@ type claimSpec struct {
 	hear     func(core.QueueEventKind)                                 // of a lock's queue: see queueClaim
 }
 
-// owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of a lock, or Elections. The caller
-// holds the claim's lock.
+// owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of
+// a lock, or Elections. The caller holds the claim's lock.
 type owner interface {
 	// carryLocked takes an order that did not come from the owner's own call: news led to it.
 	carryLocked(o core.ClaimOrder)
@@ -78,17 +80,20 @@ type owner interface {
 	releaseLocked(o core.ClaimOrder)
 	// refusedLocked hears that the store will not have the claim, now or when asked again.
 	refusedLocked(err error)
-	// wonLocked hears that the claim leads, and returns since when the name has been stood for, by uptime.
+	// wonLocked hears that the claim leads, and returns since when the name has been stood for, by
+	// uptime.
 	wonLocked() time.Duration
 	// endedLocked hears that the term's context has ended.
 	endedLocked(cause core.Cause)
 	// leaveSeatLocked lets the next claim of this process stand for the seat.
 	leaveSeatLocked()
-	// freedLocked hears that nothing of the claim stands any more. With again the name keeps the seat and stands under the next lease.
+	// freedLocked hears that nothing of the claim stands any more. With again the name keeps the
+	// seat and stands under the next lease.
 	freedLocked(was core.ClaimPhase, again bool)
 }
 
-// observer watches claims and decides nothing: statistics, events, history, the log. The caller holds the claim's lock.
+// observer watches claims and decides nothing: statistics, events, history, the log. The caller
+// holds the claim's lock.
 type observer interface {
 	begunLocked(c *claim, began time.Duration)
 	steppedLocked(c *claim, s step)
@@ -102,14 +107,16 @@ type step struct {
 	over  bool // the right has ended in this step
 }
 
-// makeRoomLocked makes room for what a claim that only waits does without. The claim's lock is held.
+// makeRoomLocked makes room for what a claim that only waits does without. The claim's lock is
+// held.
 func (c *claim) makeRoomLocked() {
 	if c.claimRest == nil {
 		c.claimRest = &claimRest{}
 	}
 }
 
-// take keeps the place that the store has answered with. It returns the store's error, or what is wrong with the place.
+// take keeps the place that the store has answered with. It returns the store's error, or what is
+// wrong with the place.
 func (c *claim) take(asked, got driver.Place, err error) error {
 	if err == nil && !c.fits(asked, got) {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
@@ -120,7 +127,8 @@ func (c *claim) take(asked, got driver.Place, err error) error {
 	return err
 }
 
-// fits says whether a place is what was asked for. A term made of another place would be a second leader's.
+// fits says whether a place is what was asked for. A term made of another place would be a second
+// leader's.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -140,7 +148,8 @@ func (c *claim) woken(p driver.Place) {
 	}
 }
 
-// refused hears that the store will not tell what becomes of places, now or when asked again: who waits gives up.
+// refused hears that the store will not tell what becomes of places, now or when asked again: who
+// waits gives up.
 func (c *claim) refused(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,12 +225,14 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	return c.stepLocked(e)
 }
 
-// stepLocked takes one event and does at once what needs no store. The order counts for the promise that the right ends before the
-// claim is given up: nobody is told that the claim is free, in this process or by a call on the store, before Check says no.
+// stepLocked takes one event and does at once what needs no store. The order counts for the promise
+// that the right ends before the claim is given up: nobody is told that the claim is free, in this
+// process or by a call on the store, before Check says no.
 //
-// Where one step ends the right and the context, the right comes first. Nothing of the claim may stand in the store then, so another may
-// lead already: no instant is lost before Check says no. Work that is only asked to stop keeps its right until it has stopped: those are
-// two steps, and there the context ends first.
+// Where one step ends the right and the context, the right comes first. Nothing of the claim may
+// stand in the store then, so another may lead already: no instant is lost before Check says no.
+// Work that is only asked to stop keeps its right until it has stopped: those are two steps, and
+// there the context ends first.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
@@ -283,8 +294,8 @@ func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 	return first
 }
 
-// freeLocked says that nothing of the claim stands any more: first to who waits for the seat, so that whoever hears of it otherwise finds the
-// seat free.
+// freeLocked says that nothing of the claim stands any more: first to who waits for the seat, so
+// that whoever hears of it otherwise finds the seat free.
 func (c *claim) freeLocked(s step) {
 	c.freed = true
 	again := (s.was == core.Entering || s.was == core.Waiting) && s.order.Cause != core.None // the name is stood for under the next lease
@@ -312,7 +323,8 @@ func (c *claim) ended(token Token, cause core.Cause) *EndedError {
 	return e
 }
 
-// release gives the claim up, or hands it over, and repeats it until the store has confirmed it or the lease is over.
+// release gives the claim up, or hands it over, and repeats it until the store has confirmed it or
+// the lease is over.
 func (c *claim) release(o core.ClaimOrder) {
 	for o.Do == core.Leave || o.Do == core.HandOver {
 		if pause(c.l.ctx, o.Tries) != nil {
@@ -450,7 +462,8 @@ func (c *claim) leavingPlace() driver.Place {
 	return p
 }
 
-// unconfirmed says whether the claim was to be handed over and nobody knows whether it was. An heir that stood no more is not that: it was released.
+// unconfirmed says whether the claim was to be handed over and nobody knows whether it was. An heir
+// that stood no more is not that: it was released.
 func (c *claim) unconfirmed() bool {
 	return c.core.Phase() == core.Done && c.core.Heir() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
 }
@@ -477,8 +490,8 @@ func (c *claim) text(cause core.Cause) string {
 	return ""
 }
 
-// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It returns why
-// not if the term is over already.
+// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It
+// returns why not if the term is over already.
 func (c *claim) beginWork(t *Term) error {
 	if err := t.Check(); err != nil {
 		return err

@@ -14,12 +14,14 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed number of goroutines: at most four calls on
-// the store are under way, and nobody waits on a goroutine of his own.
-// All else is as with [Election.Campaign]: who leads asks [Term.Check], a place that is lost is taken again at the end of
-// the line, with a lost lease under the next one, and nothing is left behind. It is safe for concurrent use.
+// Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed
+// number of goroutines: at most four calls on the store are under way, and nobody waits on a
+// goroutine of his own. All else is as with [Election.Campaign]: who leads asks [Term.Check], a
+// place that is lost is taken again at the end of the line, with a lost lease under the next one,
+// and nothing is left behind. It is safe for concurrent use.
 //
-// Where there is a Logger, it gets one line a second with figures instead of one for each term; those come at Debug.
+// Where there is a Logger, it gets one line a second with figures instead of one for each term;
+// those come at Debug.
 type Elections struct {
 	s    *Session
 	spec claimSpec // of all its claims, but for their seats
@@ -46,7 +48,8 @@ type ElectionsOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
 }
 
-// stand is what became of a name. Its claim stands in the line or leads; without one a seat or a lease is waited for.
+// stand is what became of a name. Its claim stands in the line or leads; without one a seat or a
+// lease is waited for.
 type stand struct {
 	c      *entrant
 	no     uint32 // while it is not seated: an earlier stand of the name may be leaving
@@ -62,7 +65,8 @@ type electionNews struct {
 	last bool // no more terms will be won
 }
 
-// NotStandingError says that the store will not have a name, now or when asked again, so that [Elections] stands for it no more.
+// NotStandingError says that the store will not have a name, now or when asked again, so that
+// [Elections] stands for it no more.
 type NotStandingError struct {
 	Name string
 	Err  error
@@ -76,9 +80,10 @@ func (e *NotStandingError) Error() string {
 // Unwrap returns what the store said.
 func (e *NotStandingError) Unwrap() error { return e.Err }
 
-// Stand takes places in the lines of names, in the background, and returns at once. A name that it stands for or leads already
-// is no error and nothing happens to it; one whose term has ended is stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid,
-// and then none of them is stood for; after Close, or the session's, it is ErrClosed.
+// Stand takes places in the lines of names, in the background, and returns at once. A name that it
+// stands for or leads already is no error and nothing happens to it; one whose term has ended is
+// stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid, and then
+// none of them is stood for; after Close, or the session's, it is ErrClosed.
 func (es *Elections) Stand(names ...string) error {
 	if err := checkValue(es.spec.value); err != nil {
 		return err
@@ -111,11 +116,14 @@ func (es *Elections) Stand(names ...string) error {
 	return nil
 }
 
-// Terms yields each term as it is won, with a nil error. It yields the term again, with the [*EndedError], when its context has ended and it was not
-// resigned yet: stop the work, resign it, and Stand again if you like. A name that the store refuses for good is a nil term with a
-// [*NotStandingError]. Terms are won while nobody iterates, too: they wait, and none is lost; one that ends before it was yielded is not, and its name is stood for again.
+// Terms yields each term as it is won, with a nil error. It yields the term again, with the
+// [*EndedError], when its context has ended and it was not resigned yet: stop the work, resign it,
+// and Stand again if you like. A name that the store refuses for good is a nil term with a
+// [*NotStandingError]. Terms are won while nobody iterates, too: they wait, and none is lost; one
+// that ends before it was yielded is not, and its name is stood for again.
 //
-// It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each thing is told once: two who iterate at the same time share them.
+// It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each
+// thing is told once: two who iterate at the same time share them.
 func (es *Elections) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	return func(yield func(*Term, error) bool) {
 		for {
@@ -195,8 +203,8 @@ func (es *Elections) tell(n electionNews) {
 	es.wake()
 }
 
-// drop marks a claim whose term will not be yielded. News of such terms never are more than the others, or they would pile up while nobody
-// iterates.
+// drop marks a claim whose term will not be yielded. News of such terms never are more than the
+// others, or they would pile up while nobody iterates.
 func (es *Elections) drop(c *entrant, won bool) {
 	c.dropped = true
 	if !won {
@@ -218,8 +226,8 @@ func (es *Elections) closeOne() {
 
 var errWithdrawn = errors.New("withdrawn")
 
-// Withdraw gives up places that wait, in the background. Terms that were yielded stay until they are resigned; one that was
-// not is resigned, and is yielded no more.
+// Withdraw gives up places that wait, in the background. Terms that were yielded stay until they
+// are resigned; one that was not is resigned, and is yielded no more.
 func (es *Elections) Withdraw(names ...string) {
 	for _, name := range names {
 		es.withdraw(name)
@@ -254,7 +262,8 @@ func (es *Elections) withdraw(name string) {
 	}
 }
 
-// withdraw gives up a claim whose term, if there is one, was not yielded. It says no if it is not what its name stands with any more.
+// withdraw gives up a claim whose term, if there is one, was not yielded. It says no if it is not
+// what its name stands with any more.
 func (c *entrant) withdraw() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +286,8 @@ func (c *entrant) withdraw() bool {
 	return mine
 }
 
-// Resign resigns terms, as [Term.Resign] does for one, with as few calls on the store as possible. It returns the first error.
+// Resign resigns terms, as [Term.Resign] does for one, with as few calls on the store as possible.
+// It returns the first error.
 func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	for _, t := range terms {
 		if t.share.q == nil {
@@ -293,8 +303,9 @@ func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	return first
 }
 
-// Close gives up all that waits and resigns terms that were not yielded, and returns nil when nothing of them stands any more. Terms that
-// were yielded stay. When ctx ends before that, it goes on in the background, and the error is ErrUnreachable.
+// Close gives up all that waits and resigns terms that were not yielded, and returns nil when
+// nothing of them stands any more. Terms that were yielded stay. When ctx ends before that, it goes
+// on in the background, and the error is ErrUnreachable.
 func (es *Elections) Close(ctx context.Context) error {
 	es.mu.Lock()
 	es.closed = true

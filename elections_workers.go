@@ -16,7 +16,8 @@ const (
 	maxTogether = 512 // claims in one call
 )
 
-// workers makes the calls for all claims of an Elections: goroutines that are there while there is something to do. Elections.mu guards it.
+// workers makes the calls for all claims of an Elections: goroutines that are there while there is
+// something to do. Elections.mu guards it.
 type workers struct {
 	running int
 	limit   int // claims in one call: fewer while calls fail
@@ -27,7 +28,8 @@ type workers struct {
 	timer   *time.Timer
 }
 
-// entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next, Elections.mu the others.
+// entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next,
+// Elections.mu the others.
 type entrant struct {
 	claim
 	es      *Elections
@@ -65,7 +67,8 @@ func (l *laterTasks) Pop() any {
 	return j
 }
 
-// carryLocked has an order carried out, after the call that is under way. The claim's lock is held, as in all that follows of an entrant.
+// carryLocked has an order carried out, after the call that is under way. The claim's lock is held,
+// as in all that follows of an entrant.
 func (c *entrant) carryLocked(o core.ClaimOrder) {
 	switch {
 	case c.calling:
@@ -85,7 +88,8 @@ func (c *entrant) releaseLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// goOnLocked goes on after a call, with the order that its answer led to, or with one that came meanwhile.
+// goOnLocked goes on after a call, with the order that its answer led to, or with one that came
+// meanwhile.
 func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.calling = false
 	if c.next != nil {
@@ -154,7 +158,8 @@ func (es *Elections) addDue() {
 	}
 }
 
-// next takes tasks of one kind under one lease: to follow first, which costs nothing, and to leave before to enter.
+// next takes tasks of one kind under one lease: to follow first, which costs nothing, and to leave
+// before to enter.
 func (w *workers) next() tasks {
 	for _, from := range []*tasks{&w.follow, &w.leave, &w.enter} {
 		all := *from
@@ -220,7 +225,8 @@ func (all tasks) begin(phase core.ClaimPhase) []call {
 	return calls
 }
 
-// claimAll enters claims. A final answer is for one of them, so it is looked for which: all can be asked again by their IDs.
+// claimAll enters claims. A final answer is for one of them, so it is looked for which: all can be
+// asked again by their IDs.
 func (es *Elections) claimAll(l *lease, calls []call) {
 	if len(calls) == 0 {
 		return
@@ -247,7 +253,8 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 // isAnswer says whether the store has given a final answer.
 func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isFinal(err) }
 
-// learn from a call how many claims the next one should have: what times out may do better in parts.
+// learn from a call how many claims the next one should have: what times out may do better in
+// parts.
 func (es *Elections) learn(n int, err error) {
 	es.mu.Lock()
 	defer es.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 // EventKind is what happened to a session.
 type EventKind int
 
-// What each event tells besides its time is said here. Of locks only overruns are told: they come and go too often.
+// What each event tells besides its time is said here. Of locks only overruns are told: they come
+// and go too often.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
 	LeaseLost                          // Lease, Cause: its terms' contexts are ending. Not of a lease that is closed
@@ -60,7 +61,8 @@ type Event struct {
 	Missed int    // older events that a slow reader lost before this one
 }
 
-// eventsSize is how many events wait for a reader. Ten thousand elections won at once are more: see Session.Tallies.
+// eventsSize is how many events wait for a reader. Ten thousand elections won at once are more: see
+// Session.Tallies.
 const eventsSize = 4096
 
 // eventReaders tells readers what happened.
@@ -72,9 +74,10 @@ type eventReaders struct {
 	feeds   map[*feed[Event]]struct{}
 }
 
-// Events yields what happens to this session from now on, in order. A reader that is slow loses the oldest events, counted in Missed, and holds
-// up nothing; what must be exact is in [Session.Stats] and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range over it once. Nothing here says
-// who leads at this instant: that is [Term.Check].
+// Events yields what happens to this session from now on, in order. A reader that is slow loses the
+// oldest events, counted in Missed, and holds up nothing; what must be exact is in [Session.Stats]
+// and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range
+// over it once. Nothing here says who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
 	s.readers.join(f) // now: who looks at what is so after this call misses nothing in between
@@ -109,7 +112,8 @@ func (n *eventReaders) quit(f *feed[Event]) {
 	}
 }
 
-// event tells all readers. It is cheap where there is none, but the caller makes out the event: who has much to make out asks any first.
+// event tells all readers. It is cheap where there is none, but the caller makes out the event: who
+// has much to make out asks any first.
 func (n *eventReaders) event(ev Event) {
 	if !n.any() {
 		return
@@ -157,7 +161,8 @@ func (n *eventReaders) steppedLocked(c *claim, s step) {
 	}
 }
 
-// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller holds the claim's lock.
+// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller
+// holds the claim's lock.
 func (n *eventReaders) unconfirmedLocked(c *claim) {
 	why := ErrExpired
 	if c.core.Fate() == core.Vanished {
@@ -208,7 +213,8 @@ func (f *feed[E]) push(ev E) {
 	}
 }
 
-// next returns the oldest event that is left, and how many before it were lost. It waits for one until ctx ends, or last is closed and nothing is left.
+// next returns the oldest event that is left, and how many before it were lost. It waits for one
+// until ctx ends, or last is closed and nothing is left.
 func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed int, ok bool) {
 	for {
 		over := false

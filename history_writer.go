@@ -22,8 +22,8 @@ const (
 	closeLimitDown = 100 * time.Millisecond // where the last one failed
 )
 
-// historyWriter writes records of history that do not travel with a release, one after the other, on a goroutine that is there while there are any. Nobody
-// waits for it, but for a moment in Close.
+// historyWriter writes records of history that do not travel with a release, one after the other,
+// on a goroutine that is there while there are any. Nobody waits for it, but for a moment in Close.
 type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
@@ -96,7 +96,8 @@ func (w *historyWriter) start() {
 	}
 }
 
-// close forgets beginnings and waits a moment for the ends. What could not be written by then is lost.
+// close forgets beginnings and waits a moment for the ends. What could not be written by then is
+// lost.
 func (w *historyWriter) close(ctx context.Context) {
 	w.mu.Lock()
 	limit := closeLimit
@@ -141,7 +142,8 @@ func (w *historyWriter) run() {
 	}
 }
 
-// next returns the next record, none if it is not needed any more, or how long to wait for it. It says no when nothing is left: then run is over.
+// next returns the next record, none if it is not needed any more, or how long to wait for it. It
+// says no when nothing is left: then run is over.
 func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	switch {
@@ -198,7 +200,8 @@ func (w *historyWriter) isOff() bool {
 	return w.off > w.s.uptime()
 }
 
-// beginning returns the record of a term that was won, an empty one if its right is over: then the record of its end says all.
+// beginning returns the record of a term that was won, an empty one if its right is over: then the
+// record of its end says all.
 func (w *historyWriter) beginning(c *claim) (n endNote) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,9 +222,10 @@ func announced(c *claim) []byte {
 
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
 
-// termRecording is how far the record of a term has come. A term has a record of its beginning, if it lasted long enough, and one of its
-// end. The end travels with the call that gives the place up if there is such a call and it is confirmed; otherwise the writer appends it.
-// The claim's lock guards it.
+// termRecording is how far the record of a term has come. A term has a record of its beginning, if
+// it lasted long enough, and one of its end. The end travels with the call that gives the place up
+// if there is such a call and it is confirmed; otherwise the writer appends it. The claim's lock
+// guards it.
 type termRecording struct {
 	ledTo       time.Time     // when the right ended, by the wall clock
 	begun       bool          // the beginning was written, or may be
@@ -260,12 +264,13 @@ func (w *historyWriter) appendLocked(c *claim) {
 	w.ended(endNote{historyPrefix + c.name, driver.Record{Key: c.record.end.Key + endSuffix, Value: c.record.end.Value}})
 }
 
-// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but ends are written, since terms are short, the end of such a term is
-// appended instead, which keeps the journal within bounds.
+// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but
+// ends are written, since terms are short, the end of such a term is appended instead, which keeps
+// the journal within bounds.
 func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// endLocked makes the record of the end of the claim's term. Cause is why its right is over: a term that was asked to end may have been
-// lost before it did. The caller holds the claim's lock.
+// endLocked makes the record of the end of the claim's term. Cause is why its right is over: a term
+// that was asked to end may have been lost before it did. The caller holds the claim's lock.
 func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
 	r := record{ID: w.s.o.ID, Value: announced(c), From: c.won, To: c.record.ledTo, Reason: c.reason(cause), Text: c.text(cause)}
 	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
@@ -283,7 +288,8 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
 	return r.encode(recordKey(c.term.token))
 }
 
-// rightEnded returns when the right ended by the wall clock: at the deadline at the latest, also for a process that was frozen and hears of it an hour later.
+// rightEnded returns when the right ended by the wall clock: at the deadline at the latest, also
+// for a process that was frozen and hears of it an hour later.
 func rightEnded(c *claim) time.Time {
 	now := time.Now().Round(0)
 	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))

@@ -15,9 +15,10 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// lease is one lease of a session, from grant to end. It has two goroutines however many claims it carries: beat, which owns
-// the deadline and the only timer, and watch, which hears what happened to the claims. A term keeps the pointer to its lease, so that
-// it never sees the deadline of a later one.
+// lease is one lease of a session, from grant to end. It has two goroutines however many claims it
+// carries: beat, which owns the deadline and the only timer, and watch, which hears what happened
+// to the claims. A term keeps the pointer to its lease, so that it never sees the deadline of a
+// later one.
 type lease struct {
 	s         *Session
 	dl        driver.Lease
@@ -68,9 +69,11 @@ func (l *lease) cause() core.Cause {
 	return l.ending
 }
 
-// beat renews the lease and ends it in time, whatever the store client is doing: every call runs beside it.
+// beat renews the lease and ends it in time, whatever the store client is doing: every call runs
+// beside it.
 //
-// It looks at the clock once a second at least: timers stand still in suspend, and would be late by as much after it.
+// It looks at the clock once a second at least: timers stand still in suspend, and would be late by
+// as much after it.
 func (l *lease) beat() {
 	defer l.over()
 	timer := time.NewTimer(0)
@@ -121,7 +124,8 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	}
 }
 
-// renew sends one renewal. A store client that ignores its context keeps renewing set: then no other is sent, and the lease ends.
+// renew sends one renewal. A store client that ignores its context keeps renewing set: then no
+// other is sent, and the lease ends.
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
@@ -198,8 +202,8 @@ func (l *lease) watch() {
 	}
 }
 
-// newsError returns what the store said when it was asked for news last, nil if it has told some since. A call that has lasted
-// is a sign of health.
+// newsError returns what the store said when it was asked for news last, nil if it has told some
+// since. A call that has lasted is a sign of health.
 func (l *lease) newsError() error {
 	err := l.newsErr.Load()
 	if err == nil || l.s.uptime()-time.Duration(l.newsBegan.Load()) > l.timing.Attempt {
@@ -239,7 +243,8 @@ func (l *lease) join(c *claim) bool {
 	return true
 }
 
-// forget drops a claim of which nothing stands any more, and with quiet none of whose work runs either.
+// forget drops a claim of which nothing stands any more, and with quiet none of whose work runs
+// either.
 func (l *lease) forget(c *claim, quiet bool) {
 	l.mu.Lock()
 	if l.claims[c.seat] == c {
@@ -282,7 +287,8 @@ func (l *lease) end(cause core.Cause) {
 	l.tell(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
 }
 
-// tell tells all claims, one after the other and without holding the lock: a claim's comes before the lease's.
+// tell tells all claims, one after the other and without holding the lock: a claim's comes before
+// the lease's.
 func (l *lease) tell(e core.ClaimEvent) {
 	for _, c := range l.standing() {
 		c.tell("", e, nil)

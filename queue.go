@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// queue carries out core.Queue for one name: those in this process who want the lock stand behind one claim, and hand it on.
+// queue carries out core.Queue for one name: those in this process who want the lock stand behind
+// one claim, and hand it on.
 type queue struct {
 	s    *Session
 	name string
@@ -134,7 +135,8 @@ func (s *Session) sharable() error {
 	return nil
 }
 
-// quit takes a waiter out, unless it has its answer already. The last to leave ends the campaign, and hears what it had met with.
+// quit takes a waiter out, unless it has its answer already. The last to leave ends the campaign,
+// and hears what it had met with.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -175,7 +177,8 @@ func (q *queue) step(e core.QueueEvent) {
 	q.carryOut(q.core.Step(now, e))
 }
 
-// carryOut carries out orders in the order in which they were given, also those that follow from carrying out.
+// carryOut carries out orders in the order in which they were given, also those that follow from
+// carrying out.
 func (q *queue) carryOut(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.busy {
@@ -263,8 +266,8 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.step(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
-// queueClaim is the owner of a queue's claim. The queue's lock comes before the claim's, so it hears what becomes of the claim on a
-// goroutine of its own.
+// queueClaim is the owner of a queue's claim. The queue's lock comes before the claim's, so it
+// hears what becomes of the claim on a goroutine of its own.
 type queueClaim struct {
 	*campaign
 	hear func(core.QueueEventKind)
@@ -277,15 +280,16 @@ func (k *queueClaim) endedLocked(core.Cause) {
 	}
 }
 
-// freedLocked tells the queue that who held the claim has lost it, unless the queue itself has given it up.
+// freedLocked tells the queue that who held the claim has lost it, unless the queue itself has
+// given it up.
 func (k *queueClaim) freedLocked(was core.ClaimPhase, _ bool) {
 	if k.c.term != nil && was != core.Leaving {
 		go k.hear(core.Void)
 	}
 }
 
-// hear hears what became of a claim. Who held one of which nothing stands any more has lost it, whether or not he has given it back; the
-// others go on.
+// hear hears what became of a claim. Who held one of which nothing stands any more has lost it,
+// whether or not he has given it back; the others go on.
 func (q *queue) hear(tenure int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -311,7 +315,8 @@ func (t *Term) giveBack(ctx context.Context) error {
 	return t.c.released(ctx)
 }
 
-// takeShare makes a term for one more holder in this process, nil if the claim is ending. The caller holds mu.
+// takeShare makes a term for one more holder in this process, nil if the claim is ending. The
+// caller holds mu.
 func (q *queue) takeShare(c *claim, values context.Context, tenure, turn int) *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -353,8 +358,9 @@ func (t *Term) over(now core.Time) bool {
 	return false
 }
 
-// exchange is a claim whose right is over, and that is given up in the request that enters the next one of the same queue: behind all who
-// wait, and with one trip to the store instead of two. Whatever becomes of that request, the claim is given up once and for all.
+// exchange is a claim whose right is over, and that is given up in the request that enters the next
+// one of the same queue: behind all who wait, and with one trip to the store instead of two.
+// Whatever becomes of that request, the claim is given up once and for all.
 type exchange struct {
 	old   *claim
 	order core.ClaimOrder // the release
@@ -363,7 +369,8 @@ type exchange struct {
 	begun atomic.Bool
 }
 
-// part gives the claim up. Where the store can do it and another seat is free, the release is left to the exchange that it returns.
+// part gives the claim up. Where the store can do it and another seat is free, the release is left
+// to the exchange that it returns.
 func (c *claim) part(again bool) *exchange {
 	x := &exchange{old: c, at: seat{c.name, ""}}
 	if c.no == "" {
@@ -390,7 +397,8 @@ func (x *exchange) release() {
 	}
 }
 
-// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be entered by itself.
+// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be
+// entered by itself.
 func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
 	if !x.begun.CompareAndSwap(false, true) {
 		return driver.Place{}, driver.ErrRefused
@@ -407,7 +415,8 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	return got, err
 }
 
-// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name in the same request.
+// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name
+// in the same request.
 func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
 	spec.exchange = x.swap
 	k := newCampaign(ctx, x.old.l, spec, x.leave)

@@ -32,7 +32,8 @@ func (s *Session) Stats() Stats {
 	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
 }
 
-// Tally counts what a session has done in one election since it began. Unlike [Session.Events] it misses nothing.
+// Tally counts what a session has done in one election since it began. Unlike [Session.Events] it
+// misses nothing.
 type Tally struct {
 	Name    string // empty: all elections beyond the first 100,000 that this session has led
 	Elected uint64

@@ -1,6 +1,7 @@
 package core
 
-// A claim, from standing to its end. Every word on an arrow is an event; the orders are in the code.
+// A claim, from standing to its end. Every word on an arrow is an event; the orders are in the
+// code.
 //
 //	 out ── Stand ──▶ entering ── Entered ──▶ waiting ── Woken ──▶ leading ── Lost, Ask, lease ends ──▶ stopping
 //	                   ▲  │  └───── Entered, held ────────────────▲  │                                     │
@@ -11,8 +12,9 @@ package core
 //	                   leaving ◀───────────────┴─────────────────────┴──────────────────────────────── (if it stands)
 //	                      └── Left, Missing, lease over ──▶ done
 //
-// The order is always the same: the context ends, the work returns, the right ends, and only then the claim is given up. With an heir it is
-// handed over instead of released, until the store has said how that ended; if the heir stands no more, it is released after all.
+// The order is always the same: the context ends, the work returns, the right ends, and only then
+// the claim is given up. With an heir it is handed over instead of released, until the store has
+// said how that ended; if the heir stands no more, it is released after all.
 
 // ClaimPhase is where a claim stands.
 type ClaimPhase uint8
@@ -117,7 +119,8 @@ func (c *Claim) Heir() uint64 { return c.heir }
 // Fate is what has become of the hand-over so far.
 func (c *Claim) Fate() Fate { return c.fate }
 
-// Step takes one event. An event that does not fit the phase changes nothing: answers may come late.
+// Step takes one event. An event that does not fit the phase changes nothing: answers may come
+// late.
 func (c *Claim) Step(e ClaimEvent) ClaimOrder {
 	switch c.phase {
 	case Out:
@@ -152,8 +155,9 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 			return c.lead()
 		}
 	case Lost:
-		// Not the same claim again: a straggling release may still be under way for the old ID. Lost while entering, again and
-		// again, it is rather the lease that is gone; until the session hears of that the store is not to be hammered.
+		// Not the same claim again: a straggling release may still be under way for the old ID.
+		// Lost while entering, again and again, it is rather the lease that is gone; until the
+		// session hears of that the store is not to be hammered.
 		tries := 0
 		if c.phase == Entering {
 			tries = c.tries + 1
@@ -268,7 +272,8 @@ func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
 	case LeaseOver:
 		return c.finish(c.cause)
 	case Failed:
-		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost would block the line.
+		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost
+		// would block the line.
 		c.tries++
 		return c.parting()
 	}
