@@ -35,8 +35,8 @@ func newCampaign(ctx context.Context, l *lease, spec claimSpec, leave func()) *c
 	m.claim = claim{l: l, seat: spec.seat, claimSpec: &m.spec, values: ctx, claimRest: &m.rest}
 	m.campaign = campaign{c: &m.claim, leave: leave, began: spec.began, exchange: spec.exchange}
 	m.claim.owner = &m.campaign
-	if spec.hear != nil {
-		m.claim.owner = &queueClaim{&m.campaign, spec.hear}
+	if spec.onEvent != nil {
+		m.claim.owner = &queueClaim{&m.campaign, spec.onEvent}
 	}
 	m.claim.step(core.ClaimEvent{Kind: core.Stand})
 	return &m.campaign

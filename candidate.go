@@ -108,13 +108,13 @@ func (c *Candidate) end() {
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
 	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
 	defer unhook()
-	over, returned := t.c.beginWork(t), false
+	refused, returned := t.c.beginWork(t), false
 	defer func() { // also when the work panics: it has stopped, so the next one may lead
-		if over == nil {
+		if refused == nil {
 			t.c.endWork(t)
 		}
 		if lost = t.stopping(); lost == nil {
-			lost = over // it was paused between winning and working
+			lost = refused // it was paused between winning and working
 		}
 		if ctx.Err() != nil {
 			lost = nil // given up by the caller
@@ -125,7 +125,7 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 		defer cancel()
 		_ = t.Resign(limit) // unconfirmed: it goes on in the background until the lease runs out
 	}()
-	if over != nil {
+	if refused != nil {
 		return nil, context.Cause(ctx)
 	}
 	err = work(t.Context(), t)

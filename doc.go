@@ -7,7 +7,7 @@
 //	session   a lease that this process keeps alive, for all its elections: one heartbeat
 //	election  a name that at most one candidate holds at a time
 //	claim     a candidate's place in the line for a name; the oldest claim leads
-//	term      one reign of one leader: a context, a deadline, a fencing token
+//	term      the time of one leader: a context, a deadline, a fencing token
 //	token     a number larger than that of every earlier term of the name
 //	candidate the loop that stands, leads, and stands again
 //	lock      a name held for a while and given back: [Mutex], [RWMutex], [Semaphore]; what is held is a term

@@ -68,7 +68,7 @@ const eventsSize = 4096
 // eventReaders tells readers what happened.
 type eventReaders struct {
 	readers atomic.Int32
-	over    chan struct{} // closed when the session's Close has returned
+	closed  chan struct{} // closed when the session's Close has returned
 	once    sync.Once
 	mu      sync.Mutex
 	feeds   map[*feed[Event]]struct{}
@@ -85,7 +85,7 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		defer s.readers.quit(f)
 		for {
-			ev, missed, ok := f.next(ctx, s.readers.over)
+			ev, missed, ok := f.next(ctx, s.readers.closed)
 			if ev.Missed = missed; !ok || !yield(ev) {
 				return
 			}
@@ -129,7 +129,7 @@ func (n *eventReaders) event(ev Event) {
 func (n *eventReaders) any() bool { return n.readers.Load() > 0 }
 
 // end ends the iterators of all readers, now and later.
-func (n *eventReaders) end() { n.once.Do(func() { close(n.over) }) }
+func (n *eventReaders) end() { n.once.Do(func() { close(n.closed) }) }
 
 // notWon tells that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
@@ -150,10 +150,10 @@ func (n *eventReaders) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
 		n.endLocked(c, Stopping, s.order.Cause)
 	}
-	if s.over {
+	if s.rightEnded {
 		n.endLocked(c, Ended, s.order.Cause)
 	}
-	if s.was == core.Leaving && c.unconfirmed() {
+	if s.was == core.Leaving && c.unconfirmedLocked() {
 		n.unconfirmedLocked(c)
 	}
 	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
@@ -176,13 +176,13 @@ func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
 	if !n.any() {
 		return
 	}
-	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reason(cause)}
+	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reasonLocked(cause)}
 	if kind != Stopping {
 		ev.Took = c.l.s.uptime() - c.stopping
 	}
 	if kind != WorkStopped {
-		e := c.ended(c.term.token, cause)
-		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.text(cause), c.to
+		e := c.endedErrorLocked(c.term.token, cause)
+		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.to
 	}
 	n.event(ev)
 }
@@ -217,10 +217,10 @@ func (f *feed[E]) push(ev E) {
 // until ctx ends, or last is closed and nothing is left.
 func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed int, ok bool) {
 	for {
-		over := false
+		ended := false
 		select {
 		case <-last:
-			over = true // before the queue is looked at: what was pushed before it is told
+			ended = true // before the queue is looked at: what was pushed before it is told
 		default:
 		}
 		f.mu.Lock()
@@ -231,7 +231,7 @@ func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed 
 			return ev, missed, true
 		}
 		f.mu.Unlock()
-		if over {
+		if ended {
 			return ev, 0, false
 		}
 		select {

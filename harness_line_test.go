@@ -75,9 +75,9 @@ func (l *tappedLease) Release(ctx context.Context, p ...driver.Place) error {
 	return l.do("release", func() error { return l.Lease.Release(ctx, p...) })
 }
 
-func (l *tappedLease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l *tappedLease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	l.tap.calls.Add(1)
-	return l.do("transfer", func() error { return l.Lease.(driver.Transferer).Transfer(ctx, p, heir) })
+	return l.do("transfer", func() error { return l.Lease.(driver.Transferer).Transfer(ctx, p, successor) })
 }
 
 // crowd is a line of candidates of one name, in the order in which they came. Whoever wins is noted, and leads until told otherwise.

@@ -14,17 +14,17 @@ import (
 // TermRecord is one term of an election, as its history has it. Its times are of the wall clock of
 // whoever wrote them: they are for people, and decide nothing.
 type TermRecord struct {
-	Name   string
-	Token  Token
-	ID     string    // of the session that led; empty if it is not known
-	Value  []byte    // announced; none if it had more than 512 bytes
-	From   time.Time // zero: not known
-	To     time.Time // zero: it leads, or nobody said
-	Reason Reason
-	By     string         // the ID of who asked for its end
-	Text   string         // why, in words; at most 512 bytes
-	Heir   string         // the ID to which it was handed over
-	Gap    *time.Duration // in which nobody led before it, as far as the two clocks agree; nil: not known
+	Name      string
+	Token     Token
+	ID        string    // of the session that led; empty if it is not known
+	Value     []byte    // announced; none if it had more than 512 bytes
+	From      time.Time // zero: not known
+	To        time.Time // zero: it leads, or nobody said
+	Reason    Reason
+	By        string         // the ID of who asked for its end
+	Text      string         // why, in words; at most 512 bytes
+	Successor string         // the ID to which it was handed over
+	Gap       *time.Duration // in which nobody led before it, as far as the two clocks agree; nil: not known
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
@@ -159,7 +159,7 @@ func (r *TermRecord) learn(d record, end bool) {
 		r.Value = d.Value
 	}
 	if d.Reason != "" {
-		r.To, r.Reason, r.By, r.Text, r.Heir = d.To, d.Reason, d.By, d.Text, d.Heir
+		r.To, r.Reason, r.By, r.Text, r.Successor = d.To, d.Reason, d.By, d.Text, d.Successor
 	}
 }
 
@@ -180,15 +180,15 @@ const (
 // record is a term as it is kept. A reader ignores fields that he does not know, and a field is
 // never given another meaning.
 type record struct {
-	Version int       `json:"v"`
-	ID      string    `json:"id,omitempty"`
-	Value   []byte    `json:"value,omitempty"`
-	From    time.Time `json:"from,omitzero"`
-	To      time.Time `json:"to,omitzero"`
-	Reason  Reason    `json:"why,omitempty"` // empty while it leads
-	By      string    `json:"by,omitempty"`
-	Text    string    `json:"text,omitempty"`
-	Heir    string    `json:"heir,omitempty"`
+	Version   int       `json:"v"`
+	ID        string    `json:"id,omitempty"`
+	Value     []byte    `json:"value,omitempty"`
+	From      time.Time `json:"from,omitzero"`
+	To        time.Time `json:"to,omitzero"`
+	Reason    Reason    `json:"why,omitempty"` // empty while it leads
+	By        string    `json:"by,omitempty"`
+	Text      string    `json:"text,omitempty"`
+	Successor string    `json:"heir,omitempty"`
 }
 
 func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
@@ -196,7 +196,7 @@ func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
 // encode makes the record that is kept under the key.
 func (r record) encode(key string) driver.Record {
 	r.Version = 1
-	r.Text, r.By, r.Heir = cut(r.Text), cut(r.By), cut(r.Heir)
+	r.Text, r.By, r.Successor = cut(r.Text), cut(r.By), cut(r.Successor)
 	if len(r.Value) > recordValue {
 		r.Value = nil
 	}

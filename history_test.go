@@ -93,7 +93,7 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) || !r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
 			t.Errorf("resigned: %+v", r)
 		}
-		if r := all[5]; r.Heir != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
+		if r := all[5]; r.Successor != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
 			t.Errorf("transferred: %+v, gap %v; want c, 2s", r, r.Gap)
 		}
 		if r := all[4]; r.Gap == nil || *r.Gap != 0 {
@@ -211,12 +211,12 @@ func TestHistoryOfAStoreWithoutRecords(t *testing.T) {
 
 func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, heir := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		a, successor := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		term := b.lead(a, "x")
 		ctx, cancel := context.WithCancel(context.Background())
-		go func() { _, _ = heir.Election("x").Campaign(ctx, nil) }()
+		go func() { _, _ = successor.Election("x").Campaign(ctx, nil) }()
 		time.Sleep(aSecond)
-		token, err := term.heir(context.Background(), "b")
+		token, err := term.successor(context.Background(), "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +228,7 @@ func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
 		}
 		all := b.past("x", 0)
 		sameReigns(t, all, "a resigned")
-		if all[0].Heir != "" || !strings.Contains(all[0].Text, "b, which stood no more") {
+		if all[0].Successor != "" || !strings.Contains(all[0].Text, "b, which stood no more") {
 			t.Errorf("%+v", all[0])
 		}
 	})
@@ -271,7 +271,7 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 
 func TestARecordStaysSmall(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
-	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long, Heir: long, From: time.Now(), To: time.Now()}
+	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long, Successor: long, From: time.Now(), To: time.Now()}
 	d := r.encode(recordKey(math.MaxUint64) + endSuffix)
 	if len(d.Value) > 4096 || len(d.Key) > 64 {
 		t.Errorf("%d bytes under a key of %d", len(d.Value), len(d.Key))
@@ -388,11 +388,11 @@ func TestATermThatEndsWhileTheHistoryIsReadIsToldWhy(t *testing.T) {
 
 func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, heir := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		a, successor := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		term := b.lead(a, "x")
-		go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
+		go func() { _, _ = successor.Election("x").Campaign(context.Background(), nil) }()
 		time.Sleep(aSecond)
-		if _, err := heir.Election("x").Ask(context.Background(), Request{To: "b", Reason: "please"}); err != nil {
+		if _, err := successor.Election("x").Ask(context.Background(), Request{To: "b", Reason: "please"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(aSecond)
@@ -402,7 +402,7 @@ func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
 		time.Sleep(aSecond)
 		all := b.past("x", 0)
 		sameReigns(t, all, "b leading", "a deposed")
-		if all[len(all)-1].Heir != "" {
+		if all[len(all)-1].Successor != "" {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -412,11 +412,11 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 	for what, to := range map[string]string{"resign": "", "hand over": "b"} {
 		bubble(t, func(t *testing.T, b *world) {
 			net := drivertest.Faulty(b.store, drivertest.Faults{})
-			a, heir := b.session("a", net, Options{}), b.session("b", b.store, Options{})
+			a, successor := b.session("a", net, Options{}), b.session("b", b.store, Options{})
 			term := b.lead(a, "x")
-			go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
+			go func() { _, _ = successor.Election("x").Campaign(context.Background(), nil) }()
 			time.Sleep(aSecond)
-			if _, err := heir.Election("x").ask(context.Background(), driver.Request{To: to, Reason: "please"}); err != nil {
+			if _, err := successor.Election("x").ask(context.Background(), driver.Request{To: to, Reason: "please"}); err != nil {
 				t.Fatal(err)
 			}
 			<-term.Context().Done() // and the work does not stop
@@ -425,7 +425,7 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 			net.Hang(false)
 			time.Sleep(10 * time.Second)
 			all := b.past("x", 0)
-			if r := all[1]; r.Reason != Expired || r.Heir != "" || r.By != "" || r.To.Sub(r.From) > 12*time.Second {
+			if r := all[1]; r.Reason != Expired || r.Successor != "" || r.By != "" || r.To.Sub(r.From) > 12*time.Second {
 				t.Errorf("asked to %s: %+v", what, r)
 			}
 			if n := a.Tallies(); n[0].Ended[Expired] != 1 {
@@ -438,16 +438,16 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 func TestAHandOverThatFoundNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
-		a, heir := b.session("a", net, Options{}), b.session("b", b.store, Options{})
+		a, successor := b.session("a", net, Options{}), b.session("b", b.store, Options{})
 		term := b.lead(a, "x")
-		go func() { _, _ = heir.Election("x").Campaign(context.Background(), nil) }()
+		go func() { _, _ = successor.Election("x").Campaign(context.Background(), nil) }()
 		other := b.session("c", b.store, Options{})
 		go func() {
 			time.Sleep(100 * time.Millisecond)
 			_, _ = other.Election("x").Campaign(context.Background(), nil)
 		}()
 		time.Sleep(aSecond)
-		token, err := term.heir(context.Background(), "c")
+		token, err := term.successor(context.Background(), "c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,7 +458,7 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
 		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Heir != "" || !strings.Contains(r.Text, "not confirmed") {
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" || !strings.Contains(r.Text, "not confirmed") {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -467,12 +467,12 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
-		a, heir := b.session("a", net, Options{}), b.session("b", b.store, Options{})
+		a, successor := b.session("a", net, Options{}), b.session("b", b.store, Options{})
 		term := b.lead(a, "x")
 		ctx, cancel := context.WithCancel(context.Background())
-		go func() { _, _ = heir.Election("x").Campaign(ctx, nil) }()
+		go func() { _, _ = successor.Election("x").Campaign(ctx, nil) }()
 		time.Sleep(aSecond)
-		token, err := term.heir(context.Background(), "b")
+		token, err := term.successor(context.Background(), "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,7 +484,7 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
 		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Heir != "" || !strings.Contains(r.Text, "not confirmed") {
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" || !strings.Contains(r.Text, "not confirmed") {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -75,7 +75,7 @@ func (l *lease) cause() core.Cause {
 // It looks at the clock once a second at least: timers stand still in suspend, and would be late by
 // as much after it.
 func (l *lease) beat() {
-	defer l.over()
+	defer l.finish()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	e := core.LeaseEvent{Kind: core.Tick}
@@ -117,7 +117,7 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
 	}
 	if o.Over {
-		l.tell(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
+		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
 	}
 	if o.Renew {
 		go l.renew(now)
@@ -221,11 +221,11 @@ func (l *lease) deliver(n driver.News) {
 	}
 	switch {
 	case n.Gone:
-		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		c.notify(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	case n.Held:
-		c.woken(n.Place)
+		c.heldNow(n.Place)
 	case n.Request != nil:
-		c.asked(n.Place.ID, *n.Request)
+		c.takeRequest(n.Place.ID, *n.Request)
 	}
 }
 
@@ -259,8 +259,8 @@ func (l *lease) forget(c *claim, quiet bool) {
 	l.drop()
 }
 
-// over ends what belongs to the lease.
-func (l *lease) over() {
+// finish ends what belongs to the lease.
+func (l *lease) finish() {
 	l.stop()
 	l.drop()
 }
@@ -284,14 +284,14 @@ func (l *lease) end(cause core.Cause) {
 		l.ending = cause
 	}
 	l.mu.Unlock()
-	l.tell(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
+	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
 }
 
 // tell tells all claims, one after the other and without holding the lock: a claim's comes before
 // the lease's.
-func (l *lease) tell(e core.ClaimEvent) {
+func (l *lease) notifyClaims(e core.ClaimEvent) {
 	for _, c := range l.standing() {
-		c.tell("", e, nil)
+		c.notify("", e, nil)
 	}
 }
 

@@ -203,8 +203,8 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 
 // hold runs work in a term and gives it back.
 func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error) (err error) {
-	if over := t.c.beginWork(t); over != nil {
-		return errors.Join(over, resignAll(ctx, []*Term{t}))
+	if refused := t.c.beginWork(t); refused != nil {
+		return errors.Join(refused, resignAll(ctx, []*Term{t}))
 	}
 	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
 	defer unhook()
@@ -225,7 +225,8 @@ func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error)
 // heldKey finds, in a term's context, what its holder holds.
 type heldKey struct{}
 
-// holds is one term that a context belongs to, and those that it belongs to besides.
+// holds is one term that a context was made for. Outer are the terms that the context around it was
+// made for.
 type holds struct {
 	t     *Term
 	outer *holds

@@ -99,6 +99,6 @@ func (w termLog) begunLocked(c *claim, _ time.Duration) {
 
 func (w termLog) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
-		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.ended(c.term.token, s.order.Cause).Cause)
+		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.endedErrorLocked(c.term.token, s.order.Cause).Cause)
 	}
 }

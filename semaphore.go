@@ -54,11 +54,11 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if ctx.Err() != nil {
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	no, leave, err := m.s.enterSeat(ctx, m.name, m.slots, try)
+	id, leave, err := m.s.enterSeat(ctx, m.name, m.slots, try)
 	if err != nil {
 		return nil, err
 	}
-	t, err := m.s.campaignIn(ctx, claimSpec{seat: seat{m.name, no}, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
+	t, err := m.s.campaignIn(ctx, claimSpec{seat: seat{m.name, id}, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}
@@ -74,7 +74,7 @@ type seats struct {
 }
 
 // enterSeat waits for a seat of this process, and returns it with what gives it back.
-func (s *Session) enterSeat(ctx context.Context, name string, slots int, try bool) (no string, leave func(), err error) {
+func (s *Session) enterSeat(ctx context.Context, name string, slots int, try bool) (id string, leave func(), err error) {
 	s.mu.Lock()
 	r := s.seats[name]
 	if r != nil && r.slots != slots {

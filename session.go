@@ -43,8 +43,8 @@ type Session struct {
 	readers eventReaders
 	tallies tallies
 
-	watchQueues, watchSlots, watchElections, watchMany []observer // of claims, by what they are for
-	history                                            *historyWriter
+	watchQueues, watchSlots, watchElections, watchEntrants []observer // of claims, by what they are for
+	history                                                *historyWriter
 
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
@@ -63,9 +63,9 @@ type localRun struct{ next []*localTurn }
 
 // localTurn is one who waits for a seat.
 type localTurn struct {
-	ready chan struct{} // closed when the seat is his
-	many  *Elections    // told instead
-	stand uint32        // which of its stands waits
+	ready     chan struct{} // closed when the seat is his
+	elections *Elections    // its turn is called instead
+	stand     uint32        // which of its stands waits
 }
 
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease
@@ -89,12 +89,12 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
 		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
 	s.history = newHistoryWriter(s)
-	s.readers.over = make(chan struct{})
+	s.readers.closed = make(chan struct{})
 	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
 	s.watchQueues = []observer{quiet}
 	s.watchSlots = []observer{&s.stats, quiet}
 	s.watchElections = []observer{&s.stats, loud, &s.tallies, s.history, &s.readers}
-	s.watchMany = []observer{&s.stats, quiet, &s.tallies, s.history, &s.readers}
+	s.watchEntrants = []observer{&s.stats, quiet, &s.tallies, s.history, &s.readers}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -130,7 +130,7 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 		o = &ElectionsOptions{}
 	}
 	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, watched: s.watchMany}
+	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
 	es.pool.limit = maxTogether
 	es.ctx, es.stop = context.WithCancel(context.Background())
 	return es
@@ -318,8 +318,8 @@ func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
 	return s.campaignIn(ctx, spec, leave)
 }
 
-// campaignIn is campaign for one who has the seat, which leave gives back once nothing stands there
-// any more.
+// campaignIn stands in the line for a seat that the caller has taken. Leave gives the seat back
+// once nothing stands there any more.
 func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) (*Term, error) {
 	for {
 		l, err := s.live(ctx)
@@ -410,8 +410,8 @@ func (s *Session) leaveSeat(at seat) {
 	w := r.next[0]
 	r.next = slices.Delete(r.next, 0, 1)
 	s.mu.Unlock()
-	if w.many != nil {
-		w.many.turn(at.name, w.stand)
+	if w.elections != nil {
+		w.elections.turn(at.name, w.stand)
 		return
 	}
 	close(w.ready)
@@ -447,7 +447,7 @@ func (s *Session) Names() []string {
 	defer s.mu.Unlock()
 	names := make([]string, 0, len(s.locals))
 	for at := range s.locals {
-		if s.queues[at.name] == nil && at.no == "" {
+		if s.queues[at.name] == nil && at.id == "" {
 			names = append(names, at.name)
 		}
 	}

@@ -159,7 +159,7 @@ type starvation struct {
 // now is the boot clock as the process reads it.
 func (p *process) now() time.Duration {
 	// Who waits here while it holds a mutex would stop the others where fake time cannot pass.
-	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrun", "(*queue).step", "(*claim).rightEnded") {
+	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked", "primacy.rightEndedLocked") {
 		_ = p.gate.pass(context.Background())
 	}
 	if s := p.starve.Load(); s != nil && calledBy("(*lease).beat") {
@@ -321,8 +321,8 @@ func (l *wireLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim
 }
 
 // News is not lost on its way back: its context ends with the lease only.
-func (l *wireLease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
-	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.(driver.Transferer).Transfer(ctx, p, heir) })
+func (l *wireLease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
+	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.(driver.Transferer).Transfer(ctx, p, successor) })
 }
 
 func (l *wireLease) News(ctx context.Context) ([]driver.News, error) {

@@ -170,13 +170,13 @@ func (l *frontLease) Exchange(ctx context.Context, p driver.Place, c driver.Clai
 }
 
 // Transfer notes whose claims it removed: nobody may be told that they hold.
-func (l *frontLease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l *frontLease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	return l.do(func() error {
 		before := l.f.standing(p.Name)
-		err := l.Lease.(driver.Transferer).Transfer(ctx, p, heir)
+		err := l.Lease.(driver.Transferer).Transfer(ctx, p, successor)
 		after := l.f.standing(p.Name)
-		if err == nil && (len(after) == 0 || after[0].Token != heir) {
-			l.f.judge.failf("%s was handed to token %d, and now it is led by %+v", p.Name, heir, after)
+		if err == nil && (len(after) == 0 || after[0].Token != successor) {
+			l.f.judge.failf("%s was handed to token %d, and now it is led by %+v", p.Name, successor, after)
 		}
 		for _, s := range before {
 			if !slices.ContainsFunc(after, func(a driver.Entry) bool { return a.Token == s.Token }) {

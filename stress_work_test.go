@@ -90,7 +90,7 @@ func (a *actor) serve(term *Term, r *reign) {
 		case err == nil:
 			a.f.judge.count("handed over")
 		case errors.Is(err, ErrNotInLine):
-			a.f.judge.count("the heir did not stand")
+			a.f.judge.count("the successor did not stand")
 		}
 	}
 	_ = term.Resign(ctx)

@@ -36,8 +36,8 @@ func (t *Token) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Term is one reign: from winning until the right to lead is over. It never comes back; winning
-// again is another term with a larger token. It is safe for concurrent use.
+// Term is the time of one leader: from winning until the right to lead is over. It never comes
+// back; winning again is another term with a larger token. It is safe for concurrent use.
 type Term struct {
 	c       *claim
 	l       *lease
@@ -86,7 +86,7 @@ func (t *Term) catchUp(m *contexts) {
 		m.end()
 	}
 	if e := t.stopped.Load(); e != nil {
-		m.stop(t.told(e))
+		m.stop(t.endedError(e))
 	}
 }
 
@@ -119,7 +119,7 @@ func (t *Term) Context() context.Context { return t.contexts().work }
 // recall a write that is already on its way, only a fence can (see [Term.Token]).
 func (t *Term) Check() error {
 	if e := t.ended.Load(); e != nil {
-		return t.told(e)
+		return t.endedError(e)
 	}
 	if t.l.s.clock() >= core.Time(t.l.deadline.Load()) {
 		return t.expire()
@@ -206,7 +206,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 		t.c.mu.Unlock()
 	}
 	if errors.Is(err, driver.ErrGone) {
-		t.c.tell(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		t.c.notify(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	}
 	if over := t.Check(); err != nil && over != nil {
 		return over
@@ -239,7 +239,7 @@ func (t *Term) Explain(text string, failed bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over {
+	if !c.rightOver {
 		c.words, c.failed = text, failed
 	}
 }
@@ -265,7 +265,7 @@ func (t *Term) stop(why error) {
 		t.c.why = why
 	}
 	t.c.mu.Unlock()
-	t.c.tell("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
+	t.c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 }
 
 // stopWork ends the context, for good.
@@ -287,7 +287,7 @@ func (t *Term) endRight(e *EndedError) {
 // stopping returns why the context has ended, nil if it has not.
 func (t *Term) stopping() error {
 	if e := t.stopped.Load(); e != nil {
-		return t.told(e)
+		return t.endedError(e)
 	}
 	return nil
 }
@@ -296,8 +296,8 @@ func (t *Term) stopping() error {
 // who asks.
 var givenBack = &EndedError{Cause: ErrResigned, lock: true}
 
-// told returns e as it is told.
-func (t *Term) told(e *EndedError) *EndedError {
+// endedError returns e, filled in with name and token if it is the shared givenBack.
+func (t *Term) endedError(e *EndedError) *EndedError {
 	if e == givenBack {
 		return &EndedError{Name: t.c.name, Token: t.token, Cause: ErrResigned, lock: true}
 	}
@@ -313,9 +313,9 @@ func (t *Term) expire() error {
 	}
 	if t.ended.CompareAndSwap(nil, e) {
 		t.endRight(e)
-		t.c.tell("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
+		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
 	}
-	return t.told(t.ended.Load())
+	return t.endedError(t.ended.Load())
 }
 
 // exitOverrun is the status of a process that ends itself because its work outlived its right:
@@ -328,10 +328,10 @@ func exitProcess(code int) {
 	os.Exit(code)
 }
 
-// watchOverrun acts on work that is still running though the right of its term is over. Where the
-// right ended without warning the work gets the grace to stop, but never more than the time for
+// watchOverrunLocked acts on work that is still running though the right of its term is over. Where
+// the right ended without warning the work gets the grace to stop, but never more than the time for
 // which the store keeps others out. The claim's lock is held.
-func (t *Term) watchOverrun() {
+func (t *Term) watchOverrunLocked() {
 	if t.working == 0 || t.overdue {
 		return
 	}

@@ -144,7 +144,7 @@ func TestTraceOfATransfer(t *testing.T) {
 			t.Errorf("the term: %+v", reign)
 		}
 
-		gone := open("gone", store, metrics.Options{}) // an heir that stands no more when it comes to it
+		gone := open("gone", store, metrics.Options{}) // a successor that stands no more when it comes to it
 		term = a.lead("n")
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()

@@ -66,13 +66,13 @@ func TestTransferByWhoWasDeposedUnheard(t *testing.T) {
 	})
 }
 
-// Two Transfers have both looked before either of them acts: the second is not told that its heir leads.
+// Two Transfers have both looked before either of them acts: the second is not told that its successor leads.
 func TestTransferIsNotToldOfAnothers(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "abc")
 		c.tap.held.Store(true)
 		term := c.term("a")
-		first, second := must[uint64](t)(term.heir(c.soon(), "b")), must[uint64](t)(term.heir(c.soon(), "c"))
+		first, second := must[uint64](t)(term.successor(c.soon(), "b")), must[uint64](t)(term.successor(c.soon(), "c"))
 		term.c.giveUpTo(first, "b")
 		term.c.giveUpTo(second, "c")
 		if err := term.c.freeAfter(c.soon(), "transfer"); err != nil {
@@ -112,7 +112,7 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 	})
 }
 
-// A request names a session, and its oldest claim would be the heir. Two sessions of one ID: the younger one does not take the lead for the older
+// A request names a session, and its oldest claim would be the successor. Two sessions of one ID: the younger one does not take the lead for the older
 // one, which has no priority.
 func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
@@ -126,7 +126,7 @@ func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	})
 }
 
-// simulatedLine is a line on an etcd in memory: a holder, and those who stand behind it, the last of them the heir. Before the holder's next
+// simulatedLine is a line on an etcd in memory: a holder, and those who stand behind it, the last of them the successor. Before the holder's next
 // removal of others' claims something happens, once.
 type simulatedLine struct {
 	t      *testing.T
@@ -196,30 +196,30 @@ func (l *simulatedLine) tokens() (all []uint64) {
 }
 
 // The line changes between the holder's look at it and what it then does, be that one transaction or several. Nobody is removed for a holder or an
-// heir that is gone, and nobody who stands behind the heir meanwhile.
+// successor that is gone, and nobody who stands behind the successor meanwhile.
 func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 	for _, between := range []int{2, 120} {
 		for _, tc := range []struct {
 			name  string
-			then  func(l *simulatedLine, heir driver.Place)
+			then  func(l *simulatedLine, successor driver.Place)
 			err   error
 			stand func(was []driver.Place) []driver.Place
 		}{
 			{"the holder goes", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[0].Token) }, driver.ErrGone,
 				func(was []driver.Place) []driver.Place { return was[1:] }},
-			{"the heir goes", func(l *simulatedLine, heir driver.Place) { l.byHand(heir.Token) }, driver.ErrNoSuccessor,
+			{"the successor goes", func(l *simulatedLine, successor driver.Place) { l.byHand(successor.Token) }, driver.ErrNoSuccessor,
 				func(was []driver.Place) []driver.Place { return was[:len(was)-1] }},
-			{"one between stands anew, behind the heir", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[1].Token); l.enter(1, "0") }, nil,
+			{"one between stands anew, behind the successor", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[1].Token); l.enter(1, "0") }, nil,
 				func(was []driver.Place) []driver.Place { return was[len(was)-1:] }},
 		} {
 			t.Run(fmt.Sprintf("%s %d", tc.name, between), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := newSimulatedLine(t, between)
 					was := slices.Clone(l.places)
-					heir := was[len(was)-1]
-					changes := func() { tc.then(l, heir) }
+					successor := was[len(was)-1]
+					changes := func() { tc.then(l, successor) }
 					l.then.Store(&changes)
-					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0], heir.Token); !errors.Is(err, tc.err) {
+					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0], successor.Token); !errors.Is(err, tc.err) {
 						t.Errorf("Transfer = %v, want %v", err, tc.err)
 					}
 					if l.then.Load() != nil {

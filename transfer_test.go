@@ -142,7 +142,7 @@ func TestTransferWhereTheHeirHasGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// Whatever the store answers to whichever call, the name goes to the heir or is released, once.
+// Whatever the store answers to whichever call, the name goes to the successor or is released, once.
 func TestTransferWithLostAnswers(t *testing.T) {
 	lost := errors.New("the answer was lost")
 	for _, tc := range []struct {
@@ -156,7 +156,7 @@ func TestTransferWithLostAnswers(t *testing.T) {
 		{"never arrived", 3, 0, false, nil, "c", 4, 4},
 		{"answer lost", 0, 1, false, nil, "c", 2, 2},
 		{"both", 2, 1, false, nil, "c", 4, 4},
-		{"never arrived, and then the heir goes", 2, 0, true, ErrNotInLine, "b", 3, 3},
+		{"never arrived, and then the successor goes", 2, 0, true, ErrNotInLine, "b", 3, 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *world) {
@@ -235,7 +235,7 @@ func TestTheLeaseEndsDuringATransfer(t *testing.T) {
 			t.Errorf("it took %v, longer than the lease", took)
 		}
 		wantEnded(t, term.Check(), ErrTransferred, "", "")
-		c.term("b") // once the store has ended the lease: the heir was not told to anybody
+		c.term("b") // once the store has ended the lease: the successor was not told to anybody
 		b.store.Partition("a", false)
 		synctest.Wait()
 		time.Sleep(time.Minute)
@@ -483,7 +483,7 @@ func TestARequestToHandOverDoesNotReachASuccessor(t *testing.T) {
 		if err := b.store.Ask(t.Context(), "n", late); !errors.Is(err, driver.ErrGone) {
 			t.Errorf("the store took it: %v", err)
 		}
-		next.c.asked(next.c.place.ID, late) // even if it had come through
+		next.c.takeRequest(next.c.place.ID, late) // even if it had come through
 		synctest.Wait()
 		if next.Check() != nil || next.Context().Err() != nil {
 			t.Errorf("it reached the successor: %v", context.Cause(next.Context()))
