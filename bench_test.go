@@ -19,7 +19,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// benchStores are what the locks are measured on: a store in memory, where all that costs is ours, and a real etcd.
+// benchStores are what the locks are measured on: a store in memory, where all that costs is ours,
+// and a real etcd.
 func benchStores(b *testing.B, f func(b *testing.B, open func() driver.Store)) {
 	b.Run("mem", func(b *testing.B) {
 		st := memstore.New(memstore.Options{})
@@ -79,7 +80,8 @@ func BenchmarkLock(b *testing.B) {
 	})
 }
 
-// BenchmarkLockContended is some processes with eight goroutines each that want one lock all the time.
+// BenchmarkLockContended is some processes with eight goroutines each that want one lock all the
+// time.
 func BenchmarkLockContended(b *testing.B) {
 	benchStores(b, func(b *testing.B, open func() driver.Store) {
 		for _, n := range []int{1, 4} {
@@ -104,7 +106,8 @@ func BenchmarkLockContended(b *testing.B) {
 	})
 }
 
-// BenchmarkLockHandedOn is what a hand-over inside a process costs: the store is asked as seldom as possible.
+// BenchmarkLockHandedOn is what a hand-over inside a process costs: the store is asked as seldom as
+// possible.
 func BenchmarkLockHandedOn(b *testing.B) {
 	m := benchSession(b, memstore.New(memstore.Options{}), "a").Mutex("x", &MutexOptions{Turns: core.MaxTurns})
 	var wg sync.WaitGroup
@@ -145,7 +148,8 @@ func takeTerms(es *Elections, n int) []*Term {
 	return all
 }
 
-// BenchmarkWin10000 is one process that wins 10,000 elections nobody else stands in, and resigns them: one operation is all of that.
+// BenchmarkWin10000 is one process that wins 10,000 elections nobody else stands in, and resigns
+// them: one operation is all of that.
 func BenchmarkWin10000(b *testing.B) {
 	names := manyNames(10_000)
 	for _, callers := range []int{64, 256} {
@@ -210,7 +214,8 @@ func (l nowhereLease) Claim(_ context.Context, claims ...driver.Claim) ([]driver
 
 func (l nowhereLease) Follow(...driver.Place) {}
 
-// BenchmarkWaiting is what an election that waits costs the library in memory. The time means nothing.
+// BenchmarkWaiting is what an election that waits costs the library in memory. The time means
+// nothing.
 func BenchmarkWaiting(b *testing.B) {
 	const n = 10_000
 	names := manyNames(n)
@@ -276,7 +281,8 @@ func phases(s *Session) map[core.ClaimPhase]int {
 	return n
 }
 
-// BenchmarkLeaseEnd100000 is the end of a lease that holds 100,000 terms: until the last context is cancelled, and until all are told.
+// BenchmarkLeaseEnd100000 is the end of a lease that holds 100,000 terms: until the last context is
+// cancelled, and until all are told.
 func BenchmarkLeaseEnd100000(b *testing.B) {
 	const n = 100_000
 	names := manyNames(n)
@@ -305,7 +311,8 @@ func BenchmarkLeaseEnd100000(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeOver100000 is the end of a process that held 100,000 elections, until another that stood second has won the last of them.
+// BenchmarkTakeOver100000 is the end of a process that held 100,000 elections, until another that
+// stood second has won the last of them.
 func BenchmarkTakeOver100000(b *testing.B) {
 	const n = 100_000
 	names := manyNames(n)

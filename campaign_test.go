@@ -86,8 +86,9 @@ func TestACampaignThatFindsItsLeaseGoneStandsUnderTheNext(t *testing.T) {
 	})
 }
 
-// Close has begun to tell the claims, and telling the first takes its time. A campaign that was about to join must not get in: the round
-// has passed it by, so that it would never hear that it has to end, and Close would wait for it.
+// Close has begun to tell the claims, and telling the first takes its time. A campaign that was
+// about to join must not get in: the round has passed it by, so that it would never hear that it
+// has to end, and Close would wait for it.
 func TestACampaignDoesNotJoinBehindTheBackOfClose(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var hold atomic.Bool
@@ -143,8 +144,9 @@ func TestACampaignDoesNotJoinBehindTheBackOfClose(t *testing.T) {
 	})
 }
 
-// Of three campaigns of one process for one name the first leads and the second gives up. The third still waits for the first: let in
-// beside it, it would take the place of the term from under it, for a lease has one claim for each name.
+// Of three campaigns of one process for one name the first leads and the second gives up. The third
+// still waits for the first: let in beside it, it would take the place of the term from under it,
+// for a lease has one claim for each name.
 func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -163,7 +165,8 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 			}
 		}
 		line, _ := b.store.Line(context.Background(), "n")
-		if line.Holder == nil || line.Holder.Token != uint64(term.Token()) || len(line.Waiters) > 0 || term.Check() != nil {
+		if line.Holder == nil || line.Holder.Token != uint64(term.Token()) || len(line.Waiters) > 0 ||
+			term.Check() != nil {
 			t.Errorf("the line is %+v, Check %v; want the term under token %d alone", line, term.Check(), term.Token())
 		}
 		_ = term.Resign(context.Background())

@@ -51,11 +51,13 @@ func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
 		h := &hooked{Store: b.store, news: func(driver.Lease, context.Context) ([]driver.News, error) {
 			return nil, driver.ErrRefused
 		}}
-		s1, s2, s3 := b.session("a", b.store, Options{}), b.session("b", h, Options{}), b.session("c", b.store, Options{})
+		s1, s2, s3 := b.session("a", b.store, Options{}), b.session("b", h, Options{}),
+			b.session("c", b.store, Options{})
 		t1 := b.lead(s1, "n")
 		limit, stop := context.WithTimeout(context.Background(), time.Hour)
 		defer stop()
-		if _, err := s2.Election("n").Campaign(limit, nil); !errors.Is(err, ErrRefused) || errors.Is(err, ErrUnreachable) {
+		if _, err := s2.Election("n").Campaign(limit, nil); !errors.Is(err, ErrRefused) ||
+			errors.Is(err, ErrUnreachable) {
 			t.Fatal(err)
 		}
 		if err := t1.Resign(context.Background()); err != nil {
@@ -73,13 +75,14 @@ func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
 func TestAClaimOfUnknownOutcomeThatIsThenRefusedLeavesNothingBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var calls atomic.Int32
-		h := &hooked{Store: b.store, claim: func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
-			if calls.Add(1) == 1 {
-				_, _ = l.Claim(ctx, c...)
-				return nil, errors.New("the answer was lost")
-			}
-			return nil, driver.ErrRefused
-		}}
+		h := &hooked{Store: b.store,
+			claim: func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+				if calls.Add(1) == 1 {
+					_, _ = l.Claim(ctx, c...)
+					return nil, errors.New("the answer was lost")
+				}
+				return nil, driver.ErrRefused
+			}}
 		s := b.session("a", h, Options{})
 		if _, err := s.Election("n").Campaign(context.Background(), nil); !errors.Is(err, ErrRefused) {
 			t.Fatal(err)
@@ -158,7 +161,9 @@ func TestAClaimRemovedWhileItsAnswerWasLostCostsNoOtherTerm(t *testing.T) {
 func TestAWaitThatReturnsEarlyMakesNoLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		followed := make(chan driver.Place, 10)
-		h := &hooked{Store: b.store, follow: func(_ driver.Lease, p ...driver.Place) { followed <- p[0] }, news: func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
+		h := &hooked{Store: b.store, follow: func(_ driver.Lease, p ...driver.Place) {
+			followed <- p[0]
+		}, news: func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
 			select {
 			case p := <-followed:
 				time.Sleep(time.Second)

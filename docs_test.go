@@ -26,7 +26,8 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, doc := range []string{"docs/invariants.md", "docs/track-record.md", "docs/guarantees.md", "docs/fencing.md", "docs/locks.md"} {
+	for _, doc := range []string{"docs/invariants.md", "docs/track-record.md", "docs/guarantees.md", "docs/fencing.md",
+		"docs/locks.md"} {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +45,8 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	// In the tables of guarantees.md each row is a promise.
 	b, _ := os.ReadFile("docs/guarantees.md")
 	for row := range strings.Lines(string(b)) {
-		if strings.HasPrefix(row, "| ") && !strings.Contains(row, "held by") && !strings.Contains(row, "`Test") && !strings.Contains(row, "the same") {
+		if strings.HasPrefix(row, "| ") && !strings.Contains(row, "held by") && !strings.Contains(row, "`Test") &&
+			!strings.Contains(row, "the same") {
 			t.Errorf("docs/guarantees.md promises without a test: %s", row)
 		}
 	}

@@ -92,7 +92,8 @@ func TestManyElectionsAreWonAndTakenOver(t *testing.T) {
 					t.Fatalf("%s: %v, token %d after %d", term.Name(), term.Check(), term.Token(), seen[term.Name()])
 				}
 			}
-			if st, err := first.Election(names[7]).Leader(context.Background()); err != nil || string(st.Value) != "v" || st.ID != "b" {
+			if st, err := first.Election(names[7]).Leader(context.Background()); err != nil ||
+				string(st.Value) != "v" || st.ID != "b" {
 				t.Errorf("led by %+v, %v; want b with its value", st, err)
 			}
 			nothingTold(t, es1)
@@ -136,7 +137,8 @@ func TestALostLeaseEndsManyTermsAndThoseThatWaitStandAgain(t *testing.T) {
 			t.Fatalf("%d terms were won before the lost ones were resigned", len(won))
 		}
 		for _, term := range terms {
-			if err := ended[term]; !errors.Is(err, ErrDeposed) || !errors.Is(term.Check(), ErrDeposed) || !errors.Is(context.Cause(term.Context()), ErrDeposed) {
+			if err := ended[term]; !errors.Is(err, ErrDeposed) || !errors.Is(term.Check(), ErrDeposed) ||
+				!errors.Is(context.Cause(term.Context()), ErrDeposed) {
 				t.Fatalf("%s: told %v, Check %v", term.Name(), err, term.Check())
 			}
 			_ = term.Resign(context.Background())
@@ -354,7 +356,8 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 	})
 }
 
-// Who withdraws a name takes out his own stand, not the one that is made in this moment: that one would never be won.
+// Who withdraws a name takes out his own stand, not the one that is made in this moment: that one
+// would never be won.
 func TestANameStoodForWhileItIsWithdrawnKeepsItsTurn(t *testing.T) {
 	s := outside(t)
 	h := must[*Term](t)(s.Election("x").Campaign(t.Context(), nil)) // has the seat
@@ -400,7 +403,8 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 	})
 }
 
-// A seat that comes to a name which was withdrawn in this moment goes on to the next, also where the name is stood for anew.
+// A seat that comes to a name which was withdrawn in this moment goes on to the next, also where
+// the name is stood for anew.
 func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -425,7 +429,8 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 	})
 }
 
-// A claim that was withdrawn before it joined its lease does not stay with it: the lease would not be forgotten, and the name not be kept.
+// A claim that was withdrawn before it joined its lease does not stay with it: the lease would not
+// be forgotten, and the name not be kept.
 func TestANameWithdrawnAtOnceLeavesNothingInTheLease(t *testing.T) {
 	s := outside(t)
 	_ = s.Ready(t.Context())
@@ -498,7 +503,8 @@ func iterate(es *Elections, n int) chan struct{} {
 	return ended
 }
 
-// Once the session is closed all who iterate end when the last name has come to its end, also where that is withdrawn.
+// Once the session is closed all who iterate end when the last name has come to its end, also where
+// that is withdrawn.
 func TestAllIteratorsEndAfterTheSessionsClose(t *testing.T) {
 	for _, how := range []string{"resigned", "withdrawn"} {
 		bubble(t, func(t *testing.T, b *world) {
@@ -527,8 +533,8 @@ func TestAllIteratorsEndAfterTheSessionsClose(t *testing.T) {
 	}
 }
 
-// Two things are told while two readers are about to wait, so that one is woken; who takes the first is busy with it: the other gets the
-// second.
+// Two things are told while two readers are about to wait, so that one is woken; who takes the
+// first is busy with it: the other gets the second.
 func TestEachOfTwoReadersIsWoken(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		es := b.session("a", b.store, Options{}).Elections(nil)

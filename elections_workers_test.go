@@ -89,7 +89,8 @@ func TestANameThatIsWithdrawnWhileItsClaimIsUnderWayIsReleased(t *testing.T) {
 
 func TestManyElectionsTravelTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		// Calls take a while: otherwise it is the scheduler's choice how much has come together when the next one leaves.
+		// Calls take a while: otherwise it is the scheduler's choice how much has come together
+		// when the next one leaves.
 		s := &metered{Store: drivertest.Faulty(b.store, drivertest.Faults{Delay: time.Millisecond})}
 		names := manyNames(5120)
 		es := b.session("a", s, Options{}).Elections(nil)
@@ -129,11 +130,12 @@ func TestTenThousandLinesPushNoWarningOut(t *testing.T) {
 		var mu sync.Mutex
 		lines := map[string]int{}
 		stuck := make(chan struct{})
-		s := b.session("a", b.store, Options{Logger: slog.New(gated{enabled: func() { <-stuck }, lines: func(msg string) {
-			mu.Lock()
-			defer mu.Unlock()
-			lines[msg]++
-		}})})
+		s := b.session("a", b.store,
+			Options{Logger: slog.New(gated{enabled: func() { <-stuck }, lines: func(msg string) {
+				mu.Lock()
+				defer mu.Unlock()
+				lines[msg]++
+			}})})
 		es := s.Elections(nil)
 		_ = es.Stand(manyNames(10_000)...)
 		collect(t, es, 10_000)
@@ -256,7 +258,8 @@ func TestARefusedNameIsToldAndHurtsNoOther(t *testing.T) {
 		_ = es.Stand(names...)
 		won, _, refused := collect(t, es, len(names))
 		var bad *NotStandingError
-		if len(refused) != 1 || !errors.As(refused[0], &bad) || bad.Name != "shard/00333" || !errors.Is(bad, ErrRefused) {
+		if len(refused) != 1 || !errors.As(refused[0], &bad) || bad.Name != "shard/00333" ||
+			!errors.Is(bad, ErrRefused) {
 			t.Errorf("refused %v, want shard/00333 for good", refused)
 		}
 		if len(won) != len(names)-1 {
@@ -268,7 +271,8 @@ func TestARefusedNameIsToldAndHurtsNoOther(t *testing.T) {
 			}
 		}
 		b.emptyLines("fine")
-		if err := s.Elections(&ElectionsOptions{Value: make([]byte, MaxValue+1)}).Stand("n"); !errors.Is(err, ErrInvalid) {
+		if err := s.Elections(
+			&ElectionsOptions{Value: make([]byte, MaxValue+1)}).Stand("n"); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a value too large: %v", err)
 		}
 	})
@@ -300,7 +304,8 @@ func (l *unwillingLease) Claim(ctx context.Context, claims ...driver.Claim) ([]d
 func TestManyElectionsBehindABadNetwork(t *testing.T) {
 	for seed := range uint64(8) {
 		bubble(t, func(t *testing.T, b *world) {
-			bad := drivertest.Faults{Seed: seed, Delay: 200 * time.Millisecond, Drop: .1, Lose: .2, Late: .15, Twice: .15, Lag: 3 * time.Second}
+			bad := drivertest.Faults{Seed: seed, Delay: 200 * time.Millisecond, Drop: .1, Lose: .2, Late: .15,
+				Twice: .15, Lag: 3 * time.Second}
 			names := manyNames(300)
 			nets := []drivertest.FaultyStore{drivertest.Faulty(b.store, bad), drivertest.Faulty(b.store, bad)}
 			leads := map[string]*Term{}
@@ -415,7 +420,8 @@ func metric(tb testing.TB, srv *etcdtest.Server, name string) float64 {
 	return sum
 }
 
-// One process stands second in 10,000 elections on etcd, on a fixed number of goroutines and watches, and takes them all over.
+// One process stands second in 10,000 elections on etcd, on a fixed number of goroutines and
+// watches, and takes them all over.
 func TestManyElectionsOnEtcd(t *testing.T) {
 	const n = 10_000
 	srv := etcdtest.Start(t, etcdtest.Options{})

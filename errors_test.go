@@ -18,9 +18,10 @@ import (
 func TestErrorsSayWhatTheStoreSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		refused := errors.New("dial tcp: connection refused")
-		h := &hooked{Store: b.store, claim: func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) {
-			return nil, refused
-		}}
+		h := &hooked{Store: b.store,
+			claim: func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) {
+				return nil, refused
+			}}
 		s := b.session("a", h, Options{})
 		bad := 0
 		for range 10 {
@@ -38,7 +39,8 @@ func TestErrorsSayWhatTheStoreSaid(t *testing.T) {
 	})
 }
 
-// Whoever adds a cause to core gives it an error and a word, and has it counted: no end of a term may be told as another one.
+// Whoever adds a cause to core gives it an error and a word, and has it counted: no end of a term
+// may be told as another one.
 func TestEveryCauseHasItsErrorAndItsWord(t *testing.T) {
 	rows, all := map[core.Cause]int{}, tallies{}
 	for _, row := range causes {
@@ -56,7 +58,8 @@ func TestEveryCauseHasItsErrorAndItsWord(t *testing.T) {
 	}
 }
 
-// A reason that is declared is listed, and a cause of the core has an error and a reason of its own.
+// A reason that is declared is listed, and a cause of the core has an error and a reason of its
+// own.
 func TestReasonsAreComplete(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
 	if err != nil {

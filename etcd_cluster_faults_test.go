@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// deposed is the fault that makes a leader of etcd acknowledge renewals though another was elected: it is frozen and cut off from its
-// peers, and wakes up before the cut is healed. Whoever leads renews there, at first and when it wakes up.
+// deposed is the fault that makes a leader of etcd acknowledge renewals though another was elected:
+// it is frozen and cut off from its peers, and wakes up before the cut is healed. Whoever leads
+// renews there, at first and when it wakes up.
 func (r *rig) deposed() {
 	m := r.holder()
 	r.c.MoveLeader(m.i)
@@ -30,7 +31,8 @@ func (r *rig) deposed() {
 	time.Sleep(within(r.rnd, 12*time.Second))
 }
 
-// woken freezes a leader of etcd for longer than leases last. As it wakes up it ends those that its clock has seen run out.
+// woken freezes a leader of etcd for longer than leases last. As it wakes up it ends those that its
+// clock has seen run out.
 func (r *rig) woken() {
 	at, d := max(r.c.Leader(), 0), 7*time.Second+within(r.rnd, 8*time.Second)
 	if r.own { // everybody but who knows only this member goes on
@@ -42,8 +44,9 @@ func (r *rig) woken() {
 	time.Sleep(d + within(r.rnd, 6*time.Second))
 }
 
-// stragglers freezes a member, mostly etcd's leader, and has everybody stand for names of their own just then, for a moment only. What was
-// sent before it slept may be carried out when it wakes up. By then each claim has been given up, and must not enter any more.
+// stragglers freezes a member, mostly etcd's leader, and has everybody stand for names of their own
+// just then, for a moment only. What was sent before it slept may be carried out when it wakes up.
+// By then each claim has been given up, and must not enter any more.
 func (r *rig) stragglers() {
 	for range 3 {
 		at, d := max(r.c.Leader(), 0), 500*time.Millisecond+within(r.rnd, 6*time.Second)
@@ -89,7 +92,9 @@ func (r *rig) fault() {
 	m := r.nodes[r.rnd.IntN(3)]
 	switch k := r.rnd.IntN(24); {
 	case k < 4:
-		r.during("etcd's leader m"+strconv.Itoa(lead)+" is frozen", d, func() { r.c.Freeze(lead) }, func() { r.c.Thaw(lead) })
+		r.during("etcd's leader m"+strconv.Itoa(lead)+" is frozen", d, func() { r.c.Freeze(lead) }, func() {
+			r.c.Thaw(lead)
+		})
 	case k < 8: // the pair that makes a deposed leader acknowledge renewals: it wakes up first, and is healed later
 		d = 2*time.Second + within(r.rnd, 6*time.Second)
 		r.during("etcd's leader m"+strconv.Itoa(lead)+" is frozen and cut off from its peers", d,
@@ -101,17 +106,23 @@ func (r *rig) fault() {
 	case k < 12:
 		r.during("m"+strconv.Itoa(at)+" crashes", d/2, func() { r.c.Crash(at) }, func() { r.c.Restart(at) })
 	case k == 12:
-		r.during("m"+strconv.Itoa(at)+" is cut off from its peers", d, func() { r.c.Isolate(at, true) }, func() { r.c.Isolate(at, false) })
+		r.during("m"+strconv.Itoa(at)+" is cut off from its peers", d, func() { r.c.Isolate(at, true) }, func() {
+			r.c.Isolate(at, false)
+		})
 	case k == 13:
 		to := (at + 1) % 3
-		r.during(fmt.Sprintf("nothing goes from m%d to m%d", at, to), d, func() { r.c.Cut(at, to, true) }, func() { r.c.Cut(at, to, false) })
+		r.during(fmt.Sprintf("nothing goes from m%d to m%d", at, to), d, func() { r.c.Cut(at, to, true) }, func() {
+			r.c.Cut(at, to, false)
+		})
 	case k < 17:
 		r.hold(m, at, d)
 	case k == 17:
 		r.logf("the connections of n%d to m%d break", m.i, at)
 		r.c.Reset(m.i, at)
 	case k == 18:
-		r.during(fmt.Sprintf("n%d is slow", m.i), d, func() { r.c.Slow(m.i, within(r.rnd, 600*time.Millisecond)) }, func() { r.c.Slow(m.i, time.Millisecond) })
+		r.during(fmt.Sprintf("n%d is slow", m.i), d, func() {
+			r.c.Slow(m.i, within(r.rnd, 600*time.Millisecond))
+		}, func() { r.c.Slow(m.i, time.Millisecond) })
 	case k == 19:
 		d = within(r.rnd, 12*time.Second)
 		r.logf("the clock of n%d jumps by %v", m.i, d)
@@ -131,7 +142,8 @@ func (r *rig) during(what string, d time.Duration, begin, end func()) {
 	time.AfterFunc(d, end)
 }
 
-// hold has what goes between a machine and one member, or all, vanish for a while: there, back, or both.
+// hold has what goes between a machine and one member, or all, vanish for a while: there, back, or
+// both.
 func (r *rig) hold(m *node, at int, d time.Duration) {
 	which, all := r.rnd.IntN(3), r.rnd.IntN(3) == 0
 	set := func(on bool) {
@@ -147,11 +159,13 @@ func (r *rig) hold(m *node, at int, d time.Duration) {
 			}
 		}
 	}
-	r.during(fmt.Sprintf("%s vanishes between n%d and m%d (all members: %v)", []string{"what is sent", "what is answered", "everything"}[which], m.i, at, all), d,
+	r.during(fmt.Sprintf("%s vanishes between n%d and m%d (all members: %v)",
+		[]string{"what is sent", "what is answered", "everything"}[which], m.i, at, all), d,
 		func() { set(true) }, func() { set(false) })
 }
 
-// operate does what somebody with etcdctl does: deletes a key of ours, ends a lease, compacts the history.
+// operate does what somebody with etcdctl does: deletes a key of ours, ends a lease, compacts the
+// history.
 func (r *rig) operate() {
 	keys := r.c.Keys("primacy/")
 	if len(keys) == 0 {
@@ -197,7 +211,9 @@ func (r *rig) changeLeader() {
 	case 1:
 		r.during("etcd's leader crashes", time.Second, func() { r.c.Crash(lead) }, func() { r.c.Restart(lead) })
 	case 2:
-		r.during("etcd's leader is frozen", 1500*time.Millisecond, func() { r.c.Freeze(lead) }, func() { r.c.Thaw(lead) })
+		r.during("etcd's leader is frozen", 1500*time.Millisecond, func() { r.c.Freeze(lead) }, func() {
+			r.c.Thaw(lead)
+		})
 	}
 	time.Sleep(10 * time.Second)
 }

@@ -44,11 +44,12 @@ const (
 	tookLease              // ended the store's lease, and with it all that hangs on it
 )
 
-// handsLast is how long after the deed an operator may be the reason for what is seen: until everybody's right has ended for want of renewals.
+// handsLast is how long after the deed an operator may be the reason for what is seen: until
+// everybody's right has ended for want of renewals.
 const handsLast = 20 * time.Second
 
-// byHand notes that an operator is about to do away with a key of ours. The store breaks its promise there, and news of it needs time. Which is
-// over is for done to say, or for healed.
+// byHand notes that an operator is about to do away with a key of ours. The store breaks its
+// promise there, and news of it needs time. Which is over is for done to say, or for healed.
 func (r *rig) byHand(kv *mvccpb.KeyValue, with deed) (done func()) {
 	name, session, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "primacy/"), "/")
 	session, _, _ = strings.Cut(session, "+") // behind it a claim says that its session has a heartbeat
@@ -70,7 +71,8 @@ func (r *rig) byHand(kv *mvccpb.KeyValue, with deed) (done func()) {
 	}
 }
 
-// healed notes that all faults are over, so that nothing which an operator asked for can be under way for long.
+// healed notes that all faults are over, so that nothing which an operator asked for can be under
+// way for long.
 func (r *rig) healed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,8 +88,8 @@ func (r *rig) healed() {
 // recent says whether the deed may still be the reason for something.
 func (h *hand) recent(now time.Duration) bool { return h.until == 0 || now < h.until }
 
-// excusedLocked says whether an operator took the term's claim away, or its whole lease, so that the next one may lead before it has
-// heard of it.
+// excusedLocked says whether an operator took the term's claim away, or its whole lease, so that
+// the next one may lead before it has heard of it.
 func (r *rig) excusedLocked(w *rule) bool {
 	for _, h := range r.hands[w.session] {
 		one := h.what == tookClaim && h.name == w.term.Name() && h.token == uint64(w.term.Token())
@@ -98,7 +100,8 @@ func (r *rig) excusedLocked(w *rule) bool {
 	return false
 }
 
-// lost is called when a term ended before its work was done. Only an operator can take a claim away from under it.
+// lost is called when a term ended before its work was done. Only an operator can take a claim away
+// from under it.
 func (r *rig) lost(w *rule) {
 	cause := context.Cause(w.term.Context())
 	r.logf("n%d loses %s (token %d): %v", w.m.i, w.term.Name(), w.term.Token(), cause)
@@ -140,7 +143,8 @@ func (r *rig) stopped(w *rule) {
 	r.lineLocked("n%d stops work on %s (token %d)", w.m.i, w.term.Name(), w.term.Token())
 }
 
-// poll looks every few milliseconds. What it finds it finds at an instant of fake time, in which nothing else moves on.
+// poll looks every few milliseconds. What it finds it finds at an instant of fake time, in which
+// nothing else moves on.
 func (r *rig) poll(quit chan struct{}) {
 	for {
 		select {
@@ -152,7 +156,8 @@ func (r *rig) poll(quit chan struct{}) {
 	}
 }
 
-// look demands that of each name at most one Check says yes and one work runs, and that a Check that said no says no for ever.
+// look demands that of each name at most one Check says yes and one work runs, and that a Check
+// that said no says no for ever.
 func (r *rig) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +226,8 @@ func (r *rig) failf(format string, args ...any) {
 	r.failLocked(format, args...)
 }
 
-// failLocked tells the first failures only: what follows is mostly the same one, seen at the next look.
+// failLocked tells the first failures only: what follows is mostly the same one, seen at the next
+// look.
 func (r *rig) failLocked(format string, args ...any) {
 	if r.bad++; r.bad > 3 {
 		return
@@ -231,15 +237,16 @@ func (r *rig) failLocked(format string, args ...any) {
 }
 
 func (r *rig) logger(i int) *slog.Logger {
-	return slog.New(slog.NewTextHandler(logLine(func(line string) { r.logf("  n%d: %s", i, line) }), &slog.HandlerOptions{
-		Level: slog.LevelDebug,
-		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == "id" {
-				return slog.Attr{}
-			}
-			return a
-		},
-	}))
+	return slog.New(slog.NewTextHandler(logLine(func(line string) { r.logf("  n%d: %s", i, line) }),
+		&slog.HandlerOptions{
+			Level: slog.LevelDebug,
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == "id" {
+					return slog.Attr{}
+				}
+				return a
+			},
+		}))
 }
 
 // logLine is a writer of one line at a time.
@@ -269,8 +276,9 @@ func (r *rig) report() {
 			r.t.Log(l)
 		}
 	}
-	r.t.Logf("again, though not to the bit: ETCD_SEED=%d ETCD_SEEDS=1 go test -count=5 -run '^TestSimulatedCluster$' .\nthe last %d of %d lines:\n%s",
-		r.seed, end-from, end, strings.Join(r.lines[from:end], "\n"))
+	r.t.Logf("again, though not to the bit: ETCD_SEED=%d ETCD_SEEDS=1 "+
+		"go test -count=5 -run '^TestSimulatedCluster$' .\n"+
+		"the last %d of %d lines:\n%s", r.seed, end-from, end, strings.Join(r.lines[from:end], "\n"))
 }
 
 // judged is a store whose renewals are judged by what stands in the cluster.
@@ -296,11 +304,11 @@ type judgedLease struct {
 	last int64 // the etcd lease that the record hung on at the last renewal that was accepted; only Renew uses it
 }
 
-// Renew demands of a renewal that is accepted: all claims of the session hang on the very lease that its record hangs on. Any other runs out
-// though the caller believes it was renewed.
+// Renew demands of a renewal that is accepted: all claims of the session hang on the very lease
+// that its record hangs on. Any other runs out though the caller believes it was renewed.
 //
-// A request of an earlier move may be carried out at any time, and moves the record alone. That shows in the record's mod revision, and
-// harms nobody before the next renewal.
+// A request of an earlier move may be carried out at any time, and moves the record alone. That
+// shows in the record's mod revision, and harms nobody before the next renewal.
 func (l *judgedLease) Renew(ctx context.Context) error {
 	before, old := l.hanging()
 	err := l.Lease.Renew(ctx)
@@ -322,8 +330,10 @@ func (l *judgedLease) Renew(ctx context.Context) error {
 	}
 	for key, kv := range now {
 		was := old[key]
-		if kv.Lease != after.Lease && was != nil && was.CreateRevision == kv.CreateRevision && was.Lease == kv.Lease && before.ModRevision == after.ModRevision {
-			l.r.failLocked("n%d: a renewal was accepted of lease %x, and the claim %s (token %d) hangs on %x", l.m.i, after.Lease, key, kv.CreateRevision, kv.Lease)
+		if kv.Lease != after.Lease && was != nil && was.CreateRevision == kv.CreateRevision && was.Lease == kv.Lease &&
+			before.ModRevision == after.ModRevision {
+			l.r.failLocked("n%d: a renewal was accepted of lease %x, and the claim %s (token %d) hangs on %x", l.m.i,
+				after.Lease, key, kv.CreateRevision, kv.Lease)
 		}
 	}
 	return nil

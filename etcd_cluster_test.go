@@ -20,12 +20,14 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedCluster runs the whole library, with the real etcd client, on a cluster of three members in memory, in fake time:
-// three machines stand for two names while members and machines are frozen, cut off, crashed and slowed, etcd's leader changes, and
-// an operator deletes keys. The judge below says what must hold. Clock rates of machines and members stay within the drift bound.
+// TestSimulatedCluster runs the whole library, with the real etcd client, on a cluster of three
+// members in memory, in fake time: three machines stand for two names while members and machines
+// are frozen, cut off, crashed and slowed, etcd's leader changes, and an operator deletes keys. The
+// judge below says what must hold. Clock rates of machines and members stay within the drift bound.
 //
-// ETCD_SEEDS is how many seeds to run (default 8), ETCD_SEED the first. A seed fixes the schedule of faults, but not which
-// goroutine goes first in one instant of fake time: a failure may need several runs of its seed to show again.
+// ETCD_SEEDS is how many seeds to run (default 8), ETCD_SEED the first. A seed fixes the schedule
+// of faults, but not which goroutine goes first in one instant of fake time: a failure may need
+// several runs of its seed to show again.
 func TestSimulatedCluster(t *testing.T) {
 	first, n := numberIn(t, "ETCD_SEED", 1), numberIn(t, "ETCD_SEEDS", 8)
 	if os.Getenv("MUTATION") != "" {
@@ -39,17 +41,19 @@ func TestSimulatedCluster(t *testing.T) {
 	}
 	t.Logf("%v", &sum)
 	// One seed may be without some of this, all of them are not.
-	if weak := min(sum.stats.StaleRenewal, sum.stats.StaleRevokes, sum.stats.Snapshots, sum.moves); n >= 8 && !t.Failed() && weak == 0 {
+	if weak := min(sum.stats.StaleRenewal, sum.stats.StaleRevokes, sum.stats.Snapshots, sum.moves); n >= 8 &&
+		!t.Failed() && weak == 0 {
 		t.Error("some fault never struck: this test shows less than it should")
 	}
 }
 
-// TestSimulatedClusterOfHeartbeats is the same with sessions whose ttl is shorter than etcd's own: who
-// waits right behind a session ends it. Two leaders are as impossible as ever; terms are lost more easily.
+// TestSimulatedClusterOfHeartbeats is the same with sessions whose ttl is shorter than etcd's own:
+// who waits right behind a session ends it. Two leaders are as impossible as ever; terms are lost
+// more easily.
 //
-// Without ETCD_SEEDS it plays seeds that show, each in every run so far, what the checks at the end ask
-// for: in 1, 3, 22 and 23 a lease below a heartbeat is moved, in 16, 22 and 23 a deposed leader ends one.
-// One of them alone would do.
+// Without ETCD_SEEDS it plays seeds that show, each in every run so far, what the checks at the end
+// ask for: in 1, 3, 22 and 23 a lease below a heartbeat is moved, in 16, 22 and 23 a deposed leader
+// ends one. One of them alone would do.
 func TestSimulatedClusterOfHeartbeats(t *testing.T) {
 	seeds := []int{1, 2, 3, 16, 22, 23}
 	if os.Getenv("ETCD_SEEDS") != "" {
@@ -65,7 +69,9 @@ func TestSimulatedClusterOfHeartbeats(t *testing.T) {
 			break
 		}
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { sum.add(newRigOf(t, uint64(seed), false, ttls[seed%len(ttls)]).run(1)) })
+			synctest.Test(t, func(t *testing.T) {
+				sum.add(newRigOf(t, uint64(seed), false, ttls[seed%len(ttls)]).run(1))
+			})
 		})
 	}
 	t.Logf("%v", &sum)
@@ -78,7 +84,8 @@ func TestSimulatedClusterOfHeartbeats(t *testing.T) {
 	}
 }
 
-// A change of etcd's leader costs no term: the leader is moved, restarted or frozen for a second and a half, and nothing else happens.
+// A change of etcd's leader costs no term: the leader is moved, restarted or frozen for a second
+// and a half, and nothing else happens.
 func TestAPlainChangeOfEtcdsLeaderCostsNoTerm(t *testing.T) {
 	const n = 4
 	var sum tally
@@ -89,7 +96,8 @@ func TestAPlainChangeOfEtcdsLeaderCostsNoTerm(t *testing.T) {
 	}
 	t.Logf("%v", &sum)
 	if sum.lost > 0 || sum.stats.Elections < 10*n {
-		t.Errorf("%d of %d terms were lost in %d changes of etcd's leader, want none, in %d changes at least", sum.lost, sum.terms, sum.stats.Elections-n, 9*n)
+		t.Errorf("%d of %d terms were lost in %d changes of etcd's leader, want none, in %d changes at least", sum.lost,
+			sum.terms, sum.stats.Elections-n, 9*n)
 	}
 }
 
@@ -114,8 +122,11 @@ func (s *tally) add(o tally) {
 }
 
 func (s *tally) String() string {
-	return fmt.Sprintf("%d runs, %d faults, %d terms, %d of them lost before their work was done, %d renewals accepted, %d of them with a move; etcd: %d leaders elected, %d snapshots sent, %d keepalives acknowledged and %d leases ended by deposed ones",
-		s.runs, s.faults, s.terms, s.lost, s.renewals, s.moves, s.stats.Elections, s.stats.Snapshots, s.stats.StaleRenewal, s.stats.StaleRevokes)
+	return fmt.Sprintf("%d runs, %d faults, %d terms, %d of them lost before their work was done, "+
+		"%d renewals accepted, %d of them with a move; etcd: %d leaders elected, %d snapshots sent, "+
+		"%d keepalives acknowledged and %d leases ended by deposed ones",
+		s.runs, s.faults, s.terms, s.lost, s.renewals, s.moves, s.stats.Elections, s.stats.Snapshots,
+		s.stats.StaleRenewal, s.stats.StaleRevokes)
 }
 
 // numberIn reads a number from the environment.
@@ -166,7 +177,8 @@ type node struct {
 	sess   *Session
 }
 
-// rateClock is a boot clock with a rate. While the machine is suspended its processes do not run, but it goes on.
+// rateClock is a boot clock with a rate. While the machine is suspended its processes do not run,
+// but it goes on.
 type rateClock struct {
 	mu    sync.Mutex
 	real  func() time.Duration
@@ -198,7 +210,8 @@ func newRigOf(t *testing.T, seed uint64, calm bool, ttl time.Duration) *rig {
 	r.now = func() time.Duration { return time.Since(start) + time.Hour }
 	// A slow machine and a fast member differ by less than the bound of 10 %: 0.955 ÷ 1.05 is 0.91.
 	rate := func() float64 { return []float64{0.955, 1, 1.05}[r.rnd.IntN(3)] }
-	r.c = etcdsim.Start(etcdsim.Options{Seed: seed, Rates: []float64{rate(), rate(), rate()}, Peers: []time.Duration{time.Millisecond, 20 * time.Millisecond}[r.rnd.IntN(2)]})
+	r.c = etcdsim.Start(etcdsim.Options{Seed: seed, Rates: []float64{rate(), rate(), rate()},
+		Peers: []time.Duration{time.Millisecond, 20 * time.Millisecond}[r.rnd.IntN(2)]})
 	time.Sleep(5 * time.Second) // until it has a leader
 	r.own = r.rnd.IntN(2) == 0 && !calm
 	for i := range 3 {
@@ -218,7 +231,8 @@ func newRigOf(t *testing.T, seed uint64, calm bool, ttl time.Duration) *rig {
 func (r *rig) open(m *node, endpoints []string) {
 	var err error
 	m.client, err = clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(),
-		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second, DialOptions: []grpc.DialOption{r.c.Dialer(m.i)}})
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		DialOptions: []grpc.DialOption{r.c.Dialer(m.i)}})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -236,8 +250,9 @@ func (r *rig) open(m *node, endpoints []string) {
 	}
 }
 
-// run plays some rounds and judges what came of them. In each the machines stand while things go wrong; then all is well again, most of them must
-// lead once more, and when nobody stands nothing may be left in the line.
+// run plays some rounds and judges what came of them. In each the machines stand while things go
+// wrong; then all is well again, most of them must lead once more, and when nobody stands nothing
+// may be left in the line.
 func (r *rig) run(rounds int) tally {
 	quit := make(chan struct{})
 	go r.poll(quit)
@@ -304,7 +319,8 @@ type contender struct {
 	stop chan struct{} // the faults are over
 }
 
-// run campaigns and leads, again and again; once the faults are over it must lead once more, or has gone before.
+// run campaigns and leads, again and again; once the faults are over it must lead once more, or has
+// gone before.
 func (a *contender) run() {
 	out := a.rnd.IntN(4) == 0 && !a.calm
 	for {
@@ -406,12 +422,12 @@ func (r *rig) end() {
 	r.c.Close()
 }
 
-// handOverLimit is how long a hand-over takes at most where nothing is amiss. Polls beside the watches, which are for watches that have died,
-// take 4 s at least.
+// handOverLimit is how long a hand-over takes at most where nothing is amiss. Polls beside the
+// watches, which are for watches that have died, take 4 s at least.
 const handOverLimit = 500 * time.Millisecond
 
-// TestAHandOverOnEtcdWaitsForNoPoll: where nothing goes wrong, the next in line leads at once after a resignation, and when a claim is deleted by hand
-// its holder hears of it at once too.
+// TestAHandOverOnEtcdWaitsForNoPoll: where nothing goes wrong, the next in line leads at once after
+// a resignation, and when a claim is deleted by hand its holder hears of it at once too.
 func TestAHandOverOnEtcdWaitsForNoPoll(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(strconv.Itoa(int(seed+1)), func(t *testing.T) {

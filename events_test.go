@@ -79,8 +79,10 @@ func TestEventsOfATermFromTheCampaignToItsEnd(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		_ = term.Resign(context.Background())
 		all := heard()
-		sameKinds(t, all, "campaign_begun x", "lease_granted", "elected x", "stopping x resigned", "ended x resigned", "work_stopped x resigned")
-		if e := all[2]; e.Took < 7*time.Second || e.Took > 8*time.Second || e.Token != term.Token() || e.Lease != term.Lease() || e.At.IsZero() {
+		sameKinds(t, all, "campaign_begun x", "lease_granted", "elected x", "stopping x resigned", "ended x resigned",
+			"work_stopped x resigned")
+		if e := all[2]; e.Took < 7*time.Second || e.Took > 8*time.Second || e.Token != term.Token() ||
+			e.Lease != term.Lease() || e.At.IsZero() {
 			t.Errorf("elected: %+v", e)
 		}
 		if e := all[3]; e.By != "b" || e.Text != "upgrade" || !errors.Is(e.Cause, ErrResigned) {
@@ -122,7 +124,8 @@ func TestEventsOfALostLease(t *testing.T) {
 			}
 			return ev.Kind == RenewalMissed
 		})
-		sameKinds(t, all, "elected x", "stopping x expired", "lease_lost", "ended x expired", "work_overran x", "work_stopped x expired")
+		sameKinds(t, all, "elected x", "stopping x expired", "lease_lost", "ended x expired", "work_overran x",
+			"work_stopped x expired")
 		if s := s.Stats(); misses == 0 || uint64(misses) != s.Misses || s.Late == 0 || s.Overruns != 1 {
 			t.Errorf("%d misses told; counted %+v", misses, s)
 		}
@@ -149,7 +152,8 @@ func TestEventsOfCampaignsThatWinNothing(t *testing.T) {
 		_ = es.Close(context.Background())
 		all := heard()
 		sameKinds(t, all, "campaign_begun x", "campaign_ended x", "campaign_begun y", "campaign_ended y")
-		if all[1].Took != 2*time.Second || !errors.Is(all[1].Cause, context.DeadlineExceeded) || all[3].Took != 3*time.Second {
+		if all[1].Took != 2*time.Second || !errors.Is(all[1].Cause, context.DeadlineExceeded) ||
+			all[3].Took != 3*time.Second {
 			t.Errorf("%+v and %+v", all[1], all[3])
 		}
 	})
@@ -166,7 +170,8 @@ func TestEventsOfAHandOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := heard()
-		sameKinds(t, all, "stopping x transferred", "ended x transferred", "work_stopped x transferred", "handed_over x")
+		sameKinds(t, all, "stopping x transferred", "ended x transferred", "work_stopped x transferred",
+			"handed_over x")
 		if all[1].To != "b" || all[3].To != "b" {
 			t.Errorf("to %q and %q, want b", all[1].To, all[3].To)
 		}
@@ -199,7 +204,9 @@ func TestTalliesMissNothing(t *testing.T) {
 		if n := len(s.Terms()); n != 500 {
 			t.Errorf("%d terms, want 500", n)
 		}
-		_ = s.Election(names[0]).s.Run(context.Background(), names[0], func(context.Context, *Term) error { return errors.New("broken") })
+		_ = s.Election(names[0]).s.Run(context.Background(), names[0], func(context.Context, *Term) error {
+			return errors.New("broken")
+		})
 		if _, err := s.Mutex("l", nil).TryLock(context.Background()); err != nil {
 			t.Fatal(err)
 		}

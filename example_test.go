@@ -23,7 +23,8 @@ func Example() {
 	}
 	defer session.Close(ctx)
 
-	term, err := session.Election("billing/invoicer").Campaign(ctx, &primacy.CampaignOptions{Value: []byte("10.0.0.7:8080")})
+	term, err := session.Election("billing/invoicer").Campaign(ctx,
+		&primacy.CampaignOptions{Value: []byte("10.0.0.7:8080")})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -92,7 +93,8 @@ func ExampleElection_Observe() {
 	// web-1 leads
 }
 
-// One of many processes that share out shards among them: each shard has one owner, and nobody waits on a goroutine of his own.
+// One of many processes that share out shards among them: each shard has one owner, and nobody
+// waits on a goroutine of his own.
 func ExampleSession_Elections() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

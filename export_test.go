@@ -1,4 +1,5 @@
 package primacy
 
-// NewSessionAt is NewSession on a clock of the test's own, for tests of packages that show what a session does.
+// NewSessionAt is NewSession on a clock of the test's own, for tests of packages that show what a
+// session does.
 var NewSessionAt = newSession

@@ -13,8 +13,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// tapped is a store that looks at the line after each call that can change it, and can be told to do something before a call, or to lose
-// its answer.
+// tapped is a store that looks at the line after each call that can change it, and can be told to
+// do something before a call, or to lose its answer.
 type tapped struct {
 	*memstore.Store
 	t      *testing.T
@@ -80,7 +80,8 @@ func (l *tappedLease) Transfer(ctx context.Context, p driver.Place, successor ui
 	return l.do("transfer", func() error { return l.Lease.(driver.Transferer).Transfer(ctx, p, successor) })
 }
 
-// crowd is a line of candidates of one name, in the order in which they came. Whoever wins is noted, and leads until told otherwise.
+// crowd is a line of candidates of one name, in the order in which they came. Whoever wins is
+// noted, and leads until told otherwise.
 type crowd struct {
 	*world
 	tap      *tapped
@@ -92,7 +93,8 @@ type crowd struct {
 // inLine makes a crowd of the first letters given, "abcd": the first leads.
 func inLine(t *testing.T, b *world, ids string) *crowd {
 	t.Helper()
-	c := &crowd{world: b, tap: &tapped{Store: b.store, t: t}, sessions: map[string]*Session{}, won: map[string]chan *Term{}, stop: map[string]context.CancelFunc{}}
+	c := &crowd{world: b, tap: &tapped{Store: b.store, t: t}, sessions: map[string]*Session{},
+		won: map[string]chan *Term{}, stop: map[string]context.CancelFunc{}}
 	for _, r := range ids {
 		c.stand(string(r), b.session(string(r), c.tap, Options{}))
 	}
@@ -169,7 +171,8 @@ func (c *crowd) gone(id string) {
 	}
 }
 
-// annals is what candidates do in these tests: it sees when two lead at once, or when a token is not larger than all before.
+// annals is what candidates do in these tests: it sees when two lead at once, or when a token is
+// not larger than all before.
 type annals struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -205,7 +208,8 @@ func (r *annals) told() string {
 }
 
 // candidate runs a candidate whose work takes its time to stop, and returns what ends it.
-func (c *crowd) candidate(r *annals, id string, on driver.Store, o CampaignOptions, stopping time.Duration) context.CancelFunc {
+func (c *crowd) candidate(r *annals, id string, on driver.Store, o CampaignOptions,
+	stopping time.Duration) context.CancelFunc {
 	s := c.session(id, on, Options{})
 	c.sessions[id] = s
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,11 +13,14 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// bubble runs f in fake time with a store and a way to open sessions on it whose boot clock is the fake one.
+// bubble runs f in fake time with a store and a way to open sessions on it whose boot clock is the
+// fake one.
 func bubble(t *testing.T, f func(t *testing.T, b *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		b := &world{t: t, store: memstore.New(memstore.Options{}), clock: func() time.Duration { return time.Since(start) + time.Hour }}
+		b := &world{t: t, store: memstore.New(memstore.Options{}), clock: func() time.Duration {
+			return time.Since(start) + time.Hour
+		}}
 		f(t, b)
 	})
 }
@@ -57,7 +60,8 @@ func (b *world) lead(s *Session, name string) *Term {
 	return term
 }
 
-// broken is a store whose Renew can be made to hang for ever, deaf to its context, as a bad client library does.
+// broken is a store whose Renew can be made to hang for ever, deaf to its context, as a bad client
+// library does.
 type broken struct {
 	*memstore.Store
 	hang atomic.Pointer[chan struct{}] // while not nil, renewals wait for it
@@ -170,10 +174,11 @@ func must[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
-// What each rule of the locks is held by, one test for each. None waits for ever when its rule is broken: a mutation has to fail, not
-// to hang.
+// What each rule of the locks is held by, one test for each. None waits for ever when its rule is
+// broken: a mutation has to fail, not to hang.
 
-// slow is a store whose answers to Claim, and its news that a place is held, come late, while something else happens.
+// slow is a store whose answers to Claim, and its news that a place is held, come late, while
+// something else happens.
 type slow struct {
 	driver.Store
 	claim, news func() // called between the store's answer and its arrival; nil: at once

@@ -78,7 +78,10 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(5 * time.Second)
 
-		if err := a.Run(ctx, "x", func(context.Context, *Term) error { time.Sleep(aSecond); return errors.New("disk full") }); err == nil {
+		if err := a.Run(ctx, "x", func(context.Context, *Term) error {
+			time.Sleep(aSecond)
+			return errors.New("disk full")
+		}); err == nil {
 			t.Fatal("the work has not failed")
 		}
 		ending := b.session("d", b.store, Options{})
@@ -89,8 +92,10 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		b.lead(a, "x")
 
 		all := b.past("x", 0)
-		sameReigns(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred", "a resigned")
-		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) || !r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
+		sameReigns(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred",
+			"a resigned")
+		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) ||
+			!r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
 			t.Errorf("resigned: %+v", r)
 		}
 		if r := all[5]; r.Successor != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
@@ -248,9 +253,11 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 			recordKey(10) + endSuffix:          `{"v":1,"id":"x"}`,
 			recordKey(11) + endSuffix + "more": `{"v":1,"why":"died"}`,
 			"00000000000000000000":             `{"v":1,"id":"x"}`,
-			recordKey(12):                      `{"v":2,"id":"future","from":"2030-01-01T00:00:00Z","to":"2029-01-01T00:00:00Z","why":"abducted","more":{"a":1}}`,
+			recordKey(12): `{"v":2,"id":"future","from":"2030-01-01T00:00:00Z",` +
+				`"to":"2029-01-01T00:00:00Z","why":"abducted","more":{"a":1}}`,
 		} {
-			if _, _, err := b.store.Append(ctx, "terms/x", driver.Record{Key: key, Value: []byte(text)}, 1000); err != nil {
+			if _, _, err := b.store.Append(ctx, "terms/x", driver.Record{Key: key, Value: []byte(text)},
+				1000); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -271,7 +278,8 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 
 func TestARecordStaysSmall(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
-	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long, Successor: long, From: time.Now(), To: time.Now()}
+	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long,
+		Successor: long, From: time.Now(), To: time.Now()}
 	d := r.encode(recordKey(math.MaxUint64) + endSuffix)
 	if len(d.Value) > 4096 || len(d.Key) > 64 {
 		t.Errorf("%d bytes under a key of %d", len(d.Value), len(d.Key))
@@ -416,7 +424,8 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 			term := b.lead(a, "x")
 			go func() { _, _ = successor.Election("x").Campaign(context.Background(), nil) }()
 			time.Sleep(aSecond)
-			if _, err := successor.Election("x").ask(context.Background(), driver.Request{To: to, Reason: "please"}); err != nil {
+			if _, err := successor.Election("x").ask(context.Background(),
+				driver.Request{To: to, Reason: "please"}); err != nil {
 				t.Fatal(err)
 			}
 			<-term.Context().Done() // and the work does not stop
@@ -458,7 +467,8 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
 		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" || !strings.Contains(r.Text, "not confirmed") {
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
+			!strings.Contains(r.Text, "not confirmed") {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -484,7 +494,8 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
 		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" || !strings.Contains(r.Text, "not confirmed") {
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
+			!strings.Contains(r.Text, "not confirmed") {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -493,12 +504,15 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 func TestARecordCannotSayThatItLeads(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		for i, why := range []string{"leading", "unknown", ""} {
-			_, _, err := b.store.Append(context.Background(), "terms/x", driver.Record{Key: recordKey(Token(7 + i)), Value: []byte(`{"v":1,"id":"z","why":"` + why + `"}`)}, 1000)
+			_, _, err := b.store.Append(context.Background(), "terms/x",
+				driver.Record{Key: recordKey(Token(7 + i)), Value: []byte(`{"v":1,"id":"z","why":"` + why + `"}`)},
+				1000)
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, _, _ = b.store.Append(context.Background(), "terms/x", driver.Record{Key: recordKey(3) + endSuffix, Value: []byte(`{"v":1,"id":"z","why":"leading"}`)}, 1000)
+		_, _, _ = b.store.Append(context.Background(), "terms/x",
+			driver.Record{Key: recordKey(3) + endSuffix, Value: []byte(`{"v":1,"id":"z","why":"leading"}`)}, 1000)
 		for _, r := range b.past("x", 0) {
 			if r.Reason != Unknown {
 				t.Errorf("%+v", r)
@@ -510,7 +524,9 @@ func TestARecordCannotSayThatItLeads(t *testing.T) {
 func TestTimesOfRecordsCanBeTold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		for i, at := range []string{"9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00+23:59"} {
-			_, _, err := b.store.Append(context.Background(), "terms/x", driver.Record{Key: recordKey(Token(7 + i)), Value: []byte(`{"v":1,"from":"` + at + `","to":"` + at + `"}`)}, 1000)
+			_, _, err := b.store.Append(context.Background(), "terms/x",
+				driver.Record{Key: recordKey(Token(7 + i)),
+					Value: []byte(`{"v":1,"from":"` + at + `","to":"` + at + `"}`)}, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -524,7 +540,8 @@ func TestTimesOfRecordsCanBeTold(t *testing.T) {
 	})
 }
 
-// A process that was frozen past its deadline is told to have led until then, and not until it ran again.
+// A process that was frozen past its deadline is told to have led until then, and not until it ran
+// again.
 func TestATermEndsAtItsDeadlineForWhoWasFrozen(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})

@@ -24,7 +24,8 @@ type pkg struct {
 // goList lists packages, tests' imports included but not followed.
 func goList(t *testing.T, args ...string) map[string]pkg {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Imports,TestImports,XTestImports,Deps"}, args...)...)
+	cmd := exec.Command("go",
+		append([]string{"list", "-json=ImportPath,Standard,Imports,TestImports,XTestImports,Deps"}, args...)...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -55,14 +56,16 @@ func standard(path string) bool {
 }
 
 func isStore(path string) bool {
-	return strings.HasPrefix(path, self+"/") && strings.HasSuffix(path, "store") && strings.Count(path[len(self):], "/") == 1
+	return strings.HasPrefix(path, self+"/") && strings.HasSuffix(path, "store") &&
+		strings.Count(path[len(self):], "/") == 1
 }
 
 // rule says why pkg must not import path, or "".
 func rule(from, path string) string {
 	inside := strings.HasPrefix(path, self)
 	switch {
-	case from == self || from == self+"/driver" || strings.HasPrefix(from, self+"/internal/core") || from == self+"/internal/boottime":
+	case from == self || from == self+"/driver" || strings.HasPrefix(from, self+"/internal/core") ||
+		from == self+"/internal/boottime":
 		if !standard(path) && path != "golang.org/x/sys/unix" && !inside {
 			return "the root and the port weigh nothing: standard library and golang.org/x/sys only"
 		}
@@ -70,7 +73,8 @@ func rule(from, path string) string {
 			return "the library knows no store: the caller hands one in"
 		}
 	case isStore(from):
-		// boottime too: a store may time its own calls, and etcdstore how long ago it proved the lease below a heartbeat. Who leads it never decides by a clock.
+		// boottime too: a store may time its own calls, and etcdstore how long ago it proved the
+		// lease below a heartbeat. Who leads it never decides by a clock.
 		if inside && path != self+"/driver" && path != self+"/internal/boottime" && path != storeutil &&
 			!(path == self+"/internal/etcdwire" && from == self+"/etcdstore") && !strings.HasPrefix(path, from) {
 			return "a store knows the port, what all stores share, and its own client, and never another store"
@@ -85,14 +89,16 @@ func rule(from, path string) string {
 	if path == storeutil && !isStore(from) && from != self+"/concurrency" {
 		return "what all stores share is for stores"
 	}
-	if strings.HasPrefix(from, self+"/internal/core") && (path == "os" || path == "net" || path == "sync" || path == "context" || inside) {
+	if strings.HasPrefix(from, self+"/internal/core") &&
+		(path == "os" || path == "net" || path == "sync" || path == "context" || inside) {
 		return "the core is pure: no I/O, no goroutine, nothing of ours"
 	}
 	if from == self+"/concurrency" && inside && path != self+"/internal/etcdwire" && path != self+"/driver" &&
 		path != self+"/internal/core" && path != self+"/internal/boottime" && path != storeutil {
 		return "the drop-in is etcd's own package over internal/etcdwire: it knows nothing of the root, and no store"
 	}
-	if isStore(path) && from != self+"/open" && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
+	if isStore(path) && from != self+"/open" && !strings.HasPrefix(from, self+"/cmd/") &&
+		!strings.HasPrefix(from, path) {
 		return "only open imports every store"
 	}
 	if path == self+"/internal/etcdwire" && from != self+"/etcdstore" && from != self+"/concurrency" {
@@ -104,19 +110,23 @@ func rule(from, path string) string {
 	if helper(path) && !helper(from) {
 		return "test helpers never reach a user's binary"
 	}
-	if strings.HasPrefix(from, self+"/fence") && inside && path != self && path != self+"/driver" && !strings.HasPrefix(path, self+"/fence") {
+	if strings.HasPrefix(from, self+"/fence") && inside && path != self && path != self+"/driver" &&
+		!strings.HasPrefix(path, self+"/fence") {
 		return "a fence knows the words of the root, and no store"
 	}
-	if strings.HasPrefix(path, self+"/fence") && !strings.HasPrefix(from, self+"/fence") && !strings.HasPrefix(from, self+"/cmd/") {
+	if strings.HasPrefix(path, self+"/fence") && !strings.HasPrefix(from, self+"/fence") &&
+		!strings.HasPrefix(from, self+"/cmd/") {
 		return "nobody links a fence that he did not ask for"
 	}
 	if shows(from) && inside && path != self && path != self+"/internal/boottime" {
 		return "what shows a session knows the root, and no store"
 	}
-	if (shows(path) || strings.HasPrefix(path, "github.com/prometheus/") || strings.HasPrefix(path, "go.opentelemetry.io/")) && !shows(from) && !strings.HasPrefix(from, self+"/cmd/") {
+	if (shows(path) || strings.HasPrefix(path, "github.com/prometheus/") ||
+		strings.HasPrefix(path, "go.opentelemetry.io/")) && !shows(from) && !strings.HasPrefix(from, self+"/cmd/") {
 		return "nobody links Prometheus or OpenTelemetry that he did not ask for"
 	}
-	if from == self+"/metrics" && strings.HasPrefix(path, "go.opentelemetry.io/") || from == self+"/trace" && strings.HasPrefix(path, "github.com/prometheus/") {
+	if from == self+"/metrics" && strings.HasPrefix(path, "go.opentelemetry.io/") ||
+		from == self+"/trace" && strings.HasPrefix(path, "github.com/prometheus/") {
 		return "whoever wants metrics or traces does not link the other"
 	}
 	if strings.HasPrefix(path, "go.opentelemetry.io/otel/sdk") {
@@ -134,7 +144,8 @@ func helper(path string) bool {
 		return false
 	}
 	switch path[len(self):] {
-	case "/driver/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest", "/internal/zktest", "/internal/servertest", "/internal/programtest":
+	case "/driver/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest",
+		"/internal/zktest", "/internal/servertest", "/internal/programtest":
 		return true
 	}
 	return false
@@ -165,7 +176,8 @@ func TestTheRootWeighsNothing(t *testing.T) {
 		t.Fatalf("only %d dependencies were listed", len(p.Deps))
 	}
 	for _, d := range p.Deps {
-		if !standard(d) && !strings.HasPrefix(d, "golang.org/x/sys/") && !strings.HasPrefix(d, self) || d == "testing" || isStore(d) {
+		if !standard(d) && !strings.HasPrefix(d, "golang.org/x/sys/") && !strings.HasPrefix(d, self) ||
+			d == "testing" || isStore(d) {
 			t.Errorf("whoever imports the root links %s", d)
 		}
 	}

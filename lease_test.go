@@ -72,8 +72,9 @@ func TestCloseEndsTheTermsOfAnEarlierLeaseToo(t *testing.T) {
 	})
 }
 
-// An operator removes a waiting claim. The news of it come at once, the campaign enters under a fresh ID and wins, and then the same news
-// come again. They are about the old claim: taken for the new one they would end a term that stands in the store.
+// An operator removes a waiting claim. The news of it come at once, the campaign enters under a
+// fresh ID and wins, and then the same news come again. They are about the old claim: taken for the
+// new one they would end a term that stands in the store.
 func TestNewsOfARemovedClaimComesAfterTheNextHasWon(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		push := make(chan struct{})
@@ -118,7 +119,8 @@ func TestNewsOfARemovedClaimComesAfterTheNextHasWon(t *testing.T) {
 		close(push)
 		synctest.Wait()
 		if err := term.Check(); err != nil || term.Context().Err() != nil {
-			t.Errorf("Check = %v, cause %v; want a term that goes on: it was its predecessor that was removed", err, context.Cause(term.Context()))
+			t.Errorf("Check = %v, cause %v; want a term that goes on: it was its predecessor that was removed", err,
+				context.Cause(term.Context()))
 		}
 		if err := term.Resign(t.Context()); err != nil {
 			t.Error(err)
@@ -151,7 +153,8 @@ func TestARevokedLeaseIsToldByThePushAlone(t *testing.T) {
 	})
 }
 
-// A lease that is gone is over for all its terms at once, also while telling the first of them takes its time.
+// A lease that is gone is over for all its terms at once, also while telling the first of them
+// takes its time.
 func TestALeaseThatIsGoneEndsAllItsTermsBeforeItTellsTheFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		goOn, held := make(chan struct{}), make(chan struct{})
@@ -200,8 +203,9 @@ func (c *doneHook) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// The lease ends in the moment between the answer that the claim has entered and the call that waits for its turn. There is no call then
-// that could be interrupted: the next one must not be made, for a store may well be silent about a lease that it does not know.
+// The lease ends in the moment between the answer that the claim has entered and the call that
+// waits for its turn. There is no call then that could be interrupted: the next one must not be
+// made, for a store may well be silent about a lease that it does not know.
 func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var lost atomic.Pointer[driver.Lease]
@@ -221,7 +225,8 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		ctx := &doneHook{limit, func() {
-			if lost.Load() != nil && calledBy("(*campaign).call") && !stopped { // the first call is over, or the second begins
+			// the first call is over, or the second begins
+			if lost.Load() != nil && calledBy("(*campaign).call") && !stopped {
 				stopped = true
 				close(between)
 				<-goOn
@@ -253,8 +258,8 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 	})
 }
 
-// A grant that is under way while the session closes is answered afterwards: it must not open the session again, and the lease must not
-// stay in the store.
+// A grant that is under way while the session closes is answered afterwards: it must not open the
+// session again, and the lease must not stay in the store.
 func TestALeaseThatIsGrantedAfterCloseIsGivenBack(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		store := &slowGrant{Store: b.store, answer: make(chan struct{}), granted: make(chan driver.Lease, 1)}
@@ -293,8 +298,8 @@ func (s *slowGrant) Grant(ctx context.Context, owner string, ttl time.Duration) 
 	return l, err
 }
 
-// The lease ends in the moment between a campaign's look at it and its claim. The claim would not hear that the terms have to end, and
-// Close would not wait for its work.
+// The lease ends in the moment between a campaign's look at it and its claim. The claim would not
+// hear that the terms have to end, and Close would not wait for its work.
 func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})

@@ -40,18 +40,20 @@ func TestATryIsToldOfNobodyElsesEnd(t *testing.T) {
 			t.Fatalf("the writer that gives up: %v", err)
 		}
 		synctest.Wait()
-		if _, err := s.RWMutex("x").TryLock(t.Context()); !errors.Is(err, ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.RWMutex("x").TryLock(t.Context()); !errors.Is(err, ErrHeld) ||
+			errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want ErrHeld", err)
 		}
 		_ = r.Resign(t.Context())
 	})
 }
 
-// A claim that is asked for in the moment of its grant is ending when the queue hears that it was won. Those who wait behind it are
-// not forgotten, and leave nothing behind.
+// A claim that is asked for in the moment of its grant is ending when the queue hears that it was
+// won. Those who wait behind it are not forgotten, and leave nothing behind.
 func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}),
+			b.session("b", b.store, Options{})
 		writes := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		r := laterErr(a.RWMutex("x").RLock, ctx)
@@ -204,7 +206,8 @@ func (l notokenLease) News(ctx context.Context) ([]driver.News, error) {
 	return news, err
 }
 
-// Where the store has no tokens a lock has none either: a number that goes back would be worse than none.
+// Where the store has no tokens a lock has none either: a number that goes back would be worse than
+// none.
 func TestALockHasNoTokenWhereTheStoreHasNone(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", notoken{b.store}, Options{})
@@ -225,7 +228,8 @@ func TestALockHasNoTokenWhereTheStoreHasNone(t *testing.T) {
 	})
 }
 
-// A lock that was lost keeps nothing of its name, whether or not it is given back: there may be many names.
+// A lock that was lost keeps nothing of its name, whether or not it is given back: there may be
+// many names.
 func TestALockThatWasLostKeepsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -251,7 +255,8 @@ func TestAnEndedContextIsNoUnreachableStore(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			for what, f := range map[string]func(context.Context) (*Term, error){
-				"Lock": s.Mutex("x", nil).Lock, "Acquire": s.Semaphore("s", 1).Acquire, "Campaign": func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }} {
+				"Lock": s.Mutex("x", nil).Lock, "Acquire": s.Semaphore("s", 1).Acquire,
+				"Campaign": func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }} {
 				term, err := f(ctx)
 				if err == nil {
 					_ = term.Resign(t.Context())
@@ -281,10 +286,12 @@ func TestABatchOnOneName(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		l := must[driver.Lease](t)(b.store.Grant(t.Context(), "a", 10*time.Second))
 		defer l.Close(t.Context())
-		if _, err := l.Claim(t.Context(), driver.Claim{Name: "x", Seat: "a", ID: "1", Slots: 2}, driver.Claim{Name: "x", Seat: "b", ID: "2", Slots: 3}); !errors.Is(err, driver.ErrRefused) {
+		if _, err := l.Claim(t.Context(), driver.Claim{Name: "x", Seat: "a", ID: "1", Slots: 2},
+			driver.Claim{Name: "x", Seat: "b", ID: "2", Slots: 3}); !errors.Is(err, driver.ErrRefused) {
 			t.Errorf("two numbers of slots in one call: %v", err)
 		}
-		if _, err := l.Claim(t.Context(), driver.Claim{Name: "y", Seat: "a", ID: "3", Slots: 1, Try: true}, driver.Claim{Name: "y", Seat: "b", ID: "4", Slots: 1, Try: true}); !errors.Is(err, driver.ErrTaken) {
+		if _, err := l.Claim(t.Context(), driver.Claim{Name: "y", Seat: "a", ID: "3", Slots: 1, Try: true},
+			driver.Claim{Name: "y", Seat: "b", ID: "4", Slots: 1, Try: true}); !errors.Is(err, driver.ErrTaken) {
 			t.Errorf("a try of two for one slot: %v", err)
 		}
 	})

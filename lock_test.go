@@ -75,7 +75,8 @@ func TestAMutexExcludesInAndBetweenProcesses(t *testing.T) {
 	})
 }
 
-// While a process hands its lock on, the others wait for no longer than its turns and window, and a hold that is under way.
+// While a process hands its lock on, the others wait for no longer than its turns and window, and a
+// hold that is under way.
 func TestLocalHandOversAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
@@ -112,14 +113,16 @@ func TestReEntryAndUpgradeAreRefused(t *testing.T) {
 		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		m := s.RWMutex("x")
 		err := m.Do(t.Context(), func(ctx context.Context, term *Term) error {
-			for name, lock := range map[string]func(context.Context) (*Term, error){"Lock": m.Lock, "RLock": m.RLock, "TryLock": m.TryLock,
+			for name, lock := range map[string]func(context.Context) (*Term, error){"Lock": m.Lock, "RLock": m.RLock,
+				"TryLock":  m.TryLock,
 				"Campaign": func(ctx context.Context) (*Term, error) { return s.Election("x").Campaign(ctx, nil) }} {
 				_, err := lock(ctx)
 				if !errors.Is(err, ErrReentrant) || !strings.Contains(err.Error(), term.Token().String()) {
 					t.Errorf("%s while holding: got %v, want ErrReentrant with the token", name, err)
 				}
 			}
-			return s.Mutex("y", nil).Do(ctx, func(ctx context.Context, _ *Term) error { // another lock meanwhile is no re-entry, and hides none
+			// another lock meanwhile is no re-entry, and hides none
+			return s.Mutex("y", nil).Do(ctx, func(ctx context.Context, _ *Term) error {
 				if _, err := m.Lock(ctx); !errors.Is(err, ErrReentrant) {
 					t.Errorf("below another lock: got %v, want ErrReentrant", err)
 				}
@@ -163,7 +166,8 @@ func TestAWaiterThatGivesUpLeavesNoTrace(t *testing.T) {
 			began := time.Now()
 			_, err := s.Mutex("x", nil).Lock(ctx)
 			cancel()
-			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) || time.Since(began) > 1100*time.Millisecond {
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) ||
+				time.Since(began) > 1100*time.Millisecond {
 				t.Errorf("%s: got %v after %v", s.ID(), err, time.Since(began))
 			}
 		}
@@ -223,7 +227,8 @@ func TestALocalHolderEndsWithItsClaim(t *testing.T) {
 		if r1.ClaimToken() != r2.ClaimToken() || r2.Token() != r1.Token()+1 {
 			t.Fatalf("tokens %v and %v: not one claim", r1.Token(), r2.Token())
 		}
-		if err := r1.Resign(t.Context()); err != nil || r1.Check() == nil || r2.Check() != nil || r2.Context().Err() != nil {
+		if err := r1.Resign(t.Context()); err != nil || r1.Check() == nil || r2.Check() != nil ||
+			r2.Context().Err() != nil {
 			t.Fatalf("one gave it back: %v, its own %v, the other's %v", err, r1.Check(), r2.Check())
 		}
 		b.store.Remove("x", uint64(r2.ClaimToken()))
@@ -345,14 +350,16 @@ func TestClosingTheSessionWaitsForItsLocks(t *testing.T) {
 	})
 }
 
-// A waiter whose store does not answer is told so when it gives up, and a lock that cannot be is told at once.
+// A waiter whose store does not answer is told so when it gives up, and a lock that cannot be is
+// told at once.
 func TestWhyALockWasNotHad(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		b.store.Partition("a", true)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if _, err := s.Mutex("x", nil).Lock(ctx); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.Mutex("x", nil).Lock(ctx); !errors.Is(err, ErrUnreachable) ||
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("cut off: got %v, want ErrUnreachable and the context's", err)
 		}
 		b.store.Partition("a", false)
@@ -373,7 +380,8 @@ func TestWhyALockWasNotHad(t *testing.T) {
 	})
 }
 
-// The tokens of all who hold a lock in one process grow, also from one claim to the next, and who held it before holds it no more, whatever he asks.
+// The tokens of all who hold a lock in one process grow, also from one claim to the next, and who
+// held it before holds it no more, whatever he asks.
 func TestEachHolderOfALockHasALargerToken(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -386,9 +394,12 @@ func TestEachHolderOfALockHasALargerToken(t *testing.T) {
 			wg.Go(func() {
 				for range 200 {
 					term := must[*Term](t)(m.Lock(t.Context()))
+					synctest.Wait() // the others wait for the lock, however busy the machine is
 					mu.Lock()
-					if last != nil && (term.Token() <= last.Token() || last.Check() == nil || last.Context().Err() == nil) {
-						t.Errorf("token %v after %v; the one before: %v, %v", term.Token(), last.Token(), last.Check(), last.Context().Err())
+					if last != nil && (term.Token() <= last.Token() || last.Check() == nil ||
+						last.Context().Err() == nil) {
+						t.Errorf("token %v after %v; the one before: %v, %v", term.Token(), last.Token(), last.Check(),
+							last.Context().Err())
 					}
 					last = term
 					claims[term.ClaimToken()]++
@@ -404,7 +415,8 @@ func TestEachHolderOfALockHasALargerToken(t *testing.T) {
 	})
 }
 
-// Stop, then release: before anybody else of the process can get the lock the right of the one before is over.
+// Stop, then release: before anybody else of the process can get the lock the right of the one
+// before is over.
 func TestTheRightEndsBeforeTheLockIsHandedOn(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -463,11 +475,12 @@ func TestALockIsGivenBackOnce(t *testing.T) {
 	})
 }
 
-// A claim that was asked for before its owner knew that it holds is ending when it is won: nobody gets the lock under it, or its context
-// would never end.
+// A claim that was asked for before its owner knew that it holds is ending when it is won: nobody
+// gets the lock under it, or its context would never end.
 func TestAnEndingClaimIsHandedToNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}), b.session("b", b.store, Options{})
+		a, other := b.session("a", &slow{Store: b.store, news: func() { time.Sleep(time.Second) }}, Options{}),
+			b.session("b", b.store, Options{})
 		held := must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
 		next := later(t, a.Mutex("x", nil).Lock)
 		_ = held.Resign(t.Context())
@@ -517,7 +530,8 @@ func TestAllReadersOfAProcessHearOfTheEnd(t *testing.T) {
 		b.store.Partition("a", true)
 		time.Sleep(10 * time.Second)
 		for _, r := range all {
-			if !errors.Is(context.Cause(r.Context()), ErrExpired) || !errors.Is(r.Check(), ErrExpired) || r.Remaining() != 0 {
+			if !errors.Is(context.Cause(r.Context()), ErrExpired) || !errors.Is(r.Check(), ErrExpired) ||
+				r.Remaining() != 0 {
 				t.Errorf("cut off for a ttl: cause %v, Check %v", context.Cause(r.Context()), r.Check())
 			}
 		}
@@ -525,7 +539,8 @@ func TestAllReadersOfAProcessHearOfTheEnd(t *testing.T) {
 	})
 }
 
-// A reader that comes when the claim of its process is used up waits for no reader, and a writer gets in between.
+// A reader that comes when the claim of its process is used up waits for no reader, and a writer
+// gets in between.
 func TestALateReaderHasAClaimOfItsOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -552,7 +567,8 @@ func TestNoTryWaits(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		for _, s := range []*Session{a, other} {
-			for what, try := range map[string]func(context.Context) (*Term, error){"TryLock": s.Mutex("x", nil).TryLock, "TryRLock": s.RWMutex("x").TryRLock,
+			for what, try := range map[string]func(context.Context) (*Term, error){"TryLock": s.Mutex("x", nil).TryLock,
+				"TryRLock":   s.RWMutex("x").TryRLock,
 				"TryAcquire": s.Semaphore("s", 1).TryAcquire} {
 				if _, err := try(ctx); !errors.Is(err, ErrHeld) {
 					t.Errorf("%s in %s: got %v, want ErrHeld", what, s.ID(), err)
@@ -635,15 +651,20 @@ func TestLockAllNoticesWhatWasLost(t *testing.T) {
 	})
 }
 
-// Work of all kinds of locks is told when its caller's context ends, and seen when it outlives its right.
+// Work of all kinds of locks is told when its caller's context ends, and seen when it outlives its
+// right.
 func TestWorkUnderALockIsStoppedAndWatched(t *testing.T) {
 	type do = func(context.Context, func(context.Context, *Term) error) error
 	for what, of := range map[string]func(*Session) do{
-		"Mutex": func(s *Session) do { return s.Mutex("x", nil).Do }, "RWMutex": func(s *Session) do { return s.RWMutex("x").RDo },
+		"Mutex": func(s *Session) do { return s.Mutex("x", nil).Do }, "RWMutex": func(s *Session) do {
+			return s.RWMutex("x").RDo
+		},
 		"Semaphore": func(s *Session) do { return s.Semaphore("x", 2).Do },
 		"DoAll": func(s *Session) do {
 			return func(ctx context.Context, work func(context.Context, *Term) error) error {
-				return s.DoAll(ctx, []string{"y", "x", "z"}, func(ctx context.Context, held []*Term) error { return work(ctx, held[1]) })
+				return s.DoAll(ctx, []string{"y", "x", "z"}, func(ctx context.Context, held []*Term) error {
+					return work(ctx, held[1])
+				})
 			}
 		},
 	} {

@@ -39,10 +39,11 @@ func TestALoggerThatBlocksHoldsUpNothing(t *testing.T) {
 				release, done := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(done)
-					_ = s.Candidate("n", nil).RunOnce(context.Background(), func(ctx context.Context, term *Term) error {
-						<-release
-						return nil
-					})
+					_ = s.Candidate("n", nil).RunOnce(context.Background(),
+						func(ctx context.Context, term *Term) error {
+							<-release
+							return nil
+						})
 				}()
 				term2 := b.lead(s, "m")
 				synctest.Wait()
@@ -93,7 +94,8 @@ func TestAHandlerWhoseEnabledAsksCheckHoldsUpNothing(t *testing.T) {
 		tm, other := b.lead(s, "n"), b.lead(s, "m")
 		term.Store(tm)
 		synctest.Wait()
-		skew.Store(int64(20 * time.Second)) // suspended past the deadline: the soft end is told when Check already says no
+		// suspended past the deadline: the soft end is told when Check already says no
+		skew.Store(int64(20 * time.Second))
 		time.Sleep(time.Minute)
 		if tm.Context().Err() == nil || other.Context().Err() == nil {
 			t.Fatalf("deadlock: a minute later the contexts live: %v %v", tm.Context().Err(), other.Context().Err())
@@ -129,11 +131,12 @@ func TestWorkThatOutlivesAGivenUpCloseIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var mu sync.Mutex
 		var all []string
-		s := b.session("a", b.store, Options{Overrun: OverrunWait, Logger: slog.New(gated{enabled: func() {}, lines: func(m string) {
-			mu.Lock()
-			all = append(all, m)
-			mu.Unlock()
-		}})})
+		s := b.session("a", b.store,
+			Options{Overrun: OverrunWait, Logger: slog.New(gated{enabled: func() {}, lines: func(m string) {
+				mu.Lock()
+				all = append(all, m)
+				mu.Unlock()
+			}})})
 		release, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)

@@ -53,7 +53,8 @@ func (p *scraper) run(times int) {
 		for instance, w := range p.targets {
 			synctest.Wait()
 			page := httptest.NewRecorder()
-			promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{}).ServeHTTP(page,
+				httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			for line := range strings.Lines(page.Body.String()) {
 				if !strings.HasPrefix(line, "#") {
 					seen[p.sample(instance, strings.TrimSpace(line))] = true
@@ -102,9 +103,12 @@ func (p *scraper) fired(t *testing.T) []string {
 		input = append(input, map[string]string{"series": series, "values": strings.Join(p.series[series], " ")})
 	}
 	last := fmt.Sprintf("%ds", 15*(p.scrapes-1))
-	test, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "15s", "tests": []any{map[string]any{
-		"interval": "15s", "input_series": input, "promql_expr_test": []any{map[string]any{
-			"expr": fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%s]))`, last), "eval_time": last, "exp_samples": []any{}}}}}})
+	test, err := json.Marshal(
+		map[string]any{"rule_files": []string{rules}, "evaluation_interval": "15s", "tests": []any{map[string]any{
+			"interval": "15s", "input_series": input, "promql_expr_test": []any{map[string]any{
+				"expr": fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%s]))`,
+					last),
+				"eval_time": last, "exp_samples": []any{}}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +128,8 @@ func (p *scraper) fired(t *testing.T) []string {
 	return names
 }
 
-// watched runs a fleet of processes that stand for one election, under a Prometheus, and returns the alerts that fire.
+// watched runs a fleet of processes that stand for one election, under a Prometheus, and returns
+// the alerts that fire.
 func watched(t *testing.T, f func(p *scraper, bad *silent, start func(instance string) (stop func()))) []string {
 	t.Helper()
 	p := &scraper{targets: map[string]*shown{}, series: map[string][]string{}}
@@ -132,7 +137,8 @@ func watched(t *testing.T, f func(p *scraper, bad *silent, start func(instance s
 		bad, started := &silent{Store: store}, 0
 		f(p, bad, func(instance string) func() {
 			started++
-			w := open(fmt.Sprintf("%s-%d", instance, started), driver.Store(bad), metrics.Options{LookEvery: 15 * time.Second})
+			w := open(fmt.Sprintf("%s-%d", instance, started), driver.Store(bad),
+				metrics.Options{LookEvery: 15 * time.Second})
 			p.targets[instance] = w
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan struct{})
@@ -172,7 +178,8 @@ func TestNoAlertFiresOnHandOversAndARollingRestart(t *testing.T) {
 		}
 		p.run(80)
 		for _, i := range instances {
-			_, _ = p.targets[i].Election("billing/invoicer").Ask(context.Background(), primacy.Request{To: p.targets["pod-1"].ID()})
+			_, _ = p.targets[i].Election("billing/invoicer").Ask(context.Background(),
+				primacy.Request{To: p.targets["pod-1"].ID()})
 			p.run(40)
 		}
 		for _, s := range stop {

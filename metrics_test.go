@@ -21,7 +21,8 @@ import (
 	"github.com/primacy-go/primacy/metrics"
 )
 
-// shown is a session in fake time and what Prometheus sees of it. skew moves its boot clock without any timer running, as SIGSTOP and suspend do.
+// shown is a session in fake time and what Prometheus sees of it. skew moves its boot clock without
+// any timer running, as SIGSTOP and suspend do.
 type shown struct {
 	t *testing.T
 	*primacy.Session
@@ -40,7 +41,8 @@ func fleet(t *testing.T, f func(t *testing.T, store *memstore.Store, open opener
 			w := &shown{t: t, registry: prometheus.NewRegistry(), skew: new(atomic.Int64)}
 			clock := func() time.Duration { return time.Since(start) + time.Hour + time.Duration(w.skew.Load()) }
 			var err error
-			if w.Session, err = primacy.NewSessionAt(on, primacy.Options{ID: id, TTL: 10 * time.Second, Overrun: primacy.OverrunWait}, clock); err != nil {
+			if w.Session, err = primacy.NewSessionAt(on,
+				primacy.Options{ID: id, TTL: 10 * time.Second, Overrun: primacy.OverrunWait}, clock); err != nil {
 				t.Fatal(err)
 			}
 			if w.collector, err = metrics.New(w.Session, o); err != nil {
@@ -76,7 +78,8 @@ func (w *shown) scrape() map[string]float64 {
 			}
 			key := "{" + strings.Join(labels, ",") + "}"
 			if h := m.Histogram; h != nil {
-				all[f.GetName()+"_count"+key], all[f.GetName()+"_sum"+key] = float64(h.GetSampleCount()), h.GetSampleSum()
+				all[f.GetName()+"_count"+key], all[f.GetName()+"_sum"+key] = float64(h.GetSampleCount()),
+					h.GetSampleSum()
 				continue
 			}
 			all[f.GetName()+key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
@@ -127,38 +130,51 @@ func term(name, id string, t *primacy.Term) string {
 func TestMetricsOfAWinARenewalAndAResignation(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 		a, b := open("a", store, metrics.Options{ClientGo: true}), open("b", store, metrics.Options{})
-		a.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_store_up": 0, `primacy_overruns_total{election=""}`: 0, `primacy_elections{state="leader"}`: 0})
+		a.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_store_up": 0,
+			`primacy_overruns_total{election=""}`: 0, `primacy_elections{state="leader"}`: 0})
 		first := a.lead("n")
 		a.sees(map[string]float64{
-			`primacy_is_leader{election="n"}`: 1, term("n", "a", first): 1, `leader_election_master_status{name="n"}`: 1, `primacy_elections{state="leader"}`: 1,
+			`primacy_is_leader{election="n"}`: 1, term("n", "a", first): 1,
+			`leader_election_master_status{name="n"}`: 1, `primacy_elections{state="leader"}`: 1,
 			`primacy_lease_remaining_seconds{election="n"}`: 9, `primacy_lease_ttl_seconds{election="n"}`: 10,
-			`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 1, `primacy_transitions_total{election="n",reason="expired",to="follower"}`: 0,
-			`primacy_renewals_total{election="n",result="ok"}`: 0, `primacy_overruns_total{election="n"}`: 0, `primacy_store_up{store="memory"}`: 1,
-			`primacy_acquire_wait_seconds_count{election="n"}`: 1, `primacy_stop_duration_seconds_count{election="n",how="term"}`: 0,
+			`primacy_transitions_total{election="n",reason="elected",to="leader"}`:   1,
+			`primacy_transitions_total{election="n",reason="expired",to="follower"}`: 0,
+			`primacy_renewals_total{election="n",result="ok"}`:                       0,
+			`primacy_overruns_total{election="n"}`:                                   0,
+			`primacy_store_up{store="memory"}`:                                       1,
+			`primacy_acquire_wait_seconds_count{election="n"}`:                       1,
+			`primacy_stop_duration_seconds_count{election="n",how="term"}`:           0,
 		})
 		won := make(chan *primacy.Term, 1)
 		go func() { won <- b.lead("n") }()
 		b.sees(map[string]float64{
-			`primacy_is_leader{election="n"}`: 0, "-primacy_term_info": 0, "-primacy_lease": 0, `primacy_elections{state="candidate"}`: 1,
-			`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 0, `primacy_acquire_wait_seconds_count{election="n"}`: 0,
+			`primacy_is_leader{election="n"}`: 0, "-primacy_term_info": 0, "-primacy_lease": 0,
+			`primacy_elections{state="candidate"}`:                                 1,
+			`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 0,
+			`primacy_acquire_wait_seconds_count{election="n"}`:                     0,
 		})
 		time.Sleep(7 * time.Second) // three renewals, one every two seconds
 		for _, w := range []*shown{a, b} {
-			w.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 3, `primacy_renew_duration_seconds_count{election="n"}`: 3,
-				`primacy_renewals_total{election="n",result="late"}`: 0, `primacy_renewals_total{election="n",result="error"}`: 0})
+			w.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 3,
+				`primacy_renew_duration_seconds_count{election="n"}`:  3,
+				`primacy_renewals_total{election="n",result="late"}`:  0,
+				`primacy_renewals_total{election="n",result="error"}`: 0})
 		}
 		a.resign(first)
 		second := <-won
 		a.sees(map[string]float64{
 			"-primacy_is_leader": 0, "-primacy_term_info": 0, "-leader_election_master_status": 0, "-primacy_lease": 0,
-			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 1, `primacy_stop_duration_seconds_count{election="n",how="term"}`: 1,
+			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 1,
+			`primacy_stop_duration_seconds_count{election="n",how="term"}`:            1,
 		})
 		b.sees(map[string]float64{
-			`primacy_is_leader{election="n"}`: 1, term("n", "b", second): 1, `primacy_acquire_wait_seconds_count{election="n"}`: 1,
-			`primacy_acquire_wait_seconds_sum{election="n"}`: 7,
+			`primacy_is_leader{election="n"}`: 1, term("n", "b", second): 1,
+			`primacy_acquire_wait_seconds_count{election="n"}`: 1,
+			`primacy_acquire_wait_seconds_sum{election="n"}`:   7,
 		})
 		time.Sleep(4 * time.Second)
-		a.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 3}) // it stands no more, though its lease lives
+		// it stands no more, though its lease lives
+		a.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 3})
 		b.sees(map[string]float64{`primacy_renewals_total{election="n",result="ok"}`: 5})
 	})
 }
@@ -211,7 +227,8 @@ func TestMetricsOfMissedRenewalsAndALeaseThatRunsOut(t *testing.T) {
 		bad.broken.Store(true)
 		time.Sleep(2500 * time.Millisecond)
 		got := a.scrape()
-		if got[`primacy_renewals_total{election="n",result="error"}`] == 0 || got[`primacy_store_up{store="memory"}`] != 0 || got[`primacy_store_errors_total{store="memory"}`] == 0 {
+		if got[`primacy_renewals_total{election="n",result="error"}`] == 0 ||
+			got[`primacy_store_up{store="memory"}`] != 0 || got[`primacy_store_errors_total{store="memory"}`] == 0 {
 			t.Errorf("a store that fails: %v", got)
 		}
 		bad.broken.Store(false)
@@ -219,15 +236,18 @@ func TestMetricsOfMissedRenewalsAndALeaseThatRunsOut(t *testing.T) {
 		a.sees(map[string]float64{`primacy_store_up{store="memory"}`: 1, `primacy_is_leader{election="n"}`: 1})
 		bad.mute.Store(true)
 		time.Sleep(20 * time.Second)
-		a.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_term_info": 0, `primacy_store_up{store="memory"}`: 0,
-			`primacy_transitions_total{election="n",reason="expired",to="follower"}`: 1, `primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 0})
+		a.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_term_info": 0,
+			`primacy_store_up{store="memory"}`:                                        0,
+			`primacy_transitions_total{election="n",reason="expired",to="follower"}`:  1,
+			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 0})
 		if late := a.scrape()[`primacy_renewals_total{election="n",result="late"}`]; late < 2 {
 			t.Errorf("%v renewals are late, want at least two", late)
 		}
 		failed := a.scrape()[`primacy_store_errors_total{store="memory"}`]
 		go func() { _, _ = a.Election("n").Campaign(t.Context(), nil) }()
 		time.Sleep(10 * time.Second)
-		a.sees(map[string]float64{`primacy_is_leader{election="n"}`: 0, `primacy_elections{state="candidate"}`: 1}) // it stands, without a lease
+		// it stands, without a lease
+		a.sees(map[string]float64{`primacy_is_leader{election="n"}`: 0, `primacy_elections{state="candidate"}`: 1})
 		if now := a.scrape()[`primacy_store_errors_total{store="memory"}`]; now <= failed {
 			t.Error("no lease is granted, and the store's errors do not grow")
 		}
@@ -237,7 +257,8 @@ func TestMetricsOfMissedRenewalsAndALeaseThatRunsOut(t *testing.T) {
 	})
 }
 
-// A process that was frozen past its deadline has run no timer when it is scraped: the scrape itself must see it.
+// A process that was frozen past its deadline has run no timer when it is scraped: the scrape
+// itself must see it.
 func TestMetricsOfAFrozenLeader(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 		a := open("a", store, metrics.Options{ClientGo: true})
@@ -273,7 +294,8 @@ func TestMetricsOfEachReason(t *testing.T) {
 		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
 		ended := func(reason string, n float64) {
 			t.Helper()
-			a.sees(map[string]float64{`primacy_transitions_total{election="n",reason="` + reason + `",to="follower"}`: n})
+			a.sees(map[string]float64{`primacy_transitions_total{election="n",reason="` + reason +
+				`",to="follower"}`: n})
 		}
 		term := a.lead("n")
 		store.Remove("n", uint64(term.Token()))
@@ -292,7 +314,9 @@ func TestMetricsOfEachReason(t *testing.T) {
 		b.resign(<-won)
 
 		fails := errors.New("the work failed")
-		if err := a.Run(t.Context(), "n", func(context.Context, *primacy.Term) error { return fails }); !errors.Is(err, fails) {
+		if err := a.Run(t.Context(), "n", func(context.Context, *primacy.Term) error {
+			return fails
+		}); !errors.Is(err, fails) {
 			t.Fatal(err)
 		}
 		ended("failed", 1)
@@ -306,7 +330,8 @@ func TestMetricsOfEachReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended("shutdown", 1)
-		a.sees(map[string]float64{`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 4, "-primacy_is_leader": 0})
+		a.sees(map[string]float64{`primacy_transitions_total{election="n",reason="elected",to="leader"}`: 4,
+			"-primacy_is_leader": 0})
 	})
 }
 
@@ -353,7 +378,8 @@ func TestMetricsOfWorkThatStopsLateAndOfWorkThatWasKilled(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		a.collector.Killed(term)
 		a.resign(term)
-		a.sees(map[string]float64{`primacy_stop_duration_seconds_count{election="k",how="kill"}`: 1, `primacy_stop_duration_seconds_sum{election="k",how="kill"}`: 3,
+		a.sees(map[string]float64{`primacy_stop_duration_seconds_count{election="k",how="kill"}`: 1,
+			`primacy_stop_duration_seconds_sum{election="k",how="kill"}`:   3,
 			`primacy_stop_duration_seconds_count{election="k",how="term"}`: 0})
 	})
 }
@@ -366,7 +392,8 @@ func TestMetricsOfCandidatesAreAsOldAsTheLastLook(t *testing.T) {
 		a.lead("n")
 		go func() { _, _ = b.Election("n").Campaign(t.Context(), nil) }()
 		time.Sleep(11 * time.Second)
-		o.sees(map[string]float64{`primacy_candidates{election="n"}`: 2, `primacy_candidates{election="nobody"}`: 0, "-primacy_is_leader": 0})
+		o.sees(map[string]float64{`primacy_candidates{election="n"}`: 2, `primacy_candidates{election="nobody"}`: 0,
+			"-primacy_is_leader": 0})
 		bad.mute.Store(true)
 		time.Sleep(20 * time.Second)
 		o.sees(map[string]float64{`primacy_candidates{election="n"}`: 2})
@@ -403,7 +430,8 @@ func TestMetricsOfTheGapBeforeATerm(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		term = b.lead("n")
 		time.Sleep(3 * time.Second)
-		b.sees(map[string]float64{`primacy_handover_gap_seconds_count{election="n"}`: 1, `primacy_handover_gap_seconds_sum{election="n"}`: 7})
+		b.sees(map[string]float64{`primacy_handover_gap_seconds_count{election="n"}`: 1,
+			`primacy_handover_gap_seconds_sum{election="n"}`: 7})
 		a.sees(map[string]float64{`primacy_handover_gap_seconds_count{election="n"}`: 0})
 
 		won := make(chan *primacy.Term, 1)
@@ -412,7 +440,8 @@ func TestMetricsOfTheGapBeforeATerm(t *testing.T) {
 		b.resign(term)
 		term = <-won
 		time.Sleep(3 * time.Second)
-		a.sees(map[string]float64{`primacy_handover_gap_seconds_count{election="n"}`: 1, `primacy_handover_gap_seconds_sum{election="n"}`: 0})
+		a.sees(map[string]float64{`primacy_handover_gap_seconds_count{election="n"}`: 1,
+			`primacy_handover_gap_seconds_sum{election="n"}`: 0})
 		a.resign(term)
 	})
 }
@@ -437,10 +466,12 @@ func TestEventsAreThoseSinceTheCall(t *testing.T) {
 	})
 }
 
-// A sidecar has a session for each of its clients: they come and go, and what they did stays counted.
+// A sidecar has a session for each of its clients: they come and go, and what they did stays
+// counted.
 func TestMetricsOfSeveralSessions(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
-		own, x, y := open("own", store, metrics.Options{}), open("x", store, metrics.Options{}), open("y", store, metrics.Options{})
+		own, x, y := open("own", store, metrics.Options{}), open("x", store, metrics.Options{}),
+			open("y", store, metrics.Options{})
 		for _, s := range []*primacy.Session{x.Session, y.Session} {
 			own.collector.Add(s)
 		}
@@ -457,21 +488,26 @@ func TestMetricsOfSeveralSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		own.sees(map[string]float64{`primacy_is_leader{election="n"}`: 1, term("n", "y", second): 1, "-" + term("n", "x", first): 0,
-			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 1, `primacy_transitions_total{election="n",reason="elected",to="leader"}`: 2,
-			`primacy_renewals_total{election="n",result="ok"}`: 2, `primacy_acquire_wait_seconds_count{election="n"}`: 2})
+		own.sees(map[string]float64{`primacy_is_leader{election="n"}`: 1, term("n", "y", second): 1,
+			"-" + term("n", "x", first): 0,
+			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 1,
+			`primacy_transitions_total{election="n",reason="elected",to="leader"}`:    2,
+			`primacy_renewals_total{election="n",result="ok"}`:                        2,
+			`primacy_acquire_wait_seconds_count{election="n"}`:                        2})
 		y.resign(second)
 		if err := y.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		own.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_term_info": 0, `primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 2})
+		own.sees(map[string]float64{"-primacy_is_leader": 0, "-primacy_term_info": 0,
+			`primacy_transitions_total{election="n",reason="resigned",to="follower"}`: 2})
 		own.collector.Close()
 		own.collector.Add(y.Session) // too late, and harmless
 		own.collector.Close()
 	})
 }
 
-// Ten thousand elections won at once are more events than wait for a reader: what is counted exactly stays exact, and what is not is told.
+// Ten thousand elections won at once are more events than wait for a reader: what is counted
+// exactly stays exact, and what is not is told.
 func TestMetricsOfMoreEventsThanThereIsRoomFor(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 		const n = 10_000
@@ -524,17 +560,24 @@ func TestMetricsOfMoreElectionsThanHaveSeries(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		a.sees(map[string]float64{
-			`primacy_is_leader{election="y"}`: 1, `-primacy_is_leader{election="z1"}`: 0, `-primacy_term_info{election="z1"`: 0, `-primacy_is_leader{election=""}`: 0,
-			`primacy_transitions_total{election="",reason="elected",to="leader"}`: 3, `primacy_transitions_total{election="x",reason="elected",to="leader"}`: 1,
-			`primacy_elections{state="leader"}`: 5, `primacy_renewals_total{election="",result="ok"}`: 1, `primacy_acquire_wait_seconds_count{election=""}`: 3,
+			`primacy_is_leader{election="y"}`: 1, `-primacy_is_leader{election="z1"}`: 0,
+			`-primacy_term_info{election="z1"`: 0, `-primacy_is_leader{election=""}`: 0,
+			`primacy_transitions_total{election="",reason="elected",to="leader"}`:  3,
+			`primacy_transitions_total{election="x",reason="elected",to="leader"}`: 1,
+			`primacy_elections{state="leader"}`:                                    5,
+			`primacy_renewals_total{election="",result="ok"}`:                      1,
+			`primacy_acquire_wait_seconds_count{election=""}`:                      3,
 		})
 		for _, name := range []string{"z1", "z2", "x"} {
 			a.resign(terms[name])
 		}
 		a.lead("z1") // the room of x is not given to another: no counter goes back
 		a.sees(map[string]float64{
-			`primacy_transitions_total{election="",reason="resigned",to="follower"}`: 2, `primacy_transitions_total{election="",reason="elected",to="leader"}`: 4,
-			`primacy_transitions_total{election="x",reason="resigned",to="follower"}`: 1, `primacy_elections{state="leader"}`: 3, `-primacy_is_leader{election="x"}`: 0,
+			`primacy_transitions_total{election="",reason="resigned",to="follower"}`:  2,
+			`primacy_transitions_total{election="",reason="elected",to="leader"}`:     4,
+			`primacy_transitions_total{election="x",reason="resigned",to="follower"}`: 1,
+			`primacy_elections{state="leader"}`:                                       3,
+			`-primacy_is_leader{election="x"}`:                                        0,
 		})
 	})
 }

@@ -104,7 +104,9 @@ func TestALeaderOfACampaignHasPriorityZero(t *testing.T) {
 		mine := must[*Term](t)(s.Election("m").Campaign(t.Context(), &CampaignOptions{Priority: 2}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := c.sessions["a"].Election("m").Campaign(ctx, &CampaignOptions{Priority: 2, Steady: time.Second}); !errors.Is(err, context.DeadlineExceeded) || mine.Context().Err() != nil {
+		if _, err := c.sessions["a"].Election("m").Campaign(ctx,
+			&CampaignOptions{Priority: 2, Steady: time.Second}); !errors.Is(err, context.DeadlineExceeded) ||
+			mine.Context().Err() != nil {
 			t.Errorf("got %v, and the leader %v", err, context.Cause(mine.Context()))
 		}
 	})
@@ -138,7 +140,8 @@ func TestOnlyAClaimThatStandsAsks(t *testing.T) {
 	})
 }
 
-// What was asked by hand counts more than a priority; the higher one comes back when it has stood its time.
+// What was asked by hand counts more than a priority; the higher one comes back when it has stood
+// its time.
 func TestByHandAgainstAPriority(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}

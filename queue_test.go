@@ -39,8 +39,8 @@ func throng(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
 	wg.Wait()
 }
 
-// Where those of a process who wait go on behind a new claim, it is entered in the request that gives up the old one, and the right of
-// each term under the old one is over by then.
+// Where those of a process who wait go on behind a new claim, it is entered in the request that
+// gives up the old one, and the right of each term under the old one is over by then.
 func TestAUsedUpClaimIsExchanged(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var mu sync.Mutex
@@ -68,25 +68,30 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 			g.visit(term, 1000, 1000, time.Millisecond)
 		})
 		if n := len(terms); n != 40 || st.claims.Load() != 1 || st.exchanges.Load() != 39 || st.releases.Load() != 1 {
-			t.Errorf("%d claims for 200 turns: %d entered, %d exchanged, %d released; want 40: 1, 39, 1", n, st.claims.Load(), st.exchanges.Load(), st.releases.Load())
+			t.Errorf("%d claims for 200 turns: %d entered, %d exchanged, %d released; want 40: 1, 39, 1", n,
+				st.claims.Load(), st.exchanges.Load(), st.releases.Load())
 		}
 		b.holds("x", 0)
 		nothingLeft(t, s)
 	})
 }
 
-// Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten and nothing is left in the line.
+// Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten
+// and nothing is left in the line.
 func TestAnExchangeThatFails(t *testing.T) {
 	unknown := errors.New("no answer")
-	for what, exchange := range map[string]func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error){
+	for what, exchange := range map[string]func(context.Context, driver.Lease,
+		driver.Place, driver.Claim) (driver.Place, error){
 		"it never arrived": func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error) {
 			return driver.Place{}, unknown
 		},
-		"its answer was lost": func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+		"its answer was lost": func(ctx context.Context, l driver.Lease, p driver.Place,
+			c driver.Claim) (driver.Place, error) {
 			_, _ = l.(driver.Exchanger).Exchange(ctx, p, c)
 			return driver.Place{}, unknown
 		},
-		"it arrives late": func(_ context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+		"it arrives late": func(_ context.Context, l driver.Lease, p driver.Place,
+			c driver.Claim) (driver.Place, error) {
 			go func() {
 				time.Sleep(700 * time.Millisecond)
 				_, _ = l.(driver.Exchanger).Exchange(context.Background(), p, c)
@@ -100,7 +105,8 @@ func TestAnExchangeThatFails(t *testing.T) {
 		"refused": func(context.Context, driver.Lease, driver.Place, driver.Claim) (driver.Place, error) {
 			return driver.Place{}, fmt.Errorf("not this time: %w", driver.ErrRefused)
 		},
-		"another place": func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+		"another place": func(ctx context.Context, l driver.Lease, p driver.Place,
+			c driver.Claim) (driver.Place, error) {
 			_, err := l.(driver.Exchanger).Exchange(ctx, p, c)
 			return p, err
 		},
@@ -113,7 +119,9 @@ func TestAnExchangeThatFails(t *testing.T) {
 				var wg sync.WaitGroup
 				for _, s := range []*Session{s, other} {
 					wg.Go(func() {
-						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) {
+							g.visit(term, 1000, 1000, time.Millisecond)
+						})
 					})
 				}
 				wg.Wait()
@@ -176,7 +184,8 @@ func TestTheLeaseEndsDuringAnExchange(t *testing.T) {
 			begun := make(chan struct{})
 			var once sync.Once
 			st := &counting{Store: b.store}
-			st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) {
+			st.exchange = func(ctx context.Context, l driver.Lease, p driver.Place,
+				c driver.Claim) (driver.Place, error) {
 				once.Do(func() { close(begun) })
 				time.Sleep(500 * time.Millisecond)
 				return l.(driver.Exchanger).Exchange(ctx, p, c)
@@ -222,7 +231,9 @@ func TestALockOnAStoreThatCannotExchange(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", unable{b.store}, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) { g.visit(term, 1000, 1000, time.Millisecond) })
+		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) {
+			g.visit(term, 1000, 1000, time.Millisecond)
+		})
 		b.holds("x", 0)
 		nothingLeft(t, s)
 	})
@@ -259,7 +270,8 @@ func (c *late) Err() error {
 	return c.Context.Err()
 }
 
-// Where nobody wants the next claim any more before the request is sent, the old one is released all the same.
+// Where nobody wants the next claim any more before the request is sent, the old one is released
+// all the same.
 func TestAnExchangeThatIsNotSent(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		st := &counting{Store: b.store}
@@ -271,7 +283,8 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 			if x == nil {
 				t.Fatal("not to be exchanged")
 			}
-			if _, err := s.campaignAgain(ctx, claimSpec{seat: x.at, lock: true, turnBits: turnBits}, x); !errors.Is(err, context.Canceled) {
+			if _, err := s.campaignAgain(ctx,
+				claimSpec{seat: x.at, lock: true, turnBits: turnBits}, x); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 			time.Sleep(time.Second)
@@ -298,7 +311,8 @@ func idle(t *testing.T, m *Mutex) *Term {
 type counting struct {
 	driver.Store
 	claims, releases, exchanges atomic.Int64
-	exchange                    func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error) // in place of the store's; nil: the store's
+	// in place of the store's; nil: the store's
+	exchange func(ctx context.Context, l driver.Lease, p driver.Place, c driver.Claim) (driver.Place, error)
 }
 
 type countingLease struct {
@@ -418,9 +432,12 @@ func count(all []core.QueueOrder, do core.QueueAction) (n int) {
 }
 
 func TestATenureThatFadesIsHandedToNobody(t *testing.T) {
-	for name, after := range map[string]core.QueueEvent{"fade": {Kind: core.Fade, Tenure: 9}, "return": {Kind: core.Return, Waiter: 2, Tenure: 9}} {
-		last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true}, core.QueueEvent{Kind: core.Arrive, Waiter: 2, Read: true},
-			core.QueueEvent{Kind: core.Win, Tenure: 9}, after, core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true})
+	for name, after := range map[string]core.QueueEvent{"fade": {Kind: core.Fade, Tenure: 9},
+		"return": {Kind: core.Return, Waiter: 2, Tenure: 9}} {
+		last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
+			core.QueueEvent{Kind: core.Arrive, Waiter: 2, Read: true},
+			core.QueueEvent{Kind: core.Win, Tenure: 9}, after,
+			core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true})
 		if count(last, core.Grant) > 0 {
 			t.Errorf("%s: %+v", name, last)
 		}
@@ -428,26 +445,31 @@ func TestATenureThatFadesIsHandedToNobody(t *testing.T) {
 }
 
 func TestARefusalIsToldToAllWhoWait(t *testing.T) {
-	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1}, core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Lose, Refused: true})
+	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1}, core.QueueEvent{Kind: core.Arrive, Waiter: 2},
+		core.QueueEvent{Kind: core.Lose, Refused: true})
 	if count(last, core.Deny) != 2 || len(last) != 2 {
 		t.Errorf("got %+v, want both denied and no other campaign", last)
 	}
 }
 
 func TestACampaignOfTheWrongKindIsCancelled(t *testing.T) {
-	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true}, core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Quit, Waiter: 1})
+	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Quit, Waiter: 1})
 	if count(last, core.Cancel) != 1 {
 		t.Errorf("the reader has gone, its campaign goes on for the writer: %+v", last)
 	}
-	last = orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Try: true}, core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Quit, Waiter: 1})
+	last = orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Try: true},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Quit, Waiter: 1})
 	if count(last, core.Cancel) != 1 {
 		t.Errorf("the try has gone, its campaign goes on for one who waits: %+v", last)
 	}
 }
 
 func TestATryBehindWaitersIsSentAway(t *testing.T) {
-	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true}, core.QueueEvent{Kind: core.Win, Tenure: 9},
-		core.QueueEvent{Kind: core.Arrive, Waiter: 2}, core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true, Try: true})
+	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
+		core.QueueEvent{Kind: core.Win, Tenure: 9},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 2},
+		core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true, Try: true})
 	if count(last, core.Deny) != 1 {
 		t.Errorf("a reader that tries behind a writer: %+v, want it denied", last)
 	}

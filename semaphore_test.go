@@ -37,16 +37,28 @@ func TestReEntryOfASemaphoresName(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		for what, nested := range map[string]func(ctx context.Context) error{
 			"Mutex in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Mutex("x", nil).Lock(ctx); return err })
+				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Mutex("x", nil).Lock(ctx)
+					return err
+				})
 			},
 			"Election in Semaphore": func(ctx context.Context) error {
-				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Election("x").Campaign(ctx, nil); return err })
+				return s.Semaphore("x", 2).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Election("x").Campaign(ctx, nil)
+					return err
+				})
 			},
 			"Semaphore in Mutex": func(ctx context.Context) error {
-				return s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("x", 2).Acquire(ctx); return err })
+				return s.Mutex("x", nil).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Semaphore("x", 2).Acquire(ctx)
+					return err
+				})
 			},
 			"all slots": func(ctx context.Context) error {
-				return s.Semaphore("y", 1).Do(ctx, func(ctx context.Context, _ *Term) error { _, err := s.Semaphore("y", 1).Acquire(ctx); return err })
+				return s.Semaphore("y", 1).Do(ctx, func(ctx context.Context, _ *Term) error {
+					_, err := s.Semaphore("y", 1).Acquire(ctx)
+					return err
+				})
 			},
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -135,7 +147,8 @@ func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
 				wg.Go(func() {
 					for range 20 {
 						term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
-						for old := last.Load(); uint64(term.Token()) > old && !last.CompareAndSwap(old, uint64(term.Token())); old = last.Load() {
+						for old := last.Load(); uint64(term.Token()) > old &&
+							!last.CompareAndSwap(old, uint64(term.Token())); old = last.Load() {
 						}
 						g.visit(term, 1, 3, 10*time.Millisecond)
 						if n := g.inside.Load() + 1; n > most.Load() {
@@ -158,7 +171,8 @@ func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
 		if _, err := s.Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
 			t.Errorf("another number of slots in this process: got %v, want ErrInvalid", err)
 		}
-		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrRefused) {
+		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(
+			t.Context()); !errors.Is(err, ErrRefused) {
 			t.Errorf("another number of slots in another process: got %v, want ErrRefused", err)
 		}
 		_ = term.Resign(t.Context())

@@ -80,7 +80,8 @@ func TestWorkIsGoneByTheDeadlineAlsoWhileTheSessionCloses(t *testing.T) {
 		at := <-led
 		time.Sleep(10 * time.Second)
 		if exited.Load() != deadline.Load() {
-			t.Errorf("deadline %v, next leader from %v, work killed at %v", time.Duration(deadline.Load()), at, time.Duration(exited.Load()))
+			t.Errorf("deadline %v, next leader from %v, work killed at %v", time.Duration(deadline.Load()), at,
+				time.Duration(exited.Load()))
 		}
 		b.store.Partition("a", false)
 		close(release)
@@ -151,7 +152,8 @@ func TestWhatCannotWorkIsRefusedWithItsReason(t *testing.T) {
 		"an unknown policy":   {Options{Overrun: 7}, "OverrunExit"},
 	} {
 		_, err := NewSession(store, &tc.o)
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want one line with %q", name, err, tc.want)
 		}
 	}
@@ -170,7 +172,8 @@ func TestWhatCannotWorkIsRefusedWithItsReason(t *testing.T) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	if _, err := s.Election("n").Campaign(context.Background(), &CampaignOptions{Value: make([]byte, 2<<20)}); !errors.Is(err, ErrInvalid) {
+	if _, err := s.Election("n").Campaign(context.Background(),
+		&CampaignOptions{Value: make([]byte, 2<<20)}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a value of 2 MB: %v", err)
 	}
 }

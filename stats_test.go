@@ -12,7 +12,8 @@ type namedLease struct{ driver.Lease }
 
 func (namedLease) ID() string { return "l" }
 
-// Who shows the misses that were not late as a counter takes one figure from the other: that must never go back.
+// Who shows the misses that were not late as a counter takes one figure from the other: that must
+// never go back.
 func TestMissesWithoutLateOnesNeverGoBack(t *testing.T) {
 	s := &Session{}
 	l := &lease{s: s, dl: namedLease{}}

@@ -16,22 +16,27 @@ import (
 
 // judge follows every term and says at every look what the promises (doc.go) demand:
 //
-//   - of one name at most one term's Check says yes, of a shared lock as many as may hold it together;
+//   - of one name at most one term's Check says yes, of a shared lock as many as may hold it;
 //   - a Check that said no once never says yes again;
-//   - work never runs beside other work on the same name, so whoever leads finds that the work before him has stopped;
+//   - work never runs beside other work on the same name, so whoever leads finds that the work
+//     before him has stopped;
 //   - tokens grow from one term to the next;
 //
-// and in the end that the times from winning to the deadline of no two terms overlap, on true time, also between the looks and while a
-// process is paused (package history).
+// and in the end that the times from winning to the deadline of no two terms overlap, on true time,
+// also between the looks and while a process is paused (package history).
 //
-// Excused from the first and third rule are terms whose claim an operator removed from the store (by hand, or with the lease): the
-// store breaks its promise there, and the news that it did needs its time over the network: eight seconds of a network that is whole
-// (hearsWithin), or with the lease gone until the deadline that was the latest possible then. The second rule holds for them too.
+// Excused from the first and third rule are terms whose claim an operator removed from the store
+// (by hand, or with the lease): the store breaks its promise there, and the news that it did needs
+// its time over the network: eight seconds of a network that is whole (hearsWithin), or with the
+// lease gone until the deadline that was the latest possible then. The second rule holds for them
+// too.
 //
-// Excused from the third rule alone is work on a machine that was suspended under it, or that was held up itself: nothing can stop
-// work that does not run, and when it wakes it needs a moment to hear. Its Check must know at once, so the first rule spares nobody.
+// Excused from the third rule alone is work on a machine that was suspended under it, or that was
+// held up itself: nothing can stop work that does not run, and when it wakes it needs a moment to
+// hear. Its Check must know at once, so the first rule spares nobody.
 //
-// Beyond the bound (the clocks' rates differ by more than the drift) the first and third rule are only counted.
+// Beyond the bound (the clocks' rates differ by more than the drift) the first and third rule are
+// only counted.
 type judge struct {
 	t      *testing.T
 	seed   uint64
@@ -60,7 +65,8 @@ type reign struct {
 	over    bool // Check said no once
 	working bool
 	slow    bool // the process was paused while it lasted
-	// Nobody asks Check, which would end the context by itself: the timer has to. Whether it led beside another is seen in the history.
+	// Nobody asks Check, which would end the context by itself: the timer has to. Whether it led
+	// beside another is seen in the history.
 	trusting bool
 	from     time.Duration
 	to       time.Duration // true time at which the right ended; 0 while it has not
@@ -76,21 +82,27 @@ type excuse struct {
 func (r *reign) String() string { return fmt.Sprintf("%s under token %d", r.p.m.id, r.term.Token()) }
 
 func newJudge(t *testing.T, seed uint64, now func() time.Duration) *judge {
-	return &judge{t: t, seed: seed, now: now, rnd: rand.New(rand.NewPCG(seed, 3)), reigns: map[string][]*reign{}, excused: map[spot]excuse{},
-		wakes: map[*machine]time.Duration{}, rough: map[*machine]time.Duration{}, fenced: map[string]*register{}, plain: map[string]*register{}, counts: map[string]int{}}
+	return &judge{t: t, seed: seed, now: now, rnd: rand.New(rand.NewPCG(seed, 3)), reigns: map[string][]*reign{},
+		excused: map[spot]excuse{},
+		wakes:   map[*machine]time.Duration{}, rough: map[*machine]time.Duration{}, fenced: map[string]*register{},
+		plain: map[string]*register{}, counts: map[string]int{}}
 }
 
-// won takes a new term in. A term may be told late, when it is over and others led since; that is no matter unless its Check says yes.
+// won takes a new term in. A term may be told late, when it is over and others led since; that is
+// no matter unless its Check says yes.
 func (j *judge) won(t *Term, p *process, trusting bool) *reign {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lineLocked(p.m.id, "leads %s under token %d", t.Name(), t.Token())
 	j.counts["terms"]++
 	woke, slept := j.wakes[p.m]
-	// A wait that was answered just after the machine woke begins a term whose soft end may have passed in its sleep.
-	r := &reign{term: t, p: p, working: true, trusting: trusting, slow: slept && j.now()-woke < 2*time.Second || p.starve.Load() != nil, from: j.now(), last: t.Deadline()}
+	// A wait that was answered just after the machine woke begins a term whose soft end may have
+	// passed in its sleep.
+	r := &reign{term: t, p: p, working: true, trusting: trusting, slow: slept && j.now()-woke < 2*time.Second ||
+		p.starve.Load() != nil, from: j.now(), last: t.Deadline()}
 	for _, old := range j.reigns[t.Name()] {
-		if old.term.Token() >= t.Token() && !(old.term.c.slots != 0 && t.c.slots != 0) && p.runs() && !j.excusedLocked(r) && !j.beyond && t.Check() == nil {
+		if old.term.Token() >= t.Token() && !(old.term.c.slots != 0 && t.c.slots != 0) && p.runs() &&
+			!j.excusedLocked(r) && !j.beyond && t.Check() == nil {
 			j.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
 		}
 	}
@@ -167,8 +179,9 @@ func (j *judge) woke(m *machine) {
 	}
 }
 
-// hearsWithin is how long the news of a removed claim may need over a network that is whole. The call that hears it may have begun
-// before: delayed by 2.5 s and with its answer lost, after which it pauses for a second; answers come up to 1.2 s late.
+// hearsWithin is how long the news of a removed claim may need over a network that is whole. The
+// call that hears it may have begun before: delayed by 2.5 s and with its answer lost, after which
+// it pauses for a second; answers come up to 1.2 s late.
 const hearsWithin = 8 * time.Second
 
 func (j *judge) look() {
@@ -269,7 +282,8 @@ func (j *judge) checkHistory() {
 			case r.term.c.slots != 0 || name == "rw":
 				shared = append(shared, span{r, r.from, to})
 			default:
-				all = append(all, safety.Interval{Name: name, Token: uint64(r.term.Token()), Who: r.p.m.id, From: r.from, To: to})
+				all = append(all, safety.Interval{Name: name, Token: uint64(r.term.Token()), Who: r.p.m.id,
+					From: r.from, To: to})
 			}
 		}
 		if err := checkShared(shared); err != nil {
@@ -332,7 +346,8 @@ func (j *judge) failf(format string, args ...any) {
 	j.failLocked(format, args...)
 }
 
-// failLocked tells the first failures only: what follows is mostly the same one, seen at the next look.
+// failLocked tells the first failures only: what follows is mostly the same one, seen at the next
+// look.
 func (j *judge) failLocked(format string, args ...any) {
 	if j.bad++; j.bad <= 3 {
 		what := fmt.Sprintf(format, args...)
@@ -366,7 +381,8 @@ func (j *judge) report() {
 	for _, l := range j.lines[from:end] {
 		fmt.Fprintln(&text, l)
 	}
-	j.t.Logf("again: STRESS_SEED=%d go test -race -count=20 -run '^%s$' .\nthe last %d of %d lines:\n%s", j.seed, topName(j.t), end-from, end, &text)
+	j.t.Logf("again: STRESS_SEED=%d go test -race -count=20 -run '^%s$' .\nthe last %d of %d lines:\n%s", j.seed,
+		topName(j.t), end-from, end, &text)
 }
 
 func topName(t *testing.T) string {

@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
-// machine is a computer: its clock and its network, which outlive the processes that run on it one after the other.
+// machine is a computer: its clock and its network, which outlive the processes that run on it one
+// after the other.
 type machine struct {
 	id    string
 	clock *bootClock
@@ -75,7 +76,8 @@ func (c *bootClock) when(at time.Duration) time.Duration {
 	return time.Duration(float64(at-c.off-time.Duration(c.skew.Load())) / c.rate)
 }
 
-// jump is a suspend of d of true time as its machine sees it: afterwards the clock is ahead, and no timer has moved.
+// jump is a suspend of d of true time as its machine sees it: afterwards the clock is ahead, and no
+// timer has moved.
 func (c *bootClock) jump(d time.Duration) { c.skew.Add(int64(c.rate * float64(d))) }
 
 // valve lets pass while it is open. The zero value is open.
@@ -117,8 +119,9 @@ func (v *valve) pass(ctx context.Context) error {
 	}
 }
 
-// process is one run of a program on a machine. Each reading of its clock, each message and each act of its work passes its gate, so
-// that a shut gate is a process that does not run: SIGSTOP, a pause of its garbage collector, of its machine's host, or its end.
+// process is one run of a program on a machine. Each reading of its clock, each message and each
+// act of its work passes its gate, so that a shut gate is a process that does not run: SIGSTOP, a
+// pause of its garbage collector, of its machine's host, or its end.
 type process struct {
 	m      *machine
 	judge  *judge
@@ -136,7 +139,8 @@ func (p *process) runs() bool { return p.gate.isOpen() && !p.dead.Load() }
 // whole says whether nothing keeps the process from hearing what the store tells.
 func (p *process) whole() bool {
 	m := p.m
-	return p.runs() && p.starve.Load() == nil && m.out.isOpen() && m.back.isOpen() && !m.cut.Load() && !m.deaf.Load() && !m.moody.Load()
+	return p.runs() && p.starve.Load() == nil && m.out.isOpen() && m.back.isOpen() && !m.cut.Load() && !m.deaf.Load() &&
+		!m.moody.Load()
 }
 
 func (m *machine) hang(on bool) {
@@ -149,8 +153,8 @@ func (m *machine) ignore(on bool) {
 	m.net.Deaf(on)
 }
 
-// starvation keeps the goroutine that owns the deadline from running: its timer comes late, or it was stopped between reading the
-// clock and acting on it.
+// starvation keeps the goroutine that owns the deadline from running: its timer comes late, or it
+// was stopped between reading the clock and acting on it.
 type starvation struct {
 	done  chan struct{}
 	stale bool // stopped after it has read the clock
@@ -159,7 +163,8 @@ type starvation struct {
 // now is the boot clock as the process reads it.
 func (p *process) now() time.Duration {
 	// Who waits here while it holds a mutex would stop the others where fake time cannot pass.
-	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked", "primacy.rightEndedLocked") {
+	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked",
+		"primacy.rightEndedLocked") {
 		_ = p.gate.pass(context.Background())
 	}
 	if s := p.starve.Load(); s != nil && calledBy("(*lease).beat") {
@@ -189,8 +194,8 @@ func calledBy(functions ...string) bool {
 	}
 }
 
-// wire is a process's client of the store: the gate of the process, the valves of its machine, answers that take their time, and
-// behind them the faults of package drivertest.
+// wire is a process's client of the store: the gate of the process, the valves of its machine,
+// answers that take their time, and behind them the faults of package drivertest.
 type wire struct {
 	driver.Store
 	p *process
@@ -205,7 +210,8 @@ type wireLease struct {
 // errDead ends the loops of a process that crashed once the test lets them go.
 var errDead = fmt.Errorf("%w: the process is dead", driver.ErrRefused)
 
-// over brings one call to the store and its answer back. A request that was on its way when its caller gave it up may still arrive.
+// over brings one call to the store and its answer back. A request that was on its way when its
+// caller gave it up may still arrive.
 func over[T any](ctx context.Context, p *process, call func(context.Context) (T, error)) (T, error) {
 	if err := p.leave(ctx); err != nil {
 		if !errors.Is(err, errDead) && p.m.coin() {
@@ -317,12 +323,16 @@ func (l *wireLease) Release(ctx context.Context, p ...driver.Place) error {
 }
 
 func (l *wireLease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
-	return over(ctx, l.p, func(ctx context.Context) (driver.Place, error) { return l.Lease.(driver.Exchanger).Exchange(ctx, p, c) })
+	return over(ctx, l.p, func(ctx context.Context) (driver.Place, error) {
+		return l.Lease.(driver.Exchanger).Exchange(ctx, p, c)
+	})
 }
 
 // News is not lost on its way back: its context ends with the lease only.
 func (l *wireLease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
-	return overDo(ctx, l.p, func(ctx context.Context) error { return l.Lease.(driver.Transferer).Transfer(ctx, p, successor) })
+	return overDo(ctx, l.p, func(ctx context.Context) error {
+		return l.Lease.(driver.Transferer).Transfer(ctx, p, successor)
+	})
 }
 
 func (l *wireLease) News(ctx context.Context) ([]driver.News, error) {

@@ -11,9 +11,9 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// front is the server that holds the store. It can be down or change its leader, which extends all leases, and it keeps a record of
-// what was done, from which it is judged: first come, first served; whoever is told that he holds does; a waiter is left asleep
-// until his own claim moves.
+// front is the server that holds the store. It can be down or change its leader, which extends all
+// leases, and it keeps a record of what was done, from which it is judged: first come, first
+// served; whoever is told that he holds does; a waiter is left asleep until his own claim moves.
 type front struct {
 	*memstore.Store
 	judge  *judge
@@ -41,7 +41,8 @@ type spot struct {
 var errDown = errors.New("the store is down")
 
 func newFront(j *judge, rate float64, minTTL time.Duration) *front {
-	f := &front{Store: memstore.New(memstore.Options{Rate: rate, MinTTL: minTTL}), judge: j, rate: rate, leases: map[*frontLease]struct{}{},
+	f := &front{Store: memstore.New(memstore.Options{Rate: rate, MinTTL: minTTL}), judge: j, rate: rate,
+		leases:  map[*frontLease]struct{}{},
 		entered: map[spot]int{}, told: map[spot]bool{}, removed: map[spot]bool{}}
 	f.life, f.end = context.WithCancel(context.Background())
 	return f
@@ -212,11 +213,13 @@ func (f *front) holds(owner string, p driver.Place) {
 	s := spot{p.Name, p.Token}
 	f.told[s] = true
 	if f.removed[s] {
-		f.judge.failf("the store told %s that it holds %s under token %d, which was removed before", owner, p.Name, p.Token)
+		f.judge.failf("the store told %s that it holds %s under token %d, which was removed before", owner, p.Name,
+			p.Token)
 	}
 	for _, other := range f.standing(p.Name) {
 		if !other.Held && other.Token == p.Token {
-			f.judge.failf("the store told %s that it holds %s under token %d, though it does not", owner, p.Name, p.Token)
+			f.judge.failf("the store told %s that it holds %s under token %d, though it does not", owner, p.Name,
+				p.Token)
 		}
 	}
 }
@@ -238,7 +241,8 @@ func (f *front) inOrder(names []string) {
 		last := 0
 		for _, s := range f.standing(name) {
 			if n := f.entered[spot{name, s.Token}]; n <= last {
-				f.judge.failf("the line of %s is out of order: token %d entered as number %d, before it number %d", name, s.Token, n, last)
+				f.judge.failf("the line of %s is out of order: token %d entered as number %d, before it number %d",
+					name, s.Token, n, last)
 			} else {
 				last = n
 			}
@@ -246,7 +250,8 @@ func (f *front) inOrder(names []string) {
 	}
 }
 
-// restart breaks all streams and extends all leases, as a new leader of a store does. For the time of down nothing is answered.
+// restart breaks all streams and extends all leases, as a new leader of a store does. For the time
+// of down nothing is answered.
 func (f *front) restart(down time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -278,7 +283,8 @@ func (f *front) extend() {
 	}
 }
 
-// age lets the leases of a machine that has slept run out so much earlier: the store's clock went on while nothing of the machine's did.
+// age lets the leases of a machine that has slept run out so much earlier: the store's clock went
+// on while nothing of the machine's did.
 func (f *front) age(owner string, slept time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -299,7 +305,8 @@ func (f *front) age(owner string, slept time.Duration) {
 	}
 }
 
-// remove removes a claim as an operator would. It says whether the store had told anybody that it holds.
+// remove removes a claim as an operator would. It says whether the store had told anybody that it
+// holds.
 func (f *front) remove(name string, token uint64) (told bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -308,7 +315,8 @@ func (f *front) remove(name string, token uint64) (told bool) {
 	return f.told[s]
 }
 
-// endLease ends the lease that holds name long before its time, and with it all its claims. It returns those that were told to hold.
+// endLease ends the lease that holds name long before its time, and with it all its claims. It
+// returns those that were told to hold.
 func (f *front) endLease(name string) (owner string, told []spot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,21 +17,24 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
-// TestStress lets processes on four machines fight for two names, in fake time. The clocks of the machines and of the store run at
-// rates of their own, as far apart as the drift allows. Messages are late, lost, doubled, or pass one way only; processes are paused,
-// starved of their timers, crash and start again; machines are suspended; store clients ignore their contexts; the store restarts and
-// changes its leader; an operator removes claims and ends leases by hand; sessions close and open again. What must hold meanwhile and
-// in the end is in stress_judge_test.go.
+// TestStress lets processes on four machines fight for two names, in fake time. The clocks of the
+// machines and of the store run at rates of their own, as far apart as the drift allows. Messages
+// are late, lost, doubled, or pass one way only; processes are paused, starved of their timers,
+// crash and start again; machines are suspended; store clients ignore their contexts; the store
+// restarts and changes its leader; an operator removes claims and ends leases by hand; sessions
+// close and open again. What must hold meanwhile and in the end is in stress_judge_test.go.
 //
-// The environment: STRESS_SEEDS is how many seeds to run (default 60), STRESS_SEED the first of them. STRESS_SEED alone runs that one,
-// which is how a failure is looked at again. A seed fixes who does what and when, but not the order of what happens in the same
-// instant of fake time: add -count=100 where one run is not enough. With -v it ends with what was done, in figures.
+// The environment: STRESS_SEEDS is how many seeds to run (default 60), STRESS_SEED the first of
+// them. STRESS_SEED alone runs that one, which is how a failure is looked at again. A seed fixes
+// who does what and when, but not the order of what happens in the same instant of fake time: add
+// -count=100 where one run is not enough. With -v it ends with what was done, in figures.
 func TestStress(t *testing.T) {
 	sum := stressSeeds(t, 60, false)
 	if t.Failed() || os.Getenv("STRESS_SEED") != "" {
 		return
 	}
-	for _, must := range []string{"writes refused by the fence", "unfenced writes that went back", "locks handed on in a process", "handed over", "asked to hand over",
+	for _, must := range []string{"writes refused by the fence", "unfenced writes that went back",
+		"locks handed on in a process", "handed over", "asked to hand over",
 		"many: terms", "many: terms told to have ended", "claims exchanged"} {
 		if sum[must] == 0 {
 			t.Errorf("%s: none in all seeds: the faults are too weak to prove anything", must)
@@ -39,11 +42,13 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// TestStressBeyondTheBound runs clocks that are further apart than the drift allows. Two leaders at once must then be seen: what finds
-// none there would find none anywhere. All else still holds, fenced writes above all.
+// TestStressBeyondTheBound runs clocks that are further apart than the drift allows. Two leaders at
+// once must then be seen: what finds none there would find none anywhere. All else still holds,
+// fenced writes above all.
 func TestStressBeyondTheBound(t *testing.T) {
 	sum := stressSeeds(t, 40, true)
-	if !t.Failed() && os.Getenv("STRESS_SEED") == "" && (sum["histories with an overlap"] == 0 || sum["looks that saw two"] == 0) {
+	if !t.Failed() && os.Getenv("STRESS_SEED") == "" &&
+		(sum["histories with an overlap"] == 0 || sum["looks that saw two"] == 0) {
 		t.Errorf("no overlap in any seed: the judge sees nothing, or the faults are too weak")
 	}
 }
@@ -113,8 +118,8 @@ func stress(t *testing.T, seed uint64, beyond bool) map[string]int {
 	return f.judge.counts
 }
 
-// fleet is the machines, the store they share, and all that befalls them. Only the test's own goroutine uses its fields, but for the
-// wait groups and contexts.
+// fleet is the machines, the store they share, and all that befalls them. Only the test's own
+// goroutine uses its fields, but for the wait groups and contexts.
 type fleet struct {
 	t        *testing.T
 	judge    *judge
@@ -138,7 +143,8 @@ type fleet struct {
 func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 	start := time.Now()
 	now := func() time.Duration { return time.Since(start) }
-	f := &fleet{t: t, judge: newJudge(t, seed, now), rnd: rand.New(rand.NewPCG(seed, 99)), names: []string{"x", "y", lockNames[seed%3]}, calm: make(chan struct{})}
+	f := &fleet{t: t, judge: newJudge(t, seed, now), rnd: rand.New(rand.NewPCG(seed, 99)),
+		names: []string{"x", "y", lockNames[seed%3]}, calm: make(chan struct{})}
 	f.judge.beyond = beyond
 	f.watch, f.unwatch = context.WithCancel(context.Background())
 	f.judge.start = func(r *reign) { f.readers.Go(func() { f.judge.follow(f.watch, r) }) }
@@ -147,8 +153,9 @@ func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 	f.front.stingy = f.rnd.IntN(4) == 0
 	f.byHand, f.pauses, f.crashes, f.restarts = f.coin(), f.coin(), f.coin(), f.coin()
 	for i := range 4 {
-		m := &machine{id: fmt.Sprintf("s%d", i), stragglers: &f.actors, rnd: rand.New(rand.NewPCG(seed, uint64(i))), clock: &bootClock{
-			real: now, rate: f.rate(rate), off: time.Hour + upTo(f.rnd, 1000*time.Hour)}}
+		m := &machine{id: fmt.Sprintf("s%d", i), stragglers: &f.actors, rnd: rand.New(rand.NewPCG(seed, uint64(i))),
+			clock: &bootClock{
+				real: now, rate: f.rate(rate), off: time.Hour + upTo(f.rnd, 1000*time.Hour)}}
 		m.net = drivertest.Faulty(f.front, f.mood(m))
 		f.machines = append(f.machines, m)
 		f.boot(m)
@@ -159,8 +166,9 @@ func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 
 func (f *fleet) coin() bool { return f.rnd.IntN(2) == 0 }
 
-// rate is how fast the clock of a machine runs beside a store's. A default drift of 10 % allows a machine to be as slow as nine tenths of
-// the store, where the deadline comes just before the store ends the lease, and any haste.
+// rate is how fast the clock of a machine runs beside a store's. A default drift of 10 % allows a
+// machine to be as slow as nine tenths of the store, where the deadline comes just before the store
+// ends the lease, and any haste.
 func (f *fleet) rate(store float64) float64 {
 	if f.judge.beyond {
 		return store * .7
@@ -168,7 +176,8 @@ func (f *fleet) rate(store float64) float64 {
 	return store * []float64{1, .9005, .9005, 1.1, .95 + .1*f.rnd.Float64()}[f.rnd.IntN(5)]
 }
 
-// boot starts a process on m. OverrunWait: no process may end here, and how often work outlived its right is counted either way.
+// boot starts a process on m. OverrunWait: no process may end here, and how often work outlived its
+// right is counted either way.
 func (f *fleet) boot(m *machine) {
 	p := &process{m: m, judge: f.judge}
 	p.ctx, p.kill = context.WithCancel(context.Background())
@@ -182,7 +191,8 @@ func (f *fleet) boot(m *machine) {
 
 func upTo(rnd *rand.Rand, d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
 
-// calmDown ends all faults and waits for the actors: whoever stands still leads once, as nobody works for long.
+// calmDown ends all faults and waits for the actors: whoever stands still leads once, as nobody
+// works for long.
 func (f *fleet) calmDown() {
 	f.heal()
 	f.front.calm()
@@ -193,7 +203,8 @@ func (f *fleet) calmDown() {
 	}
 	f.judge.logf("", "the faults are over")
 	f.wait("the actors", f.actors.Wait, f.killAll)
-	// What is still under way: a renewal that comes 12 s late, after which the lease lives for 15 s on a slow store.
+	// What is still under way: a renewal that comes 12 s late, after which the lease lives for 15 s
+	// on a slow store.
 	time.Sleep(45 * time.Second)
 	synctest.Wait()
 	f.judge.look()
@@ -206,7 +217,8 @@ func (f *fleet) killAll() {
 	}
 }
 
-// wait fails the test where what is waited for does not come by itself: fake time would pass for ever.
+// wait fails the test where what is waited for does not come by itself: fake time would pass for
+// ever.
 func (f *fleet) wait(what string, wait, quit func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); wait() }()
@@ -222,8 +234,9 @@ func (f *fleet) wait(what string, wait, quit func()) {
 	<-done
 }
 
-// checkTheEnd says what must hold when the faults are over: nobody stands for whom nobody asked, every session can lead every name,
-// every reader has seen the last leader, and sessions close and leave nothing behind.
+// checkTheEnd says what must hold when the faults are over: nobody stands for whom nobody asked,
+// every session can lead every name, every reader has seen the last leader, and sessions close and
+// leave nothing behind.
 func (f *fleet) checkTheEnd() {
 	f.checkLines("while the sessions are open")
 	close(f.calm)
@@ -379,8 +392,8 @@ func (f *fleet) cut(m *machine, k int) {
 	}
 }
 
-// pause stops the process on m, as SIGSTOP does. The first Check after it must know, before any timer of the process has run and before
-// the store can tell it.
+// pause stops the process on m, as SIGSTOP does. The first Check after it must know, before any
+// timer of the process has run and before the store can tell it.
 func (f *fleet) pause(m *machine) {
 	p := m.proc
 	if !p.runs() {
@@ -399,8 +412,9 @@ func (f *fleet) pause(m *machine) {
 	})
 }
 
-// suspend stops the whole machine, timers included. It sees only that its clock has moved on; meanwhile its leases have aged. Its network
-// needs a moment to come back, so that nothing but the clock can tell.
+// suspend stops the whole machine, timers included. It sees only that its clock has moved on;
+// meanwhile its leases have aged. Its network needs a moment to come back, so that nothing but the
+// clock can tell.
 func (f *fleet) suspend(m *machine) {
 	d := upTo(f.rnd, 20*time.Second)
 	f.judge.logf(m.id, "suspended for %v", d)
@@ -415,7 +429,8 @@ func (f *fleet) suspend(m *machine) {
 	f.front.age(m.id, d)
 }
 
-// starve keeps the goroutine that owns the deadline from running. Contexts come late; Check must not.
+// starve keeps the goroutine that owns the deadline from running. Contexts come late; Check must
+// not.
 func (f *fleet) starve(m *machine) {
 	p, s := m.proc, &starvation{done: make(chan struct{}), stale: f.coin()}
 	if !p.starve.CompareAndSwap(nil, s) {
@@ -429,8 +444,9 @@ func (f *fleet) starve(m *machine) {
 	})
 }
 
-// crash ends the process on m at once; another starts there some time later, under the same ID. What was under way still arrives. The
-// goroutines of the dead one are let go when its lease is long over.
+// crash ends the process on m at once; another starts there some time later, under the same ID.
+// What was under way still arrives. The goroutines of the dead one are let go when its lease is
+// long over.
 func (f *fleet) crash(m *machine) {
 	p := m.proc
 	if p.dead.Load() {

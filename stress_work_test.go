@@ -81,7 +81,8 @@ func (a *actor) serve(term *Term, r *reign) {
 	a.work(term.Context(), r)
 	a.f.judge.stopped(r)
 	for errors.Is(context.Cause(term.Context()), ErrExpired) && term.Check() == nil {
-		time.Sleep(10 * time.Millisecond) // the right lasts until the deadline: who resigns earlier hides one that comes too late
+		// the right lasts until the deadline: who resigns earlier hides one that comes too late
+		time.Sleep(10 * time.Millisecond)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), upTo(a.rnd, 3*time.Second))
 	defer cancel()
@@ -112,7 +113,8 @@ func (a *actor) judged(what string, err error) {
 	a.f.judge.failf("%s: %s for %s: %v", a.p.m.id, what, a.name, err)
 }
 
-// work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time it is given when it is told to stop.
+// work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time
+// it is given when it is told to stop.
 func (a *actor) work(ctx context.Context, r *reign) {
 	long := 40 * time.Second
 	if _, lock := a.kinds(); lock && a.rnd.IntN(4) > 0 {
@@ -143,8 +145,8 @@ func (a *actor) stop(r *reign) {
 	}
 }
 
-// write makes one write, in most cases at once. Some are on their way for long: the goroutine was stopped between Check and the write,
-// or the network kept it.
+// write makes one write, in most cases at once. Some are on their way for long: the goroutine was
+// stopped between Check and the write, or the network kept it.
 func (a *actor) write(r *reign) {
 	if r.term.Check() != nil {
 		return
@@ -171,7 +173,8 @@ func (a *actor) write(r *reign) {
 	})
 }
 
-// register is what the leaders of one name write to. A fenced one refuses a smaller token than it has seen; the other takes all.
+// register is what the leaders of one name write to. A fenced one refuses a smaller token than it
+// has seen; the other takes all.
 type register struct {
 	last  *reign
 	log   []*reign         // of each write applied
@@ -215,7 +218,8 @@ func (f *fleet) send(r *reign) {
 	}
 }
 
-// checkRegisters says what became of the writes: no fenced one went back, and each that was acknowledged is there.
+// checkRegisters says what became of the writes: no fenced one went back, and each that was
+// acknowledged is there.
 func (j *judge) checkRegisters() {
 	for name, g := range j.fenced {
 		if g.back > 0 {
@@ -232,7 +236,8 @@ func (j *judge) checkRegisters() {
 	}
 }
 
-// lockNames are the names that TestStress locks, one in each seed, besides those that it elects leaders for.
+// lockNames are the names that TestStress locks, one in each seed, besides those that it elects
+// leaders for.
 var lockNames = []string{"m", "rw", "s"}
 
 // stressSlots is how many may hold the semaphore.
@@ -302,7 +307,8 @@ func (a *actor) do(ctx context.Context) {
 	}
 }
 
-// tooMany says whether so many may not hold one name together: one alone, or readers, or as many as there are slots.
+// tooMany says whether so many may not hold one name together: one alone, or readers, or as many as
+// there are slots.
 func tooMany(rs []*reign) bool {
 	most := 1
 	if len(rs) > 0 && !slices.ContainsFunc(rs, func(r *reign) bool { return r.term.c.slots == 0 }) {
@@ -381,8 +387,8 @@ func (a *actor) many(ctx context.Context) {
 	}
 }
 
-// watcher is a reader of Observe or of Candidate.Events. It is slow, and some read nothing at all until the fight is over: neither
-// may hold anybody up, and all see the latest state in the end.
+// watcher is a reader of Observe or of Candidate.Events. It is slow, and some read nothing at all
+// until the fight is over: neither may hold anybody up, and all see the latest state in the end.
 type watcher struct {
 	what, name string
 	p          *process
@@ -434,7 +440,8 @@ func (f *fleet) read(w *watcher, seed uint64, loop func(saw func(CandidateEvent,
 	})
 }
 
-// checkReaders wants every reader of the term's name to hear that it leads, the slow ones some time later.
+// checkReaders wants every reader of the term's name to hear that it leads, the slow ones some time
+// later.
 func (f *fleet) checkReaders(term *Term) {
 	for _, w := range f.watchers {
 		if w.p.dead.Load() || w.name != term.Name() {
@@ -442,7 +449,8 @@ func (f *fleet) checkReaders(term *Term) {
 		}
 		for tries := 0; !w.knows(term); tries++ {
 			if tries == 300 { // a reader who sleeps up to 5 s each time, and has up to feedSize events before this one
-				f.judge.failf("%s of %s never saw token %d; last %+v, %v, error %v", w.what, w.name, term.Token(), w.leader, w.state, w.err)
+				f.judge.failf("%s of %s never saw token %d; last %+v, %v, error %v", w.what, w.name, term.Token(),
+					w.leader, w.state, w.err)
 				break
 			}
 			time.Sleep(time.Second)
@@ -453,5 +461,6 @@ func (f *fleet) checkReaders(term *Term) {
 func (w *watcher) knows(t *Term) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.err == nil && w.leader != nil && w.leader.Token == t.Token() && string(w.leader.Value) == "last" && w.state == StateFollower
+	return w.err == nil && w.leader != nil && w.leader.Token == t.Token() && string(w.leader.Value) == "last" &&
+		w.state == StateFollower
 }

@@ -234,8 +234,9 @@ func (s *renewing) Grant(ctx context.Context, owner string, ttl time.Duration) (
 
 func (l *renewingLease) Renew(ctx context.Context) error { return l.s.renew(ctx, l.Lease) }
 
-// A renewal arrives in time, and the goroutine that is to move the deadline is stopped just when it has read the clock. Meanwhile the old
-// deadline passes and Check says no. When the goroutine goes on it moves the deadline, rightly by its own reading: what was said stays.
+// A renewal arrives in time, and the goroutine that is to move the deadline is stopped just when it
+// has read the clock. Meanwhile the old deadline passes and Check says no. When the goroutine goes
+// on it moves the deadline, rightly by its own reading: what was said stays.
 func TestCheckThatSaidNoStaysThoughTheDeadlineMovesLater(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var stopped atomic.Pointer[chan struct{}] // where the heartbeat waits once it has read the clock
@@ -267,7 +268,8 @@ func TestCheckThatSaidNoStaysThoughTheDeadlineMovesLater(t *testing.T) {
 		cut.Store(false)
 		time.Sleep(deadline - real() - 500*time.Millisecond)
 		if stopped.Load() == nil || term.Deadline() != deadline {
-			t.Fatalf("the heartbeat was not stopped before it moved the deadline from %v; it is %v", deadline, term.Deadline())
+			t.Fatalf("the heartbeat was not stopped before it moved the deadline from %v; it is %v", deadline,
+				term.Deadline())
 		}
 		if err := term.Check(); err != nil {
 			t.Errorf("before the deadline: %v, want nil", err)
@@ -289,7 +291,8 @@ func TestCheckThatSaidNoStaysThoughTheDeadlineMovesLater(t *testing.T) {
 	})
 }
 
-// The claim was removed by hand and the push has not come. The answer to Proclaim tells as well: the term must not go on after it.
+// The claim was removed by hand and the push has not come. The answer to Proclaim tells as well:
+// the term must not go on after it.
 func TestProclaimThatFindsTheClaimGoneEndsTheTerm(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		term := b.lead(b.session("a", &hooked{Store: b.store, news: noNews}, Options{}), "n")
@@ -310,11 +313,12 @@ func TestWorkDoesNotBeginWhenTheTermIsOverAlready(t *testing.T) {
 		var skew atomic.Int64
 		real := b.clock
 		b.clock = func() time.Duration { return real() + time.Duration(skew.Load()) }
-		h := &hooked{Store: b.store, claim: func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
-			p, err := l.Claim(ctx, c...)
-			skew.CompareAndSwap(0, int64(20*time.Second)) // the process is paused while the answer is on its way
-			return p, err
-		}}
+		h := &hooked{Store: b.store,
+			claim: func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+				p, err := l.Claim(ctx, c...)
+				skew.CompareAndSwap(0, int64(20*time.Second)) // the process is paused while the answer is on its way
+				return p, err
+			}}
 		s := b.session("a", h, Options{})
 		s.exit = func(code int) { t.Errorf("exit %d", code) }
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -22,7 +22,8 @@ import (
 )
 
 // traced follows a session with spans that are kept in memory.
-func traced(t *testing.T, s *primacy.Session, o trace.Options) (*trace.Tracer, *sdk.TracerProvider, func(name string) tracetest.SpanStubs) {
+func traced(t *testing.T, s *primacy.Session, o trace.Options) (*trace.Tracer, *sdk.TracerProvider,
+	func(name string) tracetest.SpanStubs) {
 	kept := tracetest.NewInMemoryExporter()
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(kept))
 	o.Provider = provider
@@ -66,26 +67,30 @@ func TestTraceOfACampaignATermAndAJob(t *testing.T) {
 
 		campaign := spans("primacy.campaign")
 		if len(campaign) != 1 || campaign[0].EndTime.Sub(campaign[0].StartTime) != 25*time.Second ||
-			attribute(campaign[0], "primacy.term.token") != term.Token().String() || campaign[0].Status.Code == codes.Error {
+			attribute(campaign[0], "primacy.term.token") != term.Token().String() ||
+			campaign[0].Status.Code == codes.Error {
 			t.Errorf("the campaign: %+v", campaign)
 		}
 		reign := spans("primacy.term")
 		if len(reign) != 1 {
 			t.Fatalf("the term: %+v", reign)
 		}
-		for key, want := range map[string]string{"primacy.election.name": "n", "primacy.member.id": "b", "primacy.term.token": term.Token().String(),
+		for key, want := range map[string]string{"primacy.election.name": "n", "primacy.member.id": "b",
+			"primacy.term.token":        term.Token().String(),
 			"primacy.transition.reason": "resigned"} {
 			if got := attribute(reign[0], key); got != want {
 				t.Errorf("the term's %s is %q, want %q", key, got, want)
 			}
 		}
-		if got := reign[0].EndTime.Sub(reign[0].StartTime); got != 5*time.Second || reign[0].Status.Code == codes.Error {
+		if got := reign[0].EndTime.Sub(reign[0].StartTime); got != 5*time.Second ||
+			reign[0].Status.Code == codes.Error {
 			t.Errorf("the term lasted %v, status %v", got, reign[0].Status)
 		}
 		if tasks := spans("task"); tasks[0].Links[0].SpanContext.SpanID() != reign[0].SpanContext.SpanID() {
 			t.Errorf("the task links to %v, the term is %v", tasks[0].Links[0].SpanContext, reign[0].SpanContext)
 		}
-		if got := len(spans("primacy.campaign")) + len(spans("primacy.term")) + len(spansOfA("primacy.campaign")) + len(spansOfA("primacy.term")); got != 4 {
+		if got := len(spans("primacy.campaign")) + len(spans("primacy.term")) + len(spansOfA("primacy.campaign")) +
+			len(spansOfA("primacy.term")); got != 4 {
 			t.Errorf("%d spans, want those of two campaigns and two terms", got)
 		}
 		if late := tracer.Link(term); late.SpanContext.IsValid() || len(late.Attributes) != 3 {
@@ -103,7 +108,8 @@ func TestTraceOfATermThatIsLostAndOfACampaignThatIsGivenUp(t *testing.T) {
 		bad.mute.Store(true)
 		time.Sleep(20 * time.Second)
 		reign := spans("primacy.term")
-		if len(reign) != 1 || reign[0].Status.Code != codes.Error || attribute(reign[0], "primacy.transition.reason") != "expired" {
+		if len(reign) != 1 || reign[0].Status.Code != codes.Error ||
+			attribute(reign[0], "primacy.transition.reason") != "expired" {
 			t.Errorf("a term that was lost: %+v", reign)
 		}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Second, errors.New("no patience"))
@@ -126,7 +132,8 @@ func TestTraceOfATransfer(t *testing.T) {
 		won := make(chan *primacy.Term, 1)
 		go func() { won <- b.lead("n") }()
 		synctest.Wait()
-		if _, err := b.Election("n").Ask(t.Context(), primacy.Request{To: "b", Reason: "rack 4 goes down"}); err != nil {
+		if _, err := b.Election("n").Ask(t.Context(),
+			primacy.Request{To: "b", Reason: "rack 4 goes down"}); err != nil {
 			t.Fatal(err)
 		}
 		<-term.Context().Done()
@@ -134,12 +141,15 @@ func TestTraceOfATransfer(t *testing.T) {
 		a.resign(term)
 		b.resign(<-won)
 		moved := spans("primacy.transfer")
-		if len(moved) != 1 || moved[0].EndTime.Sub(moved[0].StartTime) != 2*time.Second || moved[0].Status.Code == codes.Error ||
-			attribute(moved[0], "primacy.transfer.to") != "b" || attribute(moved[0], "primacy.transition.text") != "rack 4 goes down" ||
+		if len(moved) != 1 || moved[0].EndTime.Sub(moved[0].StartTime) != 2*time.Second ||
+			moved[0].Status.Code == codes.Error ||
+			attribute(moved[0], "primacy.transfer.to") != "b" ||
+			attribute(moved[0], "primacy.transition.text") != "rack 4 goes down" ||
 			attribute(moved[0], "primacy.transition.by") != "b" {
 			t.Errorf("the transfer: %+v", moved)
 		}
-		if reign := spans("primacy.term"); len(reign) != 1 || len(reign[0].Links) != 1 || reign[0].Status.Code == codes.Error ||
+		if reign := spans("primacy.term"); len(reign) != 1 || len(reign[0].Links) != 1 ||
+			reign[0].Status.Code == codes.Error ||
 			attribute(reign[0], "primacy.transition.reason") != "transferred" {
 			t.Errorf("the term: %+v", reign)
 		}
@@ -186,14 +196,17 @@ func TestTraceKeepsABoundedNumberOfSpansOpen(t *testing.T) {
 	})
 }
 
-// A hand-over that nobody confirms has a span too, and that ends: by what the store says, or with the lease.
+// A hand-over that nobody confirms has a span too, and that ends: by what the store says, or with
+// the lease.
 func TestTraceOfATransferThatNobodyConfirms(t *testing.T) {
 	for what, then := range map[string]func(store *memstore.Store, net drivertest.FaultyStore, term *primacy.Term){
 		"the claim is gone": func(store *memstore.Store, net drivertest.FaultyStore, term *primacy.Term) {
 			store.Remove("n", uint64(term.Token()))
 			net.Hang(false)
 		},
-		"the lease is over": func(*memstore.Store, drivertest.FaultyStore, *primacy.Term) { time.Sleep(20 * time.Second) },
+		"the lease is over": func(*memstore.Store, drivertest.FaultyStore, *primacy.Term) {
+			time.Sleep(20 * time.Second)
+		},
 	} {
 		fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 			net := drivertest.Faulty(store, drivertest.Faults{})

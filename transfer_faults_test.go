@@ -38,7 +38,8 @@ func (s unheard) Grant(ctx context.Context, owner string, ttl time.Duration) (dr
 
 func (l unheardLease) News(ctx context.Context) ([]driver.News, error) { return noNews(l, ctx) }
 
-// A leader that has lost its claim and does not know yet finds another one leading. It hands over nothing, and says that it was deposed.
+// A leader that has lost its claim and does not know yet finds another one leading. It hands over
+// nothing, and says that it was deposed.
 func TestTransferByWhoWasDeposedUnheard(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "")
@@ -53,7 +54,8 @@ func TestTransferByWhoWasDeposedUnheard(t *testing.T) {
 			t.Fatalf("it was told: %v", err)
 		}
 		err := term.Transfer(c.soon(), "c")
-		if ended := (*EndedError)(nil); !errors.Is(err, ErrDeposed) || !errors.As(err, &ended) || strings.Contains(err.Error(), "not known") {
+		if ended := (*EndedError)(nil); !errors.Is(err, ErrDeposed) || !errors.As(err, &ended) ||
+			strings.Contains(err.Error(), "not known") {
 			t.Errorf("got %v, want ErrDeposed", err)
 		}
 		if n := c.tap.calls.Load(); n != 0 {
@@ -66,7 +68,8 @@ func TestTransferByWhoWasDeposedUnheard(t *testing.T) {
 	})
 }
 
-// Two Transfers have both looked before either of them acts: the second is not told that its successor leads.
+// Two Transfers have both looked before either of them acts: the second is not told that its successor
+// leads.
 func TestTransferIsNotToldOfAnothers(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "abc")
@@ -102,7 +105,8 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 		close(open)
 		synctest.Wait()
 		if n := looks.Load(); n < 2 || n > 1+maxHandOverRequests {
-			t.Errorf("%d looks for 200 requests that came during the first one, want %d more at most", n, maxHandOverRequests)
+			t.Errorf("%d looks for 200 requests that came during the first one, want %d more at most", n,
+				maxHandOverRequests)
 		}
 		c.tap.onLine(nil)
 		c.ask(driver.Request{By: "operator", To: "c"}) // it listens again
@@ -112,8 +116,8 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 	})
 }
 
-// A request names a session, and its oldest claim would be the successor. Two sessions of one ID: the younger one does not take the lead for the older
-// one, which has no priority.
+// A request names a session, and its oldest claim would be the successor. Two sessions of one ID: the
+// younger one does not take the lead for the older one, which has no priority.
 func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c, r := inLine(t, b, ""), &annals{t: t}
@@ -126,8 +130,8 @@ func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	})
 }
 
-// simulatedLine is a line on an etcd in memory: a holder, and those who stand behind it, the last of them the successor. Before the holder's next
-// removal of others' claims something happens, once.
+// simulatedLine is a line on an etcd in memory: a holder, and those who stand behind it, the last
+// of them the successor. Before the holder's next removal of others' claims something happens, once.
 type simulatedLine struct {
 	t      *testing.T
 	c      *etcdsim.Cluster
@@ -141,8 +145,9 @@ func newSimulatedLine(t *testing.T, seats int) *simulatedLine {
 	t.Cleanup(func() { l.c.Heal(); l.c.Close(); synctest.Wait() })
 	time.Sleep(5 * time.Second)
 	for i, n := range []int{1, seats, 1} {
-		client := must[*clientv3.Client](t)(clientv3.New(clientv3.Config{Endpoints: l.c.Endpoints(), Logger: zap.NewNop(),
-			DialOptions: []grpc.DialOption{l.c.Dialer(i), grpc.WithChainUnaryInterceptor(l.intercept)}}))
+		client := must[*clientv3.Client](t)(
+			clientv3.New(clientv3.Config{Endpoints: l.c.Endpoints(), Logger: zap.NewNop(),
+				DialOptions: []grpc.DialOption{l.c.Dialer(i), grpc.WithChainUnaryInterceptor(l.intercept)}}))
 		t.Cleanup(func() { _ = client.Close() })
 		store := must[*etcdstore.Store](t)(etcdstore.New(l.soon(), client, etcdstore.Options{}))
 		t.Cleanup(func() { _ = store.Close() })
@@ -162,11 +167,13 @@ func (l *simulatedLine) soon() context.Context {
 }
 
 func (l *simulatedLine) enter(i int, seat string) {
-	p := must[[]driver.Place](l.t)(l.leases[i].Claim(l.soon(), driver.Claim{Name: "x", Seat: seat, ID: fmt.Sprint(len(l.places))}))
+	p := must[[]driver.Place](l.t)(
+		l.leases[i].Claim(l.soon(), driver.Claim{Name: "x", Seat: seat, ID: fmt.Sprint(len(l.places))}))
 	l.places = append(l.places, p[0])
 }
 
-func (l *simulatedLine) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (l *simulatedLine) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 0 && txn.Success[0].GetRequestTxn() != nil {
 		if f := l.then.Swap(nil); f != nil {
 			(*f)()
@@ -195,8 +202,9 @@ func (l *simulatedLine) tokens() (all []uint64) {
 	return all
 }
 
-// The line changes between the holder's look at it and what it then does, be that one transaction or several. Nobody is removed for a holder or an
-// successor that is gone, and nobody who stands behind the successor meanwhile.
+// The line changes between the holder's look at it and what it then does, be that one transaction
+// or several. Nobody is removed for a holder or a successor that is gone, and nobody who stands behind
+// the successor meanwhile.
 func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 	for _, between := range []int{2, 120} {
 		for _, tc := range []struct {
@@ -209,7 +217,10 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 				func(was []driver.Place) []driver.Place { return was[1:] }},
 			{"the successor goes", func(l *simulatedLine, successor driver.Place) { l.byHand(successor.Token) }, driver.ErrNoSuccessor,
 				func(was []driver.Place) []driver.Place { return was[:len(was)-1] }},
-			{"one between stands anew, behind the successor", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[1].Token); l.enter(1, "0") }, nil,
+			{"one between stands anew, behind the successor", func(l *simulatedLine, _ driver.Place) {
+				l.byHand(l.places[1].Token)
+				l.enter(1, "0")
+			}, nil,
 				func(was []driver.Place) []driver.Place { return was[len(was)-1:] }},
 		} {
 			t.Run(fmt.Sprintf("%s %d", tc.name, between), func(t *testing.T) {
@@ -219,7 +230,8 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 					successor := was[len(was)-1]
 					changes := func() { tc.then(l, successor) }
 					l.then.Store(&changes)
-					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0], successor.Token); !errors.Is(err, tc.err) {
+					if err := l.leases[0].(driver.Transferer).Transfer(l.soon(), was[0],
+						successor.Token); !errors.Is(err, tc.err) {
 						t.Errorf("Transfer = %v, want %v", err, tc.err)
 					}
 					if l.then.Load() != nil {
@@ -238,8 +250,9 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 	}
 }
 
-// TestTransfersBehindABadNetwork moves a name about in every way at once while calls are lost, late and doubled: by the leaders' own will, by
-// request, by priority, and by resigning. At no instant do two say yes, tokens grow, and in the end everybody stands once and nobody else.
+// TestTransfersBehindABadNetwork moves a name about in every way at once while calls are lost, late
+// and doubled: by the leaders' own will, by request, by priority, and by resigning. At no instant
+// do two say yes, tokens grow, and in the end everybody stands once and nobody else.
 func TestTransfersBehindABadNetwork(t *testing.T) {
 	const ids = "abcde"
 	handOvers := 0
@@ -251,12 +264,15 @@ func TestTransfersBehindABadNetwork(t *testing.T) {
 			var right [len(ids)]atomic.Pointer[Term]
 			var largest Token
 			for i, id := range ids {
-				net := drivertest.Faulty(c.tap, drivertest.Faults{Seed: seed*100 + uint64(i), Delay: 50 * time.Millisecond, Drop: 0.05, Lose: 0.1, Late: 0.05, Twice: 0.05, Lag: 3 * time.Second})
+				net := drivertest.Faulty(c.tap,
+					drivertest.Faults{Seed: seed*100 + uint64(i), Delay: 50 * time.Millisecond, Drop: 0.05, Lose: 0.1,
+						Late: 0.05, Twice: 0.05, Lag: 3 * time.Second})
 				nets = append(nets, net)
 				c.roams(net, i, string(id), seed, &right)
 			}
 			asks := b.session("operator", c.tap, Options{})
-			for end := b.clock() + 5*time.Minute; b.clock() < end; time.Sleep(time.Duration(rnd.Int64N(int64(500 * time.Millisecond)))) {
+			for end := b.clock() + 5*time.Minute; b.clock() < end; time.Sleep(
+				time.Duration(rnd.Int64N(int64(500 * time.Millisecond)))) {
 				leads := 0
 				for i := range right {
 					if term := right[i].Load(); term != nil && term.Check() == nil {
@@ -281,7 +297,8 @@ func TestTransfersBehindABadNetwork(t *testing.T) {
 			}
 			time.Sleep(time.Minute) // also what was late has arrived
 			got := c.line()
-			for tries := 0; len(got) != len(ids) && tries < 100; tries++ { // one who has just handed over stands again in a moment
+			// one who has just handed over stands again in a moment
+			for tries := 0; len(got) != len(ids) && tries < 100; tries++ {
 				time.Sleep(100 * time.Millisecond)
 				got = c.line()
 			}

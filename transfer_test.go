@@ -30,7 +30,8 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 		wantEnded(t, context.Cause(first.Context()), ErrTransferred, "", "")
 		next := c.term("d")
 		if next.Check() != nil || uint64(next.Token()) != was || next.Token() <= first.Token() {
-			t.Errorf("d leads under token %v, check %v; it stood under %d, and a led under %v", next.Token(), next.Check(), was, first.Token())
+			t.Errorf("d leads under token %v, check %v; it stood under %d, and a led under %v", next.Token(),
+				next.Check(), was, first.Token())
 		}
 		synctest.Wait()
 		if got := c.line(); got != "debc" && got != "decb" {
@@ -70,7 +71,8 @@ func TestTransferToOneWhoDoesNotStandLeavesTheTermAlone(t *testing.T) {
 		defer cancel()
 		go func() { _, _ = reads.RWMutex("n").RLock(ctx) }()
 		synctest.Wait()
-		for to, want := range map[string]error{"nobody": ErrNotInLine, "reader": ErrNotInLine, "a": ErrInvalid, "": ErrInvalid, "x\n": ErrInvalid} {
+		for to, want := range map[string]error{"nobody": ErrNotInLine, "reader": ErrNotInLine, "a": ErrInvalid,
+			"": ErrInvalid, "x\n": ErrInvalid} {
 			err := term.Transfer(c.soon(), to)
 			if !errors.Is(err, want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("transfer to %q: %v, want %v", to, err, want)
@@ -80,7 +82,8 @@ func TestTransferToOneWhoDoesNotStandLeavesTheTermAlone(t *testing.T) {
 			}
 		}
 		if term.Check() != nil || term.Context().Err() != nil || c.line() != "abreader" || c.tap.calls.Load() > 0 {
-			t.Errorf("the term was touched: check %v, context %v, line %s", term.Check(), term.Context().Err(), c.line())
+			t.Errorf("the term was touched: check %v, context %v, line %s", term.Check(), term.Context().Err(),
+				c.line())
 		}
 		lock := must[*Term](t)(c.sessions["b"].Mutex("m", nil).Lock(t.Context()))
 		if err := lock.Transfer(t.Context(), "a"); !errors.Is(err, ErrInvalid) || lock.Check() != nil {
@@ -195,7 +198,8 @@ func TestTransferWithLostAnswers(t *testing.T) {
 	}
 }
 
-// A claim that was removed by hand while it is handed over leads nobody astray: who leads is the store's to say.
+// A claim that was removed by hand while it is handed over leads nobody astray: who leads is the
+// store's to say.
 func TestTransferOfAClaimThatIsRemovedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "abc")
@@ -258,7 +262,8 @@ func TestTransferThatIsGivenUpGoesOn(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := term.Transfer(ctx, "c"); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+		if err := term.Transfer(ctx, "c"); !errors.Is(err, ErrUnreachable) ||
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		if term.Check() == nil {
@@ -284,13 +289,19 @@ func TestTransferOfATermThatIsEnding(t *testing.T) {
 			want  error
 			leads string
 		}{
-			{"asked to resign", func(c *crowd, _ *Term) { must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), Request{})) }, nil, "c"},
+			{"asked to resign", func(c *crowd, _ *Term) {
+				must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), Request{}))
+			}, nil, "c"},
 			{"asked for another", func(c *crowd, _ *Term) {
 				must[Token](t)(c.sessions["b"].Election("n").Ask(t.Context(), Request{To: "b"}))
 			}, nil, "c"},
-			{"its session closes", func(c *crowd, _ *Term) { go c.sessions["a"].Close(context.Background()) }, nil, "c"},
+			{"its session closes", func(c *crowd, _ *Term) {
+				go c.sessions["a"].Close(context.Background())
+			}, nil, "c"},
 			{"resigned", func(_ *crowd, term *Term) { _ = term.Resign(t.Context()) }, ErrResigned, "b"},
-			{"removed by hand", func(_ *crowd, term *Term) { b.store.Remove("n", uint64(term.Token())) }, ErrDeposed, "b"},
+			{"removed by hand", func(_ *crowd, term *Term) {
+				b.store.Remove("n", uint64(term.Token()))
+			}, ErrDeposed, "b"},
 		} {
 			b.store = memstore.New(memstore.Options{})
 			c := inLine(t, b, "abc")
@@ -366,8 +377,10 @@ func TestAskTransferLooksFirst(t *testing.T) {
 			t.Errorf("nobody leads: %v", err)
 		}
 		c := inLine(t, b, "abc")
-		for to, want := range map[string]error{"x": ErrNotInLine, "a": ErrInvalid, strings.Repeat("x", 256): ErrInvalid} {
-			if _, err := e.Ask(t.Context(), Request{To: to}); !errors.Is(err, want) || want == ErrNotInLine && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
+		for to, want := range map[string]error{"x": ErrNotInLine, "a": ErrInvalid,
+			strings.Repeat("x", 256): ErrInvalid} {
+			if _, err := e.Ask(t.Context(), Request{To: to}); !errors.Is(err, want) ||
+				want == ErrNotInLine && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
 				t.Errorf("to %.9q: %v", to, err)
 			}
 		}
@@ -432,7 +445,8 @@ func TestALeaderAskedForOneWhoDoesNotStandLeadsOn(t *testing.T) {
 			if term.Check() != nil || term.Context().Err() != nil {
 				t.Errorf("asked for %s it ended: %v", to, context.Cause(term.Context()))
 			}
-			if !strings.Contains(log(), "level=WARN") || !strings.Contains(log(), "to="+to+" by=operator") || !strings.Contains(log(), `waiting: \"b\"`) {
+			if !strings.Contains(log(), "level=WARN") || !strings.Contains(log(), "to="+to+" by=operator") ||
+				!strings.Contains(log(), `waiting: \"b\"`) {
 				t.Errorf("the log says %s", log())
 			}
 		}
@@ -491,8 +505,8 @@ func TestARequestToHandOverDoesNotReachASuccessor(t *testing.T) {
 	})
 }
 
-// A look at the line that takes its time holds up nothing: neither news nor requests, nor the end of the term; and no crowd of requests
-// starts a crowd of looks.
+// A look at the line that takes its time holds up nothing: neither news nor requests, nor the end
+// of the term; and no crowd of requests starts a crowd of looks.
 func TestALeaderThatLooksHearsTheNews(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "abc")

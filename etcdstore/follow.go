@@ -47,7 +47,7 @@ func (n *newsbox) follow(p driver.Place) {
 	}
 	n.mu.Lock()
 	old := n.follows[a.at]
-	if n.closed {
+	if n.closed || old != nil && old.token > a.token { // a later claim came to the seat meanwhile
 		n.mu.Unlock()
 		return
 	}
@@ -101,11 +101,9 @@ func (n *newsbox) queueQuietly(a *waiter) {
 	}
 }
 
-// spread returns how long News may wait until it looks without a signal, so that in d, or in half
-// a second for each Txn that this takes, all followed places have had their turn.
-func (n *newsbox) spread(d time.Duration) time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// spreadLocked returns how long News may wait until it looks without a signal, so that in d, or in
+// half a second for each Txn that this takes, all followed places have had their turn.
+func (n *newsbox) spreadLocked(d time.Duration) time.Duration {
 	if len(n.follows) <= pairs {
 		return d
 	}
@@ -169,7 +167,9 @@ func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error)
 				asked++
 				known, err = n.still(ctx, a, near)
 			}
-			if !known {
+			if known {
+				a.watchPredecessor() // another one perhaps than when it was queued
+			} else {
 				some = append(some, a)
 			}
 		default:
@@ -235,7 +235,12 @@ func (n *newsbox) newsOf(out []driver.News, a *waiter, o outcome) []driver.News 
 	return n.tell(out, a, o)
 }
 
+// tell adds the news of a's outcome, unless the claim is given up. Of one that held and is known by
+// now to have ended it tells the end only.
 func (n *newsbox) tell(out []driver.News, a *waiter, o outcome) []driver.News {
+	if a.hasEnded() {
+		o = ended
+	}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	sl := n.seats.by[a.at]

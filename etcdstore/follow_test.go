@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -290,4 +291,82 @@ func TestSimulatedHeldAndRemoved(t *testing.T) {
 			t.Errorf("seed 1: news = %+v after %v, want it gone at once", n, time.Since(begun))
 		}
 	})
+}
+
+// TestSimulatedAnotherNeighbourIsWatched: the claim right before ours goes while ours is about to be
+// asked about in any case. The session of the next one, which has a heartbeat, must be watched.
+func TestSimulatedAnotherNeighbourIsWatched(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		a, _ := gatedAt(t, c, 0, 0)
+		b, _ := gatedAt(t, c, 1, 1)
+		holder, middle, l := granted(t, a, "a", short), granted(t, a, "b", time.Minute), granted(t, b, "c", time.Minute)
+		k := keep(t, holder)
+		claimed(t, holder, "x")
+		between := claimed(t, middle, "x")
+		l.Follow(claimed(t, l, "x"))
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		if out, err := l.News(ctx); err == nil {
+			t.Fatalf("seed 1: News = %+v", out)
+		}
+		if err := middle.Release(ending(t, 10*time.Second), between); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		l.newsbox.follows[seatID{name: "x"}].check()
+		told := newsOf(t, l)
+		time.Sleep(time.Second)
+		last := k.stop()
+		if n, took := <-told, time.Since(last); !n.Held || took > 2*short {
+			t.Errorf("seed 1: News = %+v, %v after the last heartbeat of a ttl of %v", n, took, short)
+		}
+	})
+}
+
+// TestSimulatedLateFollowOfAnEarlierClaim: a Follow is overtaken by that of the seat's next claim.
+// It must not end it.
+func TestSimulatedLateFollowOfAnEarlierClaim(t *testing.T) {
+	_, l := fakeHub()
+	later := awaitOn(l, "b")
+	later.token = 200
+	l.newsbox.follows[later.at] = later
+	l.seats.by[later.at] = &claimState{seatID: later.at, claimFields: claimFields{id: "c", key: "primacy/x/own",
+		token: 100}}
+	l.Follow(driver.Place{Name: "x", ID: "c", Token: 100})
+	if a := l.newsbox.follows[later.at]; a != later || later.left {
+		t.Errorf("the claim of token %d is followed, want 200", a.token)
+	}
+}
+
+// TestSimulatedEndBeforeTheNewsOfTheTurn: a followed claim comes to hold, and it is known to have
+// been removed before News has told so. News tells the end, and does not tell it twice.
+func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		h, l := fakeHub()
+		a := awaitOn(l, "b")
+		l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100}}
+		l.newsbox.follows[a.at] = a
+		a.enlist()
+		h.Lock()
+		h.Stood(a.in[0], 100)
+		h.Deliver(a.in[0], goneAt(101, "primacy/x/b"))
+		h.Unlock()
+		o, _ := a.ask()
+		if kept {
+			kept = l.newsbox.keep(a)
+		}
+		h.Lock()
+		h.Deliver(a.in[0], goneAt(102, "primacy/x/own"))
+		h.Unlock()
+		var out []driver.News
+		if kept {
+			out = l.tell(nil, a, o)
+		} else {
+			out = l.newsOf(nil, a, o)
+		}
+		out = l.newsOf(out, a, ended)
+		if o != holds || len(out) != 1 || !out[0].Gone || out[0].Held || len(l.newsbox.follows) > 0 {
+			t.Errorf("kept %v: outcome %d, news %+v, %d followed yet", kept, o, out, len(l.newsbox.follows))
+		}
+	}
 }

@@ -223,17 +223,18 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		_, _ = first.News(ending(t, 30*time.Second))
 		close(told)
 	}()
-	go second.News(ending(t, 30*time.Second))
+	ctx, cancel := context.WithCancel(ending(t, 30*time.Second))
+	ended := make(chan struct{})
+	go func() {
+		_, _ = second.News(ctx)
+		close(ended)
+	}()
 	watched := func(l *lease) bool {
-		s.wire.Hub.Lock()
 		answered := s.wire.Hub.Answered() // etcd's answer tells too: it must not come late
-		s.wire.Hub.Unlock()
 		l.seats.mu.Lock()
-		defer l.seats.mu.Unlock()
-		if !answered {
-			return false
-		}
-		return l.seats.by[seatID{name: "n"}].sub != nil && l.seats.by[seatID{name: "n"}].sub.Stands()
+		sub := l.seats.by[seatID{name: "n"}].sub
+		l.seats.mu.Unlock()
+		return answered && sub != nil && sub.Stands()
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) ||
 		!watched(second); time.Sleep(10 * time.Millisecond) {
@@ -241,6 +242,8 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 			t.Fatal("the claims are not watched")
 		}
 	}
+	cancel()
+	<-ended // one call of News at a time
 	second.seats.mu.Lock()
 	second.seats.by[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
 	second.seats.mu.Unlock()

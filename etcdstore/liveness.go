@@ -159,12 +159,13 @@ type livenessGuard struct {
 	ended bool
 }
 
-// over watches the sessions of those claims from now on, unless that was ended already.
-func (g *livenessGuard) over(ls *livenessWatches, claims []string, notify func()) {
+// over watches the sessions of those claims from now on, unless that was ended already. Which they
+// are is asked under the lock: of two calls at once the later one knows the later state.
+func (g *livenessGuard) over(ls *livenessWatches, claims func() []string, notify func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.ended {
-		g.subs = ls.watchAll(g.subs, claims, notify)
+		g.subs = ls.watchAll(g.subs, claims(), notify)
 	}
 }
 

@@ -28,11 +28,12 @@ type newsbox struct {
 	sub           *etcdwire.Sub   // watches the record and the requests
 	closed        bool
 
-	young   []unwatched        // claims that nobody hears of yet, in the order in which that began
-	covered map[seatID]int     // claims that a Follow hears of already
-	follows map[seatID]*waiter // the places that are followed
-	queued  []*waiter          // those of them that are to be looked at
-	round   []*waiter          // those that have not had their turn in this round of looks without a signal
+	young      []unwatched        // claims that nobody hears of yet, in the order in which that began
+	covered    map[seatID]int     // claims that a Follow hears of already
+	follows    map[seatID]*waiter // the places that are followed
+	queued     []*waiter          // those of them that are to be looked at
+	unprompted unprompted         // when some are looked at that nothing was told of
+	round      []*waiter          // those that have not had their turn in this round of looks without a signal
 	// those of which events alone have said that they are held, as the last call of News told
 	held []seatID
 }
@@ -58,10 +59,12 @@ const chunk = 100
 func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 	n.watchRecord()
 	n.review()
-	suspected := time.Now()
 	for rounds := 0; ; {
 		if n.over() {
 			return nil, n.goneErr("news")
+		}
+		if n.lookUnprompted() {
+			rounds++
 		}
 		fresh := n.watchPlaces()
 		out, err := n.queuedNews(ctx)
@@ -73,29 +76,63 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 		if len(out) > 0 {
 			return out, nil // also when err is not nil: what was read already is not told again
 		}
-		pause := n.spread(etcdwire.PollAfter(rounds))
+		pause := n.untilLook(rounds)
 		switch {
 		case final(err):
 			return nil, err
 		case err != nil:
 			pause = etcdwire.Again
 		case fresh:
-			pause = etcdwire.Settling
+			pause = min(pause, etcdwire.Settling)
 		}
-		quiet, perr := n.pause(ctx, n.wake, pause)
-		switch {
-		case perr != nil:
-			return nil, fmt.Errorf("etcd: news: %w", perr)
-		case !quiet || err != nil || fresh:
-			continue
-		}
-		n.next()
-		if time.Since(suspected) > 4*time.Second {
-			suspected = time.Now()
-			rounds++
-			n.recheckSome()
+		if _, err := n.pause(ctx, n.wake, pause); err != nil {
+			return nil, fmt.Errorf("etcd: news: %w", err)
 		}
 	}
+}
+
+// unprompted is when News looks though nothing was told: no push is relied upon alone. Neither
+// what is told nor the end of a call of News puts it off, for a busy lease has news all the time.
+type unprompted struct {
+	next      time.Time // when some of the followed places are looked at; zero: not decided yet
+	rechecked time.Time // when the record and some of the other places were read last
+}
+
+// untilLook returns for how long News may wait until it looks unprompted, after so many rounds
+// that found nothing.
+func (n *newsbox) untilLook(rounds int) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if n.unprompted.rechecked.IsZero() {
+		n.unprompted.rechecked = now
+	}
+	if n.unprompted.next.IsZero() {
+		n.unprompted.next = now.Add(n.spreadLocked(etcdwire.PollAfter(rounds)))
+	}
+	return n.unprompted.next.Sub(now)
+}
+
+// lookUnprompted has some of what is followed looked at where that is due. It reports whether the
+// record and other places are read too.
+func (n *newsbox) lookUnprompted() (rechecks bool) {
+	now := time.Now()
+	n.mu.Lock()
+	due := !n.unprompted.next.IsZero() && !now.Before(n.unprompted.next)
+	if due {
+		n.unprompted.next = time.Time{}
+		if rechecks = now.Sub(n.unprompted.rechecked) > 4*time.Second; rechecks {
+			n.unprompted.rechecked = now
+		}
+	}
+	n.mu.Unlock()
+	if due {
+		n.next()
+	}
+	if rechecks {
+		n.recheckSome()
+	}
+	return rechecks
 }
 
 // watchRecord begins to watch the session's record and the requests below it, once.

@@ -145,7 +145,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		l := newLease(build(nil, Options{Prefix: "primacy/"}), 0x12)
 		at := seatID{name: "a"}
-		l.seats.by[at] = &claimState{seatID: at, id: "id", token: 7}
+		l.seats.by[at] = &claimState{seatID: at, claimFields: claimFields{id: "id", token: 7}}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)

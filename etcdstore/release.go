@@ -147,7 +147,7 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 func (l *lease) clear(sl *claimState) {
 	l.seats.mu.Lock()
 	su, token := sl.sub, sl.token
-	*sl = claimState{seatID: sl.seatID, turn: sl.turn, refs: sl.refs, slots: sl.slots, key: sl.key, stop: sl.stop}
+	sl.claimFields = claimFields{slots: sl.slots, key: sl.key, stop: sl.stop}
 	l.seats.mu.Unlock()
 	su.Stop()
 	l.newsbox.released(sl.seatID, token)

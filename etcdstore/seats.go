@@ -16,13 +16,17 @@ import (
 type seatID struct{ name, seat string }
 
 // claimState is what a lease knows of its claim on one seat. A lease has one key for each seat,
-// so verbs on it go one after another (turn). Seats.mu guards the other fields, for News reads
-// them at any time.
+// so verbs on it go one after another (turn). The seat and its turn never change; seats.mu guards
+// the other fields, for News reads them at any time.
 type claimState struct {
 	seatID
 	turn chan struct{}
 	refs int // verbs that use it; with none, and no claim, it is forgotten
+	claimFields
+}
 
+// claimFields is what clear forgets of a claim, for the most part.
+type claimFields struct {
 	id      string             // the claim that stands or may stand; "" none
 	slots   int                // the claim's
 	key     string             // the claim's; it changes with the claim, for those who have the turn only

@@ -235,3 +235,60 @@ func TestSimulatedQuietWaitReadsNoLine(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedBusyNewsLooksToo: nobody is told that the claim before ours went, while the session
+// has news of another claim every second. The timer must find our turn all the same.
+func TestSimulatedBusyNewsLooksToo(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		holds := granted(t, first, "a", 4*time.Minute)
+		p := claimed(t, holds, "x")
+		s, _ := gatedAt(t, c, 1, 0)
+		l := granted(t, s, "b", 4*time.Minute)
+		busy := claimed(t, l, "y")
+		l.Follow(claimed(t, l, "x"))
+		ctx := ending(t, 2*time.Minute)
+		at := make(chan time.Time, 1)
+		var requests atomic.Int64
+		go func() {
+			for {
+				news, err := l.News(ctx)
+				if err != nil {
+					return
+				}
+				for _, n := range news {
+					if n.Held {
+						at <- time.Now()
+					}
+					if n.Request != nil {
+						requests.Add(1)
+					}
+				}
+			}
+		}()
+		go func() {
+			for ctx.Err() == nil {
+				_ = first.Ask(ctx, "y", driver.Request{Token: busy.Token})
+				etcdwire.Sleep(ctx, time.Second)
+			}
+		}()
+		time.Sleep(5 * time.Second)
+		s.wire.Hub.Lock()
+		for _, w := range s.wire.Hub.Watches {
+			w.Listeners = nil // whoever waits is told nothing any more
+		}
+		s.wire.Hub.Unlock()
+		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
+			t.Fatal(err)
+		}
+		gone := time.Now()
+		select {
+		case told := <-at:
+			if took := told.Sub(gone); took > 25*time.Second || requests.Load() < 3 {
+				t.Errorf("seed 1: without a push it took %v, with %d requests told meanwhile", took, requests.Load())
+			}
+		case <-ctx.Done():
+			t.Errorf("seed 1: without a push it was never told, with %d requests told", requests.Load())
+		}
+	})
+}

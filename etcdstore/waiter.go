@@ -213,6 +213,13 @@ func (a *waiter) ask() (o outcome, unsure bool) {
 	return a.outcome, (a.unsure || a.due) && !a.left
 }
 
+// hasEnded reports whether a's claim is known to have been removed.
+func (a *waiter) hasEnded() bool {
+	a.hub().Lock()
+	defer a.hub().Unlock()
+	return a.outcome == ended
+}
+
 // rightBehind returns the claims that a stands right behind, as far as is known.
 func (a *waiter) rightBehind() []string {
 	a.hub().Lock()
@@ -228,7 +235,7 @@ func (a *waiter) rightBehind() []string {
 
 // watchPredecessor has the sessions watched that a stands right behind, where they have
 // heartbeats, and no others any more.
-func (a *waiter) watchPredecessor() { a.live.over(a.n.s.liveness, a.rightBehind(), a.doubt) }
+func (a *waiter) watchPredecessor() { a.live.over(a.n.s.liveness, a.rightBehind, a.doubt) }
 
 // enough returns a claim before a that stands, if all is as a knows it: nothing more need be
 // asked as long as it does. Of a long line it is the farthest that a knows of. Nothing where a

@@ -129,7 +129,7 @@ func TestSimulatedFollowedAndLeaving(t *testing.T) {
 	for _, leaving := range []bool{false, true} {
 		_, l := fakeHub()
 		a := awaitOn(l)
-		l.seats.by[a.at] = &claimState{seatID: a.at, id: "c", token: 100, leaving: leaving}
+		l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100, leaving: leaving}}
 		l.newsbox.follows[a.at] = a
 		if out := l.newsOf(nil, a, holds); len(out) > 0 == leaving {
 			t.Errorf("leaving %v: news %+v", leaving, out)
