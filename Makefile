@@ -14,8 +14,8 @@ EVERY    := $$(go list $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|
 SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=3 REGISTER_SEEDS=50 TORTURE_FOR=$${TORTURE_FOR:-15s}
 CROWD    := ^TestAThousandWaiters$$
 RACE     ?= -race
-# The parts of make verify. .ci/run does one in turn: each is at most half an hour.
-VERIFY   := race-library race-program mutations-core mutations-etcd mutations-stores models conformance-all torture-etcd torture-stores long
+# The parts of make verify beside the mutations. .ci/run does one of them in turn, and a tenth of the mutations.
+VERIFY   := race-library race-program models conformance-all others torture-etcd lock-histories torture-stores services shell
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +33,8 @@ test: tools ## what a newcomer and each push run: every package, every store on 
 	@echo "compiling"; go list -export -test -deps -f '' $(EVERY)
 	$(SHORT) go run ./test/gotest -slow 15 . -timeout 11m -p 2 -parallel 4 -skip '$(CROWD)' $(EVERY)
 
-verify: tools ## everything, hours: each part of VERIFY in turn (make verify VERIFY="check race-library")
-	@for part in $(VERIFY); do scripts/part.sh $$part || failed="$${failed:-} $$part"; done; \
+verify: tools ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")
+	@for part in $(VERIFY) mutations; do scripts/part.sh $$part || failed="$${failed:-} $$part"; done; \
 	if [ -n "$${failed:-}" ]; then echo "failed:$$failed"; exit 1; fi
 
 race-library: tools ## the library under the race detector
@@ -107,8 +107,8 @@ upstream: ## etcd's own tests of its concurrency package against ours, TIMES (de
 sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
 	go run ./test/sim/run -for $${FOR:-10m}
 
-mutations: ## each rule taken out of the library in turn: a test must notice
-	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 60m -v ./test/mutations
+mutations: tools ## each rule taken out of the library in turn: a test must notice; MUTATIONS_SLICE=3/10 takes every tenth from the fourth on
+	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 180m -v ./test/mutations
 
 spec: tools ## the protocol, model-checked: all rules hold, and what goes wrong without each
 	go run ./test/spec -j 2
@@ -122,35 +122,32 @@ versus: tools ## the same torture with ours, etcd's own package, a bare keepaliv
 peers: ## the tests of the other libraries' workers
 	cd test && go vet ./peers/... && go test -timeout 10m ./peers/...
 
-# Parts of make verify that are made of others, for as long as half an hour allows.
-mutations-core:
-	MUTATIONS='^(core|[abd]|c[^o]|m|l|h|q)' go test -count=1 -timeout 60m -v ./test/mutations
-
-mutations-etcd:
-	MUTATIONS='^e' go test -count=1 -timeout 60m -v ./test/mutations
-
-mutations-stores:
-	MUTATIONS='^[^abcdehlmq]' go test -count=1 -timeout 60m -v ./test/mutations
-
+# Parts of make verify that are made of others: each takes at most 25 minutes on 2 cores.
 models: check
 	$(MAKE) spec sim FOR=5m
 
 conformance-all:
 	$(MAKE) conformance COUNT=5
+
+others:
 	$(MAKE) upstream oldest peers
 
 torture-etcd:
 	$(MAKE) torture FOR=10m
-	$(MAKE) locks FOR=2m
+
+lock-histories:
+	$(MAKE) locks FOR=3m
 
 torture-stores:
-	$(MAKE) stores FOR=5m ROUNDS=12
+	$(MAKE) stores FOR=3m ROUNDS=12
 
-long:
-	$(MAKE) stress SEEDS=500
+services:
 	$(MAKE) cron FOR=3m
 	$(MAKE) failover ROUNDS=10
 	$(MAKE) crowd
+
+shell:
+	$(MAKE) stress SEEDS=500
 
 parts: # the names of the parts of make verify
 	@echo $(VERIFY)
@@ -167,4 +164,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test verify race race-library race-program mutations-core mutations-etcd mutations-stores models conformance-all torture-etcd torture-stores long check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools parts
+.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd lock-histories torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools parts

@@ -2,8 +2,6 @@ package concurrency
 
 import (
 	"context"
-	"strconv"
-	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
@@ -38,7 +36,7 @@ type Election struct {
 
 // NewElection returns the election of all keys that begin with pfx + "/".
 func NewElection(s *Session, pfx string) *Election {
-	s.note(pfx + "/")
+	s.claims.note(pfx + "/")
 	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
 }
 
@@ -50,41 +48,17 @@ func NewElection(s *Session, pfx string) *Election {
 // on; once it turns out to be gone, Key is "".
 func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
 	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
-		resumed: true,
-		at:      place{s: s, key: leaderKey, rev: leaderRev}}
-	s.note(pfx)
+		resumed: true, at: place{s: s, position: position{key: leaderKey, rev: leaderRev}}}
+	s.claims.note(pfx)
 	if leaderKey != "" && leaderRev > 0 {
-		e.at.claim, e.at.kept = s.resume(leaderKey, pfx, leaderRev), true
+		c, fresh := s.claims.resume(leaderKey, pfx, leaderRev)
+		if fresh {
+			// It may hang on a lease that nobody renews any more.
+			s.wire.later(func(ctx context.Context) { _ = s.leases.secure(ctx, c) })
+		}
+		e.at.claim, e.at.kept = c, true
 	}
 	return e
-}
-
-// resume returns a claim for a key that stood before this session did. Only the session's own is
-// kept alive from the start.
-func (s *Session) resume(key, prefix string, rev int64) *claim {
-	own := strings.HasSuffix(key, s.key("/"))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.claims[key]; c != nil && c.rev == rev && !c.leaving {
-		c.users++
-		return c
-	}
-	c := &claim{key: key, prefix: prefix, rev: rev, users: 1}
-	if own && s.state == live && s.claims[key] == nil {
-		s.claims[key] = c
-		// It may hang on a lease that nobody renews any more.
-		s.later(func(ctx context.Context) { _ = s.fastenResumed(ctx, c) })
-	}
-	return c
-}
-
-func (s *Session) fastenResumed(ctx context.Context, c *claim) error {
-	at, err := s.anchored(ctx, c)
-	if err == nil {
-		err = s.attach(ctx, []*claim{c}, at)
-	}
-	s.poke()
-	return err
 }
 
 // Campaign stands for the election and returns nil once this session leads and can be relied
@@ -96,7 +70,7 @@ func (s *Session) fastenResumed(ctx context.Context, c *claim) error {
 // val was proclaimed is unknown.
 func (e *Election) Campaign(ctx context.Context, val string) error {
 	s := e.session
-	in, err := s.enter(ctx, e.prefix, val, false)
+	in, err := s.lines.enter(ctx, e.prefix, val, false)
 	if err != nil {
 		return expired(err)
 	}
@@ -105,7 +79,7 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 		err = e.proclaim(ctx, in.c, val)
 	}
 	if err == nil && !in.held {
-		_, err = s.await(ctx, in.c, s.abandoned)
+		_, err = s.lines.wait(ctx, in.c, s.abandoned)
 	}
 	if err == nil && s.gone() {
 		err = ErrSessionExpired
@@ -117,88 +91,20 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 // has begun to resign it, or the key or the session is lost. After any other error the outcome is
 // unknown; Proclaim may be called again.
 func (e *Election) Proclaim(ctx context.Context, val string) error {
-	key, _, c := e.at.get()
-	if c == nil || key == "" || e.at.left() || e.session.gone() {
+	at, _ := e.at.get()
+	if at.claim == nil || at.key == "" || at.going || e.session.gone() {
 		return ErrElectionNotLeader
 	}
-	return e.proclaim(ctx, c, val)
+	return e.proclaim(ctx, at.claim, val)
 }
 
 func (e *Election) proclaim(ctx context.Context, c *claim, val string) error {
-	h, err := e.session.proclaim(ctx, c, val)
+	h, err := e.session.lines.proclaim(ctx, c, val)
 	e.at.proclaimed(c, h, err, e.resumed)
 	if err == errGone {
 		return ErrElectionNotLeader
 	}
 	return blame(ctx, err)
-}
-
-// proclaimed takes over what became of a Proclaim under c.
-func (p *place) proclaimed(c *claim, h *pb.ResponseHeader, err error, resumed bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.claim != c: // given up meanwhile, and maybe another one entered
-	case err == nil:
-		p.hdr, p.won = h, p.won || resumed && p.kept
-	case err == errGone:
-		p.key, p.won = "", false
-	}
-}
-
-// proclaim puts a value under a claim's key. It compares the mod revision: an earlier one whose
-// outcome was unknown, carried out late, would bring its old value back.
-func (s *Session) proclaim(ctx context.Context, c *claim, val string) (*pb.ResponseHeader, error) {
-	for {
-		s.mu.Lock()
-		mod, leaving := c.mod, c.leaving
-		s.mu.Unlock()
-		if leaving { // another object of this session gave the key up
-			return nil, errGone
-		}
-		at, err := s.anchored(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		resp, _, err := s.wire.txn(ctx, txn{
-			when: []v3.Cmp{v3.Compare(v3.CreateRevision(c.key), "=", c.rev), v3.Compare(v3.ModRevision(c.key),
-				"=", mod)},
-			then:      []v3.Op{v3.OpPut(c.key, val, v3.WithLease(at))},
-			otherwise: []v3.Op{v3.OpGet(c.key, v3.WithKeysOnly())},
-		})
-		if err != nil {
-			return nil, err
-		}
-		own := one(resp, 0)
-		if !resp.Succeeded && (own == nil || own.CreateRevision != c.rev) {
-			return nil, errGone
-		}
-		s.mu.Lock()
-		if resp.Succeeded {
-			c.mod, c.lease, c.sure = max(c.mod, resp.Header.Revision), at, true
-		} else {
-			c.mod = own.ModRevision
-		}
-		s.mu.Unlock()
-		if resp.Succeeded {
-			return resp.Header, s.refasten(ctx, c)
-		}
-	}
-}
-
-// refasten hangs a claim on the anchor if that has changed since.
-func (s *Session) refasten(ctx context.Context, c *claim) error {
-	for {
-		s.mu.Lock()
-		done := s.state != live || c.leaving || c.lease == s.anchor.id
-		s.mu.Unlock()
-		if done {
-			return nil
-		}
-		if err := s.fastenResumed(ctx, c); err != nil {
-			return err
-		}
-	}
 }
 
 // Resign gives the leadership up: deletes the key if it is still the one that was won. It may be
@@ -210,15 +116,14 @@ func (e *Election) Resign(ctx context.Context) error {
 		return nil
 	}
 	if key == "" {
-		e.at.vacate(c)
+		e.at.vacate(c, nil)
 		return nil
 	}
-	h, err := e.session.release(ctx, key, rev)
+	h, err := e.session.removals.release(ctx, key, rev)
 	if err != nil {
 		return err
 	}
-	e.at.vacate(c)
-	e.at.answered(h)
+	e.at.vacate(c, h)
 	return nil
 }
 
@@ -236,28 +141,17 @@ func (e *Election) Leader(ctx context.Context) (*v3.GetResponse, error) {
 
 // Key returns the key that this election leads or waits with, else "". Token tells which.
 func (e *Election) Key() string {
-	key, _, c := e.at.get()
-	if _, token := e.at.held(); token == 0 && e.resumed && c != nil && e.session.missed(c) {
+	at, token := e.at.get()
+	if token == 0 && e.resumed && at.claim != nil && e.session.claims.missed(at.claim) {
 		return ""
 	}
-	return key
-}
-
-// missed reports whether a claim that was resumed turned out to be gone.
-func (s *Session) missed(c *claim) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.key != s.key(c.prefix) || s.state != live || c.leaving {
-		return false
-	}
-	now := s.claims[c.key]
-	return now == nil || now.rev != c.rev
+	return at.key
 }
 
 // Rev returns the create revision of the key.
 func (e *Election) Rev() int64 {
-	_, rev, _ := e.at.get()
-	return rev
+	at, _ := e.at.get()
+	return at.rev
 }
 
 // Token returns the fencing token of this leadership, the create revision of its key: larger than
@@ -265,22 +159,13 @@ func (e *Election) Rev() int64 {
 // as soon as a Resign has begun, also that of another Election of this session on the same
 // prefix.
 func (e *Election) Token() uint64 {
-	_, token := e.at.held()
+	_, token := e.at.get()
 	return token
 }
 
 // Header is the response header of the last successful proposal: of entering the line, or of the
 // last Proclaim or Resign.
-func (e *Election) Header() *pb.ResponseHeader { return e.at.header() }
-
-// key returns the key of the session's claim under a prefix.
-func (s *Session) key(prefix string) string { return prefix + strconv.FormatInt(int64(s.id), 16) }
-
-// note remembers a prefix that the user works with.
-func (s *Session) note(prefix string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.prefix == "" {
-		s.prefix = s.key(prefix)
-	}
+func (e *Election) Header() *pb.ResponseHeader {
+	at, _ := e.at.get()
+	return at.header
 }

@@ -22,9 +22,6 @@ var (
 	ErrLockReleased = orig.ErrLockReleased
 )
 
-// released is a key that nothing stands under.
-const released = "\x00"
-
 // Mutex is a lock among sessions. Within one session it excludes nobody: two Mutexes on one
 // prefix share the session's one key, both lock at once, and one Unlock unlocks both. It is safe
 // for concurrent use.
@@ -36,19 +33,19 @@ type Mutex struct {
 
 // NewMutex returns the lock of all keys that begin with pfx + "/".
 func NewMutex(s *Session, pfx string) *Mutex {
-	s.note(pfx + "/")
-	return &Mutex{s: s, pfx: pfx + "/", at: place{s: s, lock: true, rev: -1}}
+	s.claims.note(pfx + "/")
+	return &Mutex{s: s, pfx: pfx + "/", at: place{s: s, lock: true, position: position{rev: -1}}}
 }
 
 // TryLock locks if no other session holds the lock or waits for it, else it returns ErrLocked and
 // has left nothing behind.
 func (m *Mutex) TryLock(ctx context.Context) error {
-	in, err := m.s.enter(ctx, m.pfx, "", true)
+	in, err := m.s.lines.enter(ctx, m.pfx, "", true)
 	if err != nil {
 		return expired(err)
 	}
 	if !in.held { // another Mutex of this session waits, or did: the last one to give up deletes the key
-		m.s.quit(in.c)
+		m.s.removals.quit(in.c)
 		return ErrLocked
 	}
 	m.at.take(in.c)
@@ -62,14 +59,14 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 // Locked already, it returns nil again, and one Unlock is enough. If it fails then, what was
 // locked stays locked.
 func (m *Mutex) Lock(ctx context.Context) error {
-	in, err := m.s.enter(ctx, m.pfx, "", false)
+	in, err := m.s.lines.enter(ctx, m.pfx, "", false)
 	if err != nil {
 		return expired(err)
 	}
 	m.at.take(in.c)
 	h := in.header
 	if !in.held {
-		h, err = m.s.await(ctx, in.c, never)
+		h, err = m.s.lines.wait(ctx, in.c, never)
 	}
 	return m.ended(in.c, h, err)
 }
@@ -90,18 +87,18 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 	if c == nil {
 		return ErrLockReleased
 	}
-	if _, err := m.s.release(ctx, key, rev); err != nil {
+	if _, err := m.s.removals.release(ctx, key, rev); err != nil {
 		return err
 	}
-	m.at.vacate(c)
+	m.at.vacate(c, nil)
 	return nil
 }
 
 // IsOwner is a compare for a Txn of the user's own, which holds as long as the lock is held. It
 // never holds where Lock has not returned nil, so not while the Mutex only waits.
 func (m *Mutex) IsOwner() v3.Cmp {
-	if key, token := m.at.held(); token != 0 {
-		return v3.Compare(v3.CreateRevision(key), "=", int64(token))
+	if at, token := m.at.get(); token != 0 {
+		return v3.Compare(v3.CreateRevision(at.key), "=", int64(token))
 	}
 	// No key has it. The session's is one that the user may compare.
 	return v3.Compare(v3.CreateRevision(m.s.key(m.pfx)), "=", -1)
@@ -109,8 +106,8 @@ func (m *Mutex) IsOwner() v3.Cmp {
 
 // Key returns the key that the lock is held or waited for with. Token tells which.
 func (m *Mutex) Key() string {
-	key, _, _ := m.at.get()
-	return key
+	at, _ := m.at.get()
+	return at.key
 }
 
 // Token returns the fencing token of this lock, the create revision of its key: larger than that
@@ -118,12 +115,15 @@ func (m *Mutex) Key() string {
 // an Unlock has begun, also that of another Mutex of this session on the same prefix.
 // Header().Revision is not one: after a wait it is larger than the token of the next holder.
 func (m *Mutex) Token() uint64 {
-	_, token := m.at.held()
+	_, token := m.at.get()
 	return token
 }
 
 // Header is the response header of the call that showed the lock to be held.
-func (m *Mutex) Header() *pb.ResponseHeader { return m.at.header() }
+func (m *Mutex) Header() *pb.ResponseHeader {
+	at, _ := m.at.get()
+	return at.header
+}
 
 // expired makes an answer that knows no lease the end of the session that it is, and keeps what
 // etcd said.
@@ -132,142 +132,6 @@ func expired(err error) error {
 		return fmt.Errorf("%w: %w", ErrSessionExpired, err)
 	}
 	return err
-}
-
-// place is where an election or a mutex stands in a line. Two calls may wait with it at once, and
-// one of them fail after the other has won: so what is held is kept apart from the calls under
-// way. It is locked before its session's mu.
-type place struct {
-	s    *Session
-	lock bool // a mutex's
-
-	mu    sync.Mutex
-	key   string
-	rev   int64
-	claim *claim // nil: it stands nowhere
-	calls int    // calls that wait with claim, each one of its users
-	kept  bool   // one more of claim's users: it was won, or resumed
-	won   bool   // told to hold
-	going bool   // it is being given up
-	hdr   *pb.ResponseHeader
-}
-
-// take is for a call that has entered the line with c.
-func (p *place) take(c *claim) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.claim != c {
-		p.key, p.rev, p.claim, p.calls = c.key, c.rev, c, 0
-		p.kept, p.won, p.going = false, false, false
-	}
-	p.calls++
-}
-
-// ended ends a call that waited with c, and returns what that call returns. If it failed, only
-// its own part in the claim is given up: what was won before, or another call waits for, stands.
-func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
-	p.mu.Lock()
-	same := p.claim == c // not given up meanwhile
-	if same {
-		p.calls--
-	}
-	if err == nil {
-		err = p.win(c, same, h)
-	}
-	if err == nil {
-		p.mu.Unlock()
-		return nil
-	}
-	if same && p.calls == 0 && (!p.kept || p.key == "") {
-		p.empty()
-	}
-	p.mu.Unlock()
-	p.s.quit(c)
-	return err
-}
-
-// win takes over what a call has won. It may have been given up again, by another object too. The
-// caller has p.mu.
-func (p *place) win(c *claim, same bool, h *pb.ResponseHeader) error {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if c.leaving {
-		return ErrSessionExpired
-	}
-	if same && p.kept {
-		c.users-- // counted when it was won first
-	}
-	if same {
-		p.kept, p.won = true, true
-	}
-	p.hdr = h
-	return nil
-}
-
-// vacate is for a claim that was given up.
-func (p *place) vacate(c *claim) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.claim == c {
-		p.empty()
-	}
-}
-
-// empty has it stand nowhere. The caller has p.mu.
-func (p *place) empty() {
-	p.key, p.claim, p.calls = "", nil, 0
-	p.kept, p.won, p.going = false, false, false
-	if p.lock {
-		p.key, p.rev = released, -1
-	}
-}
-
-// leave begins to give up what it stands with, until it is vacated or enters anew.
-func (p *place) leave() (key string, rev int64, c *claim) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.going = p.claim != nil
-	return p.key, p.rev, p.claim
-}
-
-func (p *place) get() (key string, rev int64, c *claim) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.key, p.rev, p.claim
-}
-
-// held returns what it holds; 0 if it holds nothing, or that is being given up.
-func (p *place) held() (key string, token uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.won || p.going {
-		return p.key, 0
-	}
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.claim.leaving {
-		return p.key, 0
-	}
-	return p.key, uint64(p.rev)
-}
-
-// left reports whether leave was called.
-func (p *place) left() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.going
-}
-
-func (p *place) header() *pb.ResponseHeader {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.hdr
-}
-
-func (p *place) answered(h *pb.ResponseHeader) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.hdr = h
 }
 
 type locker struct{ *Mutex }

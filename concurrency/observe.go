@@ -9,13 +9,14 @@ import (
 	v3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // reader is the KV below the original's Observe: a read that ends only with its context or an
 // answer that will not change.
 type reader struct {
 	v3.KV // nothing else is called
-	w     wire
+	w     *wire
 	life  context.Context // the client's
 }
 
@@ -28,7 +29,7 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 		if err == nil || ctx.Err() != nil || final(err) {
 			return resp, blame(ctx, err)
 		}
-		etcdwire.Sleep(ctx, etcdwire.Again)
+		_ = storeutil.Sleep(ctx, etcdwire.Again)
 	}
 }
 
@@ -37,7 +38,7 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 // froze ends it or makes it stale.
 type follower struct {
 	v3.Watcher
-	w    wire
+	w    *wire
 	life context.Context // the client's
 }
 
@@ -73,7 +74,7 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 			if err != nil {
 				pause = etcdwire.Again
 			}
-			waitFor(ctx, changed, nil, pause)
+			_ = storeutil.WaitFor(ctx, pause, changed)
 		}
 	}()
 	return out
@@ -85,7 +86,7 @@ func (f *follower) first(ctx context.Context, prefix string, out chan<- v3.Watch
 	if err != nil || len(resp.Kvs) == 0 {
 		return false, err
 	}
-	send(ctx, out, resp.Header, v3.EventTypePut, resp.Kvs[0])
+	sendEvent(ctx, out, resp.Header, v3.EventTypePut, resp.Kvs[0])
 	return true, nil
 }
 
@@ -98,12 +99,12 @@ func (f *follower) next(ctx context.Context, key string, since int64, out chan<-
 		return false, since, err
 	}
 	if len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision >= since {
-		send(ctx, out, resp.Header, v3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key),
+		sendEvent(ctx, out, resp.Header, v3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key),
 			ModRevision: resp.Header.Revision})
 		return true, since, nil
 	}
 	for _, kv := range f.history(ctx, resp.Kvs[0], since) {
-		send(ctx, out, resp.Header, v3.EventTypePut, kv)
+		sendEvent(ctx, out, resp.Header, v3.EventTypePut, kv)
 	}
 	return false, max(since, resp.Kvs[0].ModRevision+1), nil
 }
@@ -130,7 +131,7 @@ func (f *follower) history(ctx context.Context, kv *mvccpb.KeyValue, since int64
 	return back
 }
 
-func send(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType,
+func sendEvent(ctx context.Context, out chan<- v3.WatchResponse, h *pb.ResponseHeader, what mvccpb.Event_EventType,
 	kv *mvccpb.KeyValue,
 ) {
 	r := v3.WatchResponse{Events: []*v3.Event{{Type: what, Kv: kv}}}

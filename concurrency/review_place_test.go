@@ -59,9 +59,9 @@ func TestTryLockLeavesNoGhost(t *testing.T) {
 	clock := func() core.Time {
 		// enter looks at the clock last, when it has counted its caller.
 		if s := at.Load(); s != nil && calledBy("TryLock") {
-			s.mu.Lock()
+			s.claims.mu.Lock()
 			counted := c2 != nil && c2.users == 2
-			s.mu.Unlock()
+			s.claims.mu.Unlock()
 			if counted && came.CompareAndSwap(false, true) {
 				giveUp()
 				<-waited
@@ -75,13 +75,13 @@ func TestTryLockLeavesNoGhost(t *testing.T) {
 	}
 	go func() { waited <- NewMutex(made, "g").Lock(waiting) }()
 	for {
-		made.mu.Lock()
-		for _, w := range made.claims {
+		made.claims.mu.Lock()
+		for _, w := range made.claims.by {
 			if w.users == 1 {
 				c2 = w
 			}
 		}
-		made.mu.Unlock()
+		made.claims.mu.Unlock()
 		if c2 != nil {
 			break
 		}

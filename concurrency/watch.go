@@ -3,22 +3,34 @@ package concurrency
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	v3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// watch ends the session as soon as a claim of it is seen to be gone, which every renewal finds
+// watcher ends the session as soon as a claim of it is seen to be gone, which every renewal finds
 // too.
-func (s *Session) watch() {
+type watcher struct {
+	s    *Session
+	wake chan struct{}
+
+	mu      sync.Mutex
+	suspect map[string]bool // keys to look at
+}
+
+// run watches until the session ends.
+func (w *watcher) run() {
 	for {
-		pause := s.watchClaims()
-		if err := s.lookUp(); errors.Is(err, errGone) {
-			s.end(lost, "a claim of it was deleted, or its lease revoked")
+		pause := w.watchClaims()
+		if err := w.lookUp(); errors.Is(err, errGone) {
+			w.s.end(lost, "a claim of it was deleted, or its lease revoked")
 			return
 		} else if err != nil {
 			pause = etcdwire.Again
@@ -29,9 +41,9 @@ func (s *Session) watch() {
 			due = timer.C
 		}
 		select {
-		case <-s.asked:
+		case <-w.wake:
 		case <-due:
-		case <-s.over.Done():
+		case <-w.s.over.Done():
 			timer.Stop()
 			return
 		}
@@ -39,29 +51,24 @@ func (s *Session) watch() {
 	}
 }
 
-// poke wakes watch.
-func (s *Session) poke() {
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
-}
+// poke has the claims looked through for those to be watched.
+func (w *watcher) poke() { storeutil.Signal(w.wake) }
 
-// suspect has a key looked at. The hub calls it under its own lock.
-func (s *Session) suspect(key string) {
-	s.lookMu.Lock()
-	s.look[key] = true
-	s.lookMu.Unlock()
-	s.poke()
+// look has a key looked at. The hub calls it under its own lock.
+func (w *watcher) look(key string) {
+	w.mu.Lock()
+	w.suspect[key] = true
+	w.mu.Unlock()
+	w.poke()
 }
 
 // watchClaims begins to watch claims that are old enough, and returns in how long the next one
 // will be; 0: none.
-func (s *Session) watchClaims() (next time.Duration) {
-	now := time.Now()
-	s.mu.Lock()
+func (w *watcher) watchClaims() (next time.Duration) {
+	now, t := time.Now(), w.s.claims
+	t.mu.Lock()
 	var old []*claim
-	for _, c := range s.standing() {
+	for _, c := range t.standingLocked() {
 		switch age := now.Sub(c.fresh); {
 		case c.unwatch != nil:
 		case age >= etcdwire.Settling:
@@ -70,93 +77,67 @@ func (s *Session) watchClaims() (next time.Duration) {
 			next = etcdwire.Settling - age
 		}
 	}
-	s.mu.Unlock()
+	t.mu.Unlock()
 	for _, c := range old {
-		stop, _ := s.wire.watch(c.key, "", false, func() { s.suspect(c.key) })
-		s.mu.Lock()
-		keep := s.claims[c.key] == c && s.state == live
+		stop, _ := w.s.wire.watch(c.key, "", false, func() { w.look(c.key) })
+		t.mu.Lock()
+		keep := t.by[c.key] == c && w.s.live() // otherwise the session's end stops it
 		if keep {
 			c.unwatch = stop
 		}
-		s.mu.Unlock()
+		t.mu.Unlock()
 		if !keep {
 			stop()
 			continue
 		}
-		s.suspect(c.key) // it tells nothing at first if it stood already
+		w.look(c.key) // it tells nothing at first if it stood already
 	}
 	return next
 }
 
 // lookUp reads the keys that something happened to.
-func (s *Session) lookUp() error {
-	s.lookMu.Lock()
-	keys := make([]string, 0, len(s.look))
-	for k := range s.look {
-		keys = append(keys, k)
-	}
-	clear(s.look)
-	s.lookMu.Unlock()
-	for part := range slices.Chunk(keys, chunk) {
-		if err := s.lookAt(part); err != nil {
-			for _, k := range keys {
-				s.lookMu.Lock()
-				s.look[k] = true
-				s.lookMu.Unlock()
-			}
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Session) lookAt(keys []string) error {
-	s.mu.Lock()
-	at := s.anchor.id
+func (w *watcher) lookUp() error {
+	w.mu.Lock()
+	keys := slices.Collect(maps.Keys(w.suspect))
+	clear(w.suspect)
+	w.mu.Unlock()
+	lease, t := w.s.leases.current().id, w.s.claims
 	var claims []*claim
+	t.mu.Lock()
 	for _, k := range keys {
-		if c := s.claims[k]; c != nil && c.rev != 0 && !c.leaving {
+		if c := t.by[k]; c != nil && c.rev != 0 && !c.leaving {
 			claims = append(claims, c)
 		}
 	}
-	s.mu.Unlock()
-	s.sweep(keys)
-	if len(claims) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(s.over, 2*etcdwire.CallLimit)
-	defer cancel()
-	return s.read(ctx, claims, at)
-}
-
-// final reports whether asking again would get the same answer.
-func final(err error) bool {
-	return err != nil && (etcdwire.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err,
-		rpctypes.ErrEmptyKey))
-}
-
-// missing reports whether err says that there is no such lease.
-func missing(err error) bool { return errors.Is(etcdwire.Final(err), driver.ErrGone) }
-
-// denied reports whether err says that the user may not do it.
-func denied(err error) bool { return errors.Is(err, rpctypes.ErrPermissionDenied) }
-
-// blame returns the end of ctx where that is why a call failed.
-func blame(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && !final(err) {
-		return ctx.Err()
+	t.mu.Unlock()
+	w.s.removals.sweep(keys)
+	err := w.read(claims, lease)
+	if err != nil {
+		w.mu.Lock()
+		for _, k := range keys {
+			w.suspect[k] = true
+		}
+		w.mu.Unlock()
 	}
 	return err
 }
 
-// waitFor waits for a signal, for over, which may be nil, for d, or for the end of ctx.
-func waitFor(ctx context.Context, signal, over <-chan struct{}, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-signal:
-	case <-over:
-	case <-t.C:
-	case <-ctx.Done():
-	}
+// read compares claims without a proof.
+func (w *watcher) read(claims []*claim, lease v3.LeaseID) error {
+	_, err := w.s.wire.limit().InChunks(len(claims), func(from, to int) (bool, error) {
+		ctx, cancel := context.WithTimeout(w.s.over, 2*etcdwire.CallLimit)
+		defer cancel()
+		part := claims[from:to]
+		keys := keysOf(part, lease)
+		t := txn{}
+		for _, k := range keys {
+			t.then = append(t.then, look(k))
+		}
+		resp, _, err := w.s.wire.txn(ctx, t)
+		if err != nil {
+			return false, err
+		}
+		return true, w.s.claims.compare(part, etcdwire.States(keys, (*pb.TxnResponse)(resp)), lease)
+	})
+	return err
 }

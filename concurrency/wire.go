@@ -6,36 +6,35 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	v3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// wire is how a session reaches etcd. Errors are as the client has them. Every write must be safe
-// to repeat.
-type wire interface {
-	// open learns what must be known before anything else: the cluster, the raft term.
-	open(ctx context.Context) error
-	get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.GetResponse, error)
-	// txn runs a Txn. Doubt says that it may have been carried out, or may be later, though it
-	// failed, or once more though it did not.
-	txn(ctx context.Context, t txn) (resp *v3.TxnResponse, doubt bool, err error)
-	// grant makes a lease. The answer's raft term may be later than the grant: see grantIn.
-	grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse, error)
-	revoke(ctx context.Context, id v3.LeaseID) error
-	// term is the newest raft term that any answer bore.
-	term() uint64
-	// watch calls notify, which must not block, when it stands, after each event and whenever one
-	// may have been missed. Told reports that it stood before; then look once more.
-	watch(key, end string, puts bool, notify func()) (stop func(), told func() bool)
-	// renewer renews the leases of one session.
-	renewer() renewer
-	// limit is how many keys may be looked at in one Txn.
-	limit() *etcdwire.OpsLimit
+// wire is how the sessions of a client reach etcd: beside the client's balancer, which lets one
+// frozen member swallow every n-th call. A client that was put together from parts is spoken to
+// through these: its keys may be others than those on its connection (a namespace), or it has no
+// connection (inside a server). The promises are the same as long as the parts do not answer from
+// memory; a frozen member may cost more time.
+//
+// Errors are as the client has them. Every write must be safe to repeat.
+type wire struct {
+	client *v3.Client
+	direct *etcdwire.Wire // nil: through the client's parts
+	kv     v3.KV
+	lease  v3.Lease
+	warned sync.Once
+
+	seen atomic.Uint64     // the newest raft term, unless direct knows it
+	ops  etcdwire.OpsLimit // unless direct has it
 }
 
 // renewer makes one renewal at a time. See etcdwire.Keepalives.
@@ -57,36 +56,36 @@ var errWrapped = errors.New("concurrency: this client answers from a cache of it
 // wires holds one wire for each client, shared by its sessions: connections and a watch stream.
 var wires = struct {
 	sync.Mutex
-	of map[*v3.Client]*direct
-}{of: map[*v3.Client]*direct{}}
+	of map[*v3.Client]*wire
+}{of: map[*v3.Client]*wire{}}
 
-// wireOf returns the wire for a client. A client that was put together from parts is spoken to
-// through its own methods: its keys may be others than those on its connection (a namespace), or
-// it has no connection (inside a server).
-func wireOf(client *v3.Client) (wire, error) {
+// wireOf returns the wire for a client.
+func wireOf(client *v3.Client) (*wire, error) {
 	if madeBy(client.KV, "/leasing") {
 		return nil, errWrapped
 	}
 	if !genuine(client) {
-		return newThrough(client), nil
+		return &wire{client: client, kv: client.KV, lease: client.Lease}, nil
 	}
 	if err := client.Ctx().Err(); err != nil {
 		return nil, err
 	}
 	wires.Lock()
 	defer wires.Unlock()
-	if d := wires.of[client]; d != nil {
-		return d, nil
+	if w := wires.of[client]; w != nil {
+		return w, nil
 	}
-	d := newDirect(client)
-	wires.of[client] = d
+	w := &wire{client: client, direct: etcdwire.New(client, "")}
+	w.kv = v3.NewKVFromKVClient(remote{w: w.direct}, client)
+	w.lease = v3.NewLeaseFromLeaseClient(remoteLease{w: w.direct}, client, 0) // only Grant and Revoke are called
+	wires.of[client] = w
 	context.AfterFunc(client.Ctx(), func() {
 		wires.Lock()
 		delete(wires.of, client)
 		wires.Unlock()
-		d.w.Close()
+		w.direct.Close()
 	})
-	return d, nil
+	return w, nil
 }
 
 // genuine reports whether the client's methods are the client's own, on connections of its own.
@@ -107,77 +106,170 @@ func madeBy(part any, path string) bool {
 	return t != nil && t.Kind() == reflect.Pointer && t.Elem().PkgPath() == reflect.TypeFor[v3.Client]().PkgPath()+path
 }
 
-// direct is the wire of a client as clientv3.New returns it: beside the client's balancer, which
-// lets one frozen member swallow every n-th call.
-type direct struct {
-	client *v3.Client
-	w      *etcdwire.Wire
-	kv     v3.KV // speaks through w
-	warned sync.Once
-}
-
-func newDirect(client *v3.Client) *direct {
-	d := &direct{client: client, w: etcdwire.New(client, "")}
-	d.kv = v3.NewKVFromKVClient(remote{w: d.w}, client)
-	return d
-}
-
-func (d *direct) open(ctx context.Context) error {
-	version, err := d.w.Open(ctx)
+// open learns what must be known before anything else: the cluster, the raft term.
+func (w *wire) open(ctx context.Context) error {
+	if w.direct == nil && w.seen.Load() == 0 {
+		// Any answer bears the term, and nobody needs a right to ask for a lease that there is not.
+		return w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
+			resp, err := w.lease.TimeToLive(ctx, 1)
+			if err != nil {
+				return nil, err
+			}
+			return resp.ResponseHeader, nil
+		})
+	}
+	if w.direct == nil {
+		return nil
+	}
+	version, err := w.direct.Open(ctx)
 	if err != nil {
 		return err
 	}
 	if warning := etcdwire.Warning(version); warning != "" {
-		d.warned.Do(func() { d.client.GetLogger().Warn("concurrency: " + warning) })
+		w.warned.Do(func() { w.client.GetLogger().Warn("concurrency: " + warning) })
 	}
 	return nil
 }
 
-func (d *direct) term() uint64              { return d.w.Term() }
-func (d *direct) limit() *etcdwire.OpsLimit { return &d.w.Limit }
-
-func (d *direct) get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.GetResponse, error) {
-	return d.kv.Get(ctx, key, opts...)
+// term is the newest raft term that any answer bore.
+func (w *wire) term() uint64 {
+	if w.direct != nil {
+		return w.direct.Term()
+	}
+	return w.seen.Load()
 }
 
-func (d *direct) txn(ctx context.Context, t txn) (*v3.TxnResponse, bool, error) {
-	var doubt bool
-	resp, err := d.kv.Txn(context.WithValue(ctx, doubtKey{},
-		&doubt)).If(t.when...).Then(t.then...).Else(t.otherwise...).Commit()
+// limit is how many keys may be looked at in one Txn.
+func (w *wire) limit() *etcdwire.OpsLimit {
+	if w.direct != nil {
+		return &w.direct.Limit
+	}
+	return &w.ops
+}
+
+// errSilent says that a request had its time. It is no context error: the caller's context has
+// not ended.
+var errSilent = errors.New("etcd: no answer in time")
+
+// do makes one request. Where direct does not, it sets the time limit, and notes the raft term.
+func (w *wire) do(ctx context.Context, request func(context.Context) (*pb.ResponseHeader, error)) error {
+	if w.direct != nil {
+		_, err := request(ctx)
+		return err
+	}
+	actx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
+	defer cancel()
+	h, err := request(actx)
+	if err == nil {
+		etcdwire.Newest(&w.seen, h)
+	} else if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
+	}
+	return err
+}
+
+func (w *wire) get(ctx context.Context, key string, opts ...v3.OpOption) (resp *v3.GetResponse, err error) {
+	err = w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
+		if resp, err = w.kv.Get(ctx, key, opts...); err != nil {
+			return nil, err
+		}
+		return resp.Header, nil
+	})
+	return resp, err
+}
+
+// txn runs a Txn. Doubt says that it may have been carried out, or may be later, though it
+// failed, or once more though it did not.
+func (w *wire) txn(ctx context.Context, t txn) (resp *v3.TxnResponse, doubt bool, err error) {
+	err = w.do(context.WithValue(ctx, doubtKey{}, &doubt), func(ctx context.Context) (*pb.ResponseHeader, error) {
+		if resp, err = w.kv.Txn(ctx).If(t.when...).Then(t.then...).Else(t.otherwise...).Commit(); err != nil {
+			return nil, err
+		}
+		return resp.Header, nil
+	})
+	if w.direct == nil {
+		doubt = err != nil && !etcdwire.Definite(err) // the client never repeats a Txn
+	}
 	return resp, doubt, err
 }
 
-func (d *direct) grant(ctx context.Context, seconds int64) (resp *v3.LeaseGrantResponse, err error) {
-	_, err = d.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		opts ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		r, err := pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, opts...)
-		if err != nil {
-			return nil, err
+// grant makes a lease of which the raft term that it was granted in is known.
+func (w *wire) grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse, error) {
+	grant := func() (resp *v3.LeaseGrantResponse, h *pb.ResponseHeader, err error) {
+		err = w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
+			if resp, err = w.lease.Grant(ctx, seconds); err != nil {
+				return nil, err
+			}
+			h = resp.ResponseHeader
+			return h, nil
+		})
+		if err == nil && resp.Error != "" {
+			err = fmt.Errorf("etcd: grant: %s", resp.Error)
 		}
-		resp = &v3.LeaseGrantResponse{ResponseHeader: r.Header, ID: v3.LeaseID(r.ID), TTL: r.TTL, Error: r.Error}
-		return r.Header, nil
-	})
-	return resp, v3.ContextError(ctx, err)
-}
-
-func (d *direct) revoke(ctx context.Context, id v3.LeaseID) error {
-	doubt, err := d.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		opts ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		r, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)}, opts...)
-		return r.GetHeader(), err
-	})
-	if doubt && missing(err) {
-		return nil // an earlier attempt's work
+		return resp, h, err
 	}
-	return v3.ContextError(ctx, err)
+	resp, err := etcdwire.GrantInTerm(w.term, grant, func(resp *v3.LeaseGrantResponse) {
+		w.later(func(ctx context.Context) { _ = w.revoke(ctx, resp.ID) })
+	})
+	if errors.Is(err, etcdwire.ErrMoved) {
+		err = fmt.Errorf("etcd: grant: %w", err)
+	}
+	return resp, err
 }
 
-func (d *direct) watch(key, end string, puts bool, notify func()) (func(), func() bool) {
-	su := d.w.Hub.Watch(etcdwire.Span{Key: key, End: end, Puts: puts}, notify)
-	return su.Stop, su.Stands
+func (w *wire) revoke(ctx context.Context, id v3.LeaseID) error {
+	return w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
+		_, err := w.lease.Revoke(ctx, id)
+		return nil, err
+	})
 }
 
-func (d *direct) renewer() renewer { return &keepalives{w: d.w} }
+// later does a clean-up that nobody waits for, for a limited time.
+func (w *wire) later(do func(ctx context.Context)) {
+	go func() {
+		ctx, cancel := context.WithTimeout(w.client.Ctx(), 2*etcdwire.CallLimit)
+		defer cancel()
+		do(ctx)
+	}()
+}
+
+// watch calls notify, which must not block, when it stands, after each event and whenever one
+// may have been missed. Stood reports that it stood before; then look once more.
+func (w *wire) watch(key, end string, puts bool, notify func()) (stop func(), stood func() bool) {
+	if w.direct != nil {
+		su := w.direct.Hub.Watch(etcdwire.Span{Key: key, End: end, Puts: puts}, notify)
+		return su.Stop, su.Stands
+	}
+	ctx, cancel := context.WithCancel(v3.WithRequireLeader(w.client.Ctx()))
+	opts := []v3.OpOption{v3.WithCreatedNotify()}
+	if end != "" {
+		opts = append(opts, v3.WithRange(end))
+	}
+	if !puts {
+		opts = append(opts, v3.WithFilterPut())
+	}
+	go func() {
+		for ctx.Err() == nil {
+			wctx, stop := context.WithCancel(ctx)
+			for resp := range w.client.Watcher.Watch(wctx, key, opts...) {
+				if resp.Created || resp.Canceled || len(resp.Events) > 0 {
+					notify()
+				}
+			}
+			stop()
+			_ = storeutil.Sleep(ctx, etcdwire.Again)
+		}
+	}()
+	return cancel, func() bool { return false }
+}
+
+// renewer renews the leases of one session.
+func (w *wire) renewer() renewer {
+	if w.direct != nil {
+		return &keepalives{w: w.direct}
+	}
+	return asker{w}
+}
 
 type keepalives struct {
 	w      *etcdwire.Wire
@@ -206,48 +298,59 @@ type remote struct {
 // types have no room for.
 type doubtKey struct{}
 
-func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption,
-) (resp *pb.RangeResponse, err error) {
-	_, err = r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = pb.NewKVClient(conn).Range(ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
+func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	resp, _, err := send(ctx, r.w, kvOf, pb.KVClient.Range, in, opts)
 	return resp, err
 }
 
-func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (resp *pb.TxnResponse, err error) {
-	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = pb.NewKVClient(conn).Txn(ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
+func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	resp, doubt, err := send(ctx, r.w, kvOf, pb.KVClient.Txn, in, opts)
 	if d, ok := ctx.Value(doubtKey{}).(*bool); ok {
 		*d = doubt
 	}
 	return resp, err
 }
 
-// grantIn grants a lease of which the raft term that it was granted in is known.
-func grantIn(ctx context.Context, w wire, seconds int64, later func(func(context.Context)),
-) (*v3.LeaseGrantResponse, error) {
-	grant := func() (*v3.LeaseGrantResponse, *pb.ResponseHeader, error) {
-		resp, err := w.grant(ctx, seconds)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case resp.Error != "":
-			return nil, nil, fmt.Errorf("etcd: grant: %s", resp.Error)
-		}
-		return resp, resp.ResponseHeader, nil
-	}
-	resp, err := etcdwire.GrantInTerm(w.term, grant, func(resp *v3.LeaseGrantResponse) {
-		later(func(ctx context.Context) { _ = w.revoke(ctx, resp.ID) })
-	})
-	if errors.Is(err, etcdwire.ErrMoved) {
-		err = fmt.Errorf("etcd: grant: %w", err)
+// remoteLease is what a clientv3.Lease needs of a connection.
+type remoteLease struct {
+	pb.LeaseClient // nothing else is called
+	w              *etcdwire.Wire
+}
+
+func (r remoteLease) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
+	resp, _, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseGrant, in, opts)
+	return resp, err
+}
+
+func (r remoteLease) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
+	resp, doubt, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseRevoke, in, opts)
+	if doubt && missing(err) {
+		return &pb.LeaseRevokeResponse{}, nil // an earlier attempt's work
 	}
 	return resp, err
+}
+
+func kvOf(conn *grpc.ClientConn) pb.KVClient       { return pb.NewKVClient(conn) }
+func leaseOf(conn *grpc.ClientConn) pb.LeaseClient { return pb.NewLeaseClient(conn) }
+
+// send makes one request. See etcdwire.Wire.Call for doubt.
+func send[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *etcdwire.Wire,
+	client func(*grpc.ClientConn) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), in Q,
+	opts []grpc.CallOption,
+) (resp R, doubt bool, err error) {
+	doubt, err = w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
+		resp, err = method(client(conn), ctx, in, append(more, opts...)...)
+		return resp.GetHeader(), err
+	})
+	return resp, doubt, err
+}
+
+// still compares a key's create and mod revision.
+func still(key string, rev, mod int64) []v3.Cmp {
+	return []v3.Cmp{v3.Compare(v3.CreateRevision(key), "=", rev), v3.Compare(v3.ModRevision(key), "=", mod)}
 }
 
 // one returns the only key that the i-th operation of a Txn read, or nil.
@@ -259,4 +362,82 @@ func one(resp *v3.TxnResponse, i int) *mvccpb.KeyValue {
 		return kvs[0]
 	}
 	return nil
+}
+
+// final reports whether asking again would get the same answer.
+func final(err error) bool {
+	return err != nil && (etcdwire.Final(err) != nil || errors.Is(err, driver.ErrRefused) || errors.Is(err,
+		rpctypes.ErrEmptyKey))
+}
+
+// missing reports whether err says that there is no such lease.
+func missing(err error) bool { return errors.Is(etcdwire.Final(err), driver.ErrGone) }
+
+// blame returns the end of ctx where that is why a call failed.
+func blame(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && !final(err) {
+		return ctx.Err()
+	}
+	return err
+}
+
+// asker renews with single requests.
+type asker struct{ *wire }
+
+func (a asker) close() {}
+
+func (a asker) renew(ctx context.Context, leases []v3.LeaseID, key string, keys []etcdwire.Key,
+) (p etcdwire.Proof, err error) {
+	for _, id := range leases {
+		ka, err := a.lease.KeepAliveOnce(ctx, id)
+		if missing(err) {
+			p.TTL = append(p.TTL, 0)
+			continue
+		}
+		if err != nil {
+			return p, err
+		}
+		etcdwire.Newest(&a.seen, ka.ResponseHeader)
+		p.TTL = append(p.TTL, ka.TTL)
+	}
+	if key == "" {
+		return p, nil
+	}
+	return p, a.prove(ctx, key, keys, &p)
+}
+
+// prove is etcdwire.Wire.Prove through a balancer: requests go out until one member has answered
+// two.
+func (a asker) prove(ctx context.Context, key string, keys []etcdwire.Key, p *etcdwire.Proof) error {
+	if _, err := a.get(ctx, key, v3.WithCountOnly()); err != nil {
+		return err
+	}
+	req := txn{when: []v3.Cmp{v3.Compare(v3.Version(key), "<", 0)}, then: []v3.Op{v3.OpDelete(key)}}
+	for _, k := range keys {
+		req.otherwise = append(req.otherwise, look(k))
+	}
+	by := map[uint64]*v3.TxnResponse{}
+	for range 10 {
+		resp, _, err := a.txn(ctx, req)
+		if err != nil {
+			return err
+		}
+		first := by[resp.Header.MemberId]
+		by[resp.Header.MemberId] = resp
+		if first == nil {
+			continue
+		}
+		p.Term = max(first.Header.RaftTerm, resp.Header.RaftTerm)
+		p.Keys = etcdwire.States(keys, (*pb.TxnResponse)(resp))
+		return nil
+	}
+	return errors.New("etcd: no member answered twice")
+}
+
+// look asks how a key stands, as etcdwire.States reads it. A read would carry its value, or,
+// where it asks for keys only, not tell the lease (etcd 3.7).
+func look(k etcdwire.Key) v3.Op {
+	when := []v3.Cmp{v3.Compare(v3.CreateRevision(k.Key), "=", k.Created), v3.Compare(v3.LeaseValue(k.Key), "=",
+		k.Lease)}
+	return v3.OpTxn(when, nil, []v3.Op{v3.OpGet(k.Key, v3.WithKeysOnly())})
 }

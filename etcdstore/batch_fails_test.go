@@ -236,7 +236,7 @@ func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
 				t.Fatal("seed 1: the claim did not enter")
 			}
 			l.seats.mu.Lock()
-			id, doubt := l.seats.by[seatID{name, ""}].id, l.seats.by[seatID{name, ""}].doubt
+			id, doubt := l.seats.by[seatID{Name: name}].id, l.seats.by[seatID{Name: name}].doubt
 			l.seats.mu.Unlock()
 			if !doubt {
 				t.Error("seed 1: no doubt")

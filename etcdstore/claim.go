@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Claim implements [driver.Lease]. Claims on different names enter together, those on one name in
@@ -111,7 +112,7 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	if why := wrong(c); why != "" {
 		return driver.Place{}, refused(verb("claim", c.Name), why)
 	}
-	sl := l.seats.open(seatID{c.Name, c.Seat})
+	sl := l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(sl)
 	if err := sl.lock(ctx); err != nil {
 		return driver.Place{}, fmt.Errorf("etcd: %s: %w", verb("claim", c.Name), err)
@@ -162,7 +163,7 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 	}
 	if isGone(err) {
 		l.seats.mu.Lock()
-		l.seats.spent.add(c.ID) // what is gone never exists again
+		l.seats.spent.Add(c.ID) // what is gone never exists again
 		l.seats.mu.Unlock()
 	}
 	return p, err
@@ -293,7 +294,7 @@ func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *
 	ours := sl.doubt && own.Lease != 0
 	l.seats.mu.Unlock()
 	if !ours {
-		err := l.remove(ctx, sl.name, sl.key, own.CreateRevision, nil)
+		err := l.remove(ctx, sl.Name, sl.key, own.CreateRevision, nil)
 		return driver.Place{}, err, err != nil
 	}
 	l.entered(sl, own.CreateRevision, own.ModRevision, false)

@@ -7,6 +7,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var _ driver.Exchanger = (*lease)(nil)
@@ -20,11 +21,11 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	if why := l.unfit(p, c); why != "" {
 		return driver.Place{}, refused(verb("exchange", p.Name), why)
 	}
-	from, to := l.seats.open(seatOf(p)), l.seats.open(seatID{c.Name, c.Seat})
+	from, to := l.seats.open(storeutil.SeatAt(p)), l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(from)
 	defer l.seats.drop(to)
 	first, second := from, to
-	if from.seat > to.seat {
+	if from.Seat > to.Seat {
 		first, second = to, from // two that go opposite ways would each wait for the other's turn
 	}
 	for _, sl := range []*claimState{first, second} {
@@ -56,7 +57,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 // unfit says why the place cannot be exchanged for the claim, "" if it can.
 func (l *lease) unfit(p driver.Place, c driver.Claim) string {
 	l.seats.mu.Lock()
-	if sl := l.seats.by[seatOf(p)]; sl != nil && sl.id == p.ID {
+	if sl := l.seats.by[storeutil.SeatAt(p)]; sl != nil && sl.id == p.ID {
 		p.Slots = sl.slots
 	}
 	l.seats.mu.Unlock()

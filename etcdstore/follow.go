@@ -8,6 +8,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // pairs is how many places are looked at in one Txn, with two reads each: etcd allows 128.
@@ -28,7 +29,7 @@ func (n *newsbox) Follow(places ...driver.Place) {
 
 func (n *newsbox) follow(p driver.Place) {
 	n.seats.mu.Lock()
-	sl := n.seats.by[seatOf(p)]
+	sl := n.seats.by[storeutil.SeatAt(p)]
 	if sl == nil || sl.id != p.ID || sl.token == 0 || sl.leaving || p.Token != 0 && p.Token != sl.token || n.over() {
 		n.seats.mu.Unlock()
 		return
@@ -251,7 +252,7 @@ func (n *newsbox) tell(out []driver.News, a *waiter, o outcome) []driver.News {
 	tell.Place.Held = o != ended
 	if o == ended {
 		sl.leaving = true
-		n.seats.spent.add(sl.id)
+		n.seats.spent.Add(sl.id)
 	}
 	return append(out, tell)
 }
@@ -320,7 +321,7 @@ func (n *newsbox) lookingAt(a *waiter) []*pb.RequestOp {
 	if !a.wants && !a.keeps {
 		return n.looking(a.place())
 	}
-	dir := n.s.lineDir(a.at.name)
+	dir := n.s.lineDir(a.at.Name)
 	return []*pb.RequestOp{
 		doRange(&pb.RangeRequest{Key: []byte(a.key), KeysOnly: true}),
 		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true,

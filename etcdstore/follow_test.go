@@ -252,7 +252,7 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 		s, _ := gatedAt(t, c, 1, 0)
 		claimed(t, granted(t, first, "a", 4*time.Minute), "x")
 		l := granted(t, s, "b", 4*time.Minute)
-		sl := l.seats.open(seatID{name: "x"})
+		sl := l.seats.open(seatID{Name: "x"})
 		defer l.seats.drop(sl)
 		if err := l.Release(ending(t, 10*time.Second), claimed(t, l, "x")); err != nil {
 			t.Fatal(err)
@@ -313,7 +313,7 @@ func TestSimulatedAnotherNeighbourIsWatched(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		l.newsbox.follows[seatID{name: "x"}].check()
+		l.newsbox.follows[seatID{Name: "x"}].check()
 		told := newsOf(t, l)
 		time.Sleep(time.Second)
 		last := k.stop()

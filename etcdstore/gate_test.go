@@ -232,7 +232,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	watched := func(l *lease) bool {
 		answered := s.wire.Hub.Answered() // etcd's answer tells too: it must not come late
 		l.seats.mu.Lock()
-		sub := l.seats.by[seatID{name: "n"}].sub
+		sub := l.seats.by[seatID{Name: "n"}].sub
 		l.seats.mu.Unlock()
 		return answered && sub != nil && sub.Stands()
 	}
@@ -245,7 +245,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	cancel()
 	<-ended // one call of News at a time
 	second.seats.mu.Lock()
-	second.seats.by[seatID{name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
+	second.seats.by[seatID{Name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
 	second.seats.mu.Unlock()
 	var once atomic.Bool
 	g.set(func() {

@@ -245,9 +245,9 @@ func TestStemsOfKeys(t *testing.T) {
 		key, session string
 		beat         time.Duration
 	}{
-		{s.claimKey(seatID{name: "a"}, 0, stemOf(0x12ab, 0)), "12ab", 0},
-		{s.claimKey(seatID{name: "a"}, 0, stemOf(0x12ab, short)), "12ab", short},
-		{s.claimKey(seatID{name: "a", seat: "7"}, 3, stemOf(0x12ab, 2*time.Second)), "12ab", 2 * time.Second},
+		{s.claimKey(seatID{Name: "a"}, 0, stemOf(0x12ab, 0)), "12ab", 0},
+		{s.claimKey(seatID{Name: "a"}, 0, stemOf(0x12ab, short)), "12ab", short},
+		{s.claimKey(seatID{Name: "a", Seat: "7"}, 3, stemOf(0x12ab, 2*time.Second)), "12ab", 2 * time.Second},
 		{"p/a/12ab+300.x+5", "12ab", short},
 		{"p/a/12ab+", "12ab", 0},
 		{"p/a/host+300", "host", 0},
@@ -270,7 +270,7 @@ func TestStemsOfKeys(t *testing.T) {
 func TestKeysThatAreClaims(t *testing.T) {
 	outer, inner := &Store{layout: layout{"p/"}}, &Store{layout: layout{"p/billing/"}}
 	stem := stemOf(0x12ab, short)
-	for _, at := range []seatID{{name: "a"}, {name: "billing"}, {name: "a", seat: "7"}, {name: "a/~b@"}, {name: ""}} {
+	for _, at := range []seatID{{Name: "a"}, {Name: "billing"}, {Name: "a", Seat: "7"}, {Name: "a/~b@"}, {Name: ""}} {
 		for _, slots := range []int{0, 3, driver.Unlimited} {
 			for _, s := range []*Store{outer, inner} {
 				key := s.claimKey(at, slots, stem)

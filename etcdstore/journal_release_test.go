@@ -18,6 +18,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // leaving returns p with a record to leave.
@@ -67,7 +68,7 @@ func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Pl
 	c.Hold(0, m, false, true)
 	p := claimed(t, l, name)
 	c.Hold(0, m, false, false)
-	if !l.seats.by[seatOf(p)].doubt {
+	if !l.seats.by[storeutil.SeatAt(p)].doubt {
 		t.Fatal("seed 1: the claim is not in doubt")
 	}
 	return p

@@ -93,12 +93,12 @@ func slotsDir(dir string, slots int) string {
 
 // claimKey returns the key of a claim. Stem is the session's part of it: see stemOf.
 func (k layout) claimKey(at seatID, slots int, stem string) string {
-	dir := k.lineDir(at.name)
+	dir := k.lineDir(at.Name)
 	if slots != 0 {
 		dir = slotsDir(dir, slots)
 	}
-	if at.seat != "" {
-		return dir + stem + "." + at.seat
+	if at.Seat != "" {
+		return dir + stem + "." + at.Seat
 	}
 	return dir + stem
 }

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // livenessWatch watches the heartbeat of one session, for everybody in this process who waits
@@ -239,7 +240,7 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 		if err == nil {
 			return modRev(one(resp, 0)), true
 		}
-		etcdwire.Sleep(ctx, v.silence/8)
+		_ = storeutil.Sleep(ctx, v.silence/8)
 	}
 	return 0, false
 }
@@ -350,7 +351,7 @@ func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (ove
 	v.s.wire.Later(func(ctx context.Context) {
 		for _, id := range leases {
 			for v.s.wire.Revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
-				etcdwire.Sleep(ctx, etcdwire.Again)
+				_ = storeutil.Sleep(ctx, etcdwire.Again)
 			}
 		}
 	})
@@ -360,7 +361,7 @@ func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (ove
 // notifyAgain has those look who still wait, a moment after their claims went: the others have
 // heard of it by the watches on them, and thousands need not ask.
 func (v *livenessWatch) notifyAgain(ctx context.Context) {
-	etcdwire.Sleep(ctx, etcdwire.Again/2)
+	_ = storeutil.Sleep(ctx, etcdwire.Again/2)
 	v.all.mu.Lock()
 	subs := make([]*livenessSub, 0, len(v.subs))
 	for p := range v.subs {

@@ -229,7 +229,7 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 		})
 		at := held(t, waiter, p)
 		time.Sleep(time.Second)
-		entry := g.capture(a.claimKey(seatID{name: "y"}, 0, holder.stem))
+		entry := g.capture(a.claimKey(seatID{Name: "y"}, 0, holder.stem))
 		go func() { _, _ = holder.Claim(ending(t, 10*time.Second), driver.Claim{Name: "y", ID: "y-1"}) }()
 		time.Sleep(100 * time.Millisecond)
 		if err := holder.Release(ending(t, 10*time.Second), driver.Place{Name: "y", ID: "y-1", Token: uint64(only(t,

@@ -273,7 +273,7 @@ func (n *newsbox) readPlaces(ctx context.Context, slots []*claimState) ([]driver
 		out = append(out, driver.News{Place: held[i], Gone: true})
 		// Told; there is nothing more to say about it, and its ID must not enter again.
 		sl.leaving = true
-		n.seats.spent.add(sl.id)
+		n.seats.spent.Add(sl.id)
 	}
 	return out, nil
 }
@@ -319,7 +319,7 @@ func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	for _, sl := range n.seats.by { // it does not say which seat, but no two claims have one token
-		if sl.name != name || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
+		if sl.Name != name || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
 			continue
 		}
 		sl.asked = kv.ModRevision

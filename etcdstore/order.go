@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Who waits for what.
@@ -159,7 +160,7 @@ func (se *session) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
 // not when that one last looked. Nobody waits for it: if it fails, the timer is left.
 func (n *newsbox) show(p driver.Place, st standing) {
 	n.seats.mu.Lock()
-	sl := n.seats.by[seatOf(p)]
+	sl := n.seats.by[storeutil.SeatAt(p)]
 	due := false
 	if sl != nil && sl.token == p.Token {
 		due = st.followed && !sl.shown

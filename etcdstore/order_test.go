@@ -18,9 +18,9 @@ import (
 func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 	s := &Store{layout: layout{"primacy/"}}
 	check := func(name string, seat uint32, slots int16, lease int64) bool {
-		at := seatID{name, ""}
+		at := seatID{Name: name}
 		if seat%3 > 0 {
-			at.seat = fmt.Sprintf("s%x", seat)
+			at.Seat = fmt.Sprintf("s%x", seat)
 		}
 		n := max(int(slots), driver.Unlimited)
 		dir, key := s.lineDir(name), s.claimKey(at, n, hex(lease&(1<<63-1)))
@@ -41,7 +41,7 @@ func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 	}
 	for _, n := range []int{1, 2, 12, driver.Unlimited} { // no other number's keys are within a number's
 		for _, m := range []int{1, 2, 12, driver.Unlimited} {
-			key, same := s.claimKey(seatID{"a", "1"}, n, "12"), slotsDir(dir, m)
+			key, same := s.claimKey(seatID{Name: "a", Seat: "1"}, n, "12"), slotsDir(dir, m)
 			if in := key >= same && key < etcdwire.PrefixEnd(same); in != (n == m) {
 				t.Errorf("the key with %d slots is among those with %d: %v", n, m, in)
 			}
@@ -123,7 +123,7 @@ func (c *crowd) event(key string, put bool) {
 func (c *crowd) enter(slots int) {
 	c.rev++
 	s := &Store{layout: layout{"p/"}}
-	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{"a", fmt.Sprint(c.rev)}, slots, "12")),
+	c.line = append(c.line, &mvccpb.KeyValue{Key: []byte(s.claimKey(seatID{Name: "a", Seat: fmt.Sprint(c.rev)}, slots, "12")),
 		CreateRevision: c.rev})
 	c.look(len(c.line) - 1)
 }

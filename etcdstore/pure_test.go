@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -144,22 +143,11 @@ func FuzzRequest(f *testing.F) {
 	f.Add("primacy/@session/12/ask/%", []byte(`[]`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		l := newLease(build(nil, Options{Prefix: "primacy/"}), 0x12)
-		at := seatID{name: "a"}
+		at := seatID{Name: "a"}
 		l.seats.by[at] = &claimState{seatID: at, claimFields: claimFields{id: "id", token: 7}}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)
 		}
 	})
-}
-
-func TestSpentIsBounded(t *testing.T) {
-	var s spent
-	for i := range 3 * spentKept {
-		s.add(fmt.Sprint(i))
-		s.add(fmt.Sprint(i))
-	}
-	if len(s.ids) != spentKept || !s.ids[fmt.Sprint(3*spentKept-1)] || s.ids["0"] {
-		t.Errorf("%d IDs kept, want the newest %d", len(s.ids), spentKept)
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Release implements [driver.Lease]. Where one place fails, the others are still tried.
@@ -26,7 +27,7 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 
 // release gives one place up.
 func (l *lease) release(ctx context.Context, p driver.Place) error {
-	sl := l.seats.open(seatOf(p))
+	sl := l.seats.open(storeutil.SeatAt(p))
 	defer l.seats.drop(sl)
 	l.seats.renounce(sl, p)
 	if err := sl.lock(ctx); err != nil {
@@ -70,7 +71,7 @@ func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) e
 			}
 		}
 	case token != 0:
-		err = l.remove(ctx, sl.name, sl.key, token, n)
+		err = l.remove(ctx, sl.Name, sl.key, token, n)
 	}
 	if err == nil {
 		l.clear(sl)
@@ -91,11 +92,11 @@ func (l *lease) remove(ctx context.Context, name, key string, create int64, n *r
 // removeFound deletes the slot's key if it stands. By the create revision that it has now: a
 // delete that arrives late must not meet a later claim.
 func (l *lease) removeFound(ctx context.Context, sl *claimState) error {
-	resp, err := l.s.wire.Get(ctx, verb("release", sl.name), &pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true})
+	resp, err := l.s.wire.Get(ctx, verb("release", sl.Name), &pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true})
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	return l.remove(ctx, sl.name, sl.key, resp.Kvs[0].CreateRevision, nil)
+	return l.remove(ctx, sl.Name, sl.key, resp.Kvs[0].CreateRevision, nil)
 }
 
 // fence is retract's Txn, tried until it fits what stands.
@@ -115,7 +116,7 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 		}
 		req.Success = append(req.Success, doGet(l.key)) // mark and lease of one instant: a move may have come between
 		resp, out := l.s.journal.sendWithRecord(ctx, req, leaves)
-		err := l.s.wire.Explain(ctx, verb("release", sl.name), out)
+		err := l.s.wire.Explain(ctx, verb("release", sl.Name), out)
 		if isGone(err) {
 			return nil // the lease is gone, and with it every claim that stands or may come
 		}
@@ -134,7 +135,7 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 			if own == nil {
 				return nil
 			}
-			return l.remove(ctx, sl.name, sl.key, own.CreateRevision, n)
+			return l.remove(ctx, sl.Name, sl.key, own.CreateRevision, n)
 		}
 		create = 0
 		if own != nil {

@@ -10,10 +10,11 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // seatID is where a lease may have one claim: a seat of a name.
-type seatID struct{ name, seat string }
+type seatID = storeutil.Seat
 
 // claimState is what a lease knows of its claim on one seat. A lease has one key for each seat,
 // so verbs on it go one after another (turn). The seat and its turn never change; seats.mu guards
@@ -44,35 +45,11 @@ type claimFields struct {
 	at    int64              // the revision of that answer; 0: none is known, and the line must be read
 }
 
-// spent remembers claim IDs that were given up, the newest of them: they must not enter again.
-// That no put of theirs is still under way is not its business; it stops a Claim that was called
-// late.
-type spent struct {
-	ids  map[string]bool
-	ring []string
-	next int
-}
-
-// spentKept bounds what a lease remembers.
-const spentKept = 1024
-
-func (s *spent) add(id string) {
-	if s.ids[id] {
-		return
-	}
-	if s.ids == nil {
-		s.ids, s.ring = map[string]bool{}, make([]string, spentKept)
-	}
-	delete(s.ids, s.ring[s.next])
-	s.ids[id], s.ring[s.next] = true, id
-	s.next = (s.next + 1) % spentKept
-}
-
 // seats is what a lease knows of its claims, by seat.
 type seats struct {
 	mu    sync.Mutex // guards all of it, claims included; nothing is called while it is held
 	by    map[seatID]*claimState
-	spent spent
+	spent storeutil.SpentIDs // claim IDs that were given up: they must not enter again
 }
 
 // open returns the state of a seat, made if there is none. Each open needs a drop.
@@ -121,7 +98,7 @@ func (ss *seats) subs() (all []*etcdwire.Sub) {
 
 // place returns the seat's claim. The caller holds seats.mu.
 func (sl *claimState) place() driver.Place {
-	return driver.Place{Name: sl.name, Seat: sl.seat, Slots: sl.slots, ID: sl.id, Token: sl.token}
+	return driver.Place{Name: sl.Name, Seat: sl.Seat, Slots: sl.slots, ID: sl.id, Token: sl.token}
 }
 
 // lock waits for the seat's turn, unless ctx ends first.
@@ -129,14 +106,11 @@ func (sl *claimState) lock(ctx context.Context) error { return etcdwire.Acquire(
 
 func (sl *claimState) unlock() { <-sl.turn }
 
-// seatOf returns where a place is, among those of its lease.
-func seatOf(p driver.Place) seatID { return seatID{p.Name, p.Seat} }
-
 // known returns p with what is known of its claim: its slots, and where p has no token, that.
 func (ss *seats) known(p driver.Place) (driver.Place, error) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl := ss.by[seatOf(p)]
+	sl := ss.by[storeutil.SeatAt(p)]
 	ours := sl != nil && sl.id == p.ID
 	if ours {
 		p.Slots = sl.slots
@@ -165,7 +139,7 @@ func (ss *seats) has(sl *claimState, p driver.Place) bool {
 func (ss *seats) wasSpent(id string) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return ss.spent.ids[id]
+	return ss.spent.Has(id)
 }
 
 // begin notes that c is about to enter under a key, so that a Release from now on finds it. It
@@ -173,7 +147,7 @@ func (ss *seats) wasSpent(id string) bool {
 func (ss *seats) begin(ctx context.Context, sl *claimState, c driver.Claim, key string) (context.Context, bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if ss.spent.ids[c.ID] {
+	if ss.spent.Has(c.ID) {
 		return nil, false
 	}
 	sl.id, sl.slots, sl.key = c.ID, c.Slots, key
@@ -211,7 +185,7 @@ func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
 func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl := ss.by[seatOf(p)]
+	sl := ss.by[storeutil.SeatAt(p)]
 	if sl == nil || sl.token != p.Token {
 		return int64(p.Token)
 	}
@@ -235,7 +209,7 @@ func (ss *seats) setLeaving(sl *claimState, was *bool) (leaving bool) {
 	if leaving = sl.leaving; was == nil {
 		sl.leaving = true
 	} else {
-		sl.leaving = *was || ss.spent.ids[sl.id] // a Release may have come meanwhile
+		sl.leaving = *was || ss.spent.Has(sl.id) // a Release may have come meanwhile
 	}
 	return leaving
 }
@@ -254,7 +228,7 @@ func (ss *seats) renounce(sl *claimState, p driver.Place) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if ours || p.Token == 0 {
-		ss.spent.add(p.ID)
+		ss.spent.Add(p.ID)
 	}
 	if ours {
 		sl.leaving = true

@@ -5,20 +5,21 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // TestClearBesideWhoAwaitsTheTurn: a claim is forgotten while other verbs come for the same seat,
 // which read what never changes without a lock. The race detector sees what is written then.
 func TestClearBesideWhoAwaitsTheTurn(t *testing.T) {
 	_, l := fakeHub()
-	at := seatID{name: "x"}
+	at := seatID{Name: "x"}
 	sl := l.seats.open(at)
 	done := make(chan error)
 	for range 4 {
 		go func() {
 			var err error
 			for i := 0; i < 200 && err == nil; i++ {
-				other := l.seats.open(seatOf(driver.Place{Name: "x"}))
+				other := l.seats.open(storeutil.SeatAt(driver.Place{Name: "x"}))
 				if err = other.lock(context.Background()); err == nil {
 					l.clear(other)
 					other.unlock()

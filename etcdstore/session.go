@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // session is what all parts of a lease know of it: its name, the record in etcd that says who
@@ -135,7 +136,9 @@ func (se *session) Left(ctx context.Context) (left, step time.Duration, err erro
 }
 
 // keyOf returns the key of a place.
-func (se *session) keyOf(p driver.Place) string { return se.s.claimKey(seatOf(p), p.Slots, se.stem) }
+func (se *session) keyOf(p driver.Place) string {
+	return se.s.claimKey(storeutil.SeatAt(p), p.Slots, se.stem)
+}
 
 // pause waits for a signal, at most for d, and reports whether none came. It returns an error if
 // ctx, the lease or the store ends first.

@@ -14,7 +14,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
-	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time.
@@ -126,7 +126,7 @@ func TestSimulatedNoLostWakeUp(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 77))
 			go func() {
 				for stop.Err() == nil {
-					etcdwire.Sleep(stop, time.Duration(rnd.IntN(4000))*time.Millisecond)
+					_ = storeutil.Sleep(stop, time.Duration(rnd.IntN(4000))*time.Millisecond)
 					c.Reset(1, rnd.IntN(3))
 				}
 			}()

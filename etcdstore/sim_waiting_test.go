@@ -14,6 +14,7 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // handOver is how soon a waiter knows that its turn has come where nothing is amiss. The poll
@@ -269,7 +270,7 @@ func TestSimulatedBusyNewsLooksToo(t *testing.T) {
 		go func() {
 			for ctx.Err() == nil {
 				_ = first.Ask(ctx, "y", driver.Request{Token: busy.Token})
-				etcdwire.Sleep(ctx, time.Second)
+				_ = storeutil.Sleep(ctx, time.Second)
 			}
 		}()
 		time.Sleep(5 * time.Second)

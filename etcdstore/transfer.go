@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var _ driver.Transferer = (*lease)(nil)
@@ -20,7 +21,7 @@ var _ driver.Transferer = (*lease)(nil)
 // holds.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	what := verb("transfer", p.Name)
-	sl := l.seats.open(seatOf(p))
+	sl := l.seats.open(storeutil.SeatAt(p))
 	defer l.seats.drop(sl)
 	if err := sl.lock(ctx); err != nil {
 		return fmt.Errorf("etcd: %s: %w", what, err)
@@ -40,7 +41,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	err = l.transfer(ctx, what, sl, p, heir)
 	if err == nil {
 		l.seats.mu.Lock()
-		l.seats.spent.add(p.ID)
+		l.seats.spent.Add(p.ID)
 		l.seats.mu.Unlock()
 		l.clear(sl)
 		return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // How a claim that waits learns that it holds without a read.
@@ -97,7 +98,7 @@ type waiter struct {
 
 // newWaiter returns one for the claim p, with what its own entry has shown.
 func (n *newsbox) newWaiter(p driver.Place) *waiter {
-	a := &waiter{n: n, at: seatOf(p), token: int64(p.Token), slots: p.Slots}
+	a := &waiter{n: n, at: storeutil.SeatAt(p), token: int64(p.Token), slots: p.Slots}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	sl := n.seats.by[a.at]
@@ -115,7 +116,7 @@ func (a *waiter) hub() *etcdwire.Hub { return a.n.s.wire.Hub }
 
 // place returns the claim's place.
 func (a *waiter) place() driver.Place {
-	return driver.Place{Name: a.at.name, Seat: a.at.seat, Slots: a.slots, Token: uint64(a.token)}
+	return driver.Place{Name: a.at.Name, Seat: a.at.Seat, Slots: a.slots, Token: uint64(a.token)}
 }
 
 // behindLimit returns how many claims behind a are read.
@@ -286,7 +287,7 @@ func (a *waiter) confirm(rev int64) {
 func (a *waiter) listenLocked() {
 	was := a.in
 	a.in = make([]*etcdwire.Watch, 0, 2)
-	dir := a.n.s.lineDir(a.at.name)
+	dir := a.n.s.lineDir(a.at.Name)
 	switch {
 	case a.slots != 0 && !a.wants:
 		for _, sp := range a.spans {
@@ -362,7 +363,7 @@ func (a *waiter) Put(kv *mvccpb.KeyValue) {
 
 // follows reports whether kv is a claim of another lease that stands behind a.
 func (a *waiter) follows(kv *mvccpb.KeyValue) bool {
-	_, session := parseClaim(a.n.s.lineDir(a.at.name), string(kv.Key))
+	_, session := parseClaim(a.n.s.lineDir(a.at.Name), string(kv.Key))
 	return kv.CreateRevision > a.token && session != a.n.ID()
 }
 

@@ -20,7 +20,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	}
 	h, l := fakeHub()
 	h.Above, h.Below = 0, 4
-	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100,
+	a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 100,
 		seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 	a.enlist()
 	wide := h.PrefixWatch

@@ -8,6 +8,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // fakeHub returns a hub whose watches are told by hand, and a lease.
@@ -25,7 +26,7 @@ func goneAt(rev int64, key string) []*mvccpb.Event {
 // awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a
 // little later.
 func awaitOn(l *lease, before ...string) *waiter {
-	a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: "primacy/x/own", token: 100, seen: 100, whole: true}
+	a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: "primacy/x/own", token: 100, seen: 100, whole: true}
 	for i, key := range before {
 		a.ahead = append(a.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
 	}
@@ -54,7 +55,7 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 		}
 		h.Deliver(src, goneAt(2000, dir+"a"))
 		h.Unlock()
-		a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 200,
+		a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 200,
 			seen: 200, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
 		if f, unsure := a.ask(); f == holds || !unsure {
@@ -79,7 +80,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 		}
 		p := driver.Place{Name: "x", ID: "c", Token: 100}
 		if !looked {
-			l.seats.by[seatOf(p)] = &claimState{seatID: seatOf(p), claimFields: claimFields{id: "c", key: dir + "own",
+			l.seats.by[storeutil.SeatAt(p)] = &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{id: "c", key: dir + "own",
 				token: 100, ahead: kvs, at: 100}}
 		}
 		l.id = 1
@@ -130,7 +131,7 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		if wide {
 			h.Above = 0
 		}
-		a := &waiter{n: l.newsbox, at: seatID{name: "x"}, key: dir + "own", token: 100,
+		a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 100,
 			seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
 		h.Pending()

@@ -20,7 +20,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdsim"
-	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // answer is one that somebody was given: that his claim holds, or is gone.
@@ -183,7 +183,7 @@ func (st *stander) renew(ctx context.Context) {
 		rctx, cancel := context.WithTimeout(ctx, time.Second)
 		_ = st.l.Renew(rctx)
 		cancel()
-		etcdwire.Sleep(ctx, 5*time.Second)
+		_ = storeutil.Sleep(ctx, 5*time.Second)
 	}
 }
 
@@ -226,14 +226,14 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 	p := driver.Place{Name: c.Name, Seat: c.Seat, ID: c.ID}
 	if err == nil {
 		p = places[0]
-		etcdwire.Sleep(context.Background(), time.Duration(st.rnd.IntN(3)*st.rnd.IntN(20))*time.Millisecond)
+		_ = storeutil.Sleep(context.Background(), time.Duration(st.rnd.IntN(3)*st.rnd.IntN(20))*time.Millisecond)
 		p = st.await(p, follows)
 	}
 	if p.Held {
 		if follows {
 			st.l.Follow(p)
 		}
-		etcdwire.Sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
+		_ = storeutil.Sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
 	}
 	ctx, cancel = st.patient(20 * time.Second)
 	defer cancel()
@@ -244,7 +244,7 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 		}
 	}
 	for st.l.Release(ctx, p) != nil && ctx.Err() == nil && !st.l.over() {
-		etcdwire.Sleep(ctx, 50*time.Millisecond)
+		_ = storeutil.Sleep(ctx, 50*time.Millisecond)
 	}
 	return true
 }
@@ -269,7 +269,7 @@ func (st *stander) await(p driver.Place, follows bool) driver.Place {
 	p.Held = false
 	st.l.Follow(p)
 	for ctx.Err() == nil {
-		etcdwire.Sleep(ctx, 5*time.Millisecond)
+		_ = storeutil.Sleep(ctx, 5*time.Millisecond)
 		st.ct.mu.Lock()
 		got, ok := st.held[p.ID]
 		st.ct.mu.Unlock()

@@ -329,17 +329,3 @@ func (c *ownClaim) forgetLocked() {
 	}
 	l.news = kept
 }
-
-// ownsEnd says whether the owner itself is about to remove the claim, by giving it up or by another
-// Claim on its seat. Then its end is no news. The caller holds the lease's mu.
-func (c *ownClaim) ownsEnd() bool {
-	if c.leaving > 0 {
-		return true
-	}
-	for _, o := range c.l.claims {
-		if o != c && o.busy > 0 && o.name == c.name && o.seat == c.seat {
-			return true
-		}
-	}
-	return false
-}

@@ -108,12 +108,25 @@ type known struct {
 	token   uint64
 }
 
-// knownLocked returns what the owner knows now, by claim ID. The caller holds mu.
+// knownLocked returns what the owner knows now, by claim ID. It looks at each claim no more than
+// twice, for renewals need mu too. The caller holds mu.
 func (l *lease) knownLocked() map[string]known {
+	entering := map[storeutil.Seat]int{} // how many claims on a seat have a call of Claim under way
+	for _, c := range l.claims {
+		if c.busy > 0 {
+			entering[storeutil.Seat{Name: c.name, Seat: c.seat}]++
+		}
+	}
 	all := make(map[string]known, len(l.claims))
 	for id, c := range l.claims {
-		settled := c.entered && c.busy == 0
-		all[id] = known{entered: c.entered, settled: settled, held: c.held, ending: c.ownsEnd(), token: c.token}
+		others := entering[storeutil.Seat{Name: c.name, Seat: c.seat}]
+		if c.busy > 0 {
+			others--
+		}
+		all[id] = known{
+			entered: c.entered, settled: c.entered && c.busy == 0, held: c.held, token: c.token,
+			ending: c.leaving > 0 || others > 0, // by giving it up, or by another Claim on its seat
+		}
 	}
 	return all
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Hub holds all watches of a Wire on one stream. A subscriber is told that something changed,
@@ -328,7 +330,7 @@ func (h *Hub) run() {
 			pause = firstPause
 			continue
 		}
-		Sleep(h.w.ctx, rand.N(2*pause)) // not all at once
+		_ = storeutil.Sleep(h.w.ctx, rand.N(2*pause)) // not all at once
 		pause = min(2*pause, time.Second)
 	}
 }

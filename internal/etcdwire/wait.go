@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // Again is how long to wait after a read that failed.
@@ -20,19 +22,6 @@ func Poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
 // PollAfter is Poll after so many looks in a row that found nothing missed: up to four times as
 // long, or a crowd of waiters would keep etcd busy with questions.
 func PollAfter(quiet int) time.Duration { return Poll() << min(quiet, 2) }
-
-// Sleep waits for d or the end of ctx.
-func Sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
 
 // Acquire takes a channel's only place, unless ctx ends first.
 func Acquire(ctx context.Context, turn chan struct{}) error {
@@ -52,10 +41,5 @@ func Acquire(ctx context.Context, turn chan struct{}) error {
 // Signal returns a channel that holds one signal, and a function that gives it without blocking.
 func Signal() (<-chan struct{}, func()) {
 	c := make(chan struct{}, 1)
-	return c, func() {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
+	return c, func() { storeutil.Signal(c) }
 }

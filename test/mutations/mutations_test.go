@@ -157,7 +157,7 @@ func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err 
 }
 
 // TestMutations demands that each mutation is caught. MUTATIONS=all runs all of them, MUTATIONS=REGEXP those whose name matches, and
-// nothing the ones of the core.
+// nothing the ones of the core. MUTATIONS_SLICE=3/10 takes every tenth of them, from the fourth on.
 func TestMutations(t *testing.T) {
 	which := os.Getenv("MUTATIONS")
 	switch which {
@@ -170,9 +170,21 @@ func TestMutations(t *testing.T) {
 	if err != nil {
 		t.Fatalf("MUTATIONS: %v", err)
 	}
+	turn, of := 0, 1
+	if s := os.Getenv("MUTATIONS_SLICE"); s != "" {
+		if _, err := fmt.Sscanf(s, "%d/%d", &turn, &of); err != nil || of < 1 || turn < 0 || turn >= of {
+			t.Fatalf("MUTATIONS_SLICE=%q: use 3/10 for the fourth of ten slices", s)
+		}
+	}
 	var todo []mutation
+	matched := 0
 	for _, m := range load(t) {
+		mine := false
 		if pick.MatchString(m.name) {
+			mine = matched%of == turn
+			matched++
+		}
+		if mine {
 			todo = append(todo, m)
 		} else if _, err := m.apply(root(t), t.TempDir()); err != nil {
 			t.Errorf("%s: %v", m.name, err)

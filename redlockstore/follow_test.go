@@ -1,0 +1,107 @@
+package redlockstore_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+)
+
+// A claim is followed once and no more: whoever tries for it goes on through an outage of all
+// servers, and when they are back News tells that it holds.
+func TestAFollowedClaimOutlivesAnOutage(t *testing.T) {
+	t.Parallel()
+	servers, c := fleet(t, 3)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
+	p := claim(t, a, "x")
+	q := claim(t, b, "x")
+	b.Follow(q)
+	time.Sleep(200 * time.Millisecond)
+	for _, s := range servers {
+		s.Stop()
+	}
+	time.Sleep(4 * time.Second) // several tries fail meanwhile
+	for _, s := range servers {
+		s.Cont()
+	}
+	if err := retry(limited(t, 10*time.Second), func() error { return a.Release(limited(t, 2*time.Second), p) }); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+	news, err := b.News(limited(t, 10*time.Second))
+	if err != nil || len(news) != 1 || !news[0].Held || news[0].Place.ID != q.ID {
+		t.Fatalf("News: %+v, %v", news, err)
+	}
+	if news, err := b.News(limited(t, 1500*time.Millisecond)); err == nil {
+		t.Errorf("and once more: %+v", news)
+	}
+}
+
+// What came to hold and was lost before anybody asked for news is told as gone, and not as held.
+func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
+	t.Parallel()
+	servers, c := fleet(t, 3)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
+	p := claim(t, a, "x")
+	q := claim(t, b, "x")
+	b.Follow(q)
+	if err := a.Release(limited(t, 5*time.Second), p); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, c)
+	for ln := (driver.Line{}); ln.Holder == nil || ln.Holder.Lease != b.ID(); {
+		var err error
+		if ln, err = s.Line(limited(t, 5*time.Second), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // until b knows it too
+	for _, v := range servers {
+		v.Do("DEL", "primacy:lock:x")
+	}
+	if err := b.Renew(limited(t, 5*time.Second)); err == nil {
+		t.Error("renewed, though a claim was lost")
+	}
+	news, err := b.News(limited(t, 5*time.Second))
+	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.ID != q.ID {
+		t.Errorf("News: %+v, %v", news, err)
+	}
+}
+
+// Close waits for whoever tries for followed claims, and they end at once.
+func TestCloseEndsWhoTries(t *testing.T) {
+	t.Parallel()
+	servers, c := fleet(t, 3)
+	a := grant(t, open(t, c), "a", time.Minute)
+	s := bare(t, c)
+	b := grant(t, s, "b", time.Minute)
+	for i := range 20 {
+		name := fmt.Sprint("x", i)
+		claim(t, a, name)
+		b.Follow(claim(t, b, name))
+	}
+	for _, v := range servers[:2] {
+		v.Stop()
+	}
+	defer func() {
+		for _, v := range servers[:2] {
+			v.Cont()
+		}
+	}()
+	time.Sleep(100 * time.Millisecond)
+	done := make(chan error)
+	go func() { done <- s.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Close hangs")
+	}
+	b.Follow(driver.Place{Name: "x1", ID: "x1"}) // does nothing any more
+	if _, err := b.Claim(context.Background(), driver.Claim{Name: "y", ID: "y"}); err == nil {
+		t.Error("a claim on a closed store")
+	}
+}
