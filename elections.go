@@ -459,7 +459,7 @@ func (c *entrant) wonLocked() time.Duration {
 	return began
 }
 
-// endedLocked has a term that nobody was told of resigned, and its name stood for again.
+// endedLocked has a term that nobody was told of resigned, unless somebody has (see Session.Terms), and its name stood for again.
 func (c *entrant) endedLocked(cause core.Cause) {
 	es := c.es
 	resigned := c.core.Phase() > core.Stopping
@@ -470,7 +470,7 @@ func (c *entrant) endedLocked(cause core.Cause) {
 		delete(es.names, c.name)
 	}
 	var no uint32
-	untold := !c.told && !c.dropped && !resigned
+	untold := !c.told && !c.dropped
 	switch {
 	case c.told && !resigned:
 		es.tell(electionNews{t: c.term, err: c.ended(c.term.token, cause)})
@@ -481,6 +481,8 @@ func (c *entrant) endedLocked(cause core.Cause) {
 	es.mu.Unlock()
 	if untold {
 		es.queueUp(c.name, no)
+	}
+	if untold && !resigned {
 		es.post(c, core.Nothing, 0) // nobody works under it: it is resigned
 	}
 }
