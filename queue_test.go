@@ -84,7 +84,7 @@ func TestAnExchangedClaimIsForgotten(t *testing.T) {
 	claims := map[Token]bool{}
 	var last *Term // stands for the claim under which it goes on
 	var forgotten atomic.Int64
-	throng(t, s, s.Mutex("x", &MutexOptions{Turns: 2}), 20, func(term *Term) {
+	lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 2}), 20, func(term *Term) {
 		mu.Lock()
 		defer mu.Unlock()
 		if last = term; !claims[term.ClaimToken()] {
