@@ -40,7 +40,7 @@ func (r *refusing) Next(ctx context.Context, name string, after uint64) (driver.
 
 func TestObserveOfASilentStoreSaysUnreachable(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		d := &deaf{Store: b.store}
+		d := &silentLine{Store: b.store}
 		d.down.Store(true)
 		s := b.session("a", d, Options{})
 		for _, err := range s.Election("n").Observe(context.Background()) {
@@ -134,13 +134,13 @@ func TestASlowObserverBlocksNobodyAndSeesTheLatest(t *testing.T) {
 	})
 }
 
-// deaf is a store that does not answer while down is set.
-type deaf struct {
+// silentLine is a store that does not answer while down is set.
+type silentLine struct {
 	*memstore.Store
 	down atomic.Bool
 }
 
-func (d *deaf) Line(ctx context.Context, name string) (driver.Line, error) {
+func (d *silentLine) Line(ctx context.Context, name string) (driver.Line, error) {
 	if d.down.Load() {
 		<-ctx.Done()
 		return driver.Line{}, ctx.Err()
@@ -148,7 +148,7 @@ func (d *deaf) Line(ctx context.Context, name string) (driver.Line, error) {
 	return d.Store.Line(ctx, name)
 }
 
-func (d *deaf) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+func (d *silentLine) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	if d.down.Load() {
 		<-ctx.Done()
 		return driver.Line{}, ctx.Err()
@@ -158,7 +158,7 @@ func (d *deaf) Next(ctx context.Context, name string, after uint64) (driver.Line
 
 func TestObserveTellsThatTheStoreDoesNotAnswerAndThatItDoesAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		d := &deaf{Store: b.store}
+		d := &silentLine{Store: b.store}
 		s := b.session("a", d, Options{})
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()

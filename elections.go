@@ -475,9 +475,8 @@ func (c *entrant) wonLocked() time.Duration {
 }
 
 // endedLocked reports the end of a term that was yielded. A term that was not yielded never will
-// be: its claim is resigned here, since no work can run under it, and the name is stood for again
-// behind it. So the caller of Terms never sees a term that was over before it began. The caller
-// holds the claim's lock, which comes before Elections.mu.
+// be: its claim is resigned here, unless somebody has done so (see Session.Terms), and the name is
+// stood for again behind it. The caller holds the claim's lock, which comes before Elections.mu.
 func (c *entrant) endedLocked(cause core.Cause) {
 	es := c.es
 	resigned := c.core.Phase() > core.Stopping
@@ -488,7 +487,7 @@ func (c *entrant) endedLocked(cause core.Cause) {
 		delete(es.names, c.name)
 	}
 	var id uint32
-	notYielded := !c.yielded && !c.dropped && !resigned
+	notYielded := !c.yielded && !c.dropped
 	switch {
 	case c.yielded && !resigned:
 		es.addNewsLocked(electionNews{t: c.term, err: c.endedErrorLocked(c.term.token, cause)})
@@ -499,6 +498,8 @@ func (c *entrant) endedLocked(cause core.Cause) {
 	es.mu.Unlock()
 	if notYielded {
 		es.queueUp(c.name, id)
+	}
+	if notYielded && !resigned {
 		es.postLocked(c, core.Nothing, 0) // nobody works under it: it is resigned
 	}
 }

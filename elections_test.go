@@ -403,6 +403,28 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 	})
 }
 
+// A term that somebody else resigns before it was yielded is not, and its name is stood for again; Close counts it once.
+func TestATermThatIsResignedUntoldIsCountedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		es := s.Elections(nil)
+		_ = es.Stand("x")
+		synctest.Wait()
+		first := s.Terms()[0]
+		if err := first.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if won, _, _ := collect(t, es, 1); won[0].Check() != nil || won[0].Token() <= first.Token() {
+			t.Errorf("yielded %v under token %v, after %v", won[0].Check(), won[0].Token(), first.Token())
+		}
+		limit, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := es.Close(limit); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A seat that comes to a name which was withdrawn in this moment goes on to the next, also where
 // the name is stood for anew.
 func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {

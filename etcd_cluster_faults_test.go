@@ -77,7 +77,7 @@ func (r *rig) holder() *node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range r.names {
-		all := r.reigns[name]
+		all := r.terms[name]
 		if n := len(all); n > 0 && all[n-1].working {
 			return all[n-1].m
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/primacy-go/primacy/etcdstore"
 )
 
-// rule is one term as the judge of the simulated cluster knows it.
-type rule struct {
+// ledTerm is one term as the judge of the simulated cluster knows it.
+type ledTerm struct {
 	term    *Term
 	m       *node
 	session string        // its lease, as keys end
@@ -26,31 +26,31 @@ type rule struct {
 	lost    bool // it ended before its work was done
 }
 
-func (w *rule) String() string { return fmt.Sprintf("n%d under token %d", w.m.i, w.term.Token()) }
+func (w *ledTerm) String() string { return fmt.Sprintf("n%d under token %d", w.m.i, w.term.Token()) }
 
 // hand is something that an operator did to a session.
 type hand struct {
-	what  deed
+	what  deletion
 	name  string // of the claim that was deleted, with its token
 	token uint64
 	until time.Duration // it explains nothing from then on; 0: what was asked for may still be under way
 }
 
-type deed int
+type deletion int
 
 const (
-	tookClaim  deed = iota // deleted one claim
-	tookRecord             // deleted the session's record: its claims stand on until the store's lease has run out
-	tookLease              // ended the store's lease, and with it all that hangs on it
+	tookClaim  deletion = iota // deleted one claim
+	tookRecord                 // deleted the session's record: its claims stand on until the store's lease has run out
+	tookLease                  // ended the store's lease, and with it all that hangs on it
 )
 
-// handsLast is how long after the deed an operator may be the reason for what is seen: until
+// handsLast is how long after the deletion an operator may be the reason for what is seen: until
 // everybody's right has ended for want of renewals.
 const handsLast = 20 * time.Second
 
 // byHand notes that an operator is about to do away with a key of ours. The store breaks its
 // promise there, and news of it needs time. Which is over is for done to say, or for healed.
-func (r *rig) byHand(kv *mvccpb.KeyValue, with deed) (done func()) {
+func (r *rig) byHand(kv *mvccpb.KeyValue, with deletion) (done func()) {
 	name, session, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "primacy/"), "/")
 	session, _, _ = strings.Cut(session, "+") // behind it a claim says that its session has a heartbeat
 	h := &hand{what: with, name: name, token: uint64(kv.CreateRevision)}
@@ -85,12 +85,12 @@ func (r *rig) healed() {
 	}
 }
 
-// recent says whether the deed may still be the reason for something.
+// recent says whether the deletion may still be the reason for something.
 func (h *hand) recent(now time.Duration) bool { return h.until == 0 || now < h.until }
 
 // excusedLocked says whether an operator took the term's claim away, or its whole lease, so that
 // the next one may lead before it has heard of it.
-func (r *rig) excusedLocked(w *rule) bool {
+func (r *rig) excusedLocked(w *ledTerm) bool {
 	for _, h := range r.hands[w.session] {
 		one := h.what == tookClaim && h.name == w.term.Name() && h.token == uint64(w.term.Token())
 		if h.recent(r.now()) && (one || h.what == tookLease) {
@@ -102,7 +102,7 @@ func (r *rig) excusedLocked(w *rule) bool {
 
 // lost is called when a term ended before its work was done. Only an operator can take a claim away
 // from under it.
-func (r *rig) lost(w *rule) {
+func (r *rig) lost(w *ledTerm) {
 	cause := context.Cause(w.term.Context())
 	r.logf("n%d loses %s (token %d): %v", w.m.i, w.term.Name(), w.term.Token(), cause)
 	r.mu.Lock()
@@ -117,22 +117,22 @@ func (r *rig) lost(w *rule) {
 	}
 }
 
-func (r *rig) won(m *node, t *Term) *rule {
+func (r *rig) won(m *node, t *Term) *ledTerm {
 	r.logf("n%d leads %s under token %d", m.i, t.Name(), t.Token())
 	r.mu.Lock()
-	w := &rule{term: t, m: m, working: true, session: t.c.l.dl.ID(), at: r.now()}
-	for _, old := range r.reigns[t.Name()] {
+	w := &ledTerm{term: t, m: m, working: true, session: t.c.l.dl.ID(), at: r.now()}
+	for _, old := range r.terms[t.Name()] {
 		if old.term.Token() >= t.Token() && !r.excusedLocked(w) && t.Check() == nil {
 			r.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
 		}
 	}
-	r.reigns[t.Name()] = append(r.reigns[t.Name()], w)
+	r.terms[t.Name()] = append(r.terms[t.Name()], w)
 	r.mu.Unlock()
 	r.look()
 	return w
 }
 
-func (r *rig) stopped(w *rule) {
+func (r *rig) stopped(w *ledTerm) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.working = false
@@ -161,8 +161,8 @@ func (r *rig) poll(quit chan struct{}) {
 func (r *rig) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, all := range r.reigns {
-		var live, work []*rule
+	for name, all := range r.terms {
+		var live, work []*ledTerm
 		for _, w := range all {
 			if w.over && !w.working {
 				continue
@@ -195,7 +195,7 @@ func (r *rig) look() {
 func (r *rig) asleep(m *node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, all := range r.reigns {
+	for _, all := range r.terms {
 		for _, w := range all {
 			w.slept = w.slept || w.m == m
 		}

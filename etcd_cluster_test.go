@@ -149,23 +149,23 @@ func within(rnd *rand.Rand, most time.Duration) time.Duration {
 
 // rig is the cluster, three machines, and what the judge knows of them.
 type rig struct {
-	t     *testing.T
-	seed  uint64
-	calm  bool // nothing but changes of etcd's leader
-	ttl   time.Duration
-	rnd   *rand.Rand
-	c     *etcdsim.Cluster
-	now   func() time.Duration
-	names []string
-	nodes []*node
-	own   bool // each machine knows one member only
-	tally tally
+	t             *testing.T
+	seed          uint64
+	onlyElections bool // nothing but changes of etcd's leader
+	ttl           time.Duration
+	rnd           *rand.Rand
+	c             *etcdsim.Cluster
+	now           func() time.Duration
+	names         []string
+	nodes         []*node
+	own           bool // each machine knows one member only
+	tally         tally
 
-	mu     sync.Mutex
-	reigns map[string][]*rule
-	hands  map[string][]*hand // what operators did, by the session in keys
-	lines  []string
-	bad    int
+	mu    sync.Mutex
+	terms map[string][]*ledTerm
+	hands map[string][]*hand // what operators did, by the session in keys
+	lines []string
+	bad   int
 }
 
 // node is a process with its clock, its store and its session.
@@ -199,13 +199,14 @@ func (c *rateClock) jump(d time.Duration) {
 	c.ahead += d
 }
 
-func newRig(t *testing.T, seed uint64, calm bool) *rig {
-	return newRigOf(t, seed, calm, 10*time.Second)
+func newRig(t *testing.T, seed uint64, onlyElections bool) *rig {
+	return newRigOf(t, seed, onlyElections, 10*time.Second)
 }
 
-func newRigOf(t *testing.T, seed uint64, calm bool, ttl time.Duration) *rig {
-	r := &rig{t: t, seed: seed, calm: calm, ttl: ttl, rnd: rand.New(rand.NewPCG(seed, 17)), names: []string{"x", "y"},
-		reigns: map[string][]*rule{}, hands: map[string][]*hand{}}
+func newRigOf(t *testing.T, seed uint64, onlyElections bool, ttl time.Duration) *rig {
+	r := &rig{t: t, seed: seed, onlyElections: onlyElections, ttl: ttl, rnd: rand.New(rand.NewPCG(seed, 17)),
+		names: []string{"x", "y"},
+		terms: map[string][]*ledTerm{}, hands: map[string][]*hand{}}
 	start := time.Now()
 	r.now = func() time.Duration { return time.Since(start) + time.Hour }
 	// A slow machine and a fast member differ by less than the bound of 10 %: 0.955 ÷ 1.05 is 0.91.
@@ -213,7 +214,7 @@ func newRigOf(t *testing.T, seed uint64, calm bool, ttl time.Duration) *rig {
 	r.c = etcdsim.Start(etcdsim.Options{Seed: seed, Rates: []float64{rate(), rate(), rate()},
 		Peers: []time.Duration{time.Millisecond, 20 * time.Millisecond}[r.rnd.IntN(2)]})
 	time.Sleep(5 * time.Second) // until it has a leader
-	r.own = r.rnd.IntN(2) == 0 && !calm
+	r.own = r.rnd.IntN(2) == 0 && !onlyElections
 	for i := range 3 {
 		m := &node{i: i, clock: &rateClock{real: r.now, rate: rate()}}
 		eps := r.c.Endpoints()
@@ -275,7 +276,7 @@ func (r *rig) round() {
 		}
 	}
 	switch theme := r.rnd.IntN(4); {
-	case r.calm:
+	case r.onlyElections:
 		for range 4 {
 			r.changeLeader()
 		}
@@ -322,10 +323,10 @@ type contender struct {
 // run campaigns and leads, again and again; once the faults are over it must lead once more, or has
 // gone before.
 func (a *contender) run() {
-	out := a.rnd.IntN(4) == 0 && !a.calm
+	out := a.rnd.IntN(4) == 0 && !a.onlyElections
 	for {
 		last, limit := false, 60*time.Second
-		if a.rnd.IntN(2) == 0 && !a.calm {
+		if a.rnd.IntN(2) == 0 && !a.onlyElections {
 			limit = within(a.rnd, 4*time.Second) // given up in the line, or with an answer under way
 		}
 		select {
@@ -357,7 +358,7 @@ func (a *contender) lead(term *Term, last bool) {
 	d := within(a.rnd, 25*time.Second)
 	if last {
 		d = within(a.rnd, 3*time.Second)
-		if a.rnd.IntN(4) == 0 && !a.calm {
+		if a.rnd.IntN(4) == 0 && !a.onlyElections {
 			a.takeAway(term)
 		}
 	}

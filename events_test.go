@@ -12,8 +12,8 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
-// hear collects the events of a session, but for those of skip.
-func hear(t *testing.T, s *Session, skip ...EventKind) (heard func() []Event) {
+// collectEvents collects the events of a session, but for those of skip.
+func collectEvents(t *testing.T, s *Session, skip ...EventKind) (events func() []Event) {
 	t.Helper()
 	var all []Event
 	ctx, cancel := context.WithCancel(context.Background())
@@ -61,7 +61,7 @@ func TestEventsOfATermFromTheCampaignToItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		first := b.lead(other, "x")
-		heard := hear(t, a, Renewed)
+		events := collectEvents(t, a, Renewed)
 		won := make(chan *Term)
 		go func() { won <- b.lead(a, "x") }()
 		time.Sleep(7 * time.Second)
@@ -78,7 +78,7 @@ func TestEventsOfATermFromTheCampaignToItsEnd(t *testing.T) {
 		<-term.Context().Done()
 		time.Sleep(300 * time.Millisecond)
 		_ = term.Resign(context.Background())
-		all := heard()
+		all := events()
 		sameKinds(t, all, "campaign_begun x", "lease_granted", "elected x", "stopping x resigned", "ended x resigned",
 			"work_stopped x resigned")
 		if e := all[2]; e.Took < 7*time.Second || e.Took > 8*time.Second || e.Token != term.Token() ||
@@ -101,7 +101,7 @@ func TestEventsOfALostLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
 		s := b.session("a", net, Options{Overrun: OverrunWait})
-		heard := hear(t, s, LeaseGranted, CampaignBegun, Renewed)
+		events := collectEvents(t, s, LeaseGranted, CampaignBegun, Renewed)
 		term := b.lead(s, "x")
 		if err := term.c.beginWork(term); err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestEventsOfALostLease(t *testing.T) {
 		term.c.endWork(term)
 		net.Hang(false)
 		_ = term.Resign(context.Background())
-		all := heard()
+		all := events()
 		misses := 0
 		all = slices.DeleteFunc(all, func(ev Event) bool {
 			if ev.Kind == RenewalMissed {
@@ -137,7 +137,7 @@ func TestEventsOfCampaignsThatWinNothing(t *testing.T) {
 		a, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
 		b.lead(other, "x")
 		b.lead(other, "y")
-		heard := hear(t, a, LeaseGranted, Renewed)
+		events := collectEvents(t, a, LeaseGranted, Renewed)
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		if _, err := a.Election("x").Campaign(ctx, nil); err == nil {
@@ -150,7 +150,7 @@ func TestEventsOfCampaignsThatWinNothing(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		es.Withdraw("y")
 		_ = es.Close(context.Background())
-		all := heard()
+		all := events()
 		sameKinds(t, all, "campaign_begun x", "campaign_ended x", "campaign_begun y", "campaign_ended y")
 		if all[1].Took != 2*time.Second || !errors.Is(all[1].Cause, context.DeadlineExceeded) ||
 			all[3].Took != 3*time.Second {
@@ -165,11 +165,11 @@ func TestEventsOfAHandOver(t *testing.T) {
 		term := b.lead(a, "x")
 		go b.lead(other, "x")
 		time.Sleep(time.Second)
-		heard := hear(t, a, Renewed)
+		events := collectEvents(t, a, Renewed)
 		if err := term.Transfer(context.Background(), "b"); err != nil {
 			t.Fatal(err)
 		}
-		all := heard()
+		all := events()
 		sameKinds(t, all, "stopping x transferred", "ended x transferred", "work_stopped x transferred",
 			"handed_over x")
 		if all[1].To != "b" || all[3].To != "b" {

@@ -171,9 +171,9 @@ func (c *crowd) gone(id string) {
 	}
 }
 
-// annals is what candidates do in these tests: it sees when two lead at once, or when a token is
+// leaderLog is what candidates do in these tests: it sees when two lead at once, or when a token is
 // not larger than all before.
-type annals struct {
+type leaderLog struct {
 	t       *testing.T
 	mu      sync.Mutex
 	leads   string
@@ -182,7 +182,7 @@ type annals struct {
 	ended   []error
 }
 
-func (r *annals) begin(id string, term *Term) {
+func (r *leaderLog) begin(id string, term *Term) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.leads != "" {
@@ -194,21 +194,21 @@ func (r *annals) begin(id string, term *Term) {
 	r.leads, r.largest, r.story = id, term.Token(), r.story+id
 }
 
-func (r *annals) end(term *Term) {
+func (r *leaderLog) end(term *Term) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leads = ""
 	r.ended = append(r.ended, context.Cause(term.Context()))
 }
 
-func (r *annals) told() string {
+func (r *leaderLog) leaders() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.story
 }
 
 // candidate runs a candidate whose work takes its time to stop, and returns what ends it.
-func (c *crowd) candidate(r *annals, id string, on driver.Store, o CampaignOptions,
+func (c *crowd) candidate(r *leaderLog, id string, on driver.Store, o CampaignOptions,
 	stopping time.Duration) context.CancelFunc {
 	s := c.session(id, on, Options{})
 	c.sessions[id] = s

@@ -16,17 +16,17 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 )
 
-// told tells reigns in short: who led, and why it ended.
-func told(all []TermRecord) (out []string) {
+// summary is terms in short: who led, and why it ended.
+func summary(all []TermRecord) (out []string) {
 	for _, r := range all {
 		out = append(out, r.ID+" "+string(r.Reason))
 	}
 	return out
 }
 
-func sameReigns(t *testing.T, got []TermRecord, want ...string) {
+func sameTerms(t *testing.T, got []TermRecord, want ...string) {
 	t.Helper()
-	if s := told(got); !slices.Equal(s, want) {
+	if s := summary(got); !slices.Equal(s, want) {
 		t.Errorf("the history says\n %q\nwant\n %q", s, want)
 	}
 }
@@ -47,7 +47,7 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(aSecond)
-		sameReigns(t, b.past("x", 0), "a leading")
+		sameTerms(t, b.past("x", 0), "a leading")
 		if _, err := c.Election("x").Ask(ctx, Request{Reason: "upgrade"}); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 		b.lead(a, "x")
 
 		all := b.past("x", 0)
-		sameReigns(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred",
+		sameTerms(t, all, "a leading", "d closed", "a failed", "frozen expired", "c deposed", "a transferred",
 			"a resigned")
 		if r := all[6]; r.By != "c" || r.Text != "upgrade" || !r.From.Equal(start.Truncate(time.Millisecond)) ||
 			!r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
@@ -129,11 +129,11 @@ func TestHistoryOfWhatNobodyCouldWrite(t *testing.T) {
 		time.Sleep(aSecond)
 		net.Hang(true) // for ever: it was killed
 		time.Sleep(30 * time.Second)
-		sameReigns(t, b.past("x", 0), "dead unknown")
+		sameTerms(t, b.past("x", 0), "dead unknown")
 		b.lead(b.session("a", b.store, Options{}), "x")
 		time.Sleep(aSecond)
 		all := b.past("x", 0)
-		sameReigns(t, all, "a leading", "dead unknown")
+		sameTerms(t, all, "a leading", "dead unknown")
 		if all[0].Gap != nil || !all[1].To.IsZero() {
 			t.Errorf("%+v: nobody knows when it ended", all)
 		}
@@ -142,7 +142,7 @@ func TestHistoryOfWhatNobodyCouldWrite(t *testing.T) {
 			t.Fatalf("%v, %v", added, err)
 		}
 		all = b.past("x", 0)
-		sameReigns(t, all, "a leading", "dead died")
+		sameTerms(t, all, "a leading", "dead died")
 		if all[1].From.IsZero() || all[1].Text != "its guardian says so" {
 			t.Errorf("%+v", all[1])
 		}
@@ -180,7 +180,7 @@ func TestLocksAndSessionsWithoutHistoryLeaveNone(t *testing.T) {
 		}
 		term := b.lead(none, "x")
 		time.Sleep(aSecond)
-		sameReigns(t, b.past("x", 0), "n leading") // the line says so
+		sameTerms(t, b.past("x", 0), "n leading") // the line says so
 		for _, t := range []*Term{lock, slot, term} {
 			_ = t.Resign(ctx)
 		}
@@ -232,7 +232,7 @@ func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := b.past("x", 0)
-		sameReigns(t, all, "a resigned")
+		sameTerms(t, all, "a resigned")
 		if all[0].Successor != "" || !strings.Contains(all[0].Text, "b, which stood no more") {
 			t.Errorf("%+v", all[0])
 		}
@@ -266,7 +266,7 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sameReigns(t, all, "future abducted", "a resigned")
+		sameTerms(t, all, "future abducted", "a resigned")
 		if n := reader.Stats().Unreadable; n != 8 {
 			t.Errorf("%d records left out, want 8", n)
 		}
@@ -308,21 +308,21 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("%q does not survive: %+v", value, r)
 		}
 		st := State{Name: "x", Leader: &Entry{Token: token}}
-		reign := TermRecord{Name: "x", Token: token, Reason: Unknown}
-		reign.learn(r, end)
-		reign.Lasted()
-		st.complete([]TermRecord{reign, reign}, 1)
+		past := TermRecord{Name: "x", Token: token, Reason: Unknown}
+		past.learn(r, end)
+		past.Lasted()
+		st.complete([]TermRecord{past, past}, 1)
 	})
 }
 
-// lookout calls before and after each look at the line, with its number.
-type lookout struct {
+// hookedLine calls before and after each look at the line, with its number.
+type hookedLine struct {
 	appends
 	looks         int
 	before, after func(look int)
 }
 
-func (s *lookout) Line(ctx context.Context, name string) (driver.Line, error) {
+func (s *hookedLine) Line(ctx context.Context, name string) (driver.Line, error) {
 	s.looks++
 	if s.before != nil {
 		s.before(s.looks)
@@ -345,7 +345,7 @@ func TestWhatTheLeaderSaidCountsFirst(t *testing.T) {
 		term.Explain("all is done", false)
 		_ = term.Resign(context.Background())
 		all := b.past("x", 0)
-		sameReigns(t, all, "a resigned")
+		sameTerms(t, all, "a resigned")
 		if all[0].Text != "all is done" {
 			t.Errorf("%+v", all[0])
 		}
@@ -355,7 +355,7 @@ func TestWhatTheLeaderSaidCountsFirst(t *testing.T) {
 func TestATermWonWhileTheHistoryIsReadLeads(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		a := b.session("a", b.store, Options{})
-		on := &lookout{appends: appends{Store: b.store}, after: func(look int) {
+		on := &hookedLine{appends: appends{Store: b.store}, after: func(look int) {
 			if look == 1 {
 				b.lead(a, "x")
 				time.Sleep(aSecond)
@@ -365,7 +365,7 @@ func TestATermWonWhileTheHistoryIsReadLeads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sameReigns(t, all, "a leading")
+		sameTerms(t, all, "a leading")
 	})
 }
 
@@ -373,7 +373,7 @@ func TestATermThatEndsWhileTheHistoryIsReadIsToldWhy(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var term *Term
 		a, c := b.session("a", b.store, Options{}), b.session("c", b.store, Options{})
-		on := &lookout{appends: appends{Store: b.store}}
+		on := &hookedLine{appends: appends{Store: b.store}}
 		on.after = func(look int) {
 			if look == 1 { // before the records
 				term = b.lead(a, "x")
@@ -390,7 +390,7 @@ func TestATermThatEndsWhileTheHistoryIsReadIsToldWhy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sameReigns(t, all, "c leading", "a resigned")
+		sameTerms(t, all, "c leading", "a resigned")
 	})
 }
 
@@ -409,7 +409,7 @@ func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
 		_ = term.Resign(context.Background())
 		time.Sleep(aSecond)
 		all := b.past("x", 0)
-		sameReigns(t, all, "b leading", "a deposed")
+		sameTerms(t, all, "b leading", "a deposed")
 		if all[len(all)-1].Successor != "" {
 			t.Errorf("%+v", all)
 		}

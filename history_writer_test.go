@@ -23,7 +23,7 @@ func TestATermThatIsOverAtOnceLeavesItsEndAlone(t *testing.T) {
 		synctest.Wait()
 		_ = term.Resign(context.Background())
 		time.Sleep(aSecond)
-		sameReigns(t, b.past("x", 0), "a resigned")
+		sameTerms(t, b.past("x", 0), "a resigned")
 		if n := on.n.Load(); n != 0 {
 			t.Errorf("%d records were appended, want none: the release has it", n)
 		}
@@ -90,7 +90,7 @@ func TestARecordHoldsUpNothing(t *testing.T) {
 			if i%2 == 1 {
 				want = "a deposed" // told late, and told
 			}
-			sameReigns(t, b.past(fmt.Sprint("x", i), 0), want)
+			sameTerms(t, b.past(fmt.Sprint("x", i), 0), want)
 		}
 		on.err.Store(&down)
 		b.remove(b.lead(s, "y"))
@@ -117,8 +117,8 @@ func TestCloseWaitsForRecordsAMomentOnly(t *testing.T) {
 		if d := time.Since(begin); d != 800*time.Millisecond {
 			t.Errorf("Close took %v, want what two records need", d)
 		}
-		sameReigns(t, b.past("x", 0), "a deposed")
-		sameReigns(t, b.past("y", 0), "a deposed")
+		sameTerms(t, b.past("x", 0), "a deposed")
+		sameTerms(t, b.past("y", 0), "a deposed")
 	})
 }
 
@@ -148,12 +148,12 @@ func TestManyWinsAreNoStormOfRecords(t *testing.T) {
 			if sweeps(term.Token()) {
 				written++
 			}
-			sameReigns(t, b.past(term.Name(), 0), "a resigned")
+			sameTerms(t, b.past(term.Name(), 0), "a resigned")
 		}
 		if n := on.n.Load(); n != 1000+written {
 			t.Errorf("%d records were appended, want the 1000 that lead and %d of the others", n, written)
 		}
-		sameReigns(t, b.past(terms[1500].Name(), 0), "a leading")
+		sameTerms(t, b.past(terms[1500].Name(), 0), "a leading")
 	})
 }
 

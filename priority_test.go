@@ -16,17 +16,17 @@ const (
 	lateHere   = steadyHere / 4
 )
 
-func (c *crowd) after(r *annals, d time.Duration, want string) {
+func (c *crowd) after(r *leaderLog, d time.Duration, want string) {
 	c.t.Helper()
 	time.Sleep(d)
-	if got := r.told(); got != want {
+	if got := r.leaders(); got != want {
 		c.t.Errorf("%v later they led in the order %q, want %q; the line is %s", d, got, want, c.line())
 	}
 }
 
 func TestAHigherPriorityIsHandedTheLead(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		c.candidate(r, "a", c.tap, CampaignOptions{}, time.Second)
 		c.candidate(r, "b", c.tap, CampaignOptions{}, time.Second)
 		c.tap.held.Store(true)
@@ -43,7 +43,7 @@ func TestAHigherPriorityIsHandedTheLead(t *testing.T) {
 
 func TestEqualPrioritiesNeverTakeFromEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		for _, id := range []string{"a", "b", "c"} {
 			c.candidate(r, id, c.tap, CampaignOptions{Priority: 5, Steady: time.Second}, 0)
 		}
@@ -54,13 +54,13 @@ func TestEqualPrioritiesNeverTakeFromEachOther(t *testing.T) {
 func TestThreeLevelsSettle(t *testing.T) {
 	for _, order := range []string{"013", "031", "103", "130", "301", "310"} {
 		bubble(t, func(t *testing.T, b *world) {
-			c, r := inLine(t, b, ""), &annals{t: t}
+			c, r := inLine(t, b, ""), &leaderLog{t: t}
 			for _, id := range order {
 				c.candidate(r, string(id), c.tap, CampaignOptions{Priority: int(id - '0')}, time.Second)
 			}
 			c.tap.held.Store(true)
 			time.Sleep(10 * time.Minute)
-			got := r.told()
+			got := r.leaders()
 			if got[len(got)-1] != '3' || len(got) > 3 {
 				t.Errorf("of %s they led in the order %s", order, got)
 			}
@@ -71,7 +71,7 @@ func TestThreeLevelsSettle(t *testing.T) {
 
 func TestACandidateThatFlapsIsHandedNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		c.candidate(r, "a", c.tap, CampaignOptions{}, time.Second)
 		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, time.Second)
 		for range 50 { // it loses its place each time, in one way or the other
@@ -92,7 +92,7 @@ func TestACandidateThatFlapsIsHandedNothing(t *testing.T) {
 
 func TestALeaderOfACampaignHasPriorityZero(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, "a"), &annals{t: t}
+		c, r := inLine(t, b, "a"), &leaderLog{t: t}
 		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 1, Steady: 5 * time.Second}, 0)
 		term := c.term("a")
 		<-term.Context().Done()
@@ -117,7 +117,7 @@ func TestPriorityBehindAForeignLeader(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		foreign := must[driver.Lease](t)(b.store.Grant(t.Context(), "", time.Hour))
 		p := must[[]driver.Place](t)(foreign.Claim(t.Context(), driver.Claim{Name: "n", ID: "x"}))
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
 		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 1}, 0)
 		c.after(r, 10*steadyHere, "")
@@ -130,7 +130,7 @@ func TestPriorityBehindAForeignLeader(t *testing.T) {
 // Two candidates of one process: the one whose turn has not come asks for nobody.
 func TestOnlyAClaimThatStandsAsks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
 		c.candidate(r, "b", c.tap, CampaignOptions{}, 0) // of priority 0
 		ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +144,7 @@ func TestOnlyAClaimThatStandsAsks(t *testing.T) {
 // its time.
 func TestByHandAgainstAPriority(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, 0)
 		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
 		c.tap.held.Store(true)

@@ -363,7 +363,7 @@ func (t *Term) isOver(now core.Time) bool {
 // one of the same queue: behind all who wait, and with one trip to the store instead of two.
 // Whatever becomes of that request, the claim is given up once and for all.
 type exchange struct {
-	old   *claim
+	old   *claim          // nil once it is begun: the next claim keeps the exchange, and would keep all that were before it
 	order core.ClaimOrder // the release
 	at    seat            // of the next claim
 	leave func()          // gives that seat back
@@ -393,8 +393,13 @@ func (c *claim) part(again bool) *exchange {
 
 // release gives the claim up by itself, unless it is or was done.
 func (x *exchange) release() {
-	if x.begun.CompareAndSwap(false, true) && (x.order.Do == core.Leave || x.order.Do == core.HandOver) {
-		go x.old.release(x.order)
+	if !x.begun.CompareAndSwap(false, true) {
+		return
+	}
+	old := x.old
+	x.old = nil
+	if x.order.Do == core.Leave || x.order.Do == core.HandOver {
+		go old.release(x.order)
 	}
 }
 
@@ -404,14 +409,16 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	if !x.begun.CompareAndSwap(false, true) {
 		return driver.Place{}, driver.ErrRefused
 	}
-	x.old.mu.Lock()
-	p := x.old.place
-	x.old.mu.Unlock()
-	got, err := x.old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
+	old := x.old
+	x.old = nil
+	old.mu.Lock()
+	p := old.place
+	old.mu.Unlock()
+	got, err := old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
 	if err == nil {
-		x.old.step(core.ClaimEvent{Kind: core.Left})
+		old.step(core.ClaimEvent{Kind: core.Left})
 	} else {
-		go x.old.release(x.order) // it may stand or not
+		go old.release(x.order) // it may stand or not
 	}
 	return got, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,8 +16,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// throng locks x in s from several goroutines, rounds times each, and tells of each term.
-func throng(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
+// lockRounds locks x in s from several goroutines, rounds times each, and tells of each term.
+func lockRounds(t *testing.T, s *Session, m *Mutex, rounds int, tell func(*Term)) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -61,7 +62,7 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 		}
 		s := b.session("a", st, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 5}), 50, func(term *Term) {
+		lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 5}), 50, func(term *Term) {
 			mu.Lock()
 			terms[term.ClaimToken()] = append(terms[term.ClaimToken()], term)
 			mu.Unlock()
@@ -74,6 +75,30 @@ func TestAUsedUpClaimIsExchanged(t *testing.T) {
 		b.holds("x", 0)
 		nothingLeft(t, s)
 	})
+}
+
+// A process that exchanges claims for as long as it lives keeps none of those that are over.
+func TestAnExchangedClaimIsForgotten(t *testing.T) {
+	s := outside(t)
+	var mu sync.Mutex
+	claims := map[Token]bool{}
+	var last *Term // stands for the claim under which it goes on
+	var forgotten atomic.Int64
+	lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 2}), 20, func(term *Term) {
+		mu.Lock()
+		defer mu.Unlock()
+		if last = term; !claims[term.ClaimToken()] {
+			claims[term.ClaimToken()] = true
+			runtime.AddCleanup(term.c.term, func(n *atomic.Int64) { n.Add(1) }, &forgotten)
+		}
+	})
+	for range 1000 {
+		if runtime.GC(); forgotten.Load() > int64(len(claims)/2) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("of %d claims %d are forgotten under token %d", len(claims), forgotten.Load(), last.Token())
 }
 
 // Whatever becomes of the request, both of its halves are brought to their end: nobody is forgotten
@@ -119,7 +144,7 @@ func TestAnExchangeThatFails(t *testing.T) {
 				var wg sync.WaitGroup
 				for _, s := range []*Session{s, other} {
 					wg.Go(func() {
-						throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) {
+						lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 15, func(term *Term) {
 							g.visit(term, 1000, 1000, time.Millisecond)
 						})
 					})
@@ -231,7 +256,7 @@ func TestALockOnAStoreThatCannotExchange(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", unable{b.store}, Options{})
 		g := &guarded{t: t}
-		throng(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) {
+		lockRounds(t, s, s.Mutex("x", &MutexOptions{Turns: 3}), 20, func(term *Term) {
 			g.visit(term, 1000, 1000, time.Millisecond)
 		})
 		b.holds("x", 0)
@@ -297,8 +322,8 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 	})
 }
 
-// idle has the lock once, and returns the term that is over.
-func idle(t *testing.T, m *Mutex) *Term {
+// endedTerm has the lock once, and returns the term that is over.
+func endedTerm(t *testing.T, m *Mutex) *Term {
 	t.Helper()
 	term := must[*Term](t)(m.Lock(t.Context()))
 	if err := term.Resign(t.Context()); err != nil {

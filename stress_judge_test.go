@@ -43,11 +43,11 @@ type judge struct {
 	now    func() time.Duration // true time
 	rnd    *rand.Rand           // guarded by mu, as all that follows
 	beyond bool
-	start  func(r *reign) // follows a new term
+	start  func(r *heldTerm) // follows a new term
 
 	mu      sync.Mutex
-	reigns  map[string][]*reign
-	excused map[spot]excuse
+	terms   map[string][]*heldTerm
+	excused map[claimKey]excuse
 	wakes   map[*machine]time.Duration // when it woke last
 	rough   map[*machine]time.Duration // when its network was last seen not whole, or its process held up
 	shaken  time.Duration              // until when the store has a fault
@@ -58,8 +58,8 @@ type judge struct {
 	bad     int
 }
 
-// reign is one term as the judge knows it.
-type reign struct {
+// heldTerm is one term as the judge knows it.
+type heldTerm struct {
 	term    *Term
 	p       *process
 	over    bool // Check said no once
@@ -79,18 +79,18 @@ type excuse struct {
 	until time.Duration // on the machine's clock: the latest deadline if the lease went, 0 if only the claim did
 }
 
-func (r *reign) String() string { return fmt.Sprintf("%s under token %d", r.p.m.id, r.term.Token()) }
+func (r *heldTerm) String() string { return fmt.Sprintf("%s under token %d", r.p.m.id, r.term.Token()) }
 
 func newJudge(t *testing.T, seed uint64, now func() time.Duration) *judge {
-	return &judge{t: t, seed: seed, now: now, rnd: rand.New(rand.NewPCG(seed, 3)), reigns: map[string][]*reign{},
-		excused: map[spot]excuse{},
+	return &judge{t: t, seed: seed, now: now, rnd: rand.New(rand.NewPCG(seed, 3)), terms: map[string][]*heldTerm{},
+		excused: map[claimKey]excuse{},
 		wakes:   map[*machine]time.Duration{}, rough: map[*machine]time.Duration{}, fenced: map[string]*register{},
 		plain: map[string]*register{}, counts: map[string]int{}}
 }
 
 // won takes a new term in. A term may be told late, when it is over and others led since; that is
 // no matter unless its Check says yes.
-func (j *judge) won(t *Term, p *process, trusting bool) *reign {
+func (j *judge) won(t *Term, p *process, trusting bool) *heldTerm {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lineLocked(p.m.id, "leads %s under token %d", t.Name(), t.Token())
@@ -98,21 +98,21 @@ func (j *judge) won(t *Term, p *process, trusting bool) *reign {
 	woke, slept := j.wakes[p.m]
 	// A wait that was answered just after the machine woke begins a term whose soft end may have
 	// passed in its sleep.
-	r := &reign{term: t, p: p, working: true, trusting: trusting, slow: slept && j.now()-woke < 2*time.Second ||
+	r := &heldTerm{term: t, p: p, working: true, trusting: trusting, slow: slept && j.now()-woke < 2*time.Second ||
 		p.starve.Load() != nil, from: j.now(), last: t.Deadline()}
-	for _, old := range j.reigns[t.Name()] {
+	for _, old := range j.terms[t.Name()] {
 		if old.term.Token() >= t.Token() && !(old.term.c.slots != 0 && t.c.slots != 0) && p.runs() &&
 			!j.excusedLocked(r) && !j.beyond && t.Check() == nil {
 			j.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())
 		}
 	}
-	j.reigns[t.Name()] = append(j.reigns[t.Name()], r)
+	j.terms[t.Name()] = append(j.terms[t.Name()], r)
 	j.start(r)
 	return r
 }
 
 // follow keeps the latest deadline of a term, until its right ends.
-func (j *judge) follow(ctx context.Context, r *reign) {
+func (j *judge) follow(ctx context.Context, r *heldTerm) {
 	for d := r.last; ; {
 		next, err := r.term.NextDeadline(ctx, d)
 		d = next
@@ -129,7 +129,7 @@ func (j *judge) follow(ctx context.Context, r *reign) {
 	}
 }
 
-func (j *judge) stopped(r *reign) {
+func (j *judge) stopped(r *heldTerm) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r.working && r.p.runs() {
@@ -138,7 +138,7 @@ func (j *judge) stopped(r *reign) {
 	r.working = false
 }
 
-func (j *judge) excuse(s spot, until time.Duration) {
+func (j *judge) excuse(s claimKey, until time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, known := j.excused[s]; !known {
@@ -146,8 +146,8 @@ func (j *judge) excuse(s spot, until time.Duration) {
 	}
 }
 
-func (j *judge) excusedLocked(r *reign) bool {
-	_, yes := j.excused[spot{r.term.Name(), uint64(r.term.ClaimToken())}]
+func (j *judge) excusedLocked(r *heldTerm) bool {
+	_, yes := j.excused[claimKey{r.term.Name(), uint64(r.term.ClaimToken())}]
 	return yes
 }
 
@@ -159,7 +159,7 @@ func (j *judge) shake(d time.Duration) {
 }
 
 // slowed marks that the work of a term is held up.
-func (j *judge) slowed(r *reign) {
+func (j *judge) slowed(r *heldTerm) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r.slow = true
@@ -172,7 +172,7 @@ func (j *judge) woke(m *machine) {
 	defer j.mu.Unlock()
 	j.wakes[m] = j.now()
 	m.slow.Store(true)
-	for _, rs := range j.reigns {
+	for _, rs := range j.terms {
 		for _, r := range rs {
 			r.slow = r.slow || r.p.m == m
 		}
@@ -187,8 +187,8 @@ const hearsWithin = 8 * time.Second
 func (j *judge) look() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for name, rs := range j.reigns {
-		var live, work []*reign
+	for name, rs := range j.terms {
+		var live, work []*heldTerm
 		for _, r := range rs {
 			if !r.p.whole() {
 				j.rough[r.p.m] = j.now()
@@ -197,7 +197,7 @@ func (j *judge) look() {
 				continue // a process that sleeps asks nothing and does nothing
 			}
 			yes := !(r.trusting && r.working) && j.ask(r)
-			if e, excused := j.excused[spot{name, uint64(r.term.ClaimToken())}]; excused {
+			if e, excused := j.excused[claimKey{name, uint64(r.term.ClaimToken())}]; excused {
 				if yes && e.until > 0 && r.p.m.clock.now() > e.until {
 					j.failLocked("%s: %v lives on, though its lease was ended at %.3fs", name, r, e.at.Seconds())
 				}
@@ -232,7 +232,7 @@ func (j *judge) twoLocked(format string, args ...any) {
 }
 
 // ask asks Check, twice where it says no.
-func (j *judge) ask(r *reign) (yes bool) {
+func (j *judge) ask(r *heldTerm) (yes bool) {
 	yes = r.term.Check() == nil
 	if yes && r.over || !yes && r.term.Check() == nil {
 		j.failLocked("%s: %v: Check says yes after it has said no", r.term.Name(), r)
@@ -241,11 +241,11 @@ func (j *judge) ask(r *reign) (yes bool) {
 	return yes
 }
 
-// seal ends the reigns of a machine whose deadline has passed, before its clock jumps.
+// seal ends the terms of a machine whose deadline has passed, before its clock jumps.
 func (j *judge) seal(m *machine) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, rs := range j.reigns {
+	for _, rs := range j.terms {
 		for _, r := range rs {
 			if r.p.m == m {
 				r.end(j.now())
@@ -254,8 +254,8 @@ func (j *judge) seal(m *machine) {
 	}
 }
 
-// end closes a reign whose deadline has passed by its machine's clock.
-func (r *reign) end(now time.Duration) {
+// end closes a term whose deadline has passed by its machine's clock.
+func (r *heldTerm) end(now time.Duration) {
 	if at := min(now, r.p.m.clock.when(r.last)); at < now && (r.to == 0 || at < r.to) {
 		r.to = at
 	}
@@ -266,7 +266,7 @@ func (j *judge) checkHistory() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var all []safety.Interval
-	for name, rs := range j.reigns {
+	for name, rs := range j.terms {
 		var shared []span
 		for _, r := range rs {
 			r.end(j.now())
@@ -274,7 +274,7 @@ func (j *judge) checkHistory() {
 				j.failLocked("%s: %v never ended", name, r)
 			}
 			to := r.to
-			if e, excused := j.excused[spot{name, uint64(r.term.ClaimToken())}]; excused {
+			if e, excused := j.excused[claimKey{name, uint64(r.term.ClaimToken())}]; excused {
 				to = min(to, e.at)
 			}
 			switch {

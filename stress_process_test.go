@@ -18,16 +18,16 @@ import (
 // machine is a computer: its clock and its network, which outlive the processes that run on it one
 // after the other.
 type machine struct {
-	id    string
-	clock *bootClock
-	net   drivertest.FaultyStore // delays, drops, loses and repeats calls, both ways
-	out   valve                  // shut: no request arrives, answers to earlier ones do
-	back  valve                  // shut: requests arrive and are done, no answer comes
-	proc  *process               // that runs on it now; only the test's own goroutine reads it
-	cut   atomic.Bool            // its network hangs
-	deaf  atomic.Bool            // its store client ignores its contexts
-	moody atomic.Bool            // its network delays or loses calls
-	slow  atomic.Bool            // paused, starved or held up once: nothing can stop work that does not run
+	id     string
+	clock  *bootClock
+	net    drivertest.FaultyStore // delays, drops, loses and repeats calls, both ways
+	out    valve                  // shut: no request arrives, answers to earlier ones do
+	back   valve                  // shut: requests arrive and are done, no answer comes
+	proc   *process               // that runs on it now; only the test's own goroutine reads it
+	cut    atomic.Bool            // its network hangs
+	deaf   atomic.Bool            // its store client ignores its contexts
+	faulty atomic.Bool            // its network delays or loses calls
+	slow   atomic.Bool            // paused, starved or held up once: nothing can stop work that does not run
 
 	calls, late atomic.Int64    // calls on the store, and requests that came after their caller had gone
 	stragglers  *sync.WaitGroup // requests that arrive when their caller has gone
@@ -140,7 +140,7 @@ func (p *process) runs() bool { return p.gate.isOpen() && !p.dead.Load() }
 func (p *process) whole() bool {
 	m := p.m
 	return p.runs() && p.starve.Load() == nil && m.out.isOpen() && m.back.isOpen() && !m.cut.Load() && !m.deaf.Load() &&
-		!m.moody.Load()
+		!m.faulty.Load()
 }
 
 func (m *machine) hang(on bool) {

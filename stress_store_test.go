@@ -20,20 +20,20 @@ type front struct {
 	rate   float64 // of its clock
 	stingy bool    // against the port it grants some leases for less than was asked for; they are to be refused
 
-	mu      sync.Mutex // held during each call that does not block, so that the record has the store's own order
-	down    bool
-	whole   bool            // no faults any more
-	life    context.Context // of the streams
-	end     context.CancelFunc
-	grants  int
-	leases  map[*frontLease]struct{}
-	entered map[spot]int // as how manieth claim
-	told    map[spot]bool
-	removed map[spot]bool // by an operator
+	mu       sync.Mutex // held during each call that does not block, so that the record has the store's own order
+	down     bool
+	whole    bool            // no faults any more
+	life     context.Context // of the streams
+	end      context.CancelFunc
+	grants   int
+	leases   map[*frontLease]struct{}
+	entered  map[claimKey]int // as how manieth claim
+	notified map[claimKey]bool
+	removed  map[claimKey]bool // by an operator
 }
 
-// spot is a place in a line as everybody sees it.
-type spot struct {
+// claimKey is a place in a line as everybody sees it.
+type claimKey struct {
 	name  string
 	token uint64
 }
@@ -43,7 +43,7 @@ var errDown = errors.New("the store is down")
 func newFront(j *judge, rate float64, minTTL time.Duration) *front {
 	f := &front{Store: memstore.New(memstore.Options{Rate: rate, MinTTL: minTTL}), judge: j, rate: rate,
 		leases:  map[*frontLease]struct{}{},
-		entered: map[spot]int{}, told: map[spot]bool{}, removed: map[spot]bool{}}
+		entered: map[claimKey]int{}, notified: map[claimKey]bool{}, removed: map[claimKey]bool{}}
 	f.life, f.end = context.WithCancel(context.Background())
 	return f
 }
@@ -181,7 +181,7 @@ func (l *frontLease) Transfer(ctx context.Context, p driver.Place, successor uin
 		}
 		for _, s := range before {
 			if !slices.ContainsFunc(after, func(a driver.Entry) bool { return a.Token == s.Token }) {
-				l.f.removed[spot{p.Name, s.Token}] = true
+				l.f.removed[claimKey{p.Name, s.Token}] = true
 			}
 		}
 		return err
@@ -200,7 +200,7 @@ func (l *frontLease) Close(ctx context.Context) error {
 
 // enters notes a place that was entered.
 func (f *front) enters(owner string, p driver.Place) {
-	if s := (spot{p.Name, p.Token}); f.entered[s] == 0 {
+	if s := (claimKey{p.Name, p.Token}); f.entered[s] == 0 {
 		f.entered[s] = len(f.entered) + 1
 	}
 	if p.Held {
@@ -210,8 +210,8 @@ func (f *front) enters(owner string, p driver.Place) {
 
 // holds judges the answer that a place is held.
 func (f *front) holds(owner string, p driver.Place) {
-	s := spot{p.Name, p.Token}
-	f.told[s] = true
+	s := claimKey{p.Name, p.Token}
+	f.notified[s] = true
 	if f.removed[s] {
 		f.judge.failf("the store told %s that it holds %s under token %d, which was removed before", owner, p.Name,
 			p.Token)
@@ -240,7 +240,7 @@ func (f *front) inOrder(names []string) {
 	for _, name := range names {
 		last := 0
 		for _, s := range f.standing(name) {
-			if n := f.entered[spot{name, s.Token}]; n <= last {
+			if n := f.entered[claimKey{name, s.Token}]; n <= last {
 				f.judge.failf("the line of %s is out of order: token %d entered as number %d, before it number %d",
 					name, s.Token, n, last)
 			} else {
@@ -269,7 +269,7 @@ func (f *front) restart(down time.Duration) {
 	}
 }
 
-func (f *front) calm() {
+func (f *front) settle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.whole = true
@@ -307,17 +307,17 @@ func (f *front) age(owner string, slept time.Duration) {
 
 // remove removes a claim as an operator would. It says whether the store had told anybody that it
 // holds.
-func (f *front) remove(name string, token uint64) (told bool) {
+func (f *front) remove(name string, token uint64) (notified bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := spot{name, token}
+	s := claimKey{name, token}
 	f.removed[s] = f.Store.Remove(name, token)
-	return f.told[s]
+	return f.notified[s]
 }
 
 // endLease ends the lease that holds name long before its time, and with it all its claims. It
 // returns those that were told to hold.
-func (f *front) endLease(name string) (owner string, told []spot) {
+func (f *front) endLease(name string) (owner string, notified []claimKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := f.standing(name)
@@ -327,16 +327,16 @@ func (f *front) endLease(name string) (owner string, told []spot) {
 	lines, _ := f.Store.Lines(context.Background(), "")
 	for _, line := range lines {
 		for _, st := range f.standing(line.Name) {
-			if s := (spot{line.Name, st.Token}); st.Lease == all[0].Lease {
+			if s := (claimKey{line.Name, st.Token}); st.Lease == all[0].Lease {
 				f.removed[s] = true
-				if f.told[s] {
-					told = append(told, s)
+				if f.notified[s] {
+					notified = append(notified, s)
 				}
 			}
 		}
 	}
 	f.Store.Expire(name)
-	return all[0].Owner, slices.Clip(told)
+	return all[0].Owner, slices.Clip(notified)
 }
 
 // judgeNews judges news that a place is held.

@@ -107,7 +107,7 @@ func stress(t *testing.T, seed uint64, beyond bool) map[string]int {
 		f.judge.look()
 		f.front.inOrder(f.names)
 	}
-	f.calmDown()
+	f.endFaults()
 	stop()
 	f.checkTheEnd()
 	for _, m := range f.machines {
@@ -132,22 +132,22 @@ type fleet struct {
 	crashes  bool
 	restarts bool // of the store
 
-	actors   sync.WaitGroup
-	watch    context.Context // of the readers
-	unwatch  context.CancelFunc
-	readers  sync.WaitGroup
-	watchers []*watcher
-	calm     chan struct{} // closed when the actors are gone: until then some readers do not read at all
+	actors     sync.WaitGroup
+	watch      context.Context // of the readers
+	unwatch    context.CancelFunc
+	readers    sync.WaitGroup
+	watchers   []*watcher
+	actorsGone chan struct{} // closed when the actors are gone: until then some readers do not read at all
 }
 
 func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 	start := time.Now()
 	now := func() time.Duration { return time.Since(start) }
 	f := &fleet{t: t, judge: newJudge(t, seed, now), rnd: rand.New(rand.NewPCG(seed, 99)),
-		names: []string{"x", "y", lockNames[seed%3]}, calm: make(chan struct{})}
+		names: []string{"x", "y", lockNames[seed%3]}, actorsGone: make(chan struct{})}
 	f.judge.beyond = beyond
 	f.watch, f.unwatch = context.WithCancel(context.Background())
-	f.judge.start = func(r *reign) { f.readers.Go(func() { f.judge.follow(f.watch, r) }) }
+	f.judge.start = func(r *heldTerm) { f.readers.Go(func() { f.judge.follow(f.watch, r) }) }
 	rate := []float64{1, 1.05, 0.85, 1.08}[f.rnd.IntN(4)]
 	f.front = newFront(f.judge, rate, []time.Duration{0, 0, 0, 13 * time.Second}[f.rnd.IntN(4)])
 	f.front.stingy = f.rnd.IntN(4) == 0
@@ -156,7 +156,7 @@ func newFleet(t *testing.T, seed uint64, beyond bool) *fleet {
 		m := &machine{id: fmt.Sprintf("s%d", i), stragglers: &f.actors, rnd: rand.New(rand.NewPCG(seed, uint64(i))),
 			clock: &bootClock{
 				real: now, rate: f.rate(rate), off: time.Hour + upTo(f.rnd, 1000*time.Hour)}}
-		m.net = drivertest.Faulty(f.front, f.mood(m))
+		m.net = drivertest.Faulty(f.front, f.networkFaults(m))
 		f.machines = append(f.machines, m)
 		f.boot(m)
 		f.judge.logf(m.id, "its clock runs at %.4f, the store's at %v", m.clock.rate, rate)
@@ -191,14 +191,14 @@ func (f *fleet) boot(m *machine) {
 
 func upTo(rnd *rand.Rand, d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
 
-// calmDown ends all faults and waits for the actors: whoever stands still leads once, as nobody
+// endFaults ends all faults and waits for the actors: whoever stands still leads once, as nobody
 // works for long.
-func (f *fleet) calmDown() {
+func (f *fleet) endFaults() {
 	f.heal()
-	f.front.calm()
+	f.front.settle()
 	for _, m := range f.machines {
 		m.net.Set(drivertest.Faults{})
-		m.moody.Store(false)
+		m.faulty.Store(false)
 		m.setLag(0)
 	}
 	f.judge.logf("", "the faults are over")
@@ -239,7 +239,7 @@ func (f *fleet) wait(what string, wait, quit func()) {
 // leave nothing behind.
 func (f *fleet) checkTheEnd() {
 	f.checkLines("while the sessions are open")
-	close(f.calm)
+	close(f.actorsGone)
 	for _, name := range f.names {
 		for i, m := range f.machines {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -309,7 +309,7 @@ func (f *fleet) act() {
 	}
 	switch {
 	case k < 13:
-		m.net.Set(f.mood(m))
+		m.net.Set(f.networkFaults(m))
 	case k == 13:
 		f.judge.logf("", "the networks are whole")
 		f.heal()
@@ -344,13 +344,13 @@ func (f *fleet) byID(id string) *machine {
 	return f.machines[slices.IndexFunc(f.machines, func(m *machine) bool { return m.id == id })]
 }
 
-// mood sets how bad the network of m is, from not at all to bad.
-func (f *fleet) mood(m *machine) drivertest.Faults {
+// networkFaults says how bad the network of m is, from not at all to bad.
+func (f *fleet) networkFaults(m *machine) drivertest.Faults {
 	seed := f.rnd.Uint64()
 	m.setLag(upTo(f.rnd, 1800*time.Millisecond) - 600*time.Millisecond)
-	f.judge.count("network: another mood")
+	f.judge.count("network: other faults")
 	k := f.rnd.IntN(5)
-	m.moody.Store(k > 1)
+	m.faulty.Store(k > 1)
 	return []drivertest.Faults{
 		{Seed: seed},
 		{Seed: seed, Delay: 20 * time.Millisecond},
@@ -457,7 +457,7 @@ func (f *fleet) crash(m *machine) {
 	f.judge.mu.Lock()
 	p.gate.shut()
 	p.dead.Store(true)
-	for _, rs := range f.judge.reigns {
+	for _, rs := range f.judge.terms {
 		for _, r := range rs {
 			r.working = r.working && r.p != p
 		}
@@ -494,20 +494,20 @@ func (f *fleet) removeClaim(name string) {
 	f.judge.logf("operator", "removes the claim on %s with token %d", name, token)
 	f.judge.count("operator: claim removed")
 	if f.front.remove(name, token) {
-		f.judge.excuse(spot{name, token}, 0)
+		f.judge.excuse(claimKey{name, token}, 0)
 	}
 }
 
 // endLease ends the lease that holds name long before its time, and with it all its claims.
 func (f *fleet) endLease(name string) {
-	owner, told := f.front.endLease(name)
+	owner, notified := f.front.endLease(name)
 	if owner == "" {
 		return
 	}
 	f.judge.logf("operator", "ends the lease of %s that holds %s", owner, name)
 	f.judge.count("operator: lease ended")
 	m := f.byID(owner)
-	for _, s := range told {
+	for _, s := range notified {
 		f.judge.excuse(s, m.clock.now()+m.proc.sess.o.timing(13*time.Second).Span())
 	}
 }
@@ -521,8 +521,8 @@ func (f *fleet) ask(p *process, name string) {
 	})
 }
 
-// anHeir returns one who waits, if somebody does, and most of the time one who still will.
-func (f *fleet) anHeir(name string, rnd *rand.Rand) string {
+// aSuccessor returns one who waits, if somebody does, and most of the time one who still will.
+func (f *fleet) aSuccessor(name string, rnd *rand.Rand) string {
 	if all := f.front.standing(name); len(all) > 1 && rnd.IntN(8) > 0 {
 		return all[1+rnd.IntN(len(all)-1)].Owner
 	}
@@ -531,7 +531,7 @@ func (f *fleet) anHeir(name string, rnd *rand.Rand) string {
 
 // askTransfer asks whoever leads to hand over to the candidate of another machine.
 func (f *fleet) askTransfer(p *process, name string) {
-	to := f.anHeir(name, f.rnd)
+	to := f.aSuccessor(name, f.rnd)
 	f.actors.Go(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 		defer cancel()

@@ -77,7 +77,7 @@ func (a *actor) campaign(ctx context.Context) {
 }
 
 // serve works in a term, and resigns it.
-func (a *actor) serve(term *Term, r *reign) {
+func (a *actor) serve(term *Term, r *heldTerm) {
 	a.work(term.Context(), r)
 	a.f.judge.stopped(r)
 	for errors.Is(context.Cause(term.Context()), ErrExpired) && term.Check() == nil {
@@ -87,7 +87,7 @@ func (a *actor) serve(term *Term, r *reign) {
 	ctx, cancel := context.WithTimeout(context.Background(), upTo(a.rnd, 3*time.Second))
 	defer cancel()
 	if a.rnd.IntN(3) == 0 {
-		switch err := term.Transfer(ctx, a.f.anHeir(a.name, a.rnd)); {
+		switch err := term.Transfer(ctx, a.f.aSuccessor(a.name, a.rnd)); {
 		case err == nil:
 			a.f.judge.count("handed over")
 		case errors.Is(err, ErrNotInLine):
@@ -115,7 +115,7 @@ func (a *actor) judged(what string, err error) {
 
 // work writes, asking Check before each write, if it asks at all. It ends by itself, or in the time
 // it is given when it is told to stop.
-func (a *actor) work(ctx context.Context, r *reign) {
+func (a *actor) work(ctx context.Context, r *heldTerm) {
 	long := 40 * time.Second
 	if _, lock := a.kinds(); lock && a.rnd.IntN(4) > 0 {
 		long = 100 * time.Millisecond // so that it is handed on inside the process
@@ -137,7 +137,7 @@ func (a *actor) work(ctx context.Context, r *reign) {
 }
 
 // stop takes its time, up to when nobody may work under the lease any more.
-func (a *actor) stop(r *reign) {
+func (a *actor) stop(r *heldTerm) {
 	l := r.term.l
 	left := min(l.timing.Grace, core.Time(l.trusted.Load())-a.p.now())
 	if left > 0 {
@@ -147,7 +147,7 @@ func (a *actor) stop(r *reign) {
 
 // write makes one write, in most cases at once. Some are on their way for long: the goroutine was
 // stopped between Check and the write, or the network kept it.
-func (a *actor) write(r *reign) {
+func (a *actor) write(r *heldTerm) {
 	if r.term.Check() != nil {
 		return
 	}
@@ -176,13 +176,13 @@ func (a *actor) write(r *reign) {
 // register is what the leaders of one name write to. A fenced one refuses a smaller token than it
 // has seen; the other takes all.
 type register struct {
-	last  *reign
-	log   []*reign         // of each write applied
-	acked map[*reign][]int // their indexes, as far as the writers know
-	back  int              // writes after one of a later term
+	last  *heldTerm
+	log   []*heldTerm         // of each write applied
+	acked map[*heldTerm][]int // their indexes, as far as the writers know
+	back  int                 // writes after one of a later term
 }
 
-func (g *register) apply(r *reign) {
+func (g *register) apply(r *heldTerm) {
 	if g.last != nil && r.term.token < g.last.term.token {
 		g.back++
 	}
@@ -191,13 +191,13 @@ func (g *register) apply(r *reign) {
 }
 
 // send brings a write to both registers of the term's name.
-func (f *fleet) send(r *reign) {
+func (f *fleet) send(r *heldTerm) {
 	j := f.judge
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	name := r.term.Name()
 	if j.fenced[name] == nil {
-		j.fenced[name], j.plain[name] = &register{acked: map[*reign][]int{}}, &register{}
+		j.fenced[name], j.plain[name] = &register{acked: map[*heldTerm][]int{}}, &register{}
 	}
 	j.counts["writes"]++
 	j.plain[name].apply(r)
@@ -276,7 +276,7 @@ func (a *actor) lock(ctx context.Context) {
 }
 
 // locked tells the judge of a lock that was had.
-func (a *actor) locked(term *Term) *reign {
+func (a *actor) locked(term *Term) *heldTerm {
 	a.f.judge.count("locks")
 	if term.Token() != lockToken(uint64(term.ClaimToken()), 0) {
 		a.f.judge.count("locks handed on in a process")
@@ -309,9 +309,9 @@ func (a *actor) do(ctx context.Context) {
 
 // tooMany says whether so many may not hold one name together: one alone, or readers, or as many as
 // there are slots.
-func tooMany(rs []*reign) bool {
+func tooMany(rs []*heldTerm) bool {
 	most := 1
-	if len(rs) > 0 && !slices.ContainsFunc(rs, func(r *reign) bool { return r.term.c.slots == 0 }) {
+	if len(rs) > 0 && !slices.ContainsFunc(rs, func(r *heldTerm) bool { return r.term.c.slots == 0 }) {
 		if most = rs[0].term.c.slots; most < 0 {
 			most = len(rs)
 		}
@@ -321,7 +321,7 @@ func tooMany(rs []*reign) bool {
 
 // span is the time from winning a shared lock to the deadline.
 type span struct {
-	r        *reign
+	r        *heldTerm
 	from, to time.Duration
 }
 
@@ -329,7 +329,7 @@ type span struct {
 func checkShared(all []span) error {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	for i, s := range all {
-		together := []*reign{s.r}
+		together := []*heldTerm{s.r}
 		for _, o := range all[:i] {
 			if o.to > s.from {
 				together = append(together, o.r)
@@ -434,7 +434,7 @@ func (f *fleet) read(w *watcher, seed uint64, loop func(saw func(CandidateEvent,
 			case 0:
 				time.Sleep(upTo(rnd, 5*time.Second))
 			case 1:
-				<-f.calm
+				<-f.actorsGone
 			}
 		})
 	})

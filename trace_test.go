@@ -71,23 +71,23 @@ func TestTraceOfACampaignATermAndAJob(t *testing.T) {
 			campaign[0].Status.Code == codes.Error {
 			t.Errorf("the campaign: %+v", campaign)
 		}
-		reign := spans("primacy.term")
-		if len(reign) != 1 {
-			t.Fatalf("the term: %+v", reign)
+		span := spans("primacy.term")
+		if len(span) != 1 {
+			t.Fatalf("the term: %+v", span)
 		}
 		for key, want := range map[string]string{"primacy.election.name": "n", "primacy.member.id": "b",
 			"primacy.term.token":        term.Token().String(),
 			"primacy.transition.reason": "resigned"} {
-			if got := attribute(reign[0], key); got != want {
+			if got := attribute(span[0], key); got != want {
 				t.Errorf("the term's %s is %q, want %q", key, got, want)
 			}
 		}
-		if got := reign[0].EndTime.Sub(reign[0].StartTime); got != 5*time.Second ||
-			reign[0].Status.Code == codes.Error {
-			t.Errorf("the term lasted %v, status %v", got, reign[0].Status)
+		if got := span[0].EndTime.Sub(span[0].StartTime); got != 5*time.Second ||
+			span[0].Status.Code == codes.Error {
+			t.Errorf("the term lasted %v, status %v", got, span[0].Status)
 		}
-		if tasks := spans("task"); tasks[0].Links[0].SpanContext.SpanID() != reign[0].SpanContext.SpanID() {
-			t.Errorf("the task links to %v, the term is %v", tasks[0].Links[0].SpanContext, reign[0].SpanContext)
+		if tasks := spans("task"); tasks[0].Links[0].SpanContext.SpanID() != span[0].SpanContext.SpanID() {
+			t.Errorf("the task links to %v, the term is %v", tasks[0].Links[0].SpanContext, span[0].SpanContext)
 		}
 		if got := len(spans("primacy.campaign")) + len(spans("primacy.term")) + len(spansOfA("primacy.campaign")) +
 			len(spansOfA("primacy.term")); got != 4 {
@@ -107,10 +107,10 @@ func TestTraceOfATermThatIsLostAndOfACampaignThatIsGivenUp(t *testing.T) {
 		a.lead("n")
 		bad.mute.Store(true)
 		time.Sleep(20 * time.Second)
-		reign := spans("primacy.term")
-		if len(reign) != 1 || reign[0].Status.Code != codes.Error ||
-			attribute(reign[0], "primacy.transition.reason") != "expired" {
-			t.Errorf("a term that was lost: %+v", reign)
+		span := spans("primacy.term")
+		if len(span) != 1 || span[0].Status.Code != codes.Error ||
+			attribute(span[0], "primacy.transition.reason") != "expired" {
+			t.Errorf("a term that was lost: %+v", span)
 		}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Second, errors.New("no patience"))
 		defer cancel()
@@ -148,10 +148,10 @@ func TestTraceOfATransfer(t *testing.T) {
 			attribute(moved[0], "primacy.transition.by") != "b" {
 			t.Errorf("the transfer: %+v", moved)
 		}
-		if reign := spans("primacy.term"); len(reign) != 1 || len(reign[0].Links) != 1 ||
-			reign[0].Status.Code == codes.Error ||
-			attribute(reign[0], "primacy.transition.reason") != "transferred" {
-			t.Errorf("the term: %+v", reign)
+		if span := spans("primacy.term"); len(span) != 1 || len(span[0].Links) != 1 ||
+			span[0].Status.Code == codes.Error ||
+			attribute(span[0], "primacy.transition.reason") != "transferred" {
+			t.Errorf("the term: %+v", span)
 		}
 
 		gone := open("gone", store, metrics.Options{}) // a successor that stands no more when it comes to it

@@ -23,27 +23,27 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// unheard is a store whose news never comes, as when the push is slow.
-type unheard struct{ *tapped }
+// noPush is a store whose news never comes, as when the push is slow.
+type noPush struct{ *tapped }
 
-type unheardLease struct{ *tappedLease }
+type noPushLease struct{ *tappedLease }
 
-func (s unheard) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+func (s noPush) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
 	l, err := s.tapped.Grant(ctx, owner, ttl)
 	if err != nil {
 		return nil, err
 	}
-	return unheardLease{l.(*tappedLease)}, nil
+	return noPushLease{l.(*tappedLease)}, nil
 }
 
-func (l unheardLease) News(ctx context.Context) ([]driver.News, error) { return noNews(l, ctx) }
+func (l noPushLease) News(ctx context.Context) ([]driver.News, error) { return noNews(l, ctx) }
 
 // A leader that has lost its claim and does not know yet finds another one leading. It hands over
 // nothing, and says that it was deposed.
 func TestTransferByWhoWasDeposedUnheard(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "")
-		c.stand("a", b.session("a", unheard{c.tap}, Options{}))
+		c.stand("a", b.session("a", noPush{c.tap}, Options{}))
 		for _, id := range []string{"b", "c"} {
 			c.stand(id, b.session(id, c.tap, Options{}))
 		}
@@ -68,8 +68,8 @@ func TestTransferByWhoWasDeposedUnheard(t *testing.T) {
 	})
 }
 
-// Two Transfers have both looked before either of them acts: the second is not told that its successor
-// leads.
+// Two Transfers have both looked before either of them acts: the second is not told that its
+// successor leads.
 func TestTransferIsNotToldOfAnothers(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := inLine(t, b, "abc")
@@ -116,11 +116,11 @@ func TestACrowdOfRequestsIsNotKept(t *testing.T) {
 	})
 }
 
-// A request names a session, and its oldest claim would be the successor. Two sessions of one ID: the
-// younger one does not take the lead for the older one, which has no priority.
+// A request names a session, and its oldest claim would be the successor. Two sessions of one ID:
+// the younger one does not take the lead for the older one, which has no priority.
 func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		c.candidate(r, "a", c.tap, CampaignOptions{}, 0)
 		elder := c.candidate(r, "h", c.tap, CampaignOptions{}, 0)
 		c.candidate(r, "h", c.tap, CampaignOptions{Priority: 5}, 0)
@@ -131,7 +131,8 @@ func TestAPriorityIsForItsOwnClaimOnly(t *testing.T) {
 }
 
 // simulatedLine is a line on an etcd in memory: a holder, and those who stand behind it, the last
-// of them the successor. Before the holder's next removal of others' claims something happens, once.
+// of them the successor. Before the holder's next removal of others' claims something happens,
+// once.
 type simulatedLine struct {
 	t      *testing.T
 	c      *etcdsim.Cluster
@@ -203,8 +204,8 @@ func (l *simulatedLine) tokens() (all []uint64) {
 }
 
 // The line changes between the holder's look at it and what it then does, be that one transaction
-// or several. Nobody is removed for a holder or a successor that is gone, and nobody who stands behind
-// the successor meanwhile.
+// or several. Nobody is removed for a holder or a successor that is gone, and nobody who stands
+// behind the successor meanwhile.
 func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 	for _, between := range []int{2, 120} {
 		for _, tc := range []struct {
@@ -215,7 +216,9 @@ func TestTransferOnEtcdInALineThatChanges(t *testing.T) {
 		}{
 			{"the holder goes", func(l *simulatedLine, _ driver.Place) { l.byHand(l.places[0].Token) }, driver.ErrGone,
 				func(was []driver.Place) []driver.Place { return was[1:] }},
-			{"the successor goes", func(l *simulatedLine, successor driver.Place) { l.byHand(successor.Token) }, driver.ErrNoSuccessor,
+			{"the successor goes", func(l *simulatedLine, successor driver.Place) {
+				l.byHand(successor.Token)
+			}, driver.ErrNoSuccessor,
 				func(was []driver.Place) []driver.Place { return was[:len(was)-1] }},
 			{"one between stands anew, behind the successor", func(l *simulatedLine, _ driver.Place) {
 				l.byHand(l.places[1].Token)

@@ -145,7 +145,8 @@ func TestTransferWhereTheHeirHasGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// Whatever the store answers to whichever call, the name goes to the successor or is released, once.
+// Whatever the store answers to whichever call, the name goes to the successor or is released,
+// once.
 func TestTransferWithLostAnswers(t *testing.T) {
 	lost := errors.New("the answer was lost")
 	for _, tc := range []struct {
@@ -343,7 +344,7 @@ func TestTwoTransfersAtOnceHandOverOnce(t *testing.T) {
 
 func TestALeaderThatIsAskedHandsOverOnceItsWorkHasStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		c, r := inLine(t, b, ""), &annals{t: t}
+		c, r := inLine(t, b, ""), &leaderLog{t: t}
 		for _, id := range []string{"a", "b", "c", "d"} {
 			c.candidate(r, id, c.tap, CampaignOptions{}, 3*time.Second)
 		}
@@ -355,12 +356,12 @@ func TestALeaderThatIsAskedHandsOverOnceItsWorkHasStopped(t *testing.T) {
 			t.Fatalf("asked the term %v, %v; a leads under %d", token, err, was)
 		}
 		time.Sleep(3*time.Second - 1)
-		if r.told() != "a" || c.line() != "abcd" {
-			t.Errorf("before the work has stopped: %s led, the line is %s", r.told(), c.line())
+		if r.leaders() != "a" || c.line() != "abcd" {
+			t.Errorf("before the work has stopped: %s led, the line is %s", r.leaders(), c.line())
 		}
 		time.Sleep(time.Second)
-		if got := c.line(); r.told() != "ac" || len(got) != 4 || got[:2] != "cd" {
-			t.Errorf("%s led, the line is %s", r.told(), got)
+		if got := c.line(); r.leaders() != "ac" || len(got) != 4 || got[:2] != "cd" {
+			t.Errorf("%s led, the line is %s", r.leaders(), got)
 		}
 		wantEnded(t, r.ended[0], ErrTransferred, "operator", "maintenance")
 		if n := c.tap.calls.Load(); n != 1 {

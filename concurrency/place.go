@@ -20,7 +20,7 @@ type place struct {
 	position
 	calls int  // calls that wait with claim, each one of its users
 	kept  bool // one more of claim's users: it was won, or resumed
-	won   bool // told to hold
+	won   bool // a call has returned that it holds
 }
 
 // position is what an election or a mutex stands with.
@@ -81,8 +81,8 @@ func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
 	return err
 }
 
-// winLocked takes over what a call has won. It may have been given up again, by another object too. The
-// caller holds p.mu.
+// winLocked takes over what a call has won. It may have been given up again, by another object
+// too. The caller holds p.mu.
 func (p *place) winLocked(c *claim, same bool, h *pb.ResponseHeader) error {
 	p.s.claims.mu.Lock()
 	defer p.s.claims.mu.Unlock()

@@ -144,14 +144,12 @@ func (n *newsbox) takeQueued(h *etcdwire.Hub) []*waiter {
 }
 
 // queuedNews tells what has become of the followed places that were heard of, and reads the lines
-// of those that are unsure.
+// of those that are unsure. What is known is told first: it does not wait for what is read.
 func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error) {
-	queued := n.takeQueued(n.s.wire.Hub)
-	var some []*waiter
-	asked := 0
-	for i, a := range queued {
+	var doubtful []*waiter
+	for _, a := range n.takeQueued(n.s.wire.Hub) {
 		if n.over() {
-			break // what is followed has been given up, thousands it may be
+			return out, nil // what is followed has been given up, thousands it may be
 		}
 		o, unsure := a.ask()
 		switch {
@@ -163,27 +161,63 @@ func (n *newsbox) queuedNews(ctx context.Context) (out []driver.News, err error)
 				n.noteHeld(a.at)
 			}
 		case unsure:
-			known := false
-			if near := a.enough(); near.rev != 0 && asked < quickAsks && err == nil {
-				asked++
-				known, err = n.still(ctx, a, near)
-			}
-			if known {
-				a.watchPredecessor() // another one perhaps than when it was queued
-			} else {
-				some = append(some, a)
-			}
+			doubtful = append(doubtful, a)
 		default:
 			a.watchPredecessor()
 		}
-		if len(some) == pairs || i == len(queued)-1 && len(some) > 0 {
+	}
+	if n.tellsFirst(out) {
+		n.queueAgain(doubtful)
+		return out, nil
+	}
+	return n.askAbout(ctx, out, doubtful)
+}
+
+// tellsFirst reports whether News returns what it knows before it reads anything: not twice in
+// turn, or a busy lease would never read.
+func (n *newsbox) tellsFirst(known []driver.News) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.toldFirst = len(known) > 0 && !n.toldFirst
+	return n.toldFirst
+}
+
+// hasToldFirst reports whether tellsFirst has just said so.
+func (n *newsbox) hasToldFirst() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.toldFirst
+}
+
+// queueAgain has News look at those when it comes back.
+func (n *newsbox) queueAgain(some []*waiter) {
+	for _, a := range some {
+		n.queueQuietly(a)
+	}
+}
+
+// askAbout asks what has become of those followed places that are unsure.
+func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*waiter) ([]driver.News, error) {
+	var some []*waiter
+	var err error
+	asked := 0
+	for i, a := range doubtful {
+		known := false
+		if near := a.enough(); near.rev != 0 && asked < quickAsks && err == nil {
+			asked++
+			known, err = n.still(ctx, a, near)
+		}
+		if known {
+			a.watchPredecessor() // another one perhaps than when it was queued
+		} else {
+			some = append(some, a)
+		}
+		if len(some) == pairs || i == len(doubtful)-1 && len(some) > 0 {
 			if err == nil {
 				out, err = n.lookAt(ctx, out, some)
 			}
 			if err != nil {
-				for _, a := range some {
-					n.queueQuietly(a)
-				}
+				n.queueAgain(some)
 			}
 			some = nil
 		}

@@ -32,6 +32,7 @@ type newsbox struct {
 	covered    map[seatID]int     // claims that a Follow hears of already
 	follows    map[seatID]*waiter // the places that are followed
 	queued     []*waiter          // those of them that are to be looked at
+	toldFirst  bool               // News has told what it knew, and read nothing
 	unprompted unprompted         // when some are looked at that nothing was told of
 	round      []*waiter          // those that have not had their turn in this round of looks without a signal
 	// those of which events alone have said that they are held, as the last call of News told
@@ -68,7 +69,7 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 		}
 		fresh := n.watchPlaces()
 		out, err := n.queuedNews(ctx)
-		if err == nil {
+		if err == nil && !n.hasToldFirst() {
 			var more []driver.News
 			more, err = n.collect(ctx)
 			out = append(out, more...)

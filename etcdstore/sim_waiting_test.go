@@ -293,3 +293,45 @@ func TestSimulatedBusyNewsLooksToo(t *testing.T) {
 		}
 	})
 }
+
+// TestSimulatedKnownTurnIsToldFirst: the turn of one claim is known while etcd is asked about
+// another, and the answer is slow. The turn is told at once.
+func TestSimulatedKnownTurnIsToldFirst(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		first, _ := gatedAt(t, c, 0, 0)
+		holds := granted(t, first, "a", 4*time.Minute)
+		claimed(t, holds, "x")
+		p := claimed(t, holds, "y")
+		s, g := gatedAt(t, c, 1, 1)
+		l := granted(t, s, "b", 4*time.Minute)
+		l.Follow(claimed(t, l, "x"))
+		l.Follow(claimed(t, l, "y"))
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		if out, err := l.News(ctx); err == nil {
+			t.Fatalf("seed 1: News = %+v", out)
+		}
+		l.newsbox.follows[seatID{Name: "x"}].check()
+		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				time.Sleep(1500 * time.Millisecond)
+				return do(ctx)
+			}
+		})
+		begun := time.Now()
+		out, err := l.News(ending(t, 10*time.Second))
+		if took := time.Since(begun); err != nil || len(out) != 1 || !out[0].Held || took > 100*time.Millisecond {
+			t.Errorf("seed 1: News = %+v, %v after %v", out, err, took)
+		}
+		s.wire.Hub.Lock()
+		due := l.newsbox.follows[seatID{Name: "x"}].due
+		s.wire.Hub.Unlock()
+		if !due {
+			t.Error("seed 1: the other claim is not asked about any more")
+		}
+	})
+}

@@ -195,3 +195,18 @@ func TestChoices(t *testing.T) {
 func newProxyOf(w *world) *etcdtest.Proxy { return etcdtest.NewProxy(w, w.server.Addr()) }
 
 func pidOf(p *prog) string { return strconv.Itoa(p.cmd.Process.Pid) }
+
+// A signal while the on-deposed hook of a lost term runs is the end: nobody stands again after it,
+// and the exit code is that of the loss.
+func TestASignalWhileTheHookOfALostTermRuns(t *testing.T) {
+	w := newWorld(t)
+	p := w.start("run", "--events", "log", "--on-lost", "recampaign", "--hook-timeout", "3s",
+		"--on-deposed", "echo hook >>hooked; exec sleep 1000", "n", "sh", "-c", "echo up; exec sleep 1000").prints("up")
+	w.revoke(w.awaitLine("n", 1)[0].Lease)
+	w.writes("hooked", "hook")
+	p.signal(syscall.SIGTERM).ends(exitLost)
+	want := "candidate elected started stopping exited deposed released hook finished"
+	if got := strings.Join(words(w.events("log")), " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
