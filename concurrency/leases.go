@@ -15,7 +15,7 @@ import (
 //
 // A lease is trusted only in the raft term it was granted in: an etcd leader that was paused and
 // is deposed may revoke, as it wakes up, what it knew while it led, from its own stale clock, and
-// its successor carries that out (see etcdstore/move.go). So while the term is the one that the
+// its successor carries that out (see etcdwire.Wire.Prove). So while the term is the one that the
 // session's own lease was granted in, claims hang on that; in any other, and with a lease that
 // was brought along, on a guard: a lease of ours granted in the present term. Create revisions do
 // not change when a claim is moved. The session's own lease is kept alive in any case.

@@ -81,8 +81,8 @@ func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
 	return err
 }
 
-// winLocked takes over what a call has won. It may have been given up again, by another object too. The
-// caller holds p.mu.
+// winLocked takes over what a call has won. It may have been given up again, by another object
+// too. The caller holds p.mu.
 func (p *place) winLocked(c *claim, same bool, h *pb.ResponseHeader) error {
 	p.s.claims.mu.Lock()
 	defer p.s.claims.mu.Unlock()

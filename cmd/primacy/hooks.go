@@ -64,7 +64,7 @@ func (h hooks) deposed(ctx context.Context, term *primacy.Term, err error) (wait
 	switch {
 	case err == nil && !r.started:
 		reason = shown.Stopped // a lock without a command, by a signal
-	case err == nil && r.status.By != supervise.Exited:
+	case err == nil && r.status.Cause != supervise.CauseExited:
 		reason = primacy.Failed // its guardian was killed
 	}
 	r.report(endOf(term, reason, err))
@@ -122,7 +122,7 @@ func (h hooks) run(ctx context.Context, name string, c supervise.Command, begun 
 		e.Err = oneLine(err)
 	case late:
 		e.Err = fmt.Sprintf("stopped after --hook-timeout %v", h.r.hookTimeout)
-	case st.By != supervise.Exited:
+	case st.Cause != supervise.CauseExited:
 		e.Err = "stopped before its end"
 	case st.Code != 0:
 		e.Err = fmt.Sprintf("exit status %d", st.Code)

@@ -56,7 +56,8 @@ func (r *runner) live(ctx context.Context) error {
 
 // again says whether to stand again after a term that ended with err.
 func (r *runner) again(ctx context.Context, err error) bool {
-	if r.onLost != recampaign || ctx.Err() != nil || r.ending.Load() || r.started && r.status.By == supervise.Exited {
+	if r.onLost != recampaign || ctx.Err() != nil || r.ending.Load() ||
+		r.started && r.status.Cause == supervise.CauseExited {
 		return false
 	}
 	code := codeOf(r.ended(ctx, err))
@@ -123,7 +124,7 @@ func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err 
 // explain says why the term ends, for its history.
 func (r *runner) explain(term *primacy.Term, err error) {
 	switch {
-	case r.started && r.status.By == supervise.Exited:
+	case r.started && r.status.Cause == supervise.CauseExited:
 		term.Explain(fmt.Sprintf("the command ended with status %d", r.status.Code),
 			r.status.Code != 0 && !r.ending.Load())
 	case r.started && err == nil:
@@ -154,9 +155,10 @@ func (r *runner) release(term *primacy.Term) {
 func (r *runner) lost(term *primacy.Term) error {
 	lost := context.Cause(term.Context())
 	switch {
-	case r.started && r.status.By == supervise.Exited:
+	case r.started && r.status.Cause == supervise.CauseExited:
 		return nil
-	case lost == nil && r.status.By == supervise.Deadline: // the guardian saw it come before our own timer did
+	case lost == nil && r.status.Cause == supervise.CauseDeadline:
+		// The guardian saw the deadline come before our own timer did.
 		return fail(exitLost, "%s %q under token %d ended: %w", r.right, r.name, term.Token(), primacy.ErrExpired)
 	case lost == nil && r.gaveUp:
 		return fail(exitLost, "%s %q under token %d given up: a renewal failed (--on-unreachable %s)", r.right,

@@ -48,7 +48,7 @@ func (r *runner) work(ctx context.Context, term *primacy.Term) error {
 			return err
 		}
 		if r.gaveUp || context.Cause(term.Context()) != nil {
-			r.status.By = "" // it is the term that ended
+			r.status.Cause = "" // it is the term that ended
 			return nil
 		}
 	}
@@ -56,8 +56,9 @@ func (r *runner) work(ctx context.Context, term *primacy.Term) error {
 
 // restarts says whether a command that ended is started again, as long as there is the term.
 func (r *runner) restarts() bool {
-	by := r.status.By
-	return r.onExit == restart && (by == supervise.Exited || by == supervise.GuardianLost) && !r.ending.Load()
+	cause := r.status.Cause
+	return r.onExit == restart && !r.ending.Load() &&
+		(cause == supervise.CauseExited || cause == supervise.CauseGuardianLost)
 }
 
 // rest is the pause before the command is started again. It ends with the term, and with a renewal
@@ -108,7 +109,8 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	if r.status.Killed {
 		r.report(event{Event: "killed", Token: term.Token()})
 	}
-	r.report(event{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.By), Status: &r.status.Code})
+	r.report(event{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.Cause),
+		Status: &r.status.Code})
 	if r.status.Overrun > 0 {
 		r.say("ERROR: the command outlived its right by %v", r.status.Overrun)
 	}

@@ -153,16 +153,16 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 func (e ending) ended(st supervise.Status, t *primacy.Term, took time.Duration) Ended {
 	out := Ended{Verdict: OK, Code: st.Code, Late: st.Overrun}
 	switch {
-	case e.why != "" && st.By != supervise.Exited:
+	case e.why != "" && st.Cause != supervise.CauseExited:
 		out.Verdict, out.Text = e.why, e.text
-	case st.By == supervise.Deadline:
+	case st.Cause == supervise.CauseDeadline:
 		out.Verdict, out.Text = Lost, "its lease was not renewed in time"
-	case st.By == supervise.GuardianLost:
+	case st.Cause == supervise.CauseGuardianLost:
 		out.Verdict, out.Text = Failed, "its guardian was killed, and so was the command"
 	case st.Code != 0:
 		out.Verdict = Failed
 	}
-	if out.Verdict == Lost && t.Check() == nil && st.By == supervise.Deadline {
+	if out.Verdict == Lost && t.Check() == nil && st.Cause == supervise.CauseDeadline {
 		out.Text = "this machine was too busy to extend its time"
 	}
 	if st.Overrun > 0 {

@@ -34,33 +34,33 @@ type Command struct {
 
 	Deadline   time.Duration  // on the boot clock (internal/boottime): by then nothing of the command is left
 	Grace      time.Duration  // from the stop signal to SIGKILL; must fit before Deadline. Default 5 s
-	Margin     time.Duration  // SIGKILL is sent so long before Deadline. Default: time left / 20, ≤ 100 ms
+	Margin     time.Duration  // from SIGKILL to Deadline. Default: time left / 20, at most 100 ms
 	StopSignal syscall.Signal // default SIGTERM
 
 	// LastAction is what the guardian does for this process when this process has died; nil:
 	// nothing.
 	LastAction *LastAction
 
-	// NoJobControl is for a command that runs beside another one, such as a hook: ^Z and fg of this
-	// process's shell do not reach it, and this process does not stop with it. Its Stdin must not
-	// be a terminal.
+	// NoJobControl is for a command that runs beside another one, such as a hook. The package then
+	// does not pass SIGTSTP (^Z) and SIGCONT (fg) on to the command, and does not suspend this
+	// process when the command is suspended. Stdin must not be a terminal.
 	NoJobControl bool
 }
 
-// By says what ended a command.
-type By string
+// Cause says what ended a command.
+type Cause string
 
 const (
-	Exited       By = "exited"        // it ended by itself, or by a signal that was forwarded
-	Stopped      By = "stopped"       // Process.Stop, or the supervisor died
-	Deadline     By = "deadline"      // the deadline was not extended in time
-	GuardianLost By = "guardian-lost" // the guardian was killed or frozen, and the supervisor killed everything
+	CauseExited       Cause = "exited"        // it ended by itself, or by a signal that Process.Signal passed on
+	CauseStopped      Cause = "stopped"       // Process.Stop was called, or the supervisor died
+	CauseDeadline     Cause = "deadline"      // the deadline was not extended in time
+	CauseGuardianLost Cause = "guardian-lost" // the guardian was killed or frozen, and the supervisor killed all
 )
 
 // Status is how a command ended. Everything it started is gone too.
 type Status struct {
 	Code    int           // the exit status as a shell shows it: 128+n for signal n
-	By      By            // the first cause
+	Cause   Cause         // the first cause
 	Killed  bool          // SIGKILL was needed for the command itself
 	Overrun time.Duration // how long after the deadline the last process was still there; must be 0
 }

@@ -6,7 +6,7 @@
 // this process is killed or frozen, because a second process, the guardian, keeps the deadline too:
 //
 //	supervisor  ── orders: start, deadline, signal, stop ──▶  guardian ── starts ──▶ COMMAND
-//	(the caller) ◀── reports: started, failed, paused, gone ──   │                      │
+//	(the caller) ◀── reports: started, failed, suspended, gone ─ │                      │
 //	     │                                                       │                its children
 //	     └── guardian killed or frozen:                          └── supervisor dead or frozen:
 //	         kills the tree itself                                   TERM, then KILL by the deadline
@@ -16,6 +16,18 @@
 // and a child subreaper: the kernel gives it every process below it that loses its parent, also
 // after setsid and a double fork. The supervisor is a subreaper too, so what a killed guardian
 // leaves falls to the supervisor. "The tree" is the command and everything below the guardian.
+//
+// # Words
+//
+//   - To stop a command is to ask it to end: by the stop signal, which is SIGTERM unless
+//     [Command].StopSignal names another. To suspend a process is what a shell's job control does
+//     with SIGTSTP (^Z) or SIGSTOP; SIGCONT (fg, bg) continues it. A suspension moves no deadline.
+//   - The grace is how long the command may take to end after the stop signal. If nobody stops the
+//     command earlier, the stop signal is sent at deadline − grace.
+//   - The margin is the time that killing may take. SIGKILL is sent when the grace is over, or at
+//     deadline − margin if that is earlier.
+//   - A guardian is lost when it was killed, when it is frozen, or when the deadline comes and it
+//     neither kills the tree nor reports. The supervisor then kills the tree.
 //
 // # The life of a tree, as the guardian sees it
 //
@@ -33,25 +45,29 @@
 //
 // A supervisor may leave a [LastAction] for the case that it is killed, such as to give back what
 // it held, so that nobody waits for that to run out. The guardian runs it through the program's
-// [OrphanHandler], once it knows two things from the kernel. The supervisor is dead: it is no
-// longer the guardian's parent; silence alone never counts. The tree is gone: the guardian has no
-// child left. If something does not die, if the supervisor only froze, or if the guardian died too,
-// the last action does not run.
+// [OrphanHandler] (the orphan is the guardian: its parent is dead), once it knows two things from
+// the kernel. The supervisor is dead: it is no longer the guardian's parent. A supervisor that only
+// sends nothing may be frozen, and counts as alive. The tree is gone: the guardian has no child
+// left. If a process of the tree does not die, if the supervisor is only frozen, or if the guardian
+// died too, the last action does not run.
 //
 // # Which file runs where
 //
 //	both processes   plan.go (when to stop and to kill), protocol_linux.go, poll_linux.go,
-//	                 tree_linux.go, terminal_linux.go
+//	                 tree_linux.go, terminal_linux.go, lastaction.go (the public types)
 //	supervisor       command.go, supervisor_linux.go, process_linux.go (any goroutine),
 //	                 watcher_linux.go (one goroutine a Process)
-//	guardian         guardian_linux.go, lastaction_linux.go (one loop on the main thread)
+//	guardian         guardian_linux.go, lastaction_linux.go (one loop, on a thread that it locks
+//	                 with runtime.LockOSThread)
+//	not on Linux     supervisor_other.go (New returns an error, so nothing is supervised)
 //
 // # Locks
 //
-// There are three mutexes: Supervisor.mu, Process.mu, and stderrCopy.mu in the guardian. No
-// goroutine ever takes one while it holds another. A method whose name ends in Locked needs the
-// mutex of its receiver; every other method takes it itself where it needs it. The state of a
-// watcher and of a guardian has no mutex: one goroutine owns it.
+// There are three mutexes: Supervisor.mu and Process.mu in the supervisor, and stderrCopy.mu in the
+// guardian (a stderrCopy is the guardian's descriptor of the command's standard error). No
+// goroutine ever locks one while it holds another. The caller of a method whose name ends in Locked
+// holds the receiver's mutex. Every other method of these types is called without it. The state of
+// a watcher and of a guardian has no mutex: one goroutine owns it.
 //
 // # Limits
 //

@@ -18,56 +18,57 @@ import (
 // ordersFD is where the guardian finds its end of the socket.
 const ordersFD = 3
 
-// guardian is the state of a guardian process: one thread, one loop. After every wake-up the loop
-// first takes in all that has happened and only then looks at the clock. So a deadline that was
-// extended while the guardian was frozen counts, and one that was not extended is noticed before
-// anything else is done.
+// guardian is the state of a guardian process. Only the loop of GuardianMain uses it, on one locked
+// thread, so it has no mutex. (The goroutine that newGuardian starts only writes to childEvent.)
+// After every wake-up the loop first takes in all that has happened and only then looks at the
+// clock. So a deadline that was extended while the guardian was frozen counts. If it was not
+// extended, the guardian notices that before it does anything else.
 type guardian struct {
-	orders     lineReader // closed: the supervisor is dead, or will never send anything again
-	timer      int        // descriptor of a timer on the boot clock
-	childEvent int        // eventfd, set after each SIGCHLD
-	exit       bool       // the loop ends
+	orderReader lineReader // closed: the supervisor is dead, or will never send anything again
+	timer       int        // descriptor of a timer on the boot clock
+	childEvent  int        // eventfd, set after each SIGCHLD
+	endLoop     bool       // the loop of GuardianMain ends, and the process with it
 
-	// From the start order on.
-	command  startOrder
-	terminal *terminal // nil: the command's standard input is not our terminal
-	plan     plan
-	pid      int // the command's; 0: not started
-	last     lastAction
+	// Set by the start order.
+	command    startOrder
+	terminal   *terminal // nil: the command's standard input is not our terminal
+	plan       plan
+	pid        int // the command's; 0: not started
+	lastAction lastActionRunner
 
-	// The way to the end, in this order.
-	cause By // the first one
-	// exited: the command is a zombie. It is reaped last: until then the kernel gives the number of
-	// its group to no other.
-	exited           bool
-	stoppedRemaining bool // what the command left behind was sent the stop signal
-	killRounds       int
-	reaped           bool
-	wait             syscall.WaitStatus // valid once reaped
-	gone             bool               // nothing of the tree is left, and that is reported
+	// What has happened to the command and the tree, in the usual order.
+	cause Cause // the first one; it stays
+	// commandExited: the command is a zombie. The guardian reaps it last: a zombie keeps its
+	// process ID, so the kernel gives the number of the command's group to no other group.
+	commandExited     bool
+	remainingStopSent bool               // the stop signal was sent to what the command left behind
+	killRounds        int                // how often killRound was called
+	reaped            bool               // the command is reaped
+	waitStatus        syscall.WaitStatus // the command's; valid once reaped
+	goneReported      bool               // nothing of the tree is left, and that is reported
 }
 
 // GuardianMain is the whole life of a guardian process. It does not return. handler carries out
 // what [Command].LastAction says; nil: nothing does.
 func GuardianMain(handler OrphanHandler) {
-	// PDEATHSIG is sent when the THREAD that forked ends. Were that a thread of the Go runtime, its
-	// end would kill the command.
+	// The kernel sends PDEATHSIG when the THREAD that forked ends. So the command must be forked by
+	// a thread that lives as long as this process; the Go runtime may end any other thread.
 	runtime.LockOSThread()
 	g, err := newGuardian()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "primacy: guardian:", err)
 		os.Exit(125)
 	}
-	g.last.handler = handler
-	for !g.exit {
+	g.lastAction.handler = handler
+	for !g.endLoop {
 		g.sleep()
 		for _, o := range g.readOrders() {
 			g.obey(o)
 		}
 		switch {
 		case g.pid == 0:
-			g.exit = g.exit || g.orders.closed
-		case g.gone:
+			g.endLoop = g.endLoop || g.orderReader.closed
+		case g.goneReported:
 			g.afterGone(boottime.Now())
 		default:
 			g.observe()
@@ -81,9 +82,10 @@ func newGuardian() (*guardian, error) {
 	if _, err := unix.GetsockoptInt(ordersFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
 		return nil, errors.New("this is started by primacy itself, not by hand")
 	}
-	// Every signal is caught and dropped. If it were ignored, the command would inherit that.
+	// Every signal is caught and dropped. They are not ignored, because the command would inherit
+	// ignored signals.
 	signal.Notify(make(chan os.Signal, 1))
-	g := &guardian{orders: lineReader{fd: ordersFD}}
+	g := &guardian{orderReader: lineReader{fd: ordersFD}}
 	closeInherited()
 	unix.CloseOnExec(ordersFD)
 	_ = os.WriteFile("/proc/self/comm", []byte("primacy-guard"), 0) // for ps only
@@ -110,9 +112,10 @@ func newGuardian() (*guardian, error) {
 	return g, nil
 }
 
-// closeInherited closes what the guardian inherited by accident: a lock file, an end of a shell's
-// pipe. Open here such a file would outlive its use, and the command would inherit it too. What the
-// Go runtime has opened is close-on-exec.
+// closeInherited closes the descriptors that the guardian inherited by accident, such as a lock
+// file or an end of a shell's pipe. If the guardian kept them, a lock would stay held or a pipe
+// open after its owner's end, and the command would inherit them too. The descriptors that the Go
+// runtime has opened are close-on-exec, and stay.
 func closeInherited() {
 	for _, fd := range openFDs() {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
@@ -138,7 +141,7 @@ func openFDs() []int {
 func (g *guardian) sleep() {
 	timeout := -1
 	switch {
-	case g.gone:
+	case g.goneReported:
 		_ = setTimer(g.timer, g.plan.deadline)
 	case g.killRounds > 100: // a process hangs in the kernel, or we may not kill it: do not spin
 		timeout = 20
@@ -147,7 +150,7 @@ func (g *guardian) sleep() {
 	case g.pid != 0:
 		_ = setTimer(g.timer, g.plan.next())
 	}
-	if g.orders.closed { // a closed socket can always be read, and would wake us without end
+	if g.orderReader.closed { // a closed socket can always be read, and would wake us without end
 		poll(timeout, g.timer, g.childEvent)
 	} else {
 		poll(timeout, g.timer, g.childEvent, ordersFD)
@@ -158,10 +161,10 @@ func (g *guardian) sleep() {
 // supervisor's end: what it meant is unknown, so the command is stopped.
 func (g *guardian) readOrders() []order {
 	var orders []order
-	for _, line := range g.orders.read() {
+	for _, line := range g.orderReader.read() {
 		var o order
 		if json.Unmarshal(line, &o) != nil {
-			g.orders.closed = true
+			g.orderReader.closed = true
 			break
 		}
 		orders = append(orders, o)
@@ -189,8 +192,8 @@ func (g *guardian) obey(o order) {
 		g.plan.extend(o.Deadline)
 	case o.Signal != 0:
 		g.signalGroup(o.Signal)
-	case o.Stop != nil:
-		g.stop(Stopped, *o.Stop)
+	case o.StopGrace != nil:
+		g.stop(CauseStopped, *o.StopGrace)
 	}
 }
 
@@ -214,7 +217,7 @@ func (g *guardian) start(c startOrder) {
 	// The order may have been in the socket while the machine stood still.
 	if now := boottime.Now(); now >= g.plan.next() {
 		g.report(report{Failed: &failReport{TooLate: true, Text: "the guardian came to start it too late"}})
-		g.exit = true
+		g.endLoop = true
 		return
 	}
 	pid, err := syscall.ForkExec(string(c.Path), convert[string](c.Args), attr)
@@ -222,12 +225,12 @@ func (g *guardian) start(c startOrder) {
 		f := &failReport{Text: err.Error()}
 		errors.As(err, &f.Errno)
 		g.report(report{Failed: f})
-		g.exit = true
+		g.endLoop = true
 		return
 	}
 	g.pid = pid
-	if c.LastAction != nil && g.last.handler != nil {
-		g.last.action, g.last.stderr = c.LastAction, newStderrCopy(2)
+	if c.LastAction != nil && g.lastAction.handler != nil {
+		g.lastAction.action, g.lastAction.stderr = c.LastAction, newStderrCopy(2)
 	}
 	releaseFiles()
 	g.report(report{Started: pid})
@@ -248,13 +251,14 @@ func releaseFiles() {
 	_ = unix.Chdir("/") // in any other directory we would keep its file system from being unmounted
 }
 
-// observe takes in what happened to the children.
+// observe looks at what has happened to the children since the last wake-up: whether the command
+// has exited or is suspended. It also reaps dead orphans.
 func (g *guardian) observe() {
-	if !g.exited {
-		g.exited = g.commandChanged(unix.WEXITED | unix.WNOWAIT) // WNOWAIT: seen, but not reaped
+	if !g.commandExited {
+		g.commandExited = g.commandChanged(unix.WEXITED | unix.WNOWAIT) // WNOWAIT: seen, but not reaped
 	}
-	if !g.exited && g.commandChanged(unix.WSTOPPED) {
-		g.report(report{Paused: true})
+	if !g.commandExited && g.commandChanged(unix.WSTOPPED) {
+		g.report(report{Suspended: true})
 	}
 	g.reapOrphans()
 }
@@ -282,24 +286,27 @@ func (g *guardian) reapOrphans() int {
 
 // act does what is due at now.
 func (g *guardian) act(now time.Duration) {
-	// Before the command is looked for: when this guardian is late, the supervisor kills the
-	// command, and that end must be put down to the deadline too.
+	// This comes before reapTree. When this guardian is late, the supervisor may have killed the
+	// command already, and the cause of that end is the deadline too. Whether to kill is asked
+	// again below, because stop may have moved killAt to an earlier instant meanwhile.
 	if now >= g.plan.killAt() {
-		g.setCause(Deadline)
+		g.setCause(CauseDeadline)
 	}
-	if g.nothingLeft() {
+	if g.reapTree() {
 		g.reportGone(now)
 		g.afterGone(now)
 		return
 	}
-	if g.exited && !g.stoppedRemaining {
+	if g.commandExited && !g.remainingStopSent {
 		g.stopRemaining()
 	}
-	if g.orders.closed {
-		g.stop(Stopped, g.command.Grace)
+	// The next two conditions may hold on every later wake-up too. Repeating stop is harmless: only
+	// the first call sends signals, and a later one never lengthens the grace.
+	if g.orderReader.closed {
+		g.stop(CauseStopped, g.command.Grace)
 	}
 	if now >= g.plan.stopAt() {
-		g.stop(Deadline, g.command.Grace)
+		g.stop(CauseDeadline, g.command.Grace)
 	}
 	if now >= g.plan.killAt() {
 		g.killRound()
@@ -307,26 +314,27 @@ func (g *guardian) act(now time.Duration) {
 }
 
 // setCause sets the cause of the end, unless there is one already.
-func (g *guardian) setCause(by By) {
+func (g *guardian) setCause(cause Cause) {
 	if g.cause == "" {
-		g.cause = by
+		g.cause = cause
 	}
 }
 
-// stop sends the stop signal to the command's group. A second call can only shorten the grace.
-func (g *guardian) stop(by By, grace time.Duration) {
+// stop sends the stop signal to the command's group, at the first call only (see beginStop). A
+// later call can only shorten the grace.
+func (g *guardian) stop(cause Cause, grace time.Duration) {
 	if g.plan.beginStop(boottime.Now(), grace) {
-		g.setCause(by)
+		g.setCause(cause)
 		g.signalGroup(g.command.StopSignal)
-		g.signalGroup(unix.SIGCONT) // a command that is stopped (^Z) handles no signal before it goes on
+		g.signalGroup(unix.SIGCONT) // a suspended command (^Z) handles no signal before it is continued
 	}
 }
 
-// stopRemaining sends the stop signal to what an exited command has left behind. The end of the
-// command is the end of the tree: after it the supervisor's caller gives its right up.
+// stopRemaining sends the stop signal to the processes that an exited command has left behind. They
+// must end too: when the command has ended, the supervisor's caller wants to give up its right.
 func (g *guardian) stopRemaining() {
-	g.stoppedRemaining = true
-	g.setCause(Exited)
+	g.remainingStopSent = true
+	g.setCause(CauseExited)
 	g.plan.beginStop(boottime.Now(), g.command.Grace)
 	g.signalDescendants(g.command.StopSignal)
 	g.signalDescendants(unix.SIGCONT)
@@ -334,7 +342,7 @@ func (g *guardian) stopRemaining() {
 
 // signalGroup signals the command's group, or the command alone if it has gone to another group.
 func (g *guardian) signalGroup(sig unix.Signal) {
-	if g.reaped { // by now the number may be another group's
+	if g.reaped { // the kernel may have given the number to another group
 		return
 	}
 	if unix.Kill(-g.pid, sig) != nil {
@@ -349,26 +357,22 @@ func (g *guardian) signalDescendants(sig unix.Signal) {
 	}
 }
 
-// killRound kills all it finds, once. A process that forks between the look and the kill is found
-// in a later round: rounds end only when nothing is left.
+// killRound sends SIGKILL once to each process of the tree that it finds. It can miss the child of
+// a process that forks at this moment. A later round finds that child: act calls killRound on every
+// wake-up until nothing is left.
 func (g *guardian) killRound() {
 	g.killRounds++
 	g.signalGroup(unix.SIGKILL) // the kernel kills a group as a whole: a fork in it cannot escape
 	g.signalDescendants(unix.SIGKILL)
 }
 
-// nothingLeft says whether nothing of the tree is left. It reaps the command when the command is
-// the last one. Every process below us is a child of ours or has an ancestor that is, so "no child"
-// from wait4 is certain, where a look into /proc is not.
-func (g *guardian) nothingLeft() bool {
-	if !g.exited || !g.reaped && g.reapOrphans() > 0 {
+// reapTree reaps what is dead of the tree, and returns whether nothing of the tree is left. Every
+// process of the tree is our child or below a child of ours, because orphans become our children.
+// So when wait4 says that we have no child, nothing is left. A look into /proc is not so certain:
+// it can miss a process.
+func (g *guardian) reapTree() bool {
+	if !g.reapCommandLast() {
 		return false
-	}
-	if !g.reaped {
-		if _, err := syscall.Wait4(g.pid, &g.wait, 0, nil); err != nil {
-			return false
-		}
-		g.reaped = true
 	}
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil)
@@ -381,43 +385,62 @@ func (g *guardian) nothingLeft() bool {
 	}
 }
 
-// reportGone reports that nothing of the tree is left, and sets gone.
+// reapCommandLast reaps the command, once it has exited and no other child is found alive. It
+// returns whether the command is reaped.
+func (g *guardian) reapCommandLast() bool {
+	if g.reaped {
+		return true
+	}
+	if !g.commandExited || g.reapOrphans() > 0 {
+		return false
+	}
+	_, err := syscall.Wait4(g.pid, &g.waitStatus, 0, nil)
+	g.reaped = err == nil
+	return g.reaped
+}
+
+// reportGone reports that nothing of the tree is left, and sets goneReported.
 func (g *guardian) reportGone(now time.Duration) {
-	g.setCause(Exited)
-	killed := g.cause != Exited && g.wait.Signaled() && g.wait.Signal() == syscall.SIGKILL
-	if g.orders.closed && g.terminal != nil { // else the supervisor does it
+	g.setCause(CauseExited)
+	killed := g.cause != CauseExited && g.waitStatus.Signaled() && g.waitStatus.Signal() == syscall.SIGKILL
+	if g.orderReader.closed && g.terminal != nil { // else the supervisor does it
 		g.terminal.takeFrom(g.pid)
 		g.terminal.restore()
 	}
 	overrun := max(0, now-g.plan.deadline)
-	g.report(report{Gone: &goneReport{Wait: g.wait, By: g.cause, Killed: killed, Overrun: overrun}})
-	g.gone = true
+	gone := &goneReport{WaitStatus: g.waitStatus, Cause: g.cause, CommandKilled: killed, Overrun: overrun}
+	g.report(report{Gone: gone})
+	g.goneReported = true
 }
 
-// afterGone says whether the guardian still waits for its supervisor to die, and runs the last
-// action if that has died. A supervisor that lives kills the guardian soon. One that was dying as
-// the command ended is dead in a moment; a frozen one may die before the deadline. At the deadline
-// the guardian exits: what the supervisor held has run out then.
+// afterGone decides, once nothing of the tree is left, whether the guardian exits now or still
+// waits for its supervisor to die. Usually the supervisor lives and kills the guardian soon. If it
+// is dying, its socket closes within moments; if it is frozen, it may yet die. Once the supervisor
+// is dead, afterGone runs the last action, and the guardian exits. The guardian exits without it if
+// the socket is closed but the supervisor lives, or at the deadline, because what the supervisor
+// held has run out by then. If there is no last action, the guardian exits at once.
 func (g *guardian) afterGone(now time.Duration) {
 	switch {
-	case g.last.action == nil:
-		g.exit = true
-	case g.orders.closed:
+	case g.lastAction.action == nil:
+		g.endLoop = true
+	case g.orderReader.closed:
 		if g.supervisorDied() {
-			g.last.run()
+			g.lastAction.run()
 		}
-		g.exit = true
+		g.endLoop = true
 	case now >= g.plan.deadline:
-		g.exit = true
+		g.endLoop = true
 	}
 }
 
-// supervisorDied says whether the supervisor is dead. A closed socket alone does not show that: a
-// supervisor with a fault may have closed it and live. The kernel closes a dying process's files
-// before it gives the children to another parent, so this waits for that, a second at most.
+// supervisorDied says whether the supervisor is dead. afterGone calls it when the socket is closed.
+// A closed socket alone does not show the death: a supervisor with a fault may have closed it and
+// live. The proof is that the guardian has another parent. The kernel closes a dying process's
+// files first and gives its children another parent after that, so supervisorDied waits up to a
+// second.
 func (g *guardian) supervisorDied() bool {
 	for range 1000 {
-		if unix.Getppid() != g.command.Supervisor {
+		if unix.Getppid() != g.command.SupervisorPID {
 			return true
 		}
 		sleepMillisecond()

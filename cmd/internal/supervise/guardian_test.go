@@ -151,7 +151,7 @@ func TestSupervisorFrozen(t *testing.T) {
 	send(t, unix.SIGSTOP, f.supervisor)
 	wantDeadBy(t, f.file, f.deadline)
 	send(t, unix.SIGCONT, f.supervisor)
-	if got, want := f.status(t), (Status{Code: 137, By: Deadline, Killed: true}); got != want {
+	if got, want := f.status(t), (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
 		t.Errorf("after the thaw: got %+v, want %+v", got, want)
 	}
 }
@@ -161,7 +161,7 @@ func TestGuardianKilled(t *testing.T) {
 	begin := boottime.Now()
 	send(t, unix.SIGKILL, f.guardian)
 	got := f.status(t)
-	if want := (Status{Code: 137, By: GuardianLost, Killed: true}); got != want {
+	if want := (Status{Code: 137, Cause: CauseGuardianLost, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	// At once, not only at the deadline: nobody watches the command now.
@@ -172,7 +172,7 @@ func TestGuardianFrozen(t *testing.T) {
 	f := newFamily(t, ttl)
 	send(t, unix.SIGSTOP, f.guardian)
 	wantDeadBy(t, f.file, f.deadline)
-	if got, want := f.status(t), (Status{Code: 137, By: GuardianLost, Killed: true}); got != want {
+	if got, want := f.status(t), (Status{Code: 137, Cause: CauseGuardianLost, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -221,7 +221,7 @@ func TestOthersAreSpared(t *testing.T) {
 	p := start(t, s, c)
 	waitTree(t, file)
 	send(t, unix.SIGKILL, p.guardian.Process.Pid)
-	if got, want := withoutOverrun(p.Wait()), (Status{Code: 137, By: GuardianLost, Killed: true}); got != want {
+	if got, want := withoutOverrun(p.Wait()), (Status{Code: 137, Cause: CauseGuardianLost, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	wantDeadBy(t, file, boottime.Now())

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lastAction is a guardian's state of the [LastAction].
-type lastAction struct {
+// lastActionRunner is what a guardian needs to run its supervisor's [LastAction]. GuardianMain sets
+// handler; the start order sets action and stderr. Only the guardian's loop uses it.
+type lastActionRunner struct {
 	handler OrphanHandler // nil: the program has none
 	action  *LastAction   // nil: there is nothing to do, and the guardian exits with the command
 	stderr  *stderrCopy
@@ -18,12 +19,13 @@ type lastAction struct {
 // handlerExit is how long a handler may take to return when its context has ended.
 const handlerExit = time.Second
 
-// run calls the handler, and returns when that has returned or had its time. The guardian calls it
+// run calls the handler on a goroutine of its own. It returns when the handler has returned, or
+// when the handler's limit and handlerExit are over. The guardian's loop calls it, at most once,
 // when the supervisor is dead and nothing of the command is left.
-func (l *lastAction) run() {
-	ctx, stop := context.WithCancel(context.Background())
+func (l *lastActionRunner) run() {
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	time.AfterFunc(stderrLimit, l.stderr.closePipe)
+	time.AfterFunc(stderrLimit, l.stderr.closePipeOrSocket)
 	go func() {
 		defer close(done)
 		l.handler(ctx, l.action.Payload, l.stderr)
@@ -32,7 +34,7 @@ func (l *lastAction) run() {
 	case <-done:
 	case <-time.After(l.action.Limit):
 	}
-	stop()
+	cancel()
 	select {
 	case <-done:
 	case <-time.After(handlerExit):
@@ -40,14 +42,18 @@ func (l *lastAction) run() {
 }
 
 // stderrCopy is the guardian's descriptor of the command's standard error, for the handler.
+// mu guards fd: the handler's goroutines write, and a timer closes.
 type stderrCopy struct {
-	mu   sync.Mutex
-	fd   int  // -1: there is nothing to write to
-	pipe bool // somebody may read to the end of it, and would wait for the guardian to close it
+	mu           sync.Mutex
+	fd           int  // -1: there is nothing to write to
+	pipeOrSocket bool // a reader may wait for the end of it, which comes when every writer has closed it
 }
 
-// stderrLimit is how long after the command's end the guardian may keep a pipe open that somebody
-// reads to its end.
+// stderrLimit is how long the guardian keeps the command's standard error open after the last
+// action has begun, if it is a pipe or a socket. Before that, between the command's end and the
+// supervisor's death, nothing closes it. So while the supervisor is frozen, a reader of the pipe
+// waits for its end until a second after the supervisor's death, or until the deadline, when the
+// guardian exits.
 const stderrLimit = time.Second
 
 func newStderrCopy(fd int) *stderrCopy {
@@ -57,11 +63,11 @@ func newStderrCopy(fd int) *stderrCopy {
 		return &stderrCopy{fd: -1}
 	}
 	kind := st.Mode & unix.S_IFMT
-	return &stderrCopy{fd: own, pipe: kind == unix.S_IFIFO || kind == unix.S_IFSOCK}
+	return &stderrCopy{fd: own, pipeOrSocket: kind == unix.S_IFIFO || kind == unix.S_IFSOCK}
 }
 
-// Write drops what cannot be written at once: a pipe may be full, a terminal stopped, and the
-// guardian has to end.
+// Write drops what cannot be written at once: a pipe may be full, or the terminal's output may be
+// held (^S), and the guardian must not wait for either.
 func (c *stderrCopy) Write(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,10 +83,10 @@ func (c *stderrCopy) Write(b []byte) (n int, err error) {
 }
 
 // closePipe closes the descriptor if it is that of a pipe or a socket.
-func (c *stderrCopy) closePipe() {
+func (c *stderrCopy) closePipeOrSocket() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd >= 0 && c.pipe {
+	if c.fd >= 0 && c.pipeOrSocket {
 		unix.Close(c.fd)
 		c.fd = -1
 	}

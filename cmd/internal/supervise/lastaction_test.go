@@ -138,16 +138,17 @@ func TestAnExecutorHasNoEnvironment(t *testing.T) {
 func TestASupervisorThatLivesWithoutItsSocket(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		called := make(chan string, 1)
-		g := &guardian{orders: lineReader{closed: true}, gone: true, command: startOrder{Supervisor: os.Getppid()}}
+		g := &guardian{orderReader: lineReader{closed: true}, goneReported: true,
+			command: startOrder{SupervisorPID: os.Getppid()}}
 		if !lives {
-			g.command.Supervisor = 1 << 30 // no process has that number
+			g.command.SupervisorPID = 1 << 30 // no process has that number
 		}
-		g.last = lastAction{action: &LastAction{Payload: []byte("payload"), Limit: 5 * time.Second},
+		g.lastAction = lastActionRunner{action: &LastAction{Payload: []byte("payload"), Limit: 5 * time.Second},
 			stderr:  &stderrCopy{fd: -1},
 			handler: func(_ context.Context, payload []byte, _ io.Writer) { called <- string(payload) }}
 		g.afterGone(0)
-		if n := len(called); !g.exit || lives && n != 0 || !lives && n != 1 {
-			t.Errorf("the supervisor lives: %v; last actions run: %d; exit: %v", lives, n, g.exit)
+		if n := len(called); !g.endLoop || lives && n != 0 || !lives && n != 1 {
+			t.Errorf("the supervisor lives: %v; last actions run: %d; exit: %v", lives, n, g.endLoop)
 		}
 	}
 }
@@ -159,12 +160,12 @@ func TestWhatTheGuardianHasNotSeenIsNotGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &guardian{exited: true, reaped: true}
-	if g.nothingLeft() {
+	g := &guardian{commandExited: true, reaped: true}
+	if g.reapTree() {
 		t.Error("gone, while a child runs")
 	}
 	send(t, unix.SIGKILL, pid)
-	eventually(t, "the end of the child", g.nothingLeft)
+	eventually(t, "the end of the child", g.reapTree)
 }
 
 // A frozen supervisor has not died, however long it is frozen; and after the deadline its last

@@ -2,40 +2,41 @@ package supervise
 
 import "time"
 
-// plan is when a command gets its stop signal and when it is killed. The guardian follows one, and
-// the supervisor follows a second one that kills a little later. It reads no clock and has no lock:
-// in the guardian the main loop owns it, in the supervisor Process.mu guards it. All instants are
-// on the boot clock.
+// plan says when a command gets its stop signal and when it is killed. The guardian has one. The
+// supervisor has another, which kills a little later and sends no stop signal. A plan reads no
+// clock and has no lock: in the guardian only the loop of GuardianMain uses it; in the supervisor
+// Process.mu guards it. All instants are on the boot clock.
 type plan struct {
 	deadline time.Duration // nothing of the command may be left by then
-	grace    time.Duration // between the stop signal and SIGKILL
-	margin   time.Duration // killing takes time too: it starts this long before the deadline
-	stopping bool          // the stop signal is out; never reset, so a later deadline revives nothing
-	graceEnd time.Duration // if stopping: when the grace is over
+	grace    time.Duration // from the stop signal at most to SIGKILL; 0 in the supervisor, which sends none
+	margin   time.Duration // SIGKILL is sent this long before the deadline, because killing takes time
+	stopSent bool          // the stop signal was sent; never reset: after it no later deadline saves the command
+	graceEnd time.Duration // when the grace is over; valid if stopSent
 }
 
-// extend moves the deadline. It never moves it back: an order that was overtaken on the way must
-// not shorten what was promised.
+// extend moves the deadline to a later instant. An earlier one is ignored: two goroutines may call
+// Process.Extend, and the older deadline may come last.
 func (p *plan) extend(deadline time.Duration) { p.deadline = max(p.deadline, deadline) }
 
-// beginStop notes that the stop signal goes out at now, with that grace. It returns whether this is
-// the first time; a second call can only shorten the grace.
-func (p *plan) beginStop(now, grace time.Duration) bool {
-	if p.stopping {
-		p.graceEnd = min(p.graceEnd, now+grace)
+// beginStop notes that the stop signal is sent and that SIGKILL follows when the grace, counted
+// from the instant from, is over. It returns true at the first call only. A later call can only
+// shorten the grace.
+func (p *plan) beginStop(from, grace time.Duration) bool {
+	if p.stopSent {
+		p.graceEnd = min(p.graceEnd, from+grace)
 		return false
 	}
-	p.stopping, p.graceEnd = true, now+grace
+	p.stopSent, p.graceEnd = true, from+grace
 	return true
 }
 
-// stopAt is when the stop signal must go out if the deadline is not extended.
+// stopAt is when the stop signal must be sent if the deadline is not extended.
 func (p *plan) stopAt() time.Duration { return p.deadline - p.grace }
 
-// killAt is when SIGKILL must go out if the deadline is not extended.
+// killAt is when SIGKILL must be sent if the deadline is not extended.
 func (p *plan) killAt() time.Duration {
 	at := p.deadline - p.margin
-	if p.stopping {
+	if p.stopSent {
 		at = min(at, p.graceEnd)
 	}
 	return at
@@ -43,7 +44,7 @@ func (p *plan) killAt() time.Duration {
 
 // next is the next instant at which there is something to do.
 func (p *plan) next() time.Duration {
-	if p.stopping {
+	if p.stopSent {
 		return p.killAt()
 	}
 	return min(p.stopAt(), p.killAt())

@@ -27,7 +27,7 @@ func setTimer(fd int, at time.Duration) error {
 	return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &spec, nil)
 }
 
-// newEvent returns an eventfd: setEvent on it ends a poll, from any goroutine.
+// newEvent returns an eventfd. A call of setEvent on it, from any goroutine, ends a poll of it.
 func newEvent() (fd int, err error) {
 	fd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -37,7 +37,7 @@ func newEvent() (fd int, err error) {
 }
 
 func setEvent(fd int) {
-	one := [8]byte{1, 1} // not zero in either byte order
+	one := [8]byte{1, 1} // the kernel reads a number ≠ 0, whatever its byte order
 	_, _ = unix.Write(fd, one[:])
 }
 

@@ -18,27 +18,29 @@ import (
 // Process is a command that runs under a guardian. Its methods may be called from any goroutine of
 // the supervisor. Two goroutines of its own work for it: sendOrders and a watcher.
 type Process struct {
-	// Set before the goroutines start.
+	// Set by Start before it starts the goroutines, then only read.
 	supervisor *Supervisor
 	guardian   *exec.Cmd
 	socket     *os.File  // our end, to the guardian
 	terminal   *terminal // nil: the command's standard input is not our terminal
-	jobControl bool      // this process stops and continues with the command (^Z, fg)
+	jobControl bool      // this process is suspended and continued with the command (^Z, fg)
 
-	pid     int           // the command's; the watcher sets it before started
-	started chan error    // one result, for Start
-	queued  chan struct{} // wakes sendOrders: there are orders to send
+	// The watcher sets pid, the command's process ID, and then sends the one result of the start to
+	// Start. Nobody else reads pid before that.
+	pid         int
+	startResult chan error
+	wakeSender  chan struct{} // wakes sendOrders when there is an order to send
 
 	mu           sync.Mutex
-	plan         plan          // kills a little later than the guardian's plan, in case the guardian fails
-	queue        []order       // to be sent; of deadlines only the newest counts, and it is in plan
-	sentDeadline time.Duration // the last one sent
+	plan         plan          // when the supervisor kills the tree itself, if the guardian has not
+	queue        []order       // to be sent, but no deadlines: takeQueue sends plan.deadline when it has moved
+	sentDeadline time.Duration // the deadline that was sent last
 	gotTSTP      bool          // this process got SIGTSTP, which the watcher has not handled yet
 	gotCONT      bool          // the same for SIGCONT
-	event        int           // eventfd that wakes the watcher; -1 when the watcher has ended
+	eventFD      int           // an eventfd that wakes the watcher; -1 when the watcher has ended
 
-	done   chan struct{}
-	status Status // the watcher sets it before it closes done
+	done   chan struct{} // the watcher closes it when nothing of the command is left
+	status Status        // set by the watcher before it closes done, then only read
 }
 
 // Start starts a command under a guardian and returns when the command runs. Errors: [ErrNotFound],
@@ -49,17 +51,19 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The supervisor kills a quarter of the margin after the guardian does (at deadline − margin).
+	// So the guardian kills first, and the supervisor still has most of the margin if it must kill.
+	ownPlan := plan{deadline: c.Deadline, margin: c.Margin / 4 * 3}
 	p := &Process{
 		supervisor: s, jobControl: !c.NoJobControl,
-		started: make(chan error, 1), done: make(chan struct{}), queued: make(chan struct{}, 1),
-		plan:         plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin / 4 * 3},
-		sentDeadline: c.Deadline, event: -1,
+		startResult: make(chan error, 1), done: make(chan struct{}), wakeSender: make(chan struct{}, 1),
+		plan: ownPlan, sentDeadline: c.Deadline, eventFD: -1,
 	}
 	start := &startOrder{
 		Path: rawString(path), Args: convert[rawString](c.Args), Env: convert[rawString](c.Env), Dir: rawString(c.Dir),
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
-		StopSignal: c.StopSignal, Ignored: s.ignored, Group: unix.Getpgrp(),
-		LastAction: c.LastAction, Supervisor: os.Getpid(),
+		StopSignal: c.StopSignal, Ignored: s.ignoredSignals, Group: unix.Getpgrp(),
+		LastAction: c.LastAction, SupervisorPID: os.Getpid(),
 	}
 	p.queue = []order{{Start: start}}
 	in, out, errs := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
@@ -68,20 +72,20 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.event, err = newEvent(); err != nil {
+	if p.eventFD, err = newEvent(); err != nil {
 		unix.Close(timer)
 		return nil, err
 	}
 	fd, err := p.startGuardian(in, out, errs)
 	if err != nil {
 		unix.Close(timer)
-		unix.Close(p.event)
+		unix.Close(p.eventFD)
 		return nil, err
 	}
 	go p.sendOrders()
-	w := &watcher{Process: p, timer: timer, reports: lineReader{fd: fd}}
+	w := &watcher{Process: p, timer: timer, reportReader: lineReader{fd: fd}}
 	go w.run()
-	if err := <-p.started; err != nil {
+	if err := <-p.startResult; err != nil {
 		<-p.done
 		return nil, err
 	}
@@ -95,9 +99,10 @@ func (p *Process) startGuardian(in, out, errs *os.File) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("socket to the guardian: %w", err)
 	}
-	p.socket = os.NewFile(uintptr(pair[0]), "guardian")
-	guardianEnd := os.NewFile(uintptr(pair[1]), "supervisor")
-	defer guardianEnd.Close() // open in this process too, it would hide the guardian's death
+	p.socket = os.NewFile(uintptr(pair[0]), "socket to the guardian")
+	guardianEnd := os.NewFile(uintptr(pair[1]), "socket to the supervisor")
+	// While this process had the guardian's end open, the guardian's death would not end our reads.
+	defer guardianEnd.Close()
 	p.guardian = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{"primacy", GuardianArg},
 		// Without an environment: the store's password may be in ours, and /proc/<pid>/environ can
@@ -141,11 +146,11 @@ func (p *Process) Signal(sig syscall.Signal) { p.enqueue(order{Signal: sig}) }
 func (p *Process) Stop(grace time.Duration) {
 	grace = max(grace, 0)
 	p.mu.Lock()
-	// The guardian sends the signals. The supervisor kills if the guardian has not done so a second
-	// after the grace.
+	// The guardian sends the signals. In the supervisor's own plan the grace begins a second later,
+	// so that the supervisor kills the tree only if the guardian has not done so.
 	p.plan.beginStop(boottime.Now()+time.Second, grace)
 	p.mu.Unlock()
-	p.enqueue(order{Stop: &grace})
+	p.enqueue(order{StopGrace: &grace})
 }
 
 // Done is closed when nothing of the command is left.
@@ -164,23 +169,24 @@ func (p *Process) enqueue(o order) {
 	p.wake()
 }
 
-// wake wakes the watcher and sendOrders. Whoever has changed plan, queue, gotTSTP or gotCONT calls
-// it.
+// wake wakes the watcher and sendOrders. A caller has just changed plan, queue, gotTSTP or gotCONT,
+// and no longer holds mu.
 func (p *Process) wake() {
 	p.mu.Lock()
-	if p.event >= 0 {
-		setEvent(p.event)
+	if p.eventFD >= 0 {
+		setEvent(p.eventFD)
 	}
 	p.mu.Unlock()
 	select {
-	case p.queued <- struct{}{}:
+	case p.wakeSender <- struct{}{}:
 	default: // sendOrders will wake already
 	}
 }
 
-// sendOrders writes orders to the guardian until the Process is done. Where a frozen guardian makes
-// the write block, it blocks nobody else; the watcher closes the socket after it has killed the
-// guardian for that.
+// sendOrders writes orders to the guardian until the Process is done. It has a goroutine of its
+// own, started by Start, because the write blocks when the guardian is frozen and the socket is
+// full. The watcher ends such a write: it kills the guardian at the deadline, and then closes the
+// socket.
 func (p *Process) sendOrders() {
 	enc := json.NewEncoder(p.socket)
 	for {
@@ -190,14 +196,15 @@ func (p *Process) sendOrders() {
 			}
 		}
 		select {
-		case <-p.queued:
+		case <-p.wakeSender:
 		case <-p.done:
 			return
 		}
 	}
 }
 
-// takeQueue returns what is to be sent, and empties the queue.
+// takeQueue returns what is to be sent, and empties the queue. If the deadline has moved, an order
+// with it comes last.
 func (p *Process) takeQueue() []order {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,14 +217,14 @@ func (p *Process) takeQueue() []order {
 	return orders
 }
 
-// killAt returns when this process must kill the tree itself.
+// killAt returns when this process must kill the tree, if the guardian has not done so.
 func (p *Process) killAt() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.plan.killAt()
 }
 
-// overrun returns how much of the time after the deadline is over.
+// overrun returns how long ago the deadline was; 0 before the deadline.
 func (p *Process) overrun() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ func TestStatusIsTheCommands(t *testing.T) {
 		"exit 0": 0, "exit 7": 7, "exit 255": 255, "kill -KILL $$": 137, "kill -TERM $$": 143, "kill -USR1 $$": 138,
 	} {
 		got := start(t, s, command(script)).Wait()
-		if want := (Status{Code: want, By: Exited}); got != want {
+		if want := (Status{Code: want, Cause: CauseExited}); got != want {
 			t.Errorf("%s: got %+v, want %+v", script, got, want)
 		}
 	}
@@ -92,7 +92,7 @@ func TestAnyBytesReachTheCommand(t *testing.T) {
 	c := command("")
 	c.Args, c.Dir, c.Env = []string{script, "f\xe9\n", "<&>\u2028"}, dir, append(c.Env, "X=\xe4\x80 \xff")
 	read := output(t, &c)
-	if got := start(t, s, c).Wait(); got != (Status{By: Exited}) {
+	if got := start(t, s, c).Wait(); got != (Status{Cause: CauseExited}) {
 		t.Errorf("got %+v", got)
 	}
 	if got, want := read(), "run\xfe|d\xff|f\xe9\n|<&>\u2028|\xe4\x80 \xff|"; got != want {
@@ -112,7 +112,7 @@ func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // the pace of renewals
 	}
 	got := withoutOverrun(p.Wait())
-	if want := (Status{Code: 137, By: Deadline, Killed: true}); got != want {
+	if want := (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for id, at := range stamps(t, file) {
@@ -128,7 +128,7 @@ func TestToldBeforeTheDeadline(t *testing.T) {
 	c := command("trap 'exit 5' TERM; while :; do sleep 0.01; done")
 	c.Deadline, c.Grace = boottime.Now()+3*time.Second, 2*time.Second
 	got := start(t, s, c).Wait()
-	if want := (Status{Code: 5, By: Deadline}); got != want {
+	if want := (Status{Code: 5, Cause: CauseDeadline}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if left := c.Deadline - boottime.Now(); left <= 0 {
@@ -141,7 +141,7 @@ func TestDeaf(t *testing.T) {
 	c := command("trap '' TERM; while :; do sleep 0.01; done")
 	c.Deadline, c.Grace, c.Margin = boottime.Now()+3*time.Second, 1500*time.Millisecond, time.Second
 	got := start(t, s, c).Wait()
-	if want := (Status{Code: 137, By: Deadline, Killed: true}); got != want {
+	if want := (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if left := c.Deadline - boottime.Now(); left <= 0 {
@@ -151,19 +151,20 @@ func TestDeaf(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	const loop = "; echo; while :; do sleep 0.01; done"
-	killed := Status{Code: 137, By: Stopped, Killed: true}
+	killed := Status{Code: 137, Cause: CauseStopped, Killed: true}
 	for _, test := range []struct {
 		name, script string
 		signal       syscall.Signal
 		grace        time.Duration
 		want         Status
 	}{
-		{"heeded", "trap 'exit 9' TERM" + loop, 0, 10 * time.Second, Status{Code: 9, By: Stopped}},
-		{"not caught", "echo; exec sleep 60", 0, 10 * time.Second, Status{Code: 143, By: Stopped}},
-		{"other signal", "trap 'exit 8' USR2" + loop, unix.SIGUSR2, 10 * time.Second, Status{Code: 8, By: Stopped}},
+		{"heeded", "trap 'exit 9' TERM" + loop, 0, 10 * time.Second, Status{Code: 9, Cause: CauseStopped}},
+		{"not caught", "echo; exec sleep 60", 0, 10 * time.Second, Status{Code: 143, Cause: CauseStopped}},
+		{"other signal", "trap 'exit 8' USR2" + loop, unix.SIGUSR2, 10 * time.Second,
+			Status{Code: 8, Cause: CauseStopped}},
 		{"ignored", "trap '' TERM" + loop, 0, 50 * time.Millisecond, killed},
 		{"no grace", "trap 'exit 9' TERM" + loop, 0, 0, killed},
-		{"while stopped", "echo; kill -STOP $$; exit 3", 0, 10 * time.Second, Status{Code: 143, By: Stopped}},
+		{"while stopped", "echo; kill -STOP $$; exit 3", 0, 10 * time.Second, Status{Code: 143, Cause: CauseStopped}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSupervisor(t)
@@ -202,7 +203,7 @@ func TestLeftBehind(t *testing.T) {
 	c.Args = []string{"sh", "-c", script, "sh", self(), file}
 	got := start(t, s, c).Wait()
 	after := boottime.Now()
-	if want := (Status{Code: 4, By: Exited}); got != want {
+	if want := (Status{Code: 4, Cause: CauseExited}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if len(stamps(t, file)) != 2 {
@@ -224,7 +225,7 @@ func TestComet(t *testing.T) {
 	eventually(t, "20 generations", func() bool { b, _ := os.ReadFile(file); return len(b) > 40 })
 	begin := boottime.Now()
 	p.Stop(0)
-	if got := p.Wait(); got.By != Stopped {
+	if got := p.Wait(); got.Cause != CauseStopped {
 		t.Errorf("got %+v, want it stopped", got)
 	}
 	t.Logf("gone %v after the order", boottime.Now()-begin)
@@ -318,7 +319,7 @@ func TestSignalsGoToTheGroup(t *testing.T) {
 		if !strings.Contains(got.String(), "left") || !strings.Contains(got.String(), "right") {
 			t.Errorf("%s: got %q, want both to have heard it", name, got.String())
 		}
-		if got := p.Wait(); got.Code != 3 || got.By != Exited {
+		if got := p.Wait(); got.Code != 3 || got.Cause != CauseExited {
 			t.Errorf("%s: got %+v, want code 3", name, got)
 		}
 	}
@@ -344,7 +345,7 @@ func TestJobControlSignalsArePassedOn(t *testing.T) {
 		}
 		r.Close()
 		send(t, sig, os.Getpid())
-		if got, want := p.Wait(), (Status{Code: 3, By: Exited}); got != want {
+		if got, want := p.Wait(), (Status{Code: 3, Cause: CauseExited}); got != want {
 			t.Errorf("%v: got %+v, want %+v", sig, got, want)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 // order goes from the supervisor to the guardian: one JSON object a line, one field set in each.
 // (JSON, because a start order carries a whole environment; the rest is a line every few seconds.)
 type order struct {
-	Start    *startOrder    `json:"start,omitempty"`
-	Deadline time.Duration  `json:"deadline,omitempty"` // nanoseconds on the boot clock
-	Signal   syscall.Signal `json:"signal,omitempty"`   // to the command's process group
-	Stop     *time.Duration `json:"stop,omitempty"`     // the grace
+	Start     *startOrder    `json:"start,omitempty"`
+	Deadline  time.Duration  `json:"deadline,omitempty"` // nanoseconds on the boot clock
+	Signal    syscall.Signal `json:"signal,omitempty"`   // sent on to the command's process group
+	StopGrace *time.Duration `json:"stop,omitempty"`     // send the stop signal; SIGKILL follows after this grace
 }
 
 // startOrder is a Command with its defaults filled in. It goes through the socket and not through
@@ -34,7 +34,9 @@ type startOrder struct {
 	Foreground bool             `json:"foreground"` // give the command the terminal on its standard input
 	Group      int              `json:"group"`      // the process group that had the terminal before
 	LastAction *LastAction      `json:"last_action"`
-	Supervisor int              `json:"supervisor"` // its process ID: is it still the guardian's parent?
+	// SupervisorPID is the supervisor's process ID. When the guardian has another parent, the
+	// supervisor is dead.
+	SupervisorPID int `json:"supervisor"`
 }
 
 // rawString is a string that arrives byte for byte. JSON would replace what is not UTF-8, such as a
@@ -63,10 +65,10 @@ func convert[To, From ~string](from []From) []To {
 
 // report goes from the guardian to the supervisor, one JSON object a line, one field set in each.
 type report struct {
-	Started int         `json:"started,omitempty"` // the command's process ID
-	Failed  *failReport `json:"failed,omitempty"`
-	Paused  bool        `json:"paused,omitempty"` // the command was stopped by SIGTSTP or the like (job control)
-	Gone    *goneReport `json:"gone,omitempty"`   // the command has exited and nothing of it is left
+	Started   int         `json:"started,omitempty"` // the command's process ID
+	Failed    *failReport `json:"failed,omitempty"`
+	Suspended bool        `json:"paused,omitempty"` // by SIGTSTP, SIGSTOP or the like (job control)
+	Gone      *goneReport `json:"gone,omitempty"`   // the command has exited and nothing of it is left
 }
 
 // failReport says why the command was not started.
@@ -76,12 +78,12 @@ type failReport struct {
 	Text    string        `json:"text"`
 }
 
-// goneReport is what the supervisor makes a [Status] of.
+// goneReport says how the tree ended. The supervisor's watcher makes the [Status] from it.
 type goneReport struct {
-	Wait    syscall.WaitStatus `json:"wait"`
-	By      By                 `json:"by"`
-	Killed  bool               `json:"killed"`
-	Overrun time.Duration      `json:"overrun"`
+	WaitStatus    syscall.WaitStatus `json:"wait"`
+	Cause         Cause              `json:"by"`
+	CommandKilled bool               `json:"killed"`
+	Overrun       time.Duration      `json:"overrun"`
 }
 
 // shellCode returns the exit status as a shell shows it: 128+n for signal n.
@@ -93,8 +95,9 @@ func shellCode(w syscall.WaitStatus) int {
 }
 
 // lineReader reads lines from one end of the socket, which must be non-blocking. The guardian's
-// loop and the supervisor's watcher each call it just before they look at the clock. A reader in a
-// goroutine of its own could leave a new deadline unseen until the scheduler runs that goroutine.
+// loop and the supervisor's watcher each have one, and read just before they look at the clock. A
+// separate goroutine must not do the reading: while the Go scheduler did not run it, the loop would
+// not know of a new deadline and would kill a command too early.
 type lineReader struct {
 	fd     int
 	rest   []byte // the beginning of a line that has not arrived whole

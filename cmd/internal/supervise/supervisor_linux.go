@@ -18,19 +18,25 @@ import (
 
 // Supervisor runs commands. A process has one. Its methods may be called from any goroutine.
 type Supervisor struct {
-	ignored []syscall.Signal // by this process when it began: nohup's SIGHUP stays ignored in the command
+	// ignoredSignals are those that this process ignored when it began. The command must ignore
+	// them too: under nohup that is SIGHUP. Set by New, then only read.
+	ignoredSignals []syscall.Signal
 
-	// mu is held across every fork of this process. A child is therefore in known before anybody
-	// else can find it.
-	mu       sync.Mutex
-	known    map[int]child // children that were started here, or were there at New; by process ID
-	commands map[int]bool  // running commands: whoever kills a lost guardian's tree needs their status
+	// mu is held while a child is started and until it is in spared. So killLostTree never takes a
+	// new child for an orphan of the lost guardian.
+	mu sync.Mutex
+	// spared are the children that killLostTree does not kill, by process ID: those from
+	// StartOther, and those that were there at New.
+	spared map[int]child
+	// commands are the running commands, by process ID. reapDead does not reap them, because
+	// killLostTree needs their exit status.
+	commands map[int]bool
 }
 
 // child is a child of this process.
 type child struct {
-	start   string // its start time: with the process ID, it names one process for all time
-	started bool   // started by StartOther: its exec.Cmd reaps it
+	start        string // its start time: with the process ID, it names one process for all time
+	byStartOther bool   // its exec.Cmd reaps it; otherwise reapDead does
 }
 
 // New makes this process a child subreaper, so that the processes below a lost guardian fall to it,
@@ -40,18 +46,20 @@ func New() (*Supervisor, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become child subreaper: %w", err)
 	}
-	s := &Supervisor{ignored: ignoredSignals(), known: map[int]child{}, commands: map[int]bool{}}
+	s := &Supervisor{ignoredSignals: ignoredSignals(), spared: map[int]child{}, commands: map[int]bool{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, pid := range snapshot()(os.Getpid()) { // children of the program that exec'ed this one
+	// This process may have children already: another program (a shell, say) ran in it, started
+	// them, and then replaced itself by this program with exec.
+	for _, pid := range snapshot()(os.Getpid()) {
 		s.addLocked(pid, false)
 	}
 	return s, nil
 }
 
 // Signals returns what to pass on with [Process.Signal] while a command runs. SIGTSTP and SIGCONT
-// are not among them: the package passes these on itself, because this process stops and continues
-// together with the command (^Z, fg), and the order matters.
+// are not among them: the package passes these on itself, because this process is suspended
+// and continued together with the command (^Z, fg), and the order matters.
 func Signals() []os.Signal {
 	return []os.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH,
@@ -70,26 +78,28 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 	return nil
 }
 
-// addLocked adds a child to known.
-func (s *Supervisor) addLocked(pid int, started bool) {
-	for old := range s.known { // without this, known grows, and its numbers are other processes' later
-		if !s.isKnownLocked(old) {
-			delete(s.known, old)
+// addLocked adds a child to spared. It first removes the dead: otherwise spared would grow for
+// ever, and a dead child's process ID may belong to another process later.
+func (s *Supervisor) addLocked(pid int, byStartOther bool) {
+	for old := range s.spared {
+		if !s.isSparedLocked(old) {
+			delete(s.spared, old)
 		}
 	}
 	if st, ok := readStat(pid); ok {
-		s.known[pid] = child{st.start, started}
+		s.spared[pid] = child{st.start, byStartOther}
 	}
 }
 
-// isKnownLocked says whether pid is there and is in known.
-func (s *Supervisor) isKnownLocked(pid int) bool {
-	c, known := s.known[pid]
+// isSparedLocked says whether the process with this pid exists and is in spared.
+func (s *Supervisor) isSparedLocked(pid int) bool {
+	c, spared := s.spared[pid]
 	st, alive := readStat(pid)
-	return known && alive && st.start == c.start
+	return spared && alive && st.start == c.start
 }
 
-// commandStarted makes reapUnknown leave the command's status for killLost.
+// commandStarted keeps reapDead from reaping the command. A watcher calls it when its guardian has
+// reported the command's process ID, and commandGone when nothing of the command is left.
 func (s *Supervisor) commandStarted(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,20 +112,24 @@ func (s *Supervisor) commandGone(pid int) {
 	delete(s.commands, pid)
 }
 
-// killLost kills a guardian that has failed and everything that was below it, and returns when
-// nothing of that is left. It leaves the guardian itself for the guardian's exec.Cmd to reap. It
-// returns the command's status if this process has reaped the command. The watcher calls it.
-func (s *Supervisor) killLost(guardian, command int) (wait syscall.WaitStatus, reaped bool) {
+// killLostTree kills a lost guardian and everything that was below it, and returns when none of
+// them lives. If it reaped the command itself, it returns the command's status. The watcher of that
+// guardian calls it, in finish.
+//
+// It does not reap the guardian: finish does, by the guardian's exec.Cmd. But the guardian is no
+// longer in spared, so the goroutine of Reap may reap it first. Kill and Wait in finish then fail,
+// and finish ignores both errors.
+func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatus, reaped bool) {
 	s.mu.Lock()
-	delete(s.known, guardian)
+	delete(s.spared, guardian)
 	s.mu.Unlock()
 	self := os.Getpid()
-	// It ends after two rounds that find nothing. One is not enough: the children of a guardian
-	// that died during a round come to us only after it, and a look at every process, one by one,
-	// can miss a child whose parent dies meanwhile.
+	// It ends after two rounds in a row that find nothing. One round is not enough. A guardian may
+	// die during a round, and its children become ours only after that. And a snapshot, which reads
+	// one process after the other, can miss a child whose parent dies meanwhile.
 	for empty, round := 0, 1; empty < 2; round++ {
 		empty++
-		for _, d := range s.unknownDescendants(self) {
+		for _, d := range s.descendantsToKill(self) {
 			if d.pid == guardian && isDead(guardian) {
 				continue
 			}
@@ -124,8 +138,8 @@ func (s *Supervisor) killLost(guardian, command int) (wait syscall.WaitStatus, r
 			if d.pid == guardian {
 				continue
 			}
-			// This does nothing while d is another process's child. Then either that one reaps d,
-			// or d becomes ours and a later round reaps it.
+			// Wait4 fails while d is the child of another process. Later that process reaps d, or
+			// it dies: then d becomes our child, and a later round reaps it.
 			var w syscall.WaitStatus
 			if pid, _ := syscall.Wait4(d.pid, &w, unix.WNOHANG|unix.WALL, nil); pid == command {
 				wait, reaped = w, true
@@ -136,12 +150,13 @@ func (s *Supervisor) killLost(guardian, command int) (wait syscall.WaitStatus, r
 	return wait, reaped
 }
 
-// unknownDescendants lists our descendants but for the known children and all below these. It looks
-// at every process of the machine: this is rare, and must not miss one.
-func (s *Supervisor) unknownDescendants(self int) []descendant {
+// descendantsToKill lists our descendants, but not the spared children and nothing below them. It
+// looks at every process of the machine. That is slow, but rare, and it finds more than a look at
+// the children alone.
+func (s *Supervisor) descendantsToKill(self int) []descendant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return descendants(self, snapshot(), s.isKnownLocked)
+	return descendants(self, snapshot(), s.isSparedLocked)
 }
 
 // Reap reaps dead children that this process has not started, until ctx ends. As process 1 of a
@@ -153,7 +168,7 @@ func (s *Supervisor) Reap(ctx context.Context) {
 	go func() {
 		defer signal.Stop(children)
 		for {
-			s.reapUnknown()
+			s.reapDead()
 			select {
 			case <-children:
 			case <-ctx.Done():
@@ -163,14 +178,15 @@ func (s *Supervisor) Reap(ctx context.Context) {
 	}()
 }
 
-// reapUnknown reaps each dead child but those that an exec.Cmd reaps, and the commands.
-func (s *Supervisor) reapUnknown() {
+// reapDead reaps the dead children, but not those that an exec.Cmd reaps, and not the commands.
+// Only the goroutine of Reap calls it.
+func (s *Supervisor) reapDead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, pid := range newChildLister()(os.Getpid()) {
 		st, ok := readStat(pid)
-		c, known := s.known[pid]
-		if !ok || st.state != 'Z' || s.commands[pid] || known && c.started && c.start == st.start {
+		c, spared := s.spared[pid]
+		if !ok || st.state != 'Z' || s.commands[pid] || spared && c.byStartOther && c.start == st.start {
 			continue
 		}
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)

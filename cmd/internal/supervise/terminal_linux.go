@@ -10,9 +10,9 @@ import (
 // read it, and ^C and ^Z go to that group, so it must be the command's while the command runs. The
 // supervisor has one of these, and the guardian another, for when the supervisor dies.
 type terminal struct {
-	fd    int
-	group int           // the supervisor's group: had the terminal before, and gets it back
-	modes *unix.Termios // as they were before: a killed editor leaves the terminal raw
+	fd      int
+	group   int           // the supervisor's group: had the terminal before, and gets it back
+	termios *unix.Termios // the settings before the command; a killed editor leaves the terminal in raw mode
 }
 
 // openTerminal returns the terminal on fd and whether group is in its foreground. It returns nil if
@@ -22,11 +22,11 @@ func openTerminal(fd, group int) (*terminal, bool) {
 	if err != nil {
 		return nil, false
 	}
-	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	termios, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return nil, false
 	}
-	return &terminal{fd: fd, group: group, modes: modes}, foreground == group
+	return &terminal{fd: fd, group: group, termios: termios}, foreground == group
 }
 
 // giveTo makes group the foreground group, if the supervisor's group is. If another one is, a shell
@@ -44,20 +44,22 @@ func (t *terminal) moveForeground(from, to int) {
 	}
 }
 
-// restore sets the modes as they were, if the supervisor's group is in the foreground.
+// restore puts back the settings that the terminal had before the command, if the supervisor's
+// group is in the foreground.
 func (t *terminal) restore() {
 	if foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && foreground == t.group {
-		withoutSIGTTOU(func() { _ = unix.IoctlSetTermios(t.fd, unix.TCSETS, t.modes) })
+		withoutSIGTTOU(func() { _ = unix.IoctlSetTermios(t.fd, unix.TCSETS, t.termios) })
 	}
 }
 
-// withoutSIGTTOU calls f with SIGTTOU blocked. The kernel otherwise stops a background group that
-// changes the terminal, and a process that takes the terminal back is in the background.
+// withoutSIGTTOU calls f with SIGTTOU blocked. Otherwise the kernel suspends a background
+// group that changes the terminal, and a process that takes the terminal back is in the background.
 func withoutSIGTTOU(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var block, old unix.Sigset_t
-	const n = int(unix.SIGTTOU) - 1 // within the first word, 32 or 64 bits wide
+	// SIGTTOU is 22, so its bit is in Val[0], which has 32 or 64 bits.
+	const n = int(unix.SIGTTOU) - 1
 	block.Val[0] = 1 << n
 	if unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old) == nil {
 		defer unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
@@ -65,9 +67,10 @@ func withoutSIGTTOU(f func()) {
 	f()
 }
 
-// inOrphanedGroup says whether this process is in an orphaned process group, as POSIX calls it: no
-// ancestor is in our session but outside our group, that is, no shell could continue us after a
-// stop. (For the same reason the kernel drops a SIGTSTP to such a group.)
+// inOrphanedGroup says whether this process is in what POSIX calls an orphaned process group. Such
+// a group has no shell that could continue it after a suspension, and the kernel drops a SIGTSTP to
+// it. The function walks up our ancestors while they are in our session and our group. A shell is
+// the first ancestor that is in our session and in another group.
 func inOrphanedGroup() bool {
 	group := unix.Getpgrp()
 	session, err := unix.Getsid(0)
@@ -78,8 +81,12 @@ func inOrphanedGroup() bool {
 		if sid, err := unix.Getsid(pid); err != nil || sid != session {
 			return true
 		}
-		if pgid, err := unix.Getpgid(pid); err != nil || pgid != group {
-			return err != nil
+		pgid, err := unix.Getpgid(pid)
+		if err != nil {
+			return true
+		}
+		if pgid != group {
+			return false
 		}
 		s, ok := readStat(pid)
 		if !ok {

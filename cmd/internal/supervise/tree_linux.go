@@ -13,9 +13,9 @@ import (
 // childLister returns the process IDs of a process's children.
 type childLister func(pid int) []int
 
-// newChildLister returns the cheap lister where the kernel has it (CONFIG_PROC_CHILDREN), else a
-// look at every process. The cheap one may miss a child while others exit, so whoever uses it calls
-// again until wait4 says that no child is left.
+// newChildLister returns childrenOfThreads where the kernel supports it (CONFIG_PROC_CHILDREN), and
+// a snapshot elsewhere. childrenOfThreads is cheaper, but it may miss a child while other children
+// exit. So its callers call it again until wait4 says that no child is left.
 func newChildLister() childLister {
 	if _, err := os.Stat("/proc/thread-self/children"); err == nil {
 		return childrenOfThreads
@@ -56,27 +56,27 @@ func snapshot() childLister {
 	return func(pid int) []int { return of[pid] }
 }
 
-// stat is what we need of /proc/<pid>/stat.
-type stat struct {
+// procStat is what this package uses of /proc/<pid>/stat.
+type procStat struct {
 	state  byte
 	parent int
 	start  string // in clock ticks after boot: pid and start together name one process, for all time
 }
 
 // readStat returns false if there is no such process.
-func readStat(pid int) (stat, bool) {
+func readStat(pid int) (procStat, bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return stat{}, false
+		return procStat{}, false
 	}
 	// The name in parentheses may hold anything, also spaces and parentheses: count from the last
 	// one.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 {
-		return stat{}, false
+		return procStat{}, false
 	}
 	parent, err := strconv.Atoi(string(fields[1]))
-	return stat{state: fields[0][0], parent: parent, start: string(fields[19])}, err == nil
+	return procStat{state: fields[0][0], parent: parent, start: string(fields[19])}, err == nil
 }
 
 // isDead says whether a process is a zombie, or gone.
@@ -106,11 +106,12 @@ func descendants(root int, children childLister, skip func(pid int) bool) []desc
 	return found
 }
 
-// signal sends sig to d, unless its pid belongs to another process by now: its parent may reap d at
-// any time, and the kernel gives the number away again. A pidfd refers to one process only, and the
-// parent shows whether it is the one that was found. If d's parent has died, d is now a child of
-// subreaper.
-func (d descendant) signal(subreaper int, sig unix.Signal) {
+// signal sends sig to d, unless d's pid now belongs to another process: d's parent may reap d at
+// any time, and the kernel may then give the same pid to a new process. signal opens a pidfd, which
+// always refers to the same process, and then compares the parent: d still has the parent with
+// which it was found, or, if that parent has died, newParent. newParent is the subreaper that
+// inherits the orphans below it: the guardian, or the supervisor once the guardian is lost.
+func (d descendant) signal(newParent int, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(d.pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return
@@ -120,7 +121,7 @@ func (d descendant) signal(subreaper int, sig unix.Signal) {
 		return
 	}
 	defer unix.Close(fd)
-	if s, ok := readStat(d.pid); ok && (s.parent == d.parent || s.parent == subreaper) {
+	if s, ok := readStat(d.pid); ok && (s.parent == d.parent || s.parent == newParent) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 }

@@ -13,22 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher follows a guardian for its Process until nothing is left of the command, and kills the
-// command's tree itself if the guardian fails. It runs in the supervisor, on one goroutine, which
-// alone touches its own fields; Process.mu guards what it shares.
+// watcher follows a guardian for its Process until nothing is left of the command. If the guardian
+// fails, it kills the command's tree itself. It runs in the supervisor, on one goroutine: all its
+// methods run there, except noteSignals.
+//
+// Its own fields belong to that goroutine alone. The mutex w.mu is the Process's. It guards what
+// the watcher shares with other goroutines: plan, queue, gotTSTP, gotCONT, and eventFD, which only
+// the watcher changes and therefore reads without the mutex. The watcher sets pid once, in handle,
+// and status once, in finish. Others read pid only after startResult, and status only after done.
 type watcher struct {
 	*Process
-	timer   int // descriptor
-	reports lineReader
+	timer        int // descriptor of a timer on the boot clock
+	reportReader lineReader
 
 	startErr   error       // the command was not started
-	gone       *goneReport // nothing of the command is left
-	passedTSTP bool        // a SIGTSTP was passed on: if the command stops now, it stops for that
+	goneReport *goneReport // not nil: nothing of the command is left
+	passedTSTP bool        // a SIGTSTP was passed on: if the command is suspended next, that is why
 }
 
-// run is the goroutine. On every wake-up it first takes in what has been reported and only then
-// looks at the clock, as the guardian does. After a freeze of this process the guardian's last
-// report is thus read before the guardian is found late.
+// run is the watcher's goroutine; Start starts it. On every wake-up it first reads the reports and
+// only then looks at the clock, as the guardian does. So after a freeze of this process it reads
+// the guardian's last report before it can take the guardian for late.
 func (w *watcher) run() {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	signals := make(chan os.Signal, 2)
@@ -36,9 +41,9 @@ func (w *watcher) run() {
 		signal.Notify(signals, unix.SIGTSTP, unix.SIGCONT)
 	}
 	go w.noteSignals(signals)
-	for late := false; !late && w.gone == nil && w.startErr == nil && !w.reports.closed; {
+	for late := false; !late && w.goneReport == nil && w.startErr == nil && !w.reportReader.closed; {
 		_ = setTimer(w.timer, w.killAt())
-		poll(-1, w.timer, w.event, w.reports.fd)
+		poll(-1, w.timer, w.eventFD, w.reportReader.fd)
 		if w.takeSignal(&w.gotTSTP) {
 			w.passedTSTP = true
 			w.Signal(unix.SIGTSTP)
@@ -47,7 +52,7 @@ func (w *watcher) run() {
 			w.resume()
 		}
 		w.readReports()
-		if late = w.gone == nil && boottime.Now() >= w.killAt(); late {
+		if late = w.goneReport == nil && boottime.Now() >= w.killAt(); late {
 			w.killForGuardian()
 		}
 	}
@@ -56,17 +61,18 @@ func (w *watcher) run() {
 	w.finish()
 }
 
-// lateReportLimit is how long a guardian that runs, but is late, may take to report what it has
-// done. Nothing of the command runs any more then; a large one may still be giving back its memory.
+// lateReportLimit is how long a late guardian that still runs may take to report the command's end.
+// Meanwhile killForGuardian kills the tree again and again, so no code of the command runs. But the
+// kernel may take seconds to free the memory of a large process that was killed.
 const lateReportLimit = 5 * time.Second
 
-// killForGuardian kills everything below a guardian that did not do so in time. It leaves the
-// guardian itself alone for the moment: if that is only late, as after a freeze of the whole
-// machine, it still has the command's true status to report. It returns when the guardian has
-// reported, is gone, or is frozen: finish kills it then.
+// killForGuardian kills everything below a guardian that did not do so in time. It does not kill
+// the guardian. A guardian that is only late, as after a freeze of the whole machine, can still
+// report the command's true status. killForGuardian returns when the guardian has reported, is dead
+// or frozen, or has taken longer than lateReportLimit. finish then kills the guardian.
 func (w *watcher) killForGuardian() {
 	guardian := w.guardian.Process.Pid
-	for since := boottime.Now(); w.gone == nil && !w.reports.closed; sleepMillisecond() {
+	for since := boottime.Now(); w.goneReport == nil && !w.reportReader.closed; sleepMillisecond() {
 		for _, d := range descendants(guardian, newChildLister(), nil) {
 			d.signal(guardian, unix.SIGKILL)
 		}
@@ -78,7 +84,8 @@ func (w *watcher) killForGuardian() {
 	}
 }
 
-// noteSignals is a second goroutine, from the start of run to its end.
+// noteSignals is a second goroutine, from the start of run to its end. It sets gotTSTP and gotCONT,
+// because run waits in poll and cannot wait for a channel too.
 func (w *watcher) noteSignals(signals <-chan os.Signal) {
 	for sig := range signals {
 		w.mu.Lock()
@@ -98,52 +105,58 @@ func (w *watcher) takeSignal(got *bool) bool {
 	return was
 }
 
+// readReports handles what the guardian has sent. It can take two seconds: see suspend.
 func (w *watcher) readReports() {
-	for _, line := range w.reports.read() {
+	for _, line := range w.reportReader.read() {
 		w.handle(line)
 	}
 }
 
-// handle takes in one report.
+// handle acts on one report.
 func (w *watcher) handle(line []byte) {
 	var r report
 	if json.Unmarshal(line, &r) != nil {
-		return // a guardian with such a fault is found by the end of its socket, or by being late
+		return // if the guardian has a fault, its socket ends, or it is late: run sees both
 	}
 	switch {
 	case r.Started != 0:
 		w.pid = r.Started
 		w.supervisor.commandStarted(w.pid)
-		w.started <- nil
+		w.startResult <- nil
 	case r.Failed != nil:
 		w.startErr = startError(r.Failed)
-	case r.Paused:
-		w.pause()
+	case r.Suspended:
+		w.suspend()
 	case r.Gone != nil:
-		w.gone = r.Gone
+		w.goneReport = r.Gone
 	}
 }
 
-// finish makes sure that nothing is left, and publishes the status. run calls it last.
+// finish makes sure that nothing of the tree is left, and of the guardian. Then it sets status and
+// closes done. run calls it last.
 func (w *watcher) finish() {
 	switch {
 	case w.startErr != nil:
-	case w.gone != nil:
-		w.status = Status{Code: shellCode(w.gone.Wait), By: w.gone.By, Killed: w.gone.Killed, Overrun: w.gone.Overrun}
+	case w.goneReport != nil:
+		r := w.goneReport
+		w.status = Status{Code: shellCode(r.WaitStatus), Cause: r.Cause, Killed: r.CommandKilled, Overrun: r.Overrun}
 	default:
-		wait, reaped := w.supervisor.killLost(w.guardian.Process.Pid, w.pid)
-		w.status = Status{Code: 128 + int(unix.SIGKILL), By: GuardianLost, Killed: true, Overrun: w.overrun()}
+		wait, reaped := w.supervisor.killLostTree(w.guardian.Process.Pid, w.pid)
+		w.status = Status{Code: 128 + int(unix.SIGKILL), Cause: CauseGuardianLost, Killed: true, Overrun: w.overrun()}
 		if reaped {
 			w.status.Code, w.status.Killed = shellCode(wait), wait.Signaled() && wait.Signal() == syscall.SIGKILL
 		}
 	}
-	_ = w.guardian.Process.Kill() // it has nothing left to do; if somebody froze it, Wait would not return
-	_ = w.guardian.Wait()         // its exit status says nothing
+	// The guardian has nothing left to do. If it is frozen, Wait would not return without Kill.
+	// Both fail if Reap's goroutine has reaped a lost guardian: see killLostTree. The exit status
+	// says nothing.
+	_ = w.guardian.Process.Kill()
+	_ = w.guardian.Wait()
 	w.socket.Close()
 	unix.Close(w.timer)
 	w.mu.Lock()
-	unix.Close(w.event)
-	w.event = -1 // the kernel may soon give the number to another file
+	unix.Close(w.eventFD)
+	w.eventFD = -1 // the kernel may soon give the number to another file
 	w.mu.Unlock()
 	if w.terminal != nil && w.pid != 0 {
 		w.terminal.takeFrom(w.pid)
@@ -155,46 +168,51 @@ func (w *watcher) finish() {
 		if w.startErr == nil {
 			w.startErr = errors.New("the guardian ended before it could start the command")
 		}
-		w.started <- w.startErr
+		w.startResult <- w.startErr
 	}
 	w.supervisor.commandGone(w.pid)
 	close(w.done)
 }
 
-// pause makes ^Z work: the command has stopped, and now its supervisor stops too, or the shell
-// would never get control. It returns when somebody has continued this process (fg, bg), and
-// continues the command.
-func (w *watcher) pause() {
+// suspend makes ^Z work: the guardian has reported that the command is suspended. This process then
+// suspends itself too, or the shell would never get control. When somebody has continued this
+// process (fg, bg), suspend continues the command and returns.
+//
+// It runs on the watcher's goroutine, inside readReports. While this process is suspended, and for
+// up to two seconds more (two calls of awaitSignal), the watcher does not look at the deadline. In
+// that time only the guardian keeps it.
+func (w *watcher) suspend() {
 	if w.terminal == nil && !w.passedTSTP {
-		return // stopped by hand, with kill -STOP: no shell waits for it
+		return // suspended by hand, with kill -STOP: no shell waits for this process
 	}
 	if boottime.Now() >= w.killAt() {
-		return // this process must kill now, and not stop
+		return // this process must kill now, so it must not be suspended
 	}
 	w.passedTSTP = false
 	if w.terminal != nil {
 		w.terminal.takeFrom(w.pid)
 	}
 	if !inOrphanedGroup() {
-		if w.terminal != nil { // else the ^Z came to our group, and run has passed it on
-			// Stop the others of our group as ^Z would: a script around us, the rest of a pipeline.
-			// The signal comes to this process too. If that copy were passed on, the command would
-			// stop again after fg.
+		if w.terminal != nil { // otherwise our whole group has had the ^Z, and run has passed it on
+			// Suspend the others of our group as ^Z would: a script that started us, the rest of a
+			// pipeline. This process gets the signal too. awaitSignal drops it, because run would
+			// otherwise pass it on and suspend the command again after fg.
 			_ = unix.Kill(0, unix.SIGTSTP)
 			w.awaitSignal(&w.gotTSTP)
 		}
-		// To this very thread: a signal to the process may take effect only after the command was
-		// continued.
+		// SIGSTOP goes to this thread, so it takes effect before the next statement. A signal to
+		// the process may go to another thread, and this one might continue the command first.
 		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
-		// Here somebody has continued us. If run were to find that SIGCONT after the next ^Z, it
-		// would continue the command while this process is stopped.
+		// Somebody has continued this process with SIGCONT. awaitSignal drops that signal.
+		// Otherwise run would find gotCONT set after the next ^Z, and would continue the command
+		// while this process is suspended.
 		w.awaitSignal(&w.gotCONT)
 	}
 	w.resume()
 }
 
-// awaitSignal waits for a signal that is on its way, and drops it. It waits a second at most:
-// process 1 of a container cannot be stopped, so nobody continues it.
+// awaitSignal waits until noteSignals has noted a signal that was sent already, and drops it. It
+// waits a second at most: process 1 of a container cannot be suspended, so no SIGCONT comes.
 func (w *watcher) awaitSignal(got *bool) {
 	for range 1000 {
 		if w.takeSignal(got) {
@@ -204,7 +222,8 @@ func (w *watcher) awaitSignal(got *bool) {
 	}
 }
 
-// resume continues the command and hands it the terminal, if that is ours to give (fg, and not bg).
+// resume continues the command. Before that it gives the command the terminal, if our group is in
+// the foreground (after fg, not after bg).
 func (w *watcher) resume() {
 	if w.terminal != nil {
 		w.terminal.giveTo(w.pid)
