@@ -10,8 +10,9 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// campaign is the owner of a claim that one goroutine waits for. That goroutine makes the calls on the store. What happens meanwhile
-// interrupts the call under way and leaves the next order in next. The claim's lock guards it.
+// campaign is the owner of a claim that one goroutine waits for. That goroutine makes the calls on
+// the store. What happens meanwhile interrupts the call under way and leaves the next order in
+// next. The claim's lock guards it.
 type campaign struct {
 	c         *claim
 	leave     func() // lets the next claim of this process stand for the seat
@@ -22,7 +23,8 @@ type campaign struct {
 	refusal   error                                                     // the store's, as the campaign returns it
 }
 
-// newCampaign returns the campaign of a claim that stands from now on: events that come before run are heard.
+// newCampaign returns the campaign of a claim that stands from now on: events that come before run
+// are heard.
 func newCampaign(ctx context.Context, l *lease, spec claimSpec, leave func()) *campaign {
 	m := &struct {
 		campaign
@@ -33,14 +35,15 @@ func newCampaign(ctx context.Context, l *lease, spec claimSpec, leave func()) *c
 	m.claim = claim{l: l, seat: spec.seat, claimSpec: &m.spec, values: ctx, claimRest: &m.rest}
 	m.campaign = campaign{c: &m.claim, leave: leave, began: spec.began, exchange: spec.exchange}
 	m.claim.owner = &m.campaign
-	if spec.hear != nil {
-		m.claim.owner = &queueClaim{&m.campaign, spec.hear}
+	if spec.onEvent != nil {
+		m.claim.owner = &queueClaim{&m.campaign, spec.onEvent}
 	}
 	m.claim.step(core.ClaimEvent{Kind: core.Stand})
 	return &m.campaign
 }
 
-// errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the next one.
+// errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the
+// next one.
 var errLeaseEnded = errors.New("the lease ended")
 
 // run stands in the line and returns when the claim is held, or will never be.
@@ -71,7 +74,8 @@ func (k *campaign) run(ctx context.Context) (*Term, error) {
 	}
 }
 
-// call makes one call for the order o and returns the order that follows, with the error to return if it is the last.
+// call makes one call for the order o and returns the order that follows, with the error to return
+// if it is the last.
 func (k *campaign) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	c := k.c
@@ -127,8 +131,9 @@ func (k *campaign) enter(ctx context.Context, p driver.Place) (driver.Place, err
 	return driver.Place{}, err // with a nil error fits says what is wrong with it
 }
 
-// await follows the place until the call is interrupted: by the lease's news that the place is held, or by whatever else happens to the
-// claim. No timer and no call on the store lie between that news and the end of the campaign.
+// await follows the place until the call is interrupted: by the lease's news that the place is
+// held, or by whatever else happens to the claim. No timer and no call on the store lie between
+// that news and the end of the campaign.
 func (k *campaign) await(ctx context.Context, p driver.Place) (driver.Place, error) {
 	k.c.l.dl.Follow(p)
 	<-ctx.Done()

@@ -107,7 +107,7 @@ func TestACampaignDoesNotJoinBehindTheBackOfClose(t *testing.T) {
 		telling, told := make(chan struct{}), make(chan struct{})
 		tell := sync.OnceFunc(func() { close(telling); <-told })
 		waits := &doneHook{context.Background(), func() {
-			if calledBy("(*claim).tell") { // the call that waits is being interrupted
+			if calledBy("(*claim).notify") { // the call that waits is being interrupted
 				tell()
 			}
 		}}

@@ -9,8 +9,9 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Candidate is the endless loop around an election: follower → candidate → leader → follower. It stands, runs the work while it leads,
-// stops the work when the term ends, waits for it, gives the claim up, and stands again.
+// Candidate is the endless loop around an election: follower → candidate → leader → follower. It
+// stands, runs the work while it leads, stops the work when the term ends, waits for it, gives the
+// claim up, and stands again.
 type Candidate struct {
 	e *Election
 	o CampaignOptions
@@ -23,13 +24,16 @@ type Candidate struct {
 	subs    map[*candidateFeed]struct{}
 }
 
-// Run stands for election until the work returns by itself or ctx ends, and runs work on this goroutine while leading. Work
-// gets the term's context: when that ends, it has until [Term.Deadline] to return, and what happens to work that does not is
-// Options.Overrun. Only when it has returned is the claim given up.
+// Run stands for election until the work returns by itself or ctx ends, and runs work on this
+// goroutine while leading. Work gets the term's context: when that ends, it has until
+// [Term.Deadline] to return, and what happens to work that does not is Options.Overrun. Only when
+// it has returned is the claim given up.
 //
-// Work that returns while its term lives has finished: Run resigns and returns its error. Work that returns because the term was lost is
-// run again in the next term this candidate wins, and its error is only logged. When ctx ends during a term Run returns what work
-// returned, otherwise the cause of ctx. ErrRefused and ErrInvalid end the loop; with a Priority, a store that cannot hand over is an ErrInvalid. A candidate runs once at a time.
+// Work that returns while its term lives has finished: Run resigns and returns its error. Work that
+// returns because the term was lost is run again in the next term this candidate wins, and its
+// error is only logged. When ctx ends during a term Run returns what work returned, otherwise the
+// cause of ctx. ErrRefused and ErrInvalid end the loop; with a Priority, a store that cannot hand
+// over is an ErrInvalid. A candidate runs once at a time.
 func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
 	return c.run(ctx, work, false)
 }
@@ -99,17 +103,18 @@ func (c *Candidate) end() {
 	c.mu.Unlock()
 }
 
-// lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if it was not.
+// lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if
+// it was not.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
 	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
 	defer unhook()
-	over, returned := t.c.beginWork(t), false
+	refused, returned := t.c.beginWork(t), false
 	defer func() { // also when the work panics: it has stopped, so the next one may lead
-		if over == nil {
+		if refused == nil {
 			t.c.endWork(t)
 		}
 		if lost = t.stopping(); lost == nil {
-			lost = over // it was paused between winning and working
+			lost = refused // it was paused between winning and working
 		}
 		if ctx.Err() != nil {
 			lost = nil // given up by the caller
@@ -120,7 +125,7 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 		defer cancel()
 		_ = t.Resign(limit) // unconfirmed: it goes on in the background until the lease runs out
 	}()
-	if over != nil {
+	if refused != nil {
 		return nil, context.Cause(ctx)
 	}
 	err = work(t.Context(), t)
@@ -140,7 +145,8 @@ const (
 // String returns the state as one word.
 func (s CandidateState) String() string { return [...]string{"follower", "candidate", "leader"}[s] }
 
-// State returns where the candidate stands, and its term while it leads. What counts is [Term.Check].
+// State returns where the candidate stands, and its term while it leads. What counts is
+// [Term.Check].
 func (c *Candidate) State() (CandidateState, *Term) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,9 +162,9 @@ type CandidateEvent struct {
 	Missed int    // older events that a slow reader lost before this one
 }
 
-// Events yields the present state and then each change: elected, leader changed, deposed with the cause. A reader that is slow loses
-// the oldest events, counted in Missed, and never blocks the candidate. It ends with ctx. It uses one goroutine of its own, to
-// follow the leader.
+// Events yields the present state and then each change: elected, leader changed, deposed with the
+// cause. A reader that is slow loses the oldest events, counted in Missed, and never blocks the
+// candidate. It ends with ctx. It uses one goroutine of its own, to follow the leader.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -13,8 +13,9 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// claim is one claim under one lease. It does at once what core.Claim orders and what needs no store: it ends contexts and rights and
-// frees the name. Calls on the store are its owner's to make.
+// claim is one claim under one lease. It does at once what core.Claim orders and what needs no
+// store: it ends contexts and rights and frees the name. Calls on the store are its owner's to
+// make.
 type claim struct {
 	l *lease
 	seat
@@ -32,7 +33,8 @@ type claim struct {
 	*claimRest
 }
 
-// claimRest is what a claim that waits among many others does without, until something happens to it: see makeRoomLocked.
+// claimRest is what a claim needs once something has happened to it. One of many that only wait
+// does without: see makeRoomLocked.
 type claimRest struct {
 	shares    []*Term // of those in this process who hold a lock under this claim
 	request   *driver.Request
@@ -41,17 +43,18 @@ type claimRest struct {
 	last      error         // what the store said to the last call that failed
 	won       time.Time     // by the wall clock
 	stopping  time.Duration // by uptime, since when the context has ended
-	over      bool          // the right is, and was told so
+	rightOver bool          // Check says no for good
 	words     string        // of the owner, why it ended
 	failed    bool          // the work has
-	to        string        // whom it is handed over to
+	to        string        // ID of the session to hand it over to
 	said      []byte        // the value proclaimed last
 	record    termRecording
 	handOvers handOverRequests
 }
 
-// seat is what a lease has at most one claim for.
-type seat struct{ name, no string }
+// seat is a place of this process in the line of a name. A lease has at most one claim for each:
+// for an election "", for locks several under one name.
+type seat struct{ name, id string }
 
 // claimSpec is what a claim is for.
 type claimSpec struct {
@@ -66,29 +69,33 @@ type claimSpec struct {
 	watched  []observer
 	began    time.Duration                                             // of the campaign, by uptime
 	exchange func(context.Context, driver.Claim) (driver.Place, error) // see campaign
-	hear     func(core.QueueEventKind)                                 // of a lock's queue: see queueClaim
+	onEvent  func(core.QueueEventKind)                                 // of a lock's queue: see queueClaim
 }
 
-// owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of a lock, or Elections. The caller
-// holds the claim's lock.
+// owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of
+// a lock, or Elections. The caller holds the claim's lock.
 type owner interface {
-	// carryLocked takes an order that did not come from the owner's own call: news led to it.
+	// carryLocked makes the call of an order that did not come from the owner's own call: news led
+	// to it.
 	carryLocked(o core.ClaimOrder)
 	// releaseLocked begins to give the claim up, or to hand it over.
 	releaseLocked(o core.ClaimOrder)
-	// refusedLocked hears that the store will not have the claim, now or when asked again.
+	// refusedLocked is called when the store will not have the claim, now or when asked again.
 	refusedLocked(err error)
-	// wonLocked hears that the claim leads, and returns since when the name has been stood for, by uptime.
+	// wonLocked is called when the claim leads. It returns since when the name has been stood for,
+	// by uptime.
 	wonLocked() time.Duration
-	// endedLocked hears that the term's context has ended.
+	// endedLocked is called when the term's context has ended.
 	endedLocked(cause core.Cause)
 	// leaveSeatLocked lets the next claim of this process stand for the seat.
 	leaveSeatLocked()
-	// freedLocked hears that nothing of the claim stands any more. With again the name keeps the seat and stands under the next lease.
+	// freedLocked is called when nothing of the claim stands any more. With again the name keeps
+	// its seat and stands under the next lease.
 	freedLocked(was core.ClaimPhase, again bool)
 }
 
-// observer watches claims and decides nothing: statistics, events, history, the log. The caller holds the claim's lock.
+// observer watches claims and decides nothing: statistics, events, history, the log. The caller
+// holds the claim's lock.
 type observer interface {
 	begunLocked(c *claim, began time.Duration)
 	steppedLocked(c *claim, s step)
@@ -96,20 +103,22 @@ type observer interface {
 
 // step is one step of a claim that has led.
 type step struct {
-	event core.ClaimEventKind
-	was   core.ClaimPhase // before it
-	order core.ClaimOrder
-	over  bool // the right has ended in this step
+	event      core.ClaimEventKind
+	was        core.ClaimPhase // before it
+	order      core.ClaimOrder
+	rightEnded bool // the right has ended in this step
 }
 
-// makeRoomLocked makes room for what a claim that only waits does without. The claim's lock is held.
+// makeRoomLocked allocates what a claim does without while it only waits: ten thousand may. The
+// caller holds mu.
 func (c *claim) makeRoomLocked() {
 	if c.claimRest == nil {
 		c.claimRest = &claimRest{}
 	}
 }
 
-// take keeps the place that the store has answered with. It returns the store's error, or what is wrong with the place.
+// take keeps the place that the store has answered with. It returns the store's error, or what is
+// wrong with the place.
 func (c *claim) take(asked, got driver.Place, err error) error {
 	if err == nil && !c.fits(asked, got) {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
@@ -120,14 +129,15 @@ func (c *claim) take(asked, got driver.Place, err error) error {
 	return err
 }
 
-// fits says whether a place is what was asked for. A term made of another place would be a second leader's.
+// fits says whether a place is what was asked for. A term made of another place would be a second
+// leader's.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
 }
 
-// woken hears from the lease's news that the place is held.
-func (c *claim) woken(p driver.Place) {
+// heldNow takes the news that the place is held.
+func (c *claim) heldNow(p driver.Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -140,7 +150,8 @@ func (c *claim) woken(p driver.Place) {
 	}
 }
 
-// refused hears that the store will not tell what becomes of places, now or when asked again: who waits gives up.
+// refused takes the store's final answer that it tells nothing about places: a claim that waits
+// gives up, since it would never learn that it leads.
 func (c *claim) refused(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,13 +162,13 @@ func (c *claim) refused(err error) {
 	c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
 }
 
-// asked takes the request of somebody who wants the claim given up.
-func (c *claim) asked(id string, r driver.Request) {
+// takeRequest takes the request of somebody who wants the claim given up.
+func (c *claim) takeRequest(id string, r driver.Request) {
 	if r.Priority != 0 && !core.Yields(c.priority, r.Priority) {
 		return
 	}
 	if r.To == "" {
-		c.tell(id, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, &r)
+		c.notify(id, core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, &r)
 		return
 	}
 	c.mu.Lock()
@@ -178,6 +189,7 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 	return c.stepLocked(e)
 }
 
+// failed returns the event that a call's error stands for.
 func failed(err error) core.ClaimEvent {
 	switch {
 	case errors.Is(err, driver.ErrGone):
@@ -188,8 +200,9 @@ func failed(err error) core.ClaimEvent {
 	return core.ClaimEvent{Kind: core.Failed}
 }
 
-// tell brings news from outside. With an id it is meant for the claim under that ID only.
-func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
+// notify takes an event that came from outside, with the request behind it if there is one. With an
+// id it counts only if the claim still has that ID.
+func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if id != "" && id != c.place.ID {
@@ -199,7 +212,7 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 		c.makeRoomLocked()
 		c.request = r
 	}
-	if r != nil && (c.core.Phase() < core.Leading || c.core.Phase() <= core.Stopping && c.core.Heir() == 0) {
+	if r != nil && (c.core.Phase() < core.Leading || c.core.Phase() <= core.Stopping && c.core.Successor() == 0) {
 		c.makeRoomLocked()
 		c.to = r.To
 	}
@@ -210,18 +223,21 @@ func (c *claim) tell(id string, e core.ClaimEvent, r *driver.Request) {
 	c.owner.carryLocked(o)
 }
 
+// step takes one event and returns the call to make on the store.
 func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stepLocked(e)
 }
 
-// stepLocked takes one event and does at once what needs no store. The order counts for the promise that the right ends before the
-// claim is given up: nobody is told that the claim is free, in this process or by a call on the store, before Check says no.
+// stepLocked takes one event and does at once what needs no store. The order counts for the promise
+// that the right ends before the claim is given up: nobody learns that the claim is free, in this
+// process or by a call on the store, before Check says no.
 //
-// Where one step ends the right and the context, the right comes first. Nothing of the claim may stand in the store then, so another may
-// lead already: no instant is lost before Check says no. Work that is only asked to stop keeps its right until it has stopped: those are
-// two steps, and there the context ends first.
+// Where one step ends the right and the context, the right comes first. Nothing of the claim may
+// stand in the store then, so another may lead already: no instant is lost before Check says no.
+// Work that is only asked to stop keeps its right until it has stopped: those are two steps, and
+// there the context ends first.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
@@ -233,11 +249,11 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 		c.leadLocked()
 	}
 	if o.EndRight {
-		s.over = c.endRightLocked(o.Cause)
+		s.rightEnded = c.endRightLocked(o.Cause)
 	}
 	if o.Stop {
-		for _, t := range c.terms() {
-			t.stopWork(c.ended(t.token, o.Cause))
+		for _, t := range c.termsLocked() {
+			t.stopWork(c.endedErrorLocked(t.token, o.Cause))
 		}
 		c.stopping = c.l.s.uptime()
 		c.owner.endedLocked(o.Cause)
@@ -255,7 +271,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 
 // refreshLocked gives the claim a new ID: news of the old one is not for the new one.
 func (c *claim) refreshLocked() {
-	c.place = driver.Place{Name: c.name, Seat: c.no, Slots: c.slots, ID: rand.Text()}
+	c.place = driver.Place{Name: c.name, Seat: c.id, Slots: c.slots, ID: rand.Text()}
 	if c.claimRest != nil {
 		c.request, c.to = nil, ""
 	}
@@ -274,17 +290,17 @@ func (c *claim) leadLocked() {
 
 // endRightLocked makes Check of all terms say no. It says whether this is the first time.
 func (c *claim) endRightLocked(cause core.Cause) (first bool) {
-	for _, t := range c.terms() {
-		t.endRight(c.ended(t.token, cause))
-		t.watchOverrun()
+	for _, t := range c.termsLocked() {
+		t.endRight(c.endedErrorLocked(t.token, cause))
+		t.watchOverrunLocked()
 	}
-	first = !c.over
-	c.over = true
+	first = !c.rightOver
+	c.rightOver = true
 	return first
 }
 
-// freeLocked says that nothing of the claim stands any more: first to who waits for the seat, so that whoever hears of it otherwise finds the
-// seat free.
+// freeLocked says that nothing of the claim stands any more. The seat comes first: a campaign that
+// begins because released has returned must find it free.
 func (c *claim) freeLocked(s step) {
 	c.freed = true
 	again := (s.was == core.Entering || s.was == core.Waiting) && s.order.Cause != core.None // the name is stood for under the next lease
@@ -295,13 +311,14 @@ func (c *claim) freeLocked(s step) {
 		close(c.free)
 	}
 	c.owner.freedLocked(s.was, again)
-	c.settle()
+	c.settleLocked()
 }
 
-// terms returns all that lives and dies with the claim.
-func (c *claim) terms() []*Term { return append(c.shares[:len(c.shares):len(c.shares)], c.term) }
+// termsLocked returns the claim's own term and those of the holders of a lock under it.
+func (c *claim) termsLocked() []*Term { return append(c.shares[:len(c.shares):len(c.shares)], c.term) }
 
-func (c *claim) ended(token Token, cause core.Cause) *EndedError {
+// endedErrorLocked returns the error with which a term of the claim ends. The caller holds mu.
+func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 	e := &EndedError{Name: c.name, Token: token, Cause: causeError(cause), lock: c.lock}
 	if c.why != nil && cause == core.Resigned {
 		e.Cause = c.why
@@ -312,7 +329,8 @@ func (c *claim) ended(token Token, cause core.Cause) *EndedError {
 	return e
 }
 
-// release gives the claim up, or hands it over, and repeats it until the store has confirmed it or the lease is over.
+// release gives the claim up, or hands it over, and repeats it until the store has confirmed it or
+// the lease is over.
 func (c *claim) release(o core.ClaimOrder) {
 	for o.Do == core.Leave || o.Do == core.HandOver {
 		if pause(c.l.ctx, o.Tries) != nil {
@@ -321,7 +339,7 @@ func (c *claim) release(o core.ClaimOrder) {
 		}
 		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.Attempt)
 		c.mu.Lock()
-		p := c.leavingPlace()
+		p := c.leavingPlaceLocked()
 		c.mu.Unlock()
 		e := core.ClaimEvent{Kind: core.Left}
 		if o.Do == core.HandOver {
@@ -340,7 +358,7 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	tr, ok := c.l.dl.(driver.Transferer)
 	err := driver.ErrRefused
 	if ok {
-		err = tr.Transfer(ctx, p, o.Heir)
+		err = tr.Transfer(ctx, p, o.Successor)
 	}
 	c.mu.Lock()
 	c.last = err
@@ -348,15 +366,15 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "heir", o.Heir)
+		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "successor", o.Successor)
 		c.l.s.readers.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
 	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
 		c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
-		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "heir", o.Heir, "err", err)
-		return core.NoHeir
+		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "successor", o.Successor, "err", err)
+		return core.NoSuccessor
 	}
 	c.l.s.log.log(slog.LevelDebug, "hand-over failed", "election", c.name, "try", o.Tries, "err", err)
 	return core.Failed
@@ -378,7 +396,8 @@ func (c *claim) freeAfter(ctx context.Context, what string) error {
 	}
 }
 
-// until returns nil if what ch is closed for has come already.
+// until returns what *ch is closed by, or nil if come says that this has happened. Come is called
+// with the claim's lock held.
 func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -391,9 +410,10 @@ func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
 	return *ch
 }
 
-// settle says that nothing of the claim stands, and that it is quiet if no work runs either.
-func (c *claim) settle() {
-	quiet := c.isQuiet()
+// settleLocked says that nothing of the claim stands any more, and that it is quiet if no work runs
+// either.
+func (c *claim) settleLocked() {
+	quiet := c.isQuietLocked()
 	if quiet && c.quiet != nil {
 		close(c.quiet)
 	}
@@ -402,10 +422,11 @@ func (c *claim) settle() {
 
 // untilQuiet returns nil if nothing of the claim stands and no work runs under it.
 func (c *claim) untilQuiet() <-chan struct{} {
-	return c.until(&c.quiet, c.isQuiet)
+	return c.until(&c.quiet, c.isQuietLocked)
 }
 
-func (c *claim) isQuiet() bool { return c.freed && (c.claimRest == nil || c.working == 0) }
+// isQuietLocked says whether nothing of the claim stands and no work runs under it.
+func (c *claim) isQuietLocked() bool { return c.freed && (c.claimRest == nil || c.working == 0) }
 
 // pendingWhat says what a Close still waits for.
 func (c *claim) pendingWhat() string {
@@ -424,24 +445,27 @@ func (c *claim) givenUp() bool {
 	return c.core.Phase() > core.Stopping
 }
 
-// giveUp begins to give the claim up: nothing acts under it any more.
+// giveUp gives the claim up in the background: released waits for the end. The caller's work has
+// stopped.
 func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
-// giveUpTo is giveUp in favour of an heir, with the ID of its session.
-func (c *claim) giveUpTo(heir uint64, to string) {
+// giveUpTo gives the claim up. A successor other than 0 is the token of the claim to hand it over
+// to, and to the ID of that one's session.
+func (c *claim) giveUpTo(successor uint64, to string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if heir != 0 && c.core.Phase() <= core.Stopping {
+	if successor != 0 && c.core.Phase() <= core.Stopping {
 		c.to = to
 	}
-	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Heir: heir})
+	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Successor: successor})
 	if o.Do == core.Leave || o.Do == core.HandOver {
 		c.owner.releaseLocked(o)
 	}
 }
 
-// leavingPlace is the place as it is given up: with what is recorded of it.
-func (c *claim) leavingPlace() driver.Place {
+// leavingPlaceLocked returns the place for the call that gives it up, with the record that travels
+// with that call. The caller holds mu.
+func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
 	if c.claimRest != nil && c.record.withRelease {
 		r := c.record.end // a copy: what is under way is not changed
@@ -450,13 +474,14 @@ func (c *claim) leavingPlace() driver.Place {
 	return p
 }
 
-// unconfirmed says whether the claim was to be handed over and nobody knows whether it was. An heir that stood no more is not that: it was released.
-func (c *claim) unconfirmed() bool {
-	return c.core.Phase() == core.Done && c.core.Heir() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
+// unconfirmedLocked says whether the claim was to be handed over and nobody knows whether it was.
+// Where the successor had gone it is known: the claim was released. The caller holds mu.
+func (c *claim) unconfirmedLocked() bool {
+	return c.core.Phase() == core.Done && c.core.Successor() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
 }
 
-// reason is the word for the end of the claim's term. The claim's lock is held, as in what follows.
-func (c *claim) reason(cause core.Cause) Reason {
+// reasonLocked returns in a word why the claim's term ended. The caller holds mu.
+func (c *claim) reasonLocked(cause core.Cause) Reason {
 	r := ReasonOf(causeError(cause))
 	if r == Resigned && c.failed && c.request == nil {
 		return Failed
@@ -464,8 +489,8 @@ func (c *claim) reason(cause core.Cause) Reason {
 	return r
 }
 
-// text is why the term ended in the words of who ended it.
-func (c *claim) text(cause core.Cause) string {
+// textLocked returns why the term ended, in the words of whoever ended it. The caller holds mu.
+func (c *claim) textLocked(cause core.Cause) string {
 	switch {
 	case c.request != nil && (cause == core.Resigned || cause == core.Transferred):
 		return c.request.Reason
@@ -477,8 +502,8 @@ func (c *claim) text(cause core.Cause) string {
 	return ""
 }
 
-// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It returns why
-// not if the term is over already.
+// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It
+// returns why not if the term is over already.
 func (c *claim) beginWork(t *Term) error {
 	if err := t.Check(); err != nil {
 		return err
@@ -486,7 +511,7 @@ func (c *claim) beginWork(t *Term) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := t.ended.Load(); e != nil {
-		return t.told(e)
+		return t.endedError(e)
 	}
 	c.working++
 	t.working++
@@ -499,6 +524,6 @@ func (c *claim) endWork(t *Term) {
 	defer c.mu.Unlock()
 	t.working--
 	if c.working--; c.working == 0 && c.freed {
-		c.settle()
+		c.settleLocked()
 	}
 }

@@ -7,7 +7,7 @@
 //	session   a lease that this process keeps alive, for all its elections: one heartbeat
 //	election  a name that at most one candidate holds at a time
 //	claim     a candidate's place in the line for a name; the oldest claim leads
-//	term      one reign of one leader: a context, a deadline, a fencing token
+//	term      the time of one leader: a context, a deadline, a fencing token
 //	token     a number larger than that of every earlier term of the name
 //	candidate the loop that stands, leads, and stands again
 //	lock      a name held for a while and given back: [Mutex], [RWMutex], [Semaphore]; what is held is a term
@@ -30,13 +30,15 @@
 //
 // # What is promised
 //
-// At any instant [Term.Check] says yes in at most one process, under any delay, loss or partition of messages, any pause of a process, and
-// any clock offset, provided that clock rates differ by less than Options.Drift, that clocks count suspended time, and that the
-// store is linearizable. Tokens grow. The term's context ends first, the work returns, and only then is the claim given
+// At any instant [Term.Check] says yes in at most one process, under any delay, loss or partition
+// of messages, any pause of a process, and any clock offset, provided that clock rates differ by
+// less than Options.Drift, that clocks count suspended time, and that the store is linearizable.
+// Tokens grow. The term's context ends first, the work returns, and only then is the claim given
 // up. Losing the lease always ends the term; winning again is a new one.
 //
-// What is not: no check can recall a write that is already under way when the process is paused. Only a fence can, a resource that
-// refuses a token smaller than one it has seen; it needs no clock at all.
+// What is not: no check can recall a write that is already under way when the process is paused.
+// Only a fence can, a resource that refuses a token smaller than one it has seen; it needs no clock
+// at all.
 //
 // # How it works
 //
@@ -45,5 +47,6 @@
 //	follower ──▶ candidate ──▶ leader ──▶ follower      contexts end at deadline − grace,
 //	             in the line    a term                  the right to lead at the deadline
 //
-// To lead is a comparison of the boot clock with the deadline, made at each ask, never a flag. Contexts and timers are hints that may come late.
+// To lead is a comparison of the boot clock with the deadline, made at each ask, never a flag.
+// Contexts and timers are hints that may come late.
 package primacy

@@ -10,8 +10,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Election is a name that at most one candidate holds at a time. It is safe for concurrent use, and keeps nothing: what is won is a
-// [Term].
+// Election is a name that at most one candidate holds at a time. It is safe for concurrent use, and
+// keeps nothing: what is won is a [Term].
 type Election struct {
 	s    *Session
 	name string
@@ -23,25 +23,31 @@ func (e *Election) Name() string { return e.name }
 // CampaignOptions of a campaign, or of each campaign of a [Candidate]. The zero value works.
 type CampaignOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
-	// Priority lets this candidate take the lead from a leader whose own priority is smaller. Once it has stood in the line for Steady without a
-	// break, and has seen the same leader for as long, it asks for a hand-over, and asks again each time Steady has passed. The leader decides: its work
-	// stops, and then the name goes to this candidate, before those who came earlier. A leader of the same or a larger priority goes on, and so
-	// does one that entered by another program. Not negative; the default, 0, is that of [Election.Campaign] too: it never asks.
+	// Priority lets this candidate take the lead from a leader whose own priority is smaller. Once
+	// it has stood in the line for Steady without a break, and has seen the same leader for as
+	// long, it asks for a hand-over, and asks again each time Steady has passed. The leader
+	// decides: its work stops, and then the name goes to this candidate, before those who came
+	// earlier. A leader of the same or a larger priority goes on, and so does one that entered by
+	// another program. Not negative; the default, 0, is that of [Election.Campaign] too: it never
+	// asks.
 	//
-	// A priority is the candidate's own and is kept nowhere, so it does not change who follows a leader that crashes: the oldest in the line does, and
-	// hands over later. A leader with a priority that was asked by hand to hand over takes the lead back, as soon as it has stood for Steady.
+	// A priority is the candidate's own and is kept nowhere, so it does not change who follows a
+	// leader that crashes: the oldest in the line does, and hands over later. A leader with a
+	// priority that was asked by hand to hand over takes the lead back, as soon as it has stood for
+	// Steady.
 	Priority int
 	// Steady is how long that is. Default three times the TTL.
 	Steady time.Duration
 }
 
-// Campaign stands in the line for the name and returns when this process leads; nil options are the zero value.
-// When ctx ends before that, Campaign returns its cause at once; the place in the line is given up in the background. A claim that is
-// lost while it waits, with its lease or without, is entered again, at the end of the line. Campaigns of one process for one name
-// wait for each other. A store that does not answer is asked until ctx ends; ErrRefused is returned at once.
+// Campaign stands in the line for the name and returns when this process leads; nil options are the
+// zero value. When ctx ends before that, Campaign returns its cause at once; the place in the line
+// is given up in the background. A claim that is lost while it waits, with its lease or without, is
+// entered again, at the end of the line. Campaigns of one process for one name wait for each other.
+// A store that does not answer is asked until ctx ends; ErrRefused is returned at once.
 //
-// The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller resigns the term once its
-// work has stopped; for the loop around that see [Candidate].
+// The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller
+// resigns the term once its work has stopped; for the loop around that see [Candidate].
 func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, error) {
 	var o CampaignOptions
 	if opts != nil {
@@ -93,8 +99,8 @@ type State struct {
 	AsOf     time.Time // when the store's answer came
 }
 
-// Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if nobody does. It needs no lease. It
-// asks until the store answers or ctx ends (ErrUnreachable).
+// Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if
+// nobody does. It needs no lease. It asks until the store answers or ctx ends (ErrUnreachable).
 func (e *Election) Leader(ctx context.Context) (Entry, error) {
 	st, err := e.State(ctx)
 	if err != nil {
@@ -120,12 +126,14 @@ func (e *Election) State(ctx context.Context) (State, error) {
 	return st, err
 }
 
-// freshness is how long Observe trusts that nothing has changed before it asks: a push that never comes is not a sign of peace.
+// freshness is how long Observe trusts that nothing has changed before it asks: a push that never
+// comes is not a sign of peace.
 const freshness = 15 * time.Second
 
-// Observe follows who leads: first the present state, then each change of the leader or of its value, until ctx ends or the caller
-// stops. A slow caller misses what is over, never the latest. While the store does not answer it yields the last known
-// state once with an error, and goes on; after ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
+// Observe follows who leads: first the present state, then each change of the leader or of its
+// value, until ctx ends or the caller stops. A slow caller misses what is over, never the latest.
+// While the store does not answer it yields the last known state once with an error, and goes on;
+// after ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := CheckName(e.name); err != nil {
@@ -164,7 +172,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 	}
 }
 
-// next waits for a line newer than after; where none comes for a while it reads the line, which also tells whether the store answers.
+// next waits for a line newer than after; where none comes for a while it reads the line, which
+// also tells whether the store answers.
 func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()

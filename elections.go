@@ -14,12 +14,14 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed number of goroutines: at most four calls on
-// the store are under way, and nobody waits on a goroutine of his own.
-// All else is as with [Election.Campaign]: who leads asks [Term.Check], a place that is lost is taken again at the end of
-// the line, with a lost lease under the next one, and nothing is left behind. It is safe for concurrent use.
+// Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed
+// number of goroutines: at most four calls on the store are under way, and nobody waits on a
+// goroutine of his own. All else is as with [Election.Campaign]: who leads asks [Term.Check], a
+// place that is lost is taken again at the end of the line, with a lost lease under the next one,
+// and nothing is left behind. It is safe for concurrent use.
 //
-// Where there is a Logger, it gets one line a second with figures instead of one for each term; those come at Debug.
+// Where there is a Logger, it gets one line a second with figures instead of one for each term;
+// those come at Debug.
 type Elections struct {
 	s    *Session
 	spec claimSpec // of all its claims, but for their seats
@@ -32,9 +34,9 @@ type Elections struct {
 	open     int    // names that wait or whose term was not yielded, and claims that are given up
 	closed   bool
 	idle     chan struct{}  // closed when open is 0; nil while nobody waits for that
-	told     []electionNews // not yielded yet
+	news     []electionNews // not yielded yet
 	stale    int            // how many of them are of dropped claims
-	ready    chan struct{}  // holds a token if told is not empty
+	ready    chan struct{}  // holds a token if news is not empty
 	tally    electionCounts
 	unleased []string // names for which a lease is looked for
 	finding  bool     // ground runs
@@ -46,10 +48,11 @@ type ElectionsOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
 }
 
-// stand is what became of a name. Its claim stands in the line or leads; without one a seat or a lease is waited for.
+// stand is how far the process has come with a name. With c the claim stands in the line or leads.
+// Without c the name waits for its seat in this process, or with seated for a lease.
 type stand struct {
 	c      *entrant
-	no     uint32 // while it is not seated: an earlier stand of the name may be leaving
+	id     uint32 // while it is not seated: an earlier stand of the name may be leaving
 	seated bool   // no other claim of this process has the seat
 	leads  bool
 	began  time.Duration // by uptime, to stand
@@ -62,7 +65,8 @@ type electionNews struct {
 	last bool // no more terms will be won
 }
 
-// NotStandingError says that the store will not have a name, now or when asked again, so that [Elections] stands for it no more.
+// NotStandingError says that the store will not have a name, now or when asked again, so that
+// [Elections] stands for it no more.
 type NotStandingError struct {
 	Name string
 	Err  error
@@ -76,9 +80,10 @@ func (e *NotStandingError) Error() string {
 // Unwrap returns what the store said.
 func (e *NotStandingError) Unwrap() error { return e.Err }
 
-// Stand takes places in the lines of names, in the background, and returns at once. A name that it stands for or leads already
-// is no error and nothing happens to it; one whose term has ended is stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid,
-// and then none of them is stood for; after Close, or the session's, it is ErrClosed.
+// Stand takes places in the lines of names, in the background, and returns at once. A name that it
+// stands for or leads already is no error and nothing happens to it; one whose term has ended is
+// stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid, and then
+// none of them is stood for; after Close, or the session's, it is ErrClosed.
 func (es *Elections) Stand(names ...string) error {
 	if err := checkValue(es.spec.value); err != nil {
 		return err
@@ -100,7 +105,7 @@ func (es *Elections) Stand(names ...string) error {
 	first := es.stands + 1
 	for _, name := range names {
 		if _, known := es.names[name]; !known {
-			es.standAnew(name)
+			es.standAnewLocked(name)
 			fresh = append(fresh, name)
 		}
 	}
@@ -111,11 +116,14 @@ func (es *Elections) Stand(names ...string) error {
 	return nil
 }
 
-// Terms yields each term as it is won, with a nil error. It yields the term again, with the [*EndedError], when its context has ended and it was not
-// resigned yet: stop the work, resign it, and Stand again if you like. A name that the store refuses for good is a nil term with a
-// [*NotStandingError]. Terms are won while nobody iterates, too: they wait, and none is lost; one that ends before it was yielded is not, and its name is stood for again.
+// Terms yields each term as it is won, with a nil error. It yields the term again, with the
+// [*EndedError], when its context has ended and it was not resigned yet: stop the work, resign it,
+// and Stand again if you like. A name that the store refuses for good is a nil term with a
+// [*NotStandingError]. Terms are won while nobody iterates, too: they wait, and none is lost; one
+// that ends before it was yielded is not, and its name is stood for again.
 //
-// It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each thing is told once: two who iterate at the same time share them.
+// It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each
+// thing is told once: two who iterate at the same time share them.
 func (es *Elections) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	return func(yield func(*Term, error) bool) {
 		for {
@@ -127,11 +135,12 @@ func (es *Elections) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	}
 }
 
+// next waits for news. It returns false when there will be none any more, or ctx has ended.
 func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 	for {
-		n, over := es.take(ctx)
+		n, done := es.take(ctx)
 		switch {
-		case over:
+		case done:
 			return n, false
 		case n.t != nil && n.err != nil && n.t.c.givenUp():
 			continue // its owner knows
@@ -152,29 +161,29 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 }
 
 // take returns the oldest news, if there is any, and whether there will never be more.
-func (es *Elections) take(ctx context.Context) (n electionNews, over bool) {
+func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	es.s.mu.Lock()
 	last := es.s.closed
 	es.s.mu.Unlock()
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	defer func() {
-		if len(es.told) > 0 || es.closed || last && len(es.names) == 0 {
+		if len(es.news) > 0 || es.closed || last && len(es.names) == 0 {
 			es.wake() // another reader
 		}
 	}()
 	if es.closed || ctx.Err() != nil {
 		return n, true
 	}
-	for len(es.told) > 0 {
-		n, es.told[0] = es.told[0], n
-		es.told = es.told[1:]
+	for len(es.news) > 0 {
+		n, es.news[0] = es.news[0], n
+		es.news = es.news[1:]
 		if n.t == nil || n.err != nil {
 			return n, false
 		}
 		if !of(n.t).dropped {
-			of(n.t).told = true
-			es.closeOne()
+			of(n.t).yielded = true
+			es.closeOneLocked()
 			return n, false
 		}
 		es.stale = max(0, es.stale-1)
@@ -190,26 +199,27 @@ func (es *Elections) wake() {
 	}
 }
 
-func (es *Elections) tell(n electionNews) {
-	es.told = append(es.told, n)
+// addNewsLocked adds news for Terms. The caller holds mu.
+func (es *Elections) addNewsLocked(n electionNews) {
+	es.news = append(es.news, n)
 	es.wake()
 }
 
-// drop marks a claim whose term will not be yielded. News of such terms never are more than the others, or they would pile up while nobody
-// iterates.
-func (es *Elections) drop(c *entrant, won bool) {
+// dropLocked marks a claim whose term will not be yielded. Its news is taken out once half of all
+// are such, or they would pile up while nobody iterates. The caller holds mu.
+func (es *Elections) dropLocked(c *entrant, won bool) {
 	c.dropped = true
 	if !won {
 		return
 	}
-	if es.stale++; 2*es.stale > len(es.told) {
-		es.told = slices.DeleteFunc(es.told, func(n electionNews) bool { return n.t != nil && n.err == nil && of(n.t).dropped })
+	if es.stale++; 2*es.stale > len(es.news) {
+		es.news = slices.DeleteFunc(es.news, func(n electionNews) bool { return n.t != nil && n.err == nil && of(n.t).dropped })
 		es.stale = 0
 	}
 }
 
-// closeOne counts one down that is open.
-func (es *Elections) closeOne() {
+// closeOneLocked counts one name or claim less that Close waits for. The caller holds mu.
+func (es *Elections) closeOneLocked() {
 	if es.open--; es.open == 0 && es.idle != nil {
 		close(es.idle)
 		es.idle = nil
@@ -218,8 +228,8 @@ func (es *Elections) closeOne() {
 
 var errWithdrawn = errors.New("withdrawn")
 
-// Withdraw gives up places that wait, in the background. Terms that were yielded stay until they are resigned; one that was
-// not is resigned, and is yielded no more.
+// Withdraw gives up places that wait, in the background. Terms that were yielded stay until they
+// are resigned; one that was not is resigned, and is yielded no more.
 func (es *Elections) Withdraw(names ...string) {
 	for _, name := range names {
 		es.withdraw(name)
@@ -230,20 +240,20 @@ func (es *Elections) withdraw(name string) {
 	for {
 		es.mu.Lock()
 		st, known := es.names[name]
-		if !known || st.c != nil && st.c.told {
+		if !known || st.c != nil && st.c.yielded {
 			es.mu.Unlock()
 			return
 		}
 		if st.c == nil {
 			delete(es.names, name)
-			es.closeOne()
+			es.closeOneLocked()
 			es.s.notWon(name, st.began, errWithdrawn)
 			es.wake() // there may be nothing left to tell
 			es.mu.Unlock()
 			if st.seated {
 				es.s.leaveSeat(seat{name: name})
 			} else {
-				es.s.quitSeat(seat{name: name}, es.waiterOf(st.no)) // if it came in this moment, turn leaves it
+				es.s.quitSeat(seat{name: name}, es.waiterOf(st.id)) // if it came in this moment, turn leaves it
 			}
 			return
 		}
@@ -254,7 +264,8 @@ func (es *Elections) withdraw(name string) {
 	}
 }
 
-// withdraw gives up a claim whose term, if there is one, was not yielded. It says no if it is not what its name stands with any more.
+// withdraw gives up a claim whose term was not yielded, also one that waits still. It returns false
+// if the name stands with another claim by now: then the caller looks again.
 func (c *entrant) withdraw() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,10 +273,10 @@ func (c *entrant) withdraw() bool {
 	es.mu.Lock()
 	st := es.names[c.name]
 	mine := st.c == c
-	drop := mine && !c.told
+	drop := mine && !c.yielded
 	if drop {
 		delete(es.names, c.name)
-		es.drop(c, st.leads)
+		es.dropLocked(c, st.leads)
 		if !st.leads {
 			es.s.notWon(c.name, st.began, errWithdrawn)
 		}
@@ -277,7 +288,8 @@ func (c *entrant) withdraw() bool {
 	return mine
 }
 
-// Resign resigns terms, as [Term.Resign] does for one, with as few calls on the store as possible. It returns the first error.
+// Resign resigns terms, as [Term.Resign] does for one, with as few calls on the store as possible.
+// It returns the first error.
 func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	for _, t := range terms {
 		if t.share.q == nil {
@@ -293,13 +305,14 @@ func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	return first
 }
 
-// Close gives up all that waits and resigns terms that were not yielded, and returns nil when nothing of them stands any more. Terms that
-// were yielded stay. When ctx ends before that, it goes on in the background, and the error is ErrUnreachable.
+// Close gives up all that waits and resigns terms that were not yielded, and returns nil when
+// nothing of them stands any more. Terms that were yielded stay. When ctx ends before that, it goes
+// on in the background, and the error is ErrUnreachable.
 func (es *Elections) Close(ctx context.Context) error {
 	es.mu.Lock()
 	es.closed = true
 	names := slices.Collect(maps.Keys(es.names))
-	es.told, es.stale = nil, 0
+	es.news, es.stale = nil, 0
 	es.wake()
 	es.mu.Unlock()
 	es.stop()
@@ -322,48 +335,49 @@ func (es *Elections) Close(ctx context.Context) error {
 	}
 }
 
-// standAnew has a name stand anew. It returns the number for queueUp. Elections.mu is held.
-func (es *Elections) standAnew(name string) uint32 {
+// standAnewLocked has a name stand anew, and returns the number of this stand: the caller has
+// queueUp wait for the seat, without mu. The caller holds mu.
+func (es *Elections) standAnewLocked(name string) uint32 {
 	es.stands++
-	es.names[name] = stand{no: es.stands, began: es.s.uptime()}
+	es.names[name] = stand{id: es.stands, began: es.s.uptime()}
 	es.s.readers.event(Event{Kind: CampaignBegun, Name: name})
 	es.open++
 	return es.stands
 }
 
-// waiterOf is what waits for the seat of a stand.
-func (es *Elections) waiterOf(no uint32) *localTurn { return &localTurn{many: es, stand: no} }
+// waiterOf returns what stands in the process's own line for a stand.
+func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{elections: es, stand: id} }
 
 // queueUp waits for the seat of a name among this process's own claims.
-func (es *Elections) queueUp(name string, no uint32) {
-	if es.s.takeSeat(seat{name: name}, es.waiterOf(no)) {
-		es.turn(name, no)
+func (es *Elections) queueUp(name string, id uint32) {
+	if es.s.takeSeat(seat{name: name}, es.waiterOf(id)) {
+		es.turn(name, id)
 		return
 	}
 	es.mu.Lock()
-	waits := es.names[name].no == no
+	waits := es.names[name].id == id
 	es.mu.Unlock()
 	if !waits { // it was withdrawn before it waited here
-		es.s.quitSeat(seat{name: name}, es.waiterOf(no))
+		es.s.quitSeat(seat{name: name}, es.waiterOf(id))
 	}
 }
 
-// turn hears that the seat of a name is that stand's.
-func (es *Elections) turn(name string, no uint32) {
+// turn is called when a stand has got the seat of its name.
+func (es *Elections) turn(name string, id uint32) {
 	es.mu.Lock()
 	st, known := es.names[name]
-	if !known || st.seated || st.c != nil || st.no != no {
+	if !known || st.seated || st.c != nil || st.id != id {
 		es.mu.Unlock()
 		es.s.leaveSeat(seat{name: name}) // it was withdrawn meanwhile
 		return
 	}
 	es.names[name] = stand{seated: true, began: st.began}
-	es.findLease(name)
+	es.findLeaseLocked(name)
 	es.mu.Unlock()
 }
 
-// findLease has a name stand under the present lease, or the next one.
-func (es *Elections) findLease(name string) {
+// findLeaseLocked has a name stand under the present lease, or the next one. The caller holds mu.
+func (es *Elections) findLeaseLocked(name string) {
 	es.unleased = append(es.unleased, name)
 	if !es.finding {
 		es.finding = true
@@ -394,17 +408,17 @@ func (es *Elections) findLeases() {
 	}
 }
 
-// abandon stands no more for a name that waits for a lease.
+// abandon ends the stand of a name for which no lease can be had.
 func (es *Elections) abandon(name string, err error) {
 	es.mu.Lock()
 	st := es.names[name]
 	waits := st.seated && st.c == nil
 	if waits {
 		delete(es.names, name)
-		es.closeOne()
+		es.closeOneLocked()
 		es.s.notWon(name, st.began, err)
 		if !errors.Is(err, ErrClosed) && !es.closed {
-			es.tell(electionNews{err: &NotStandingError{name, err}})
+			es.addNewsLocked(electionNews{err: &NotStandingError{name, err}})
 		} else {
 			es.wake() // there may be nothing left to tell
 		}
@@ -423,7 +437,8 @@ func (es *Elections) newEntrant(l *lease, name string) *entrant {
 	return c
 }
 
-// enter makes the claim of a name, unless the lease is ending.
+// enter makes the claim of a name. It returns false if the lease is ending: then the name waits for
+// the next one.
 func (es *Elections) enter(l *lease, name string) bool {
 	c := es.newEntrant(l, name)
 	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
@@ -443,7 +458,7 @@ func (es *Elections) enter(l *lease, name string) bool {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	es.names[name] = stand{seated: true, began: st.began}
-	es.findLease(name)
+	es.findLeaseLocked(name)
 	return false
 }
 
@@ -453,37 +468,41 @@ func (c *entrant) wonLocked() time.Duration {
 	defer es.mu.Unlock()
 	began := es.names[c.name].began
 	es.names[c.name] = stand{c: c, seated: true, leads: true, began: began}
-	es.tell(electionNews{t: c.term})
+	es.addNewsLocked(electionNews{t: c.term})
 	es.tally.won++
-	es.logSoon()
+	es.logSoonLocked()
 	return began
 }
 
-// endedLocked has a term that nobody was told of resigned, unless somebody has (see Session.Terms), and its name stood for again.
+// endedLocked reports the end of a term that was yielded. A term that was not yielded never will
+// be: its claim is resigned here, since no work can run under it, unless somebody has resigned it
+// already (see Session.Terms). The name is stood for again behind it. So the caller of Terms never
+// sees a term that was over before it began. The caller holds the claim's lock, which comes before
+// Elections.mu.
 func (c *entrant) endedLocked(cause core.Cause) {
 	es := c.es
 	resigned := c.core.Phase() > core.Stopping
 	es.mu.Lock()
 	es.tally.ended++
-	es.logSoon()
+	es.logSoonLocked()
 	if es.names[c.name].c == c {
 		delete(es.names, c.name)
 	}
-	var no uint32
-	untold := !c.told && !c.dropped
+	var id uint32
+	notYielded := !c.yielded && !c.dropped
 	switch {
-	case c.told && !resigned:
-		es.tell(electionNews{t: c.term, err: c.ended(c.term.token, cause)})
-	case untold:
-		es.drop(c, true)
-		no = es.standAnew(c.name)
+	case c.yielded && !resigned:
+		es.addNewsLocked(electionNews{t: c.term, err: c.endedErrorLocked(c.term.token, cause)})
+	case notYielded:
+		es.dropLocked(c, true)
+		id = es.standAnewLocked(c.name)
 	}
 	es.mu.Unlock()
-	if untold {
-		es.queueUp(c.name, no)
+	if notYielded {
+		es.queueUp(c.name, id)
 	}
-	if untold && !resigned {
-		es.post(c, core.Nothing, 0) // nobody works under it: it is resigned
+	if notYielded && !resigned {
+		es.postLocked(c, core.Nothing, 0) // nobody works under it: it is resigned
 	}
 }
 
@@ -495,14 +514,14 @@ func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
 	defer es.mu.Unlock()
 	if again && es.names[c.name].c == c {
 		es.names[c.name] = stand{seated: true, began: es.names[c.name].began}
-		es.findLease(c.name)
+		es.findLeaseLocked(c.name)
 		return
 	}
-	if es.names[c.name].c == c && !c.told {
+	if es.names[c.name].c == c && !c.yielded {
 		delete(es.names, c.name)
 	}
-	if !c.told {
-		es.closeOne()
+	if !c.yielded {
+		es.closeOneLocked()
 	}
 	es.wake() // there may be nothing left to tell
 }
@@ -514,7 +533,7 @@ func (c *entrant) refusedLocked(err error) {
 	if st := es.names[c.name]; st.c == c {
 		delete(es.names, c.name)
 		es.s.notWon(c.name, st.began, err)
-		es.tell(electionNews{err: &NotStandingError{c.name, err}})
+		es.addNewsLocked(electionNews{err: &NotStandingError{c.name, err}})
 	}
 }
 
@@ -524,8 +543,8 @@ type electionCounts struct {
 	due        bool
 }
 
-// logSoon has one line written for all that happens within a second.
-func (es *Elections) logSoon() {
+// logSoonLocked has one line logged for all that happens within a second. The caller holds mu.
+func (es *Elections) logSoonLocked() {
 	if es.tally.due || es.s.log.logger == nil {
 		return
 	}

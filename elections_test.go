@@ -391,7 +391,7 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 		es := s.Elections(nil)
 		_ = es.Stand("x")
 		es.mu.Lock()
-		first := es.names["x"].no
+		first := es.names["x"].id
 		es.mu.Unlock()
 		es.Withdraw("x")
 		_ = es.Stand("x")
@@ -435,7 +435,7 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 			_ = must[func()](t)(s.enterLocal(t.Context(), seat{name: "x"}, false))
 			_ = es.Stand("x")
 			es.mu.Lock()
-			was := es.names["x"].no
+			was := es.names["x"].id
 			es.mu.Unlock()
 			es.Withdraw("x")
 			if again {
@@ -498,7 +498,7 @@ func TestTermsThatAreNotYieldedDoNotPileUp(t *testing.T) {
 			synctest.Wait()
 		}
 		es.mu.Lock()
-		n := len(es.told)
+		n := len(es.news)
 		es.mu.Unlock()
 		if n > 5 {
 			t.Errorf("%d terms that will not be yielded are kept", n)
@@ -563,8 +563,8 @@ func TestEachOfTwoReadersIsWoken(t *testing.T) {
 		_ = es.Stand("x", "y")
 		synctest.Wait()
 		es.mu.Lock()
-		told := es.told
-		es.told = nil
+		told := es.news
+		es.news = nil
 		es.mu.Unlock()
 		got, release := make(chan *Term, 2), make(chan struct{})
 		for range 2 {
@@ -578,7 +578,7 @@ func TestEachOfTwoReadersIsWoken(t *testing.T) {
 		}
 		synctest.Wait()
 		es.mu.Lock()
-		es.told = told
+		es.news = told
 		es.wake()
 		es.mu.Unlock()
 		synctest.Wait()

@@ -16,7 +16,8 @@ const (
 	maxTogether = 512 // claims in one call
 )
 
-// workers makes the calls for all claims of an Elections: goroutines that are there while there is something to do. Elections.mu guards it.
+// workers makes the calls for all claims of an Elections: goroutines that are there while there is
+// something to do. Elections.mu guards it.
 type workers struct {
 	running int
 	limit   int // claims in one call: fewer while calls fail
@@ -27,13 +28,14 @@ type workers struct {
 	timer   *time.Timer
 }
 
-// entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next, Elections.mu the others.
+// entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next,
+// Elections.mu the others.
 type entrant struct {
 	claim
 	es      *Elections
 	seq     uint32 // of its last task, which counts
 	calling bool   // a call is under way: orders wait in next
-	told    bool   // the term was yielded
+	yielded bool   // the term was yielded
 	dropped bool   // it will not be
 	next    *core.ClaimOrder
 }
@@ -65,13 +67,14 @@ func (l *laterTasks) Pop() any {
 	return j
 }
 
-// carryLocked has an order carried out, after the call that is under way. The claim's lock is held, as in all that follows of an entrant.
+// carryLocked makes the call of an order, after the one that is under way. As for all methods of an
+// entrant that end in Locked, the caller holds the claim's lock.
 func (c *entrant) carryLocked(o core.ClaimOrder) {
 	switch {
 	case c.calling:
 		c.next = &o
 	case o.Do == core.Enter, o.Do == core.Await, o.Do == core.Leave:
-		c.es.post(c, o.Do, o.Tries)
+		c.es.postLocked(c, o.Do, o.Tries)
 	case o.Do == core.HandOver:
 		go c.release(o)
 	}
@@ -85,7 +88,8 @@ func (c *entrant) releaseLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// goOnLocked goes on after a call, with the order that its answer led to, or with one that came meanwhile.
+// goOnLocked goes on after a call, with the order that its answer led to, or with one that came
+// meanwhile.
 func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.calling = false
 	if c.next != nil {
@@ -94,22 +98,23 @@ func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// post makes a task of an order, in the place of the claim's last one.
-func (es *Elections) post(c *entrant, do core.Action, tries int) {
+// postLocked makes a task of an order, in place of the claim's last one. The caller holds the
+// claim's lock.
+func (es *Elections) postLocked(c *entrant, do core.Action, tries int) {
 	c.seq++
 	j := task{c: c, seq: c.seq, do: do}
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if tries == 0 {
 		es.pool.add(j)
-		es.startWorker()
+		es.startWorkerLocked()
 		return
 	}
 	d := core.Pause(tries)
 	j.due = time.Now().Add(d/2 + rand.N(d/2+1))
 	heap.Push(&es.pool.later, j)
 	if es.pool.later[0].seq == j.seq && es.pool.later[0].c == c {
-		es.setTimer()
+		es.setTimerLocked()
 	}
 }
 
@@ -124,16 +129,16 @@ func (w *workers) add(j task) {
 	}
 }
 
-// startWorker sees that somebody does what there is to do.
-func (es *Elections) startWorker() {
+// startWorkerLocked starts a worker, unless as many run as may. The caller holds mu.
+func (es *Elections) startWorkerLocked() {
 	if es.pool.running < maxCalls {
 		es.pool.running++
 		go es.work()
 	}
 }
 
-// setTimer sets the timer for the first that comes later.
-func (es *Elections) setTimer() {
+// setTimerLocked sets the timer for the first task that is due later. The caller holds mu.
+func (es *Elections) setTimerLocked() {
 	d := time.Until(es.pool.later[0].due)
 	if es.pool.timer == nil {
 		es.pool.timer = time.AfterFunc(d, es.addDue)
@@ -142,19 +147,21 @@ func (es *Elections) setTimer() {
 	es.pool.timer.Reset(d)
 }
 
+// addDue has the tasks done whose pause is over.
 func (es *Elections) addDue() {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	for now := time.Now(); len(es.pool.later) > 0 && !es.pool.later[0].due.After(now); {
 		es.pool.add(heap.Pop(&es.pool.later).(task))
-		es.startWorker()
+		es.startWorkerLocked()
 	}
 	if len(es.pool.later) > 0 {
-		es.setTimer()
+		es.setTimerLocked()
 	}
 }
 
-// next takes tasks of one kind under one lease: to follow first, which costs nothing, and to leave before to enter.
+// next takes tasks of one kind under one lease: to follow first, which costs nothing, and to leave
+// before to enter.
 func (w *workers) next() tasks {
 	for _, from := range []*tasks{&w.follow, &w.leave, &w.enter} {
 		all := *from
@@ -213,14 +220,16 @@ func (all tasks) begin(phase core.ClaimPhase) []call {
 		j.c.mu.Lock()
 		if j.seq == j.c.seq && j.c.core.Phase() == phase {
 			j.c.calling = true
-			calls = append(calls, call{j.c, j.c.leavingPlace()})
+			calls = append(calls, call{j.c, j.c.leavingPlaceLocked()})
 		}
 		j.c.mu.Unlock()
 	}
 	return calls
 }
 
-// claimAll enters claims. A final answer is for one of them, so it is looked for which: all can be asked again by their IDs.
+// claimAll enters claims in one call. If the store answers with a final error, that is meant for
+// one of them: halves are asked until it is found. All can be asked again, since a claim that
+// stands already is found by its ID.
 func (es *Elections) claimAll(l *lease, calls []call) {
 	if len(calls) == 0 {
 		return
@@ -247,7 +256,8 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 // isAnswer says whether the store has given a final answer.
 func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isFinal(err) }
 
-// learn from a call how many claims the next one should have: what times out may do better in parts.
+// learn from a call how many claims the next one should have: what times out may do better in
+// parts.
 func (es *Elections) learn(n int, err error) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
@@ -271,7 +281,7 @@ func (c *entrant) entered(asked, got driver.Place, err error) {
 	c.goOnLocked(o)
 }
 
-// followAll has the lease's news tell when places are held.
+// followAll asks the lease to report in its news when places are held.
 func (es *Elections) followAll(l *lease, all tasks) {
 	var places []driver.Place
 	for _, j := range all {
@@ -286,7 +296,8 @@ func (es *Elections) followAll(l *lease, all tasks) {
 	}
 }
 
-// releaseAll gives places up, as release does for one.
+// releaseAll gives places up in one call, and looks for the one that a final error is meant for as
+// claimAll does.
 func (es *Elections) releaseAll(l *lease, calls []call) {
 	if len(calls) == 0 {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Why a term ended. context.Cause of a term's context, Term.Check and Candidate events carry one of these, inside an
-// [*EndedError]. Test with errors.Is.
+// Why a term ended. context.Cause of a term's context, Term.Check and Candidate events carry one of
+// these, inside an [*EndedError]. Test with errors.Is.
 var (
 	ErrExpired     = errors.New("the lease ran out: the store did not renew it in time")
 	ErrDeposed     = errors.New("the claim was removed by somebody else")
@@ -22,20 +22,24 @@ var (
 var (
 	// ErrNoLeader says that nobody holds the name.
 	ErrNoLeader = errors.New("no leader")
-	// ErrUnreachable says that the store did not answer until the context ended. The context's own error is in it too.
+	// ErrUnreachable says that the store did not answer until the context ended. The context's own
+	// error is in it too.
 	ErrUnreachable = errors.New("the store does not answer")
 	// ErrInvalid says that an argument or an option cannot work. Nothing was asked of the store.
 	ErrInvalid = errors.New("invalid")
 	// ErrHeld answers a try: others hold the lock, or wait for it.
 	ErrHeld = errors.New("held by another")
-	// ErrReentrant says that the caller's own context holds the lock already, so that it would wait for itself.
+	// ErrReentrant says that the caller's own context holds the lock already, so that it would wait
+	// for itself.
 	ErrReentrant = errors.New("already held by the caller")
-	// ErrUpgrade says that the caller's own context holds the lock for reading and asks for writing. Two that did so would wait for
-	// each other for ever: give it back, and lock it for writing.
+	// ErrUpgrade says that the caller's own context holds the lock for reading and asks for
+	// writing. Two that did so would wait for each other for ever: give it back, and lock it for
+	// writing.
 	ErrUpgrade = errors.New("held for reading by the caller, which cannot become writing")
 	// ErrNotInLine says that whom a name should be handed to does not wait in its line.
 	ErrNotInLine = driver.ErrNoSuccessor
-	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no permission, a server too old.
+	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no
+	// permission, a server too old.
 	ErrRefused = driver.ErrRefused
 )
 
@@ -75,7 +79,8 @@ func invalid(format string, args ...any) error {
 // Reason is why a term of an election ended, as one word that does not change.
 type Reason string
 
-// The reasons. Who leads tells the first six; Died is told by a guardian that saw it, and the last two by who reads the history.
+// The reasons. Who leads tells the first six; Died is told by a guardian that saw it, and the last
+// two by who reads the history.
 const (
 	Resigned    Reason = "resigned"    // given up by its owner, or because somebody asked for it
 	Transferred Reason = "transferred" // handed over to another candidate
@@ -96,7 +101,8 @@ func Reasons() []Reason {
 // reasons are those of terms that a session has seen end, for counting them.
 var reasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
 
-// causes says for each cause of the core with which error a term's context ends, and which reason its history tells.
+// causes says for each cause of the core with which error a term's context ends, and which reason
+// its history tells.
 var causes = [...]struct {
 	cause  core.Cause
 	err    error
@@ -119,7 +125,8 @@ func causeError(cause core.Cause) error {
 	return ErrResigned // of a claim that was given up before it led
 }
 
-// ReasonOf returns why a term ended, given what [Term.Check] or the cause of its context says; "" where err is not the end of a term.
+// ReasonOf returns why a term ended, given what [Term.Check] or the cause of its context says; ""
+// where err is not the end of a term.
 func ReasonOf(err error) Reason {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {

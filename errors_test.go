@@ -54,7 +54,7 @@ func TestEveryCauseHasItsErrorAndItsWord(t *testing.T) {
 			t.Errorf("%v has %d rows", cause, rows[cause])
 		}
 		c := &claim{claimRest: &claimRest{}}
-		all.ended("n", c.reason(cause)) // panics where the reason is not counted
+		all.ended("n", c.reasonLocked(cause)) // panics where the reason is not counted
 	}
 }
 

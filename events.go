@@ -13,7 +13,8 @@ import (
 // EventKind is what happened to a session.
 type EventKind int
 
-// What each event tells besides its time is said here. Of locks only overruns are told: they come and go too often.
+// What each event tells besides its time is said here. Of locks only overruns are told: they come
+// and go too often.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
 	LeaseLost                          // Lease, Cause: its terms' contexts are ending. Not of a lease that is closed
@@ -60,21 +61,23 @@ type Event struct {
 	Missed int    // older events that a slow reader lost before this one
 }
 
-// eventsSize is how many events wait for a reader. Ten thousand elections won at once are more: see Session.Tallies.
+// eventsSize is how many events wait for a reader. Ten thousand elections won at once are more: see
+// Session.Tallies.
 const eventsSize = 4096
 
 // eventReaders tells readers what happened.
 type eventReaders struct {
 	readers atomic.Int32
-	over    chan struct{} // closed when the session's Close has returned
+	closed  chan struct{} // closed when the session's Close has returned
 	once    sync.Once
 	mu      sync.Mutex
 	feeds   map[*feed[Event]]struct{}
 }
 
-// Events yields what happens to this session from now on, in order. A reader that is slow loses the oldest events, counted in Missed, and holds
-// up nothing; what must be exact is in [Session.Stats] and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range over it once. Nothing here says
-// who leads at this instant: that is [Term.Check].
+// Events yields what happens to this session from now on, in order. A reader that is slow loses the
+// oldest events, counted in Missed, and holds up nothing; what must be exact is in [Session.Stats]
+// and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range
+// over it once. Nothing here says who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
 	s.readers.join(f) // now: who looks at what is so after this call misses nothing in between
@@ -82,7 +85,7 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		defer s.readers.quit(f)
 		for {
-			ev, missed, ok := f.next(ctx, s.readers.over)
+			ev, missed, ok := f.next(ctx, s.readers.closed)
 			if ev.Missed = missed; !ok || !yield(ev) {
 				return
 			}
@@ -109,7 +112,8 @@ func (n *eventReaders) quit(f *feed[Event]) {
 	}
 }
 
-// event tells all readers. It is cheap where there is none, but the caller makes out the event: who has much to make out asks any first.
+// event tells all readers. It is cheap where there is none, but the caller makes out the event: who
+// has much to make out asks any first.
 func (n *eventReaders) event(ev Event) {
 	if !n.any() {
 		return
@@ -125,7 +129,7 @@ func (n *eventReaders) event(ev Event) {
 func (n *eventReaders) any() bool { return n.readers.Load() > 0 }
 
 // end ends the iterators of all readers, now and later.
-func (n *eventReaders) end() { n.once.Do(func() { close(n.over) }) }
+func (n *eventReaders) end() { n.once.Do(func() { close(n.closed) }) }
 
 // notWon tells that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
@@ -146,10 +150,10 @@ func (n *eventReaders) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
 		n.endLocked(c, Stopping, s.order.Cause)
 	}
-	if s.over {
+	if s.rightEnded {
 		n.endLocked(c, Ended, s.order.Cause)
 	}
-	if s.was == core.Leaving && c.unconfirmed() {
+	if s.was == core.Leaving && c.unconfirmedLocked() {
 		n.unconfirmedLocked(c)
 	}
 	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
@@ -157,7 +161,8 @@ func (n *eventReaders) steppedLocked(c *claim, s step) {
 	}
 }
 
-// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller holds the claim's lock.
+// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller
+// holds the claim's lock.
 func (n *eventReaders) unconfirmedLocked(c *claim) {
 	why := ErrExpired
 	if c.core.Fate() == core.Vanished {
@@ -171,13 +176,13 @@ func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
 	if !n.any() {
 		return
 	}
-	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reason(cause)}
+	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reasonLocked(cause)}
 	if kind != Stopping {
 		ev.Took = c.l.s.uptime() - c.stopping
 	}
 	if kind != WorkStopped {
-		e := c.ended(c.term.token, cause)
-		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.text(cause), c.to
+		e := c.endedErrorLocked(c.term.token, cause)
+		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.to
 	}
 	n.event(ev)
 }
@@ -208,13 +213,14 @@ func (f *feed[E]) push(ev E) {
 	}
 }
 
-// next returns the oldest event that is left, and how many before it were lost. It waits for one until ctx ends, or last is closed and nothing is left.
+// next returns the oldest event that is left, and how many before it were lost. It waits for one
+// until ctx ends, or last is closed and nothing is left.
 func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed int, ok bool) {
 	for {
-		over := false
+		ended := false
 		select {
 		case <-last:
-			over = true // before the queue is looked at: what was pushed before it is told
+			ended = true // before the queue is looked at: what was pushed before it is told
 		default:
 		}
 		f.mu.Lock()
@@ -225,7 +231,7 @@ func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed 
 			return ev, missed, true
 		}
 		f.mu.Unlock()
-		if over {
+		if ended {
 			return ev, 0, false
 		}
 		select {

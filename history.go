@@ -11,19 +11,20 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// TermRecord is one term of an election, as its history has it. Its times are of the wall clock of whoever wrote them: they are for people, and decide nothing.
+// TermRecord is one term of an election, as its history has it. Its times are of the wall clock of
+// whoever wrote them: they are for people, and decide nothing.
 type TermRecord struct {
-	Name   string
-	Token  Token
-	ID     string    // of the session that led; empty if it is not known
-	Value  []byte    // announced; none if it had more than 512 bytes
-	From   time.Time // zero: not known
-	To     time.Time // zero: it leads, or nobody said
-	Reason Reason
-	By     string         // the ID of who asked for its end
-	Text   string         // why, in words; at most 512 bytes
-	Heir   string         // the ID to which it was handed over
-	Gap    *time.Duration // in which nobody led before it, as far as the two clocks agree; nil: not known
+	Name      string
+	Token     Token
+	ID        string    // of the session that led; empty if it is not known
+	Value     []byte    // announced; none if it had more than 512 bytes
+	From      time.Time // zero: not known
+	To        time.Time // zero: it leads, or nobody said
+	Reason    Reason
+	By        string         // the ID of who asked for its end
+	Text      string         // why, in words; at most 512 bytes
+	Successor string         // the ID to which it was handed over
+	Gap       *time.Duration // in which nobody led before it, as far as the two clocks agree; nil: not known
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
@@ -37,13 +38,16 @@ func (r TermRecord) Lasted() (time.Duration, bool) {
 // historyPage is how many records are read at once.
 const historyPage = 256
 
-// History returns what is known of the last terms of the election, the newest first: at most limit of them, or with 0 all that are kept. Sessions
-// write it (see Options.History): who won, some 50 ms later, and why the term ended in the same step as its release. What a leader could not write, because it was
-// killed or cut off for good, is read off the line: a term without an end that leads no more is [Unknown]. A term that was over within those 50 ms and
-// whose process died with it, and one that another program won, may be missing, but for the present one.
+// History returns what is known of the last terms of the election, the newest first: at most limit
+// of them, or with 0 all that are kept. Sessions write it (see Options.History): who won, some 50
+// ms later, and why the term ended in the same step as its release. What a leader could not write,
+// because it was killed or cut off for good, is read off the line: a term without an end that leads
+// no more is [Unknown]. A term that was over within those 50 ms and whose process died with it, and
+// one that another program won, may be missing, but for the present one.
 //
-// A record that cannot be read is left out, and counted in Stats.Unreadable. It needs no lease. Errors are those of [Election.State], and ErrInvalid on a store
-// that keeps no records. No decision about who leads may rest on it.
+// A record that cannot be read is left out, and counted in Stats.Unreadable. It needs no lease.
+// Errors are those of [Election.State], and ErrInvalid on a store that keeps no records. No
+// decision about who leads may rest on it.
 func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error) {
 	j, ok := e.s.store.(driver.Journal)
 	switch {
@@ -61,7 +65,8 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 		return nil, err
 	}
 	if len(all) > 0 && all[0].Reason == Unknown && !st.leads(all[0].Token) {
-		// It was over before we looked, or it was won after that: the line says which, and the records once more why.
+		// It was over before we looked, or it was won after that: the line says which, and the
+		// records once more why.
 		newest := all[0].Token
 		if st, err = e.State(ctx); err != nil {
 			return nil, err
@@ -141,7 +146,8 @@ func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (al
 	return all, nil
 }
 
-// learn takes what a record says. What the leader left with its release, which is read after what others added, counts first.
+// learn takes what a record says. What the leader left with its release, which is read after what
+// others added, counts first.
 func (r *TermRecord) learn(d record, end bool) {
 	if r.ID == "" || !end && d.ID != "" {
 		r.ID = strings.ToValidUTF8(d.ID, "\uFFFD")
@@ -153,15 +159,16 @@ func (r *TermRecord) learn(d record, end bool) {
 		r.Value = d.Value
 	}
 	if d.Reason != "" {
-		r.To, r.Reason, r.By, r.Text, r.Heir = d.To, d.Reason, d.By, d.Text, d.Heir
+		r.To, r.Reason, r.By, r.Text, r.Successor = d.To, d.Reason, d.By, d.Text, d.Successor
 	}
 }
 
 // historyPrefix is what the journals of elections begin with.
 const historyPrefix = "terms/"
 
-// A term has one record under its token, from a moment after it was won; the release replaces it by one with the end. What could not travel with a release is
-// kept beside it, under the token with endSuffix, since a journal takes nothing back.
+// A term has one record under its token, from a moment after it was won; the release replaces it by
+// one with the end. What could not travel with a release is kept beside it, under the token with
+// endSuffix, since a journal takes nothing back.
 const endSuffix = "+end"
 
 // Limits of what a record keeps: it travels with a release, beside hundreds of others.
@@ -170,17 +177,18 @@ const (
 	recordValue = 512 // bytes of a value; a larger one is left out
 )
 
-// record is a term as it is kept. A reader ignores fields that he does not know, and a field is never given another meaning.
+// record is a term as it is kept. A reader ignores fields that he does not know, and a field is
+// never given another meaning.
 type record struct {
-	Version int       `json:"v"`
-	ID      string    `json:"id,omitempty"`
-	Value   []byte    `json:"value,omitempty"`
-	From    time.Time `json:"from,omitzero"`
-	To      time.Time `json:"to,omitzero"`
-	Reason  Reason    `json:"why,omitempty"` // empty while it leads
-	By      string    `json:"by,omitempty"`
-	Text    string    `json:"text,omitempty"`
-	Heir    string    `json:"heir,omitempty"`
+	Version   int       `json:"v"`
+	ID        string    `json:"id,omitempty"`
+	Value     []byte    `json:"value,omitempty"`
+	From      time.Time `json:"from,omitzero"`
+	To        time.Time `json:"to,omitzero"`
+	Reason    Reason    `json:"why,omitempty"` // empty while it leads
+	By        string    `json:"by,omitempty"`
+	Text      string    `json:"text,omitempty"`
+	Successor string    `json:"heir,omitempty"`
 }
 
 func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
@@ -188,7 +196,7 @@ func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
 // encode makes the record that is kept under the key.
 func (r record) encode(key string) driver.Record {
 	r.Version = 1
-	r.Text, r.By, r.Heir = cut(r.Text), cut(r.By), cut(r.Heir)
+	r.Text, r.By, r.Successor = cut(r.Text), cut(r.By), cut(r.Successor)
 	if len(r.Value) > recordValue {
 		r.Value = nil
 	}
@@ -237,9 +245,11 @@ func tellable(t time.Time) time.Time {
 	return t
 }
 
-// RecordDeath returns the record by which the history of an election says that the process which led under that token died, and the name of the
-// journal for it. It is for who has seen that process and all its work die, as the guardian of a command has: he appends it before he revokes the lease, with a keep that
-// removes nothing (math.MaxInt32). What the leader itself has said counts first. At is by his wall clock.
+// RecordDeath returns the record by which the history of an election says that the process which
+// led under that token died, and the name of the journal for it. It is for who has seen that
+// process and all its work die, as the guardian of a command has: he appends it before he revokes
+// the lease, with a keep that removes nothing (math.MaxInt32). What the leader itself has said
+// counts first. At is by his wall clock.
 func RecordDeath(name string, t Token, id string, at time.Time, text string) (journal string, r driver.Record) {
 	return historyPrefix + name, record{ID: id, To: at, Reason: Died, Text: text}.encode(recordKey(t) + endSuffix)
 }

@@ -98,7 +98,7 @@ func TestHistoryTellsWhyEachTermEnded(t *testing.T) {
 			!r.To.Equal(resigned.Truncate(time.Millisecond)) || string(r.Value) != "later" {
 			t.Errorf("resigned: %+v", r)
 		}
-		if r := all[5]; r.Heir != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
+		if r := all[5]; r.Successor != "c" || r.Gap == nil || *r.Gap != 2*time.Second {
 			t.Errorf("transferred: %+v, gap %v; want c, 2s", r, r.Gap)
 		}
 		if r := all[4]; r.Gap == nil || *r.Gap != 0 {
@@ -221,7 +221,7 @@ func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = successor.Election("x").Campaign(ctx, nil) }()
 		time.Sleep(aSecond)
-		token, err := term.heir(context.Background(), "b")
+		token, err := term.successor(context.Background(), "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
 		}
 		all := b.past("x", 0)
 		sameTerms(t, all, "a resigned")
-		if all[0].Heir != "" || !strings.Contains(all[0].Text, "b, which stood no more") {
+		if all[0].Successor != "" || !strings.Contains(all[0].Text, "b, which stood no more") {
 			t.Errorf("%+v", all[0])
 		}
 	})
@@ -279,7 +279,7 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 func TestARecordStaysSmall(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
 	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long,
-		Heir: long, From: time.Now(), To: time.Now()}
+		Successor: long, From: time.Now(), To: time.Now()}
 	d := r.encode(recordKey(math.MaxUint64) + endSuffix)
 	if len(d.Value) > 4096 || len(d.Key) > 64 {
 		t.Errorf("%d bytes under a key of %d", len(d.Value), len(d.Key))
@@ -410,7 +410,7 @@ func TestATermThatWasToBeHandedOverAndWasDeposed(t *testing.T) {
 		time.Sleep(aSecond)
 		all := b.past("x", 0)
 		sameTerms(t, all, "b leading", "a deposed")
-		if all[len(all)-1].Heir != "" {
+		if all[len(all)-1].Successor != "" {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -434,7 +434,7 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 			net.Hang(false)
 			time.Sleep(10 * time.Second)
 			all := b.past("x", 0)
-			if r := all[1]; r.Reason != Expired || r.Heir != "" || r.By != "" || r.To.Sub(r.From) > 12*time.Second {
+			if r := all[1]; r.Reason != Expired || r.Successor != "" || r.By != "" || r.To.Sub(r.From) > 12*time.Second {
 				t.Errorf("asked to %s: %+v", what, r)
 			}
 			if n := a.Tallies(); n[0].Ended[Expired] != 1 {
@@ -456,7 +456,7 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 			_, _ = other.Election("x").Campaign(context.Background(), nil)
 		}()
 		time.Sleep(aSecond)
-		token, err := term.heir(context.Background(), "c")
+		token, err := term.successor(context.Background(), "c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -467,7 +467,7 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
 		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Heir != "" ||
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
 			!strings.Contains(r.Text, "not confirmed") {
 			t.Errorf("%+v", r)
 		}
@@ -482,7 +482,7 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = successor.Election("x").Campaign(ctx, nil) }()
 		time.Sleep(aSecond)
-		token, err := term.heir(context.Background(), "b")
+		token, err := term.successor(context.Background(), "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +494,7 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
 		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Heir != "" ||
+		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
 			!strings.Contains(r.Text, "not confirmed") {
 			t.Errorf("%+v", r)
 		}

@@ -22,12 +22,12 @@ const (
 	closeLimitDown = 100 * time.Millisecond // where the last one failed
 )
 
-// historyWriter writes records of history that do not travel with a release, one after the other, on a goroutine that is there while there are any. Nobody
-// waits for it, but for a moment in Close.
+// historyWriter writes records of history that do not travel with a release, one after the other,
+// on a goroutine that is there while there are any. Nobody waits for it, but for a moment in Close.
 type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
-	keep    int            // records
+	limit   int            // records
 
 	ctx  context.Context // of all writing
 	stop context.CancelFunc
@@ -55,7 +55,7 @@ type beginNote struct {
 }
 
 func newHistoryWriter(s *Session) *historyWriter {
-	w := &historyWriter{s: s, keep: 2 * s.o.History, wake: make(chan struct{}, 1)} // a term has two records at most
+	w := &historyWriter{s: s, limit: 2 * s.o.History, wake: make(chan struct{}, 1)} // a term has two records at most
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	if j, ok := s.store.(driver.Journal); ok && s.o.History > 0 && s.store.Caps().Token != driver.TokenNone {
 		w.journal = j
@@ -69,7 +69,7 @@ func (w *historyWriter) began(c *claim) {
 	defer w.mu.Unlock()
 	if w.journal != nil && !w.shut && len(w.begins) < maxNotes {
 		w.begins = append(w.begins, beginNote{c, w.s.uptime() + noteAfter})
-		w.start()
+		w.startLocked()
 	}
 }
 
@@ -79,12 +79,12 @@ func (w *historyWriter) ended(n endNote) {
 	defer w.mu.Unlock()
 	if w.ctx.Err() == nil && len(w.ends) < maxNotes {
 		w.ends = append(w.ends, n)
-		w.start()
+		w.startLocked()
 	}
 }
 
-// start sees that somebody writes. The caller holds mu.
-func (w *historyWriter) start() {
+// startLocked has the records written on a goroutine of their own. The caller holds mu.
+func (w *historyWriter) startLocked() {
 	if w.busy == nil {
 		w.busy = make(chan struct{})
 		go w.run()
@@ -96,7 +96,8 @@ func (w *historyWriter) start() {
 	}
 }
 
-// close forgets beginnings and waits a moment for the ends. What could not be written by then is lost.
+// close forgets beginnings and waits a moment for the ends. What could not be written by then is
+// lost.
 func (w *historyWriter) close(ctx context.Context) {
 	w.mu.Lock()
 	limit := closeLimit
@@ -106,7 +107,7 @@ func (w *historyWriter) close(ctx context.Context) {
 	w.shut, w.begins = true, nil
 	busy := w.busy
 	if busy != nil {
-		w.start()
+		w.startLocked()
 	}
 	w.mu.Unlock()
 	defer w.stop()
@@ -141,7 +142,8 @@ func (w *historyWriter) run() {
 	}
 }
 
-// next returns the next record, none if it is not needed any more, or how long to wait for it. It says no when nothing is left: then run is over.
+// next returns the next record, none if it is not needed any more, or how long to wait for it. It
+// says no when nothing is left: then run is over.
 func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	switch {
@@ -171,7 +173,7 @@ func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
 func (w *historyWriter) write(n endNote) {
 	for try := 0; pause(w.ctx, try) == nil && !w.isOff(); try++ {
 		ctx, cancel := context.WithTimeout(w.ctx, noteLimit)
-		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.keep) // that it is there already is as good
+		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // that it is there already is as good
 		cancel()
 		final := err != nil && isFinal(err)
 		w.mu.Lock()
@@ -198,19 +200,20 @@ func (w *historyWriter) isOff() bool {
 	return w.off > w.s.uptime()
 }
 
-// beginning returns the record of a term that was won, an empty one if its right is over: then the record of its end says all.
+// beginning returns the record of a term that was won, an empty one if its right is over: then the
+// record of its end says all.
 func (w *historyWriter) beginning(c *claim) (n endNote) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.rightOver {
 		return n
 	}
 	c.record.begun = true
-	return endNote{historyPrefix + c.name, record{ID: w.s.o.ID, Value: announced(c), From: c.won}.encode(recordKey(c.term.token))}
+	return endNote{historyPrefix + c.name, record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won}.encode(recordKey(c.term.token))}
 }
 
-// announced is the value that observers see. The caller holds the claim's lock.
-func announced(c *claim) []byte {
+// announcedLocked is the value that observers see. The caller holds the claim's lock.
+func announcedLocked(c *claim) []byte {
 	if c.said != nil {
 		return c.said
 	}
@@ -219,9 +222,10 @@ func announced(c *claim) []byte {
 
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
 
-// termRecording is how far the record of a term has come. A term has a record of its beginning, if it lasted long enough, and one of its
-// end. The end travels with the call that gives the place up if there is such a call and it is confirmed; otherwise the writer appends it.
-// The claim's lock guards it.
+// termRecording is how far the record of a term has come. A term has a record of its beginning, if
+// it lasted long enough, and one of its end. The end travels with the call that gives the place up
+// if there is such a call and it is confirmed; otherwise the writer appends it. The claim's lock
+// guards it.
 type termRecording struct {
 	ledTo       time.Time     // when the right ended, by the wall clock
 	begun       bool          // the beginning was written, or may be
@@ -235,18 +239,18 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 	if w.journal == nil || c.record.left {
 		return
 	}
-	if s.over {
-		c.record.ledTo = rightEnded(c)
+	if s.rightEnded {
+		c.record.ledTo = rightEndedLocked(c)
 	}
 	switch phase := c.core.Phase(); {
-	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoHeir): // a call that gives the place up follows
+	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor): // a call that gives the place up follows
 		c.record.end = w.endLocked(c, c.core.Cause())
 		c.record.withRelease = c.record.begun || !sweeps(c.term.token)
-	case phase == core.Stopping && c.over: // nothing stands that could be released
+	case phase == core.Stopping && c.rightOver: // nothing stands that could be released
 		c.record.end = w.endLocked(c, s.order.Cause)
 		w.appendLocked(c)
 	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || !c.record.withRelease): // no such call was confirmed
-		if c.unconfirmed() {
+		if c.unconfirmedLocked() {
 			// If it was handed over all the same, the record that travelled with that counts first.
 			c.record.end = w.endLocked(c, c.core.Cause())
 		}
@@ -260,31 +264,33 @@ func (w *historyWriter) appendLocked(c *claim) {
 	w.ended(endNote{historyPrefix + c.name, driver.Record{Key: c.record.end.Key + endSuffix, Value: c.record.end.Value}})
 }
 
-// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but ends are written, since terms are short, the end of such a term is
-// appended instead, which keeps the journal within bounds.
+// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but
+// ends are written, since terms are short, the end of such a term is appended instead, which keeps
+// the journal within bounds.
 func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// endLocked makes the record of the end of the claim's term. Cause is why its right is over: a term that was asked to end may have been
-// lost before it did. The caller holds the claim's lock.
+// endLocked makes the record of the end of the claim's term. Cause is why its right is over: a term
+// that was asked to end may have been lost before it did. The caller holds the claim's lock.
 func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
-	r := record{ID: w.s.o.ID, Value: announced(c), From: c.won, To: c.record.ledTo, Reason: c.reason(cause), Text: c.text(cause)}
+	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo, Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
 	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
 		r.By = c.request.By
 	}
 	switch {
-	case c.core.Heir() == 0 || c.core.Phase() == core.Stopping: // it was lost before anything was handed over
-	case c.core.Fate() == core.HeirGone:
+	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // it was lost before anything was handed over
+	case c.core.Fate() == core.SuccessorGone:
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
-	case c.unconfirmed():
+	case c.unconfirmedLocked():
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which the store has not confirmed"
 	default:
-		r.Reason, r.Heir = Transferred, c.to
+		r.Reason, r.Successor = Transferred, c.to
 	}
 	return r.encode(recordKey(c.term.token))
 }
 
-// rightEnded returns when the right ended by the wall clock: at the deadline at the latest, also for a process that was frozen and hears of it an hour later.
-func rightEnded(c *claim) time.Time {
+// rightEndedLocked returns when the right ended by the wall clock: at the deadline at the latest,
+// also for a process that was frozen and hears of it an hour later.
+func rightEndedLocked(c *claim) time.Time {
 	now := time.Now().Round(0)
 	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
 	if at := now.Add(-late); late == 0 || at.After(c.won) {

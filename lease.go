@@ -15,9 +15,10 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// lease is one lease of a session, from grant to end. It has two goroutines however many claims it carries: beat, which owns
-// the deadline and the only timer, and watch, which hears what happened to the claims. A term keeps the pointer to its lease, so that
-// it never sees the deadline of a later one.
+// lease is one lease of a session, from grant to end. It has two goroutines however many claims it
+// carries: beat, which owns the deadline and the only timer, and watch, which hears what happened
+// to the claims. A term keeps the pointer to its lease, so that it never sees the deadline of a
+// later one.
 type lease struct {
 	s         *Session
 	dl        driver.Lease
@@ -68,11 +69,13 @@ func (l *lease) cause() core.Cause {
 	return l.ending
 }
 
-// beat renews the lease and ends it in time, whatever the store client is doing: every call runs beside it.
+// beat renews the lease and ends it in time, whatever the store client is doing: every call runs
+// beside it.
 //
-// It looks at the clock once a second at least: timers stand still in suspend, and would be late by as much after it.
+// It looks at the clock once a second at least: timers stand still in suspend, and would be late by
+// as much after it.
 func (l *lease) beat() {
-	defer l.over()
+	defer l.finish()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	e := core.LeaseEvent{Kind: core.Tick}
@@ -114,14 +117,15 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
 	}
 	if o.Over {
-		l.tell(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
+		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
 	}
 	if o.Renew {
 		go l.renew(now)
 	}
 }
 
-// renew sends one renewal. A store client that ignores its context keeps renewing set: then no other is sent, and the lease ends.
+// renew sends one renewal. A store client that ignores its context keeps renewing set: then no
+// other is sent, and the lease ends.
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
@@ -198,8 +202,8 @@ func (l *lease) watch() {
 	}
 }
 
-// newsError returns what the store said when it was asked for news last, nil if it has told some since. A call that has lasted
-// is a sign of health.
+// newsError returns what the store said when it was asked for news last, nil if it has told some
+// since. A call that has lasted is a sign of health.
 func (l *lease) newsError() error {
 	err := l.newsErr.Load()
 	if err == nil || l.s.uptime()-time.Duration(l.newsBegan.Load()) > l.timing.Attempt {
@@ -217,11 +221,11 @@ func (l *lease) deliver(n driver.News) {
 	}
 	switch {
 	case n.Gone:
-		c.tell(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		c.notify(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	case n.Held:
-		c.woken(n.Place)
+		c.heldNow(n.Place)
 	case n.Request != nil:
-		c.asked(n.Place.ID, *n.Request)
+		c.takeRequest(n.Place.ID, *n.Request)
 	}
 }
 
@@ -239,7 +243,8 @@ func (l *lease) join(c *claim) bool {
 	return true
 }
 
-// forget drops a claim of which nothing stands any more, and with quiet none of whose work runs either.
+// forget drops a claim of which nothing stands any more, and with quiet none of whose work runs
+// either.
 func (l *lease) forget(c *claim, quiet bool) {
 	l.mu.Lock()
 	if l.claims[c.seat] == c {
@@ -254,8 +259,8 @@ func (l *lease) forget(c *claim, quiet bool) {
 	l.drop()
 }
 
-// over ends what belongs to the lease.
-func (l *lease) over() {
+// finish ends what belongs to the lease.
+func (l *lease) finish() {
 	l.stop()
 	l.drop()
 }
@@ -279,13 +284,14 @@ func (l *lease) end(cause core.Cause) {
 		l.ending = cause
 	}
 	l.mu.Unlock()
-	l.tell(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
+	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
 }
 
-// tell tells all claims, one after the other and without holding the lock: a claim's comes before the lease's.
-func (l *lease) tell(e core.ClaimEvent) {
+// tell tells all claims, one after the other and without holding the lock: a claim's comes before
+// the lease's.
+func (l *lease) notifyClaims(e core.ClaimEvent) {
 	for _, c := range l.standing() {
-		c.tell("", e, nil)
+		c.notify("", e, nil)
 	}
 }
 

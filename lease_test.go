@@ -161,7 +161,7 @@ func TestALeaseThatIsGoneEndsAllItsTermsBeforeItTellsTheFirst(t *testing.T) {
 		hold := sync.OnceFunc(func() { close(held); <-goOn })
 		real := b.clock
 		b.clock = func() time.Duration {
-			if calledBy("(*Term).watchOverrun") { // where a claim whose work runs is told that its right is over
+			if calledBy("(*Term).watchOverrunLocked") { // where a claim whose work runs is told that its right is over
 				hold()
 			}
 			return real()

@@ -66,7 +66,7 @@ func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 		synctest.Wait() // the claim of r holds; r does not know yet
 		l := must[*lease](t)(a.live(t.Context()))
 		for _, c := range l.standing() {
-			c.tell("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
+			c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 		}
 		holds := must[*Term](t)(b.session("c", b.store, Options{}).RWMutex("x").RLock(t.Context()))
 		time.Sleep(3 * time.Second)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// logQueue writes log lines on a goroutine of its own. A logger that blocks (its pipe is full) must hold up neither the end of a term
-// nor the end of work that outlived it, and a handler may ask Term.Check, which no lock of ours may be waiting for.
+// logQueue writes log lines on a goroutine of its own. A logger that blocks (its pipe is full) must
+// hold up neither the end of a term nor the end of work that outlived it, and a handler may ask
+// Term.Check, which no lock of ours may be waiting for.
 type logQueue struct {
 	logger *slog.Logger
 	mu     sync.Mutex
@@ -16,8 +17,9 @@ type logQueue struct {
 	busy   chan struct{} // closed when all lines are written; nil while no goroutine runs
 }
 
-// logQueueSize is how many lines may wait. What is beyond that is lost: transitions, not renewals, so nobody waits long. There is more room for
-// what matters more: ten thousand elections won must not push out that a lease is ending.
+// logQueueSize is how many lines may wait. What is beyond that is lost: transitions, not renewals,
+// so nobody waits long. There is more room for what matters more: ten thousand elections won must
+// not push out that a lease is ending.
 const logQueueSize = 256
 
 func room(level slog.Level) int {
@@ -32,7 +34,8 @@ func room(level slog.Level) int {
 
 func newLogQueue(l *slog.Logger) *logQueue { return &logQueue{logger: l} }
 
-// log leaves a line to be written. It runs nothing of the user's: the handler's Enabled may block, or ask Term.Check, as well as its Handle.
+// log leaves a line to be written. It runs nothing of the user's: the handler's Enabled may block,
+// or ask Term.Check, as well as its Handle.
 func (j *logQueue) log(level slog.Level, msg string, args ...any) {
 	if j.logger == nil {
 		return
@@ -83,8 +86,8 @@ func (j *logQueue) flush() {
 	}
 }
 
-// termLog is the observer that logs terms: locks come and go too often to be told each time, and of many elections there is one line for
-// all.
+// termLog is the observer that logs terms: locks come and go too often to be told each time, and of
+// many elections there is one line for all.
 type termLog struct {
 	log   *logQueue
 	level slog.Level
@@ -96,6 +99,6 @@ func (w termLog) begunLocked(c *claim, _ time.Duration) {
 
 func (w termLog) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
-		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.ended(c.term.token, s.order.Cause).Cause)
+		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.endedErrorLocked(c.term.token, s.order.Cause).Cause)
 	}
 }

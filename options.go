@@ -19,43 +19,48 @@ const (
 	MaxName  = 255  // bytes of a name or an ID
 	MaxValue = 4096 // bytes of a value announced
 	MaxTTL   = 300 * time.Second
-	// DefaultTTL is the time to live of a lease where Options say nothing: a frozen member or an election inside the store
-	// costs no term, and a crash is taken over some ten seconds later.
+	// DefaultTTL is the time to live of a lease where Options say nothing: a frozen member or an
+	// election inside the store costs no term, and a crash is taken over some ten seconds later.
 	DefaultTTL = 10 * time.Second
 )
 
-// Overrun is what happens when work started by a candidate is still running although its right to run is over.
+// Overrun is what happens when work started by a candidate is still running although its right to
+// run is over.
 type Overrun int
 
 const (
-	// OverrunExit ends this process with status 122. It is the default, and the only choice that keeps the promise for work that
-	// does not stop: nothing else in the process can make it.
+	// OverrunExit ends this process with status 122. It is the default, and the only choice that
+	// keeps the promise for work that does not stop: nothing else in the process can make it.
 	OverrunExit Overrun = iota
-	// OverrunWait waits for the work, counts it (Stats.Overruns) and logs an error. Until it returns it may act beside the
-	// next leader, and only a fence refuses what it writes.
+	// OverrunWait waits for the work, counts it (Stats.Overruns) and logs an error. Until it
+	// returns it may act beside the next leader, and only a fence refuses what it writes.
 	OverrunWait
 )
 
 // Options of a session. The zero value works.
 type Options struct {
-	// ID is this process among the candidates. Default: HOSTNAME-PID-XXXX with four random hex digits.
+	// ID is this process among the candidates. Default: HOSTNAME-PID-XXXX with four random hex
+	// digits.
 	ID string
 	// TTL of the lease. Default 10 s. The store may grant more, never less.
 	TTL time.Duration
-	// Drift is by how much the rates of this machine's clock and of the store's may differ, as a part of the TTL. Default 0.10.
+	// Drift is by how much the rates of this machine's clock and of the store's may differ, as a
+	// part of the TTL. Default 0.10.
 	Drift float64
-	// Grace is how long before the deadline a term's context ends when renewals fail: the time the work has to stop.
-	// Default a tenth of the TTL.
+	// Grace is how long before the deadline a term's context ends when renewals fail: the time the
+	// work has to stop. Default a tenth of the TTL.
 	Grace time.Duration
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
-	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL, or for a TTL below
+	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL, or for a
+	// TTL below
 	// 2.5 s as much as lets two fit in, at most 250 ms.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun
-	// History is how many terms of each election are kept in the store at least, for [Election.History]. Default 100; below 0 none, and none on a store
-	// that is no driver.Journal. Of locks nothing is kept.
+	// History is how many terms of each election are kept in the store at least, for
+	// [Election.History]. Default 100; below 0 none, and none on a store that is no driver.Journal.
+	// Of locks nothing is kept.
 	History int
 	// Logger gets one line for each transition. Default: none.
 	Logger *slog.Logger
@@ -112,8 +117,9 @@ func defaultID() string {
 	return strings.ToValidUTF8(host[:min(len(host), MaxName-len(tail))], "") + tail
 }
 
-// CheckName returns an ErrInvalid that says what is wrong with name, or nil. A name is 1 to 255 bytes of UTF-8 without
-// control characters; slashes are allowed and mean nothing to the store ("a" and "a/b" are two names).
+// CheckName returns an ErrInvalid that says what is wrong with name, or nil. A name is 1 to 255
+// bytes of UTF-8 without control characters; slashes are allowed and mean nothing to the store ("a"
+// and "a/b" are two names).
 func CheckName(name string) error { return checkText("name", name) }
 
 func checkText(what, s string) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// queue carries out core.Queue for one name: those in this process who want the lock stand behind one claim, and hand it on.
+// queue carries out core.Queue for one name: those in this process who want the lock stand behind
+// one claim, and hand it on.
 type queue struct {
 	s    *Session
 	name string
@@ -107,7 +108,7 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 	q.last++
 	w.id = q.last
 	q.waiting[w.id] = w
-	q.step(w.event(core.Arrive, 0))
+	q.stepLocked(w.event(core.Arrive, 0))
 	if q.waiting[w.id] == nil {
 		q.mu.Unlock()
 		return w.term, w.err
@@ -134,7 +135,8 @@ func (s *Session) sharable() error {
 	return nil
 }
 
-// quit takes a waiter out, unless it has its answer already. The last to leave ends the campaign, and hears what it had met with.
+// quit takes a waiter out, unless it has its answer already. The last one to leave ends the
+// campaign, and returns the error that it ended with.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -143,7 +145,7 @@ func (q *queue) quit(w *waiter) {
 	}
 	delete(q.waiting, w.id)
 	q.err, q.why = nil, context.Cause(w.ctx)
-	q.step(core.QueueEvent{Kind: core.Quit, Waiter: w.id})
+	q.stepLocked(core.QueueEvent{Kind: core.Quit, Waiter: w.id})
 	last, ended := len(q.waiting) == 0, q.ended
 	q.mu.Unlock()
 	if last && ended != nil {
@@ -161,22 +163,23 @@ func (q *queue) quit(w *waiter) {
 	}
 }
 
-// step takes one event and carries out what follows. The caller holds q.mu.
-func (q *queue) step(e core.QueueEvent) {
+// stepLocked takes one event and carries out what follows. The caller holds mu.
+func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
 	if q.core.Timed(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {
-		if c.term.over(now) { // nobody gets it any more, whether or not we were told
-			q.carryOut(q.core.Step(now, core.QueueEvent{Kind: core.Fade, Tenure: id}))
+		if c.term.isOver(now) { // nobody gets it any more, whether or not we were told
+			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.Fade, Tenure: id}))
 		}
 	}
-	q.carryOut(q.core.Step(now, e))
+	q.carryOutLocked(q.core.Step(now, e))
 }
 
-// carryOut carries out orders in the order in which they were given, also those that follow from carrying out.
-func (q *queue) carryOut(orders []core.QueueOrder) {
+// carryOutLocked carries out orders in the order given. What follows from one is appended to them:
+// the step that asked for it is not over yet. The caller holds mu.
+func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.busy {
 		return
@@ -195,13 +198,13 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 		case core.Cancel:
 			q.cancel(q.why)
 		case core.Grant:
-			q.grant(o)
+			q.grantLocked(o)
 		case core.Deny:
 			err := ErrHeld
 			if o.Refused {
 				err = q.err
 			}
-			q.answer(o.Waiter, nil, err)
+			q.answerLocked(o.Waiter, nil, err)
 		case core.CloseIt:
 			c := q.claims[o.Tenure]
 			delete(q.claims, o.Tenure)
@@ -213,8 +216,8 @@ func (q *queue) carryOut(orders []core.QueueOrder) {
 	}
 }
 
-// answer tells a waiter what became of it, if it still waits.
-func (q *queue) answer(id int, t *Term, err error) {
+// answerLocked gives a waiter its term, or the error it ends with. The caller holds mu.
+func (q *queue) answerLocked(id int, t *Term, err error) {
 	w := q.waiting[id]
 	delete(q.waiting, id)
 	w.term, w.err = t, err
@@ -223,14 +226,14 @@ func (q *queue) answer(id int, t *Term, err error) {
 	}
 }
 
-// grant makes the term of a waiter.
-func (q *queue) grant(o core.QueueOrder) {
+// grantLocked makes the term of a waiter.
+func (q *queue) grantLocked(o core.QueueOrder) {
 	c, w := q.claims[o.Tenure], q.waiting[o.Waiter]
-	if t := q.takeShare(c, w.ctx, o.Tenure, o.Turn); t != nil {
-		q.answer(o.Waiter, t, nil)
+	if t := q.takeShareLocked(c, w.ctx, o.Tenure, o.Turn); t != nil {
+		q.answerLocked(o.Waiter, t, nil)
 		return
 	}
-	q.carryOut(q.core.Step(q.s.clock(), w.event(core.Return, o.Tenure)))
+	q.carryOutLocked(q.core.Step(q.s.clock(), w.event(core.Return, o.Tenure)))
 }
 
 // campaign stands in the line for the queue.
@@ -240,9 +243,9 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	id := q.last
 	q.mu.Unlock()
 	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
-		hear: func(what core.QueueEventKind) { q.hear(id, what) }}
+		onEvent: func(what core.QueueEventKind) { q.claimEvent(id, what) }}
 	if o.Read {
-		spec.no, spec.slots = "r"+Token(id).String(), driver.Unlimited
+		spec.id, spec.slots = "r"+Token(id).String(), driver.Unlimited
 	}
 	campaign := q.s.campaign
 	if x != nil {
@@ -255,53 +258,54 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	defer close(ended)
 	q.err = err
 	if err != nil {
-		q.step(core.QueueEvent{Kind: core.Lose, Refused: isFinal(err) && !errors.Is(err, driver.ErrTaken)})
+		q.stepLocked(core.QueueEvent{Kind: core.Lose, Refused: isFinal(err) && !errors.Is(err, driver.ErrTaken)})
 		return
 	}
 	q.claims[id] = t.c
 	q.ref()
-	q.step(core.QueueEvent{Kind: core.Win, Tenure: id})
+	q.stepLocked(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
-// queueClaim is the owner of a queue's claim. The queue's lock comes before the claim's, so it hears what becomes of the claim on a
-// goroutine of its own.
+// queueClaim is the owner of a queue's claim. The queue's lock comes before the claim's, so it
+// hears what becomes of the claim on a goroutine of its own.
 type queueClaim struct {
 	*campaign
-	hear func(core.QueueEventKind)
+	onEvent func(core.QueueEventKind)
 }
 
 // endedLocked has the queue give the claim up: nobody may be there who would.
 func (k *queueClaim) endedLocked(core.Cause) {
 	if k.c.core.Phase() == core.Stopping {
-		go k.hear(core.Fade)
+		go k.onEvent(core.Fade)
 	}
 }
 
-// freedLocked tells the queue that who held the claim has lost it, unless the queue itself has given it up.
+// freedLocked tells the queue that who held the claim has lost it, unless the queue itself has
+// given it up.
 func (k *queueClaim) freedLocked(was core.ClaimPhase, _ bool) {
 	if k.c.term != nil && was != core.Leaving {
-		go k.hear(core.Void)
+		go k.onEvent(core.Void)
 	}
 }
 
-// hear hears what became of a claim. Who held one of which nothing stands any more has lost it, whether or not he has given it back; the
-// others go on.
-func (q *queue) hear(tenure int, what core.QueueEventKind) {
+// claimEvent takes what became of a claim. When nothing of it stands any more, whoever held the
+// lock under it has lost that, even if he has not given it back; the others go on.
+func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.claims[tenure] != nil {
-		q.step(core.QueueEvent{Kind: what, Tenure: tenure})
+		q.stepLocked(core.QueueEvent{Kind: what, Tenure: tenure})
 	}
 }
 
-// giveBack ends a term of the lock: the right first, and only then the next one gets it.
+// giveBack ends a term of the lock. The right ends first: only then may the next one get the lock.
 func (t *Term) giveBack(ctx context.Context) error {
 	h, q := &t.share, t.share.q
 	t.endShare()
 	q.mu.Lock()
 	if first := !h.given; first {
 		h.given = true
-		q.step(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
+		q.stepLocked(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
 	}
 	handedOn := q.claims[h.tenure] != nil
 	q.mu.Unlock()
@@ -311,8 +315,9 @@ func (t *Term) giveBack(ctx context.Context) error {
 	return t.c.released(ctx)
 }
 
-// takeShare makes a term for one more holder in this process, nil if the claim is ending. The caller holds mu.
-func (q *queue) takeShare(c *claim, values context.Context, tenure, turn int) *Term {
+// takeShareLocked makes a term for one more holder in this process, nil if the claim is ending. The
+// caller holds mu.
+func (q *queue) takeShareLocked(c *claim, values context.Context, tenure, turn int) *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core.Phase() != core.Leading {
@@ -332,18 +337,19 @@ func (t *Term) endShare() {
 	defer c.mu.Unlock()
 	e := givenBack
 	if c.why != nil || c.request != nil {
-		e = c.ended(t.token, core.Resigned)
+		e = c.endedErrorLocked(t.token, core.Resigned)
 	}
 	t.endRight(e)
 	t.stopWork(e)
-	t.watchOverrun() // now: others may hold under the claim for long
+	t.watchOverrunLocked() // now: others may hold under the claim for long
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}
 }
 
-// over says whether the term is ending or over, by now if that is not 0.
-func (t *Term) over(now core.Time) bool {
+// isOver says whether the term is ending or over. A now other than 0 is the clock's reading, which
+// may say so before anybody else does.
+func (t *Term) isOver(now core.Time) bool {
 	switch {
 	case t.stopped.Load() != nil || t.ended.Load() != nil:
 		return true
@@ -353,8 +359,9 @@ func (t *Term) over(now core.Time) bool {
 	return false
 }
 
-// exchange is a claim whose right is over, and that is given up in the request that enters the next one of the same queue: behind all who
-// wait, and with one trip to the store instead of two. Whatever becomes of that request, the claim is given up once and for all.
+// exchange is a claim whose right is over, and that is given up in the request that enters the next
+// one of the same queue: behind all who wait, and with one trip to the store instead of two.
+// Whatever becomes of that request, the claim is given up once and for all.
 type exchange struct {
 	old   *claim          // nil once it is begun: the next claim keeps the exchange, and would keep all that were before it
 	order core.ClaimOrder // the release
@@ -363,11 +370,12 @@ type exchange struct {
 	begun atomic.Bool
 }
 
-// part gives the claim up. Where the store can do it and another seat is free, the release is left to the exchange that it returns.
+// part gives the claim up. Where the store can do it and another seat is free, the release is left
+// to the exchange that it returns.
 func (c *claim) part(again bool) *exchange {
 	x := &exchange{old: c, at: seat{c.name, ""}}
-	if c.no == "" {
-		x.at.no = "w"
+	if c.id == "" {
+		x.at.id = "w"
 	}
 	if _, can := c.l.dl.(driver.Exchanger); can && again && c.slots == 0 {
 		x.leave, _ = c.l.s.enterLocal(context.Background(), x.at, true)
@@ -395,7 +403,8 @@ func (x *exchange) release() {
 	}
 }
 
-// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be entered by itself.
+// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be
+// entered by itself.
 func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
 	if !x.begun.CompareAndSwap(false, true) {
 		return driver.Place{}, driver.ErrRefused
@@ -414,7 +423,8 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	return got, err
 }
 
-// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name in the same request.
+// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name
+// in the same request.
 func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
 	spec.exchange = x.swap
 	k := newCampaign(ctx, x.old.l, spec, x.leave)

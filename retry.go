@@ -16,7 +16,8 @@ func isFinal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }
 
-// pause waits before try number n+1, with jitter so that a fleet does not come back in step. It returns at once for n = 0.
+// pause waits before try number n+1, with jitter so that a fleet does not come back in step. It
+// returns at once for n = 0.
 func pause(ctx context.Context, n int) error {
 	if n == 0 {
 		return ctx.Err()

@@ -9,8 +9,9 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// Semaphore is a name that a limited number hold at once. What is held is a [Term] with a token of its own, larger than those of all who came before it.
-// First come, first served; there is no handing on inside a process, for its tokens would not grow.
+// Semaphore is a name that a limited number hold at once. What is held is a [Term] with a token of
+// its own, larger than those of all who came before it. First come, first served; there is no
+// handing on inside a process, for its tokens would not grow.
 type Semaphore struct {
 	s     *Session
 	name  string
@@ -20,7 +21,8 @@ type Semaphore struct {
 // Name returns the semaphore's name.
 func (m *Semaphore) Name() string { return m.name }
 
-// Acquire waits for a slot. The rules are those of [Mutex.Lock], but one caller may hold several slots: ErrReentrant only where it holds all.
+// Acquire waits for a slot. The rules are those of [Mutex.Lock], but one caller may hold several
+// slots: ErrReentrant only where it holds all.
 func (m *Semaphore) Acquire(ctx context.Context) (*Term, error) { return m.acquire(ctx, false) }
 
 // TryAcquire returns a slot if one is free now and nobody waits, otherwise ErrHeld.
@@ -35,7 +37,8 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 	return hold(ctx, t, work)
 }
 
-// MaxSlots is the largest number of slots of a semaphore: whoever enters the line reads as many claims.
+// MaxSlots is the largest number of slots of a semaphore: whoever enters the line reads as many
+// claims.
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
@@ -51,18 +54,19 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if ctx.Err() != nil {
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	no, leave, err := m.s.enterSeat(ctx, m.name, m.slots, try)
+	id, leave, err := m.s.enterSeat(ctx, m.name, m.slots, try)
 	if err != nil {
 		return nil, err
 	}
-	t, err := m.s.campaignIn(ctx, claimSpec{seat: seat{m.name, no}, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
+	t, err := m.s.campaignIn(ctx, claimSpec{seat: seat{m.name, id}, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}
 	return t, err
 }
 
-// seats are the places of one process in a semaphore's line, as many as it has slots: more could hold nothing.
+// seats are the places of one process in a semaphore's line, as many as it has slots: more could
+// hold nothing.
 type seats struct {
 	slots int
 	free  chan int
@@ -70,7 +74,7 @@ type seats struct {
 }
 
 // enterSeat waits for a seat of this process, and returns it with what gives it back.
-func (s *Session) enterSeat(ctx context.Context, name string, slots int, try bool) (no string, leave func(), err error) {
+func (s *Session) enterSeat(ctx context.Context, name string, slots int, try bool) (id string, leave func(), err error) {
 	s.mu.Lock()
 	r := s.seats[name]
 	if r != nil && r.slots != slots {

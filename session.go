@@ -16,8 +16,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// The locks of this package, from the outer to the inner. Whoever holds one takes only those of lines below it. A method whose caller holds
-// one ends in Locked or says so.
+// The locks of this package, from the outer to the inner. Whoever holds one takes only those of
+// lines below it. A method whose caller holds one ends in Locked or says so.
 //
 //	queue.mu, Candidate.mu
 //	claim.mu                                            of one claim at a time
@@ -26,10 +26,12 @@ import (
 //	historyWriter.mu, tallies.mu, eventReaders.mu
 //	feed.mu, logQueue.mu
 //
-// What happens to a claim reaches its queue on a goroutine of its own, since the queue's lock comes first.
+// What happens to a claim reaches its queue on a goroutine of its own, since the queue's lock comes
+// first.
 
-// Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves them all. When the lease is
-// lost every term under it ends, and the next campaign gets a new lease. It is safe for concurrent use.
+// Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves
+// them all. When the lease is lost every term under it ends, and the next campaign gets a new
+// lease. It is safe for concurrent use.
 type Session struct {
 	born    time.Time
 	store   driver.Store
@@ -41,8 +43,8 @@ type Session struct {
 	readers eventReaders
 	tallies tallies
 
-	watchQueues, watchSlots, watchElections, watchMany []observer // of claims, by what they are for
-	history                                            *historyWriter
+	watchQueues, watchSlots, watchElections, watchEntrants []observer // of claims, by what they are for
+	history                                                *historyWriter
 
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
@@ -55,18 +57,20 @@ type Session struct {
 	grant  chan struct{} // holds one token: who has it may grant
 }
 
-// localRun lets one claim of this process stand for a seat at a time: a lease has one claim for each. The others wait here, in order.
+// localRun lets one claim of this process stand for a seat at a time: a lease has one claim for
+// each. The others wait here, in order.
 type localRun struct{ next []*localTurn }
 
 // localTurn is one who waits for a seat.
 type localTurn struct {
-	ready chan struct{} // closed when the seat is his
-	many  *Elections    // told instead
-	stand uint32        // which of its stands waits
+	ready     chan struct{} // closed when the seat is his
+	elections *Elections    // its turn is called instead
+	stand     uint32        // which of its stands waits
 }
 
-// NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease is granted when it is first needed. Options that the store
-// cannot honour, or whose relations cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
+// NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease
+// is granted when it is first needed. Options that the store cannot honour, or whose relations
+// cannot work, are an ErrInvalid. The store stays the caller's to close, after the session.
 func NewSession(store driver.Store, o *Options) (*Session, error) {
 	if o == nil {
 		o = &Options{}
@@ -85,12 +89,12 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
 		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
 	s.history = newHistoryWriter(s)
-	s.readers.over = make(chan struct{})
+	s.readers.closed = make(chan struct{})
 	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
 	s.watchQueues = []observer{quiet}
 	s.watchSlots = []observer{&s.stats, quiet}
 	s.watchElections = []observer{&s.stats, loud, &s.tallies, s.history, &s.readers}
-	s.watchMany = []observer{&s.stats, quiet, &s.tallies, s.history, &s.readers}
+	s.watchEntrants = []observer{&s.stats, quiet, &s.tallies, s.history, &s.readers}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -98,14 +102,16 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 // ID returns this process's identity among the candidates.
 func (s *Session) ID() string { return s.o.ID }
 
-// Election returns the election of that name. It does no I/O; a name that cannot be used is told by the first call.
+// Election returns the election of that name. It does no I/O; a name that cannot be used is told by
+// the first call.
 func (s *Session) Election(name string) *Election { return &Election{s: s, name: name} }
 
-// RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses to read, with an ErrInvalid.
+// RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses
+// to read, with an ErrInvalid.
 func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s: s, name: name}} }
 
-// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an option that cannot be used is told by
-// the first call.
+// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an
+// option that cannot be used is told by the first call.
 func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
 	if o == nil {
 		o = &MutexOptions{}
@@ -113,17 +119,18 @@ func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
 	return &Mutex{s: s, name: name, o: *o}
 }
 
-// Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same number of slots: the store refuses
-// another one (ErrRefused) while somebody stands in the line.
+// Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same
+// number of slots: the store refuses another one (ErrRefused) while somebody stands in the line.
 func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
 
-// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O. Close it, or the session.
+// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O.
+// Close it, or the session.
 func (s *Session) Elections(o *ElectionsOptions) *Elections {
 	if o == nil {
 		o = &ElectionsOptions{}
 	}
 	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, watched: s.watchMany}
+	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
 	es.pool.limit = maxTogether
 	es.ctx, es.stop = context.WithCancel(context.Background())
 	return es
@@ -137,19 +144,22 @@ func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
 	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
 }
 
-// Ready grants the lease if there is none, and returns nil when there is a live one. It tries until ctx ends; then
-// the error is ErrUnreachable with what the store said last. An ErrRefused is returned at once.
+// Ready grants the lease if there is none, and returns nil when there is a live one. It tries until
+// ctx ends; then the error is ErrUnreachable with what the store said last. An ErrRefused is
+// returned at once.
 func (s *Session) Ready(ctx context.Context) error {
 	_, err := s.live(ctx)
 	return err
 }
 
-// Run stands for name until ctx ends or the work returns, and runs work while leading: see [Candidate.Run].
+// Run stands for name until ctx ends or the work returns, and runs work while leading: see
+// [Candidate.Run].
 func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Context, t *Term) error) error {
 	return s.Candidate(name, nil).Run(ctx, work)
 }
 
-// List returns the elections whose name begins with prefix and in whose line somebody stands, ordered by name. It needs no lease.
+// List returns the elections whose name begins with prefix and in whose line somebody stands,
+// ordered by name. It needs no lease.
 func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
 	var states []State
 	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
@@ -163,10 +173,11 @@ func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
 	return states, err
 }
 
-// Close ends every term for ErrClosed, waits until each has been resigned (which says that its work has stopped), then ends the
-// lease, so that others lead at once. Work that a candidate runs is waited for also when its term is over. When ctx ends before
-// that, the lease is left to run out by itself in the store, so that no successor starts beside work that still runs; the error
-// says so. No campaign is possible afterwards.
+// Close ends every term for ErrClosed, waits until each has been resigned (which says that its work
+// has stopped), then ends the lease, so that others lead at once. Work that a candidate runs is
+// waited for also when its term is over. When ctx ends before that, the lease is left to run out by
+// itself in the store, so that no successor starts beside work that still runs; the error says so.
+// No campaign is possible afterwards.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
@@ -223,7 +234,8 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 	}
 }
 
-// present returns the lease if it is alive, nil if there is none, and ErrClosed once the session is closed.
+// present returns the lease if it is alive, nil if there is none, and ErrClosed once the session is
+// closed.
 func (s *Session) present() (*lease, error) {
 	s.mu.Lock()
 	l, closed := s.lease, s.closed
@@ -267,8 +279,8 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	return l, nil
 }
 
-// retry repeats a call, each under the attempt limit, until it gets a final answer or ctx ends: an unknown outcome is not a failure,
-// and every call on a store is safe to repeat.
+// retry repeats a call, each under the attempt limit, until it gets a final answer or ctx ends: an
+// unknown outcome is not a failure, and every call on a store is safe to repeat.
 func (s *Session) retry(ctx context.Context, what string, call func(context.Context) error) error {
 	limit := max(s.o.timing(s.o.TTL).Attempt, time.Second)
 	var last error
@@ -306,7 +318,8 @@ func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
 	return s.campaignIn(ctx, spec, leave)
 }
 
-// campaignIn is campaign for one who has the seat, which leave gives back once nothing stands there any more.
+// campaignIn stands in the line for a seat that the caller has taken. Leave gives the seat back
+// once nothing stands there any more.
 func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) (*Term, error) {
 	for {
 		l, err := s.live(ctx)
@@ -327,8 +340,8 @@ func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) 
 	}
 }
 
-// enterLocal waits until no other claim of this process stands for the seat, and returns what lets the next one in. With try it does
-// not wait: ErrTaken.
+// enterLocal waits until no other claim of this process stands for the seat, and returns what lets
+// the next one in. With try it does not wait: ErrTaken.
 func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func(), err error) {
 	leave = sync.OnceFunc(func() { s.leaveSeat(at) })
 	if try {
@@ -352,7 +365,8 @@ func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func
 	}
 }
 
-// takeSeat says whether the seat is the caller's now. If not he waits for it as w, unless that is nil.
+// takeSeat says whether the seat is the caller's now. If not he waits for it as w, unless that is
+// nil.
 func (s *Session) takeSeat(at seat, w *localTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -396,14 +410,15 @@ func (s *Session) leaveSeat(at seat) {
 	w := r.next[0]
 	r.next = slices.Delete(r.next, 0, 1)
 	s.mu.Unlock()
-	if w.many != nil {
-		w.many.turn(at.name, w.stand)
+	if w.elections != nil {
+		w.elections.turn(at.name, w.stand)
 		return
 	}
 	close(w.ready)
 }
 
-// Terms returns the terms of elections whose right is not over, in no order. Locks are not among them.
+// Terms returns the terms of elections whose right is not over, in no order. Locks are not among
+// them.
 func (s *Session) Terms() []*Term {
 	s.mu.Lock()
 	leases := make([]*lease, 0, len(s.leases))
@@ -425,13 +440,14 @@ func (s *Session) Terms() []*Term {
 	return all
 }
 
-// Names returns the names of the elections that this process stands for or leads, in no order. A name whose lock it wants too is not among them.
+// Names returns the names of the elections that this process stands for or leads, in no order. A
+// name whose lock it wants too is not among them.
 func (s *Session) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := make([]string, 0, len(s.locals))
 	for at := range s.locals {
-		if s.queues[at.name] == nil && at.no == "" {
+		if s.queues[at.name] == nil && at.id == "" {
 			names = append(names, at.name)
 		}
 	}
@@ -444,6 +460,7 @@ func (s *Session) StoreName() string {
 	return kind
 }
 
-// uptime is how long the session has been there, without the time that the machine slept. What events tell is measured by it, since the boot clock
-// decides, and is read where nothing else waits.
+// uptime is how long the session has been there, without the time that the machine slept. What
+// events tell is measured by it, since the boot clock decides, and is read where nothing else
+// waits.
 func (s *Session) uptime() time.Duration { return time.Since(s.born) }

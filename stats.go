@@ -32,7 +32,8 @@ func (s *Session) Stats() Stats {
 	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
 }
 
-// Tally counts what a session has done in one election since it began. Unlike [Session.Events] it misses nothing.
+// Tally counts what a session has done in one election since it began. Unlike [Session.Events] it
+// misses nothing.
 type Tally struct {
 	Name    string // empty: all elections beyond the first 100,000 that this session has led
 	Elected uint64
@@ -74,25 +75,25 @@ func (s *Session) Tallies() []Tally {
 func (all *tallies) begunLocked(c *claim, _ time.Duration) { all.elected(c.name) }
 
 func (all *tallies) steppedLocked(c *claim, s step) {
-	if s.over {
-		all.ended(c.name, c.reason(s.order.Cause))
+	if s.rightEnded {
+		all.ended(c.name, c.reasonLocked(s.order.Cause))
 	}
 }
 
 func (all *tallies) elected(name string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	all.of(name).elected++
+	all.ofLocked(name).elected++
 }
 
 func (all *tallies) ended(name string, r Reason) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	all.of(name).ended[slices.Index(reasons[:], r)]++
+	all.ofLocked(name).ended[slices.Index(reasons[:], r)]++
 }
 
-// of returns the counts of a name, made if there is none.
-func (all *tallies) of(name string) *tallied {
+// ofLocked returns the counts of a name, made if there is none.
+func (all *tallies) ofLocked(name string) *tallied {
 	if all.byName == nil {
 		all.byName = map[string]*tallied{}
 	}

@@ -163,8 +163,8 @@ type starvation struct {
 // now is the boot clock as the process reads it.
 func (p *process) now() time.Duration {
 	// Who waits here while it holds a mutex would stop the others where fake time cannot pass.
-	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrun", "(*queue).step",
-		"(*claim).rightEnded") {
+	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked",
+		"primacy.rightEndedLocked") {
 		_ = p.gate.pass(context.Background())
 	}
 	if s := p.starve.Load(); s != nil && calledBy("(*lease).beat") {

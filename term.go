@@ -15,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Token is a fencing token: larger than that of every earlier term of the name. Send it with each write, and let the resource refuse
-// a smaller one. In JSON it is a string, since many readers round large numbers.
+// Token is a fencing token: larger than that of every earlier term of the name. Send it with each
+// write, and let the resource refuse a smaller one. In JSON it is a string, since many readers
+// round large numbers.
 type Token uint64
 
 // String returns the token in decimal.
@@ -35,8 +36,8 @@ func (t *Token) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Term is one reign: from winning until the right to lead is over. It never comes back; winning again is another term with a
-// larger token. It is safe for concurrent use.
+// Term is the time of one leader: from winning until the right to lead is over. It never comes
+// back; winning again is another term with a larger token. It is safe for concurrent use.
 type Term struct {
 	c       *claim
 	l       *lease
@@ -85,18 +86,20 @@ func (t *Term) catchUp(m *contexts) {
 		m.end()
 	}
 	if e := t.stopped.Load(); e != nil {
-		m.stop(t.told(e))
+		m.stop(t.endedError(e))
 	}
 }
 
 // Name returns the name led.
 func (t *Term) Name() string { return t.c.name }
 
-// Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses that one.
+// Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses
+// that one.
 func (t *Term) Token() Token { return t.token }
 
-// ClaimToken returns the number under which the store knows the claim: for an election the token itself, for a lock that of the claim
-// behind it, which others of this process may have held the lock under before.
+// ClaimToken returns the number under which the store knows the claim: for an election the token
+// itself, for a lock that of the claim behind it, which others of this process may have held the
+// lock under before.
 func (t *Term) ClaimToken() Token {
 	if t.c.lock {
 		return t.token >> turnBits
@@ -104,17 +107,19 @@ func (t *Term) ClaimToken() Token {
 	return t.token
 }
 
-// Context returns a context with the values of the campaign's. It ends when the work has to stop: when the term is resigned,
-// deposed or asked to end, and a grace before the deadline when renewals fail. context.Cause tells why, as an
-// [*EndedError]. It is a hint that may come late (after a pause of the process); what counts is [Term.Check].
+// Context returns a context with the values of the campaign's. It ends when the work has to stop:
+// when the term is resigned, deposed or asked to end, and a grace before the deadline when renewals
+// fail. context.Cause tells why, as an [*EndedError]. It is a hint that may come late (after a
+// pause of the process); what counts is [Term.Check].
 func (t *Term) Context() context.Context { return t.contexts().work }
 
-// Check returns nil if this process leads at this instant: the clock, read now, is before the deadline. Otherwise it returns why
-// not, as an [*EndedError], and never nil again. It makes no call, takes no lock and allocates nothing while it says yes. Ask
-// before each act: no check can recall a write that is already on its way, only a fence can (see [Term.Token]).
+// Check returns nil if this process leads at this instant: the clock, read now, is before the
+// deadline. Otherwise it returns why not, as an [*EndedError], and never nil again. It makes no
+// call, takes no lock and allocates nothing while it says yes. Ask before each act: no check can
+// recall a write that is already on its way, only a fence can (see [Term.Token]).
 func (t *Term) Check() error {
 	if e := t.ended.Load(); e != nil {
-		return t.told(e)
+		return t.endedError(e)
 	}
 	if t.l.s.clock() >= core.Time(t.l.deadline.Load()) {
 		return t.expire()
@@ -122,9 +127,9 @@ func (t *Term) Check() error {
 	return nil
 }
 
-// Deadline returns the instant after which this process must not act as leader, on the boot clock (CLOCK_BOOTTIME on Linux): the
-// reading before the last accepted renewal was sent, plus the TTL less the drift. It moves with each renewal, and is 0 once
-// the term is over.
+// Deadline returns the instant after which this process must not act as leader, on the boot clock
+// (CLOCK_BOOTTIME on Linux): the reading before the last accepted renewal was sent, plus the TTL
+// less the drift. It moves with each renewal, and is 0 once the term is over.
 func (t *Term) Deadline() time.Duration {
 	if t.ended.Load() != nil {
 		return 0
@@ -135,8 +140,8 @@ func (t *Term) Deadline() time.Duration {
 // Remaining returns the time left until the deadline, 0 if it has passed.
 func (t *Term) Remaining() time.Duration { return max(0, t.Deadline()-t.l.s.clock()) }
 
-// NextDeadline blocks until the deadline differs from after, and returns it: 0 once the term is over. It returns ctx's cause when ctx
-// ends first.
+// NextDeadline blocks until the deadline differs from after, and returns it: 0 once the term is
+// over. It returns ctx's cause when ctx ends first.
 func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Duration, error) {
 	right := t.contexts().right
 	for {
@@ -156,23 +161,25 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 	}
 }
 
-// Lease returns the ID under which the store knows the lease, for who is to end it once this process is seen dead (see
-// [driver.Store]). It is the same for the whole term.
+// Lease returns the ID under which the store knows the lease, for who is to end it once this
+// process is seen dead (see [driver.Store]). It is the same for the whole term.
 func (t *Term) Lease() string { return t.l.dl.ID() }
 
 // TTL returns the time to live of the lease, as the store granted it.
 func (t *Term) TTL() time.Duration { return t.l.timing.TTL }
 
-// Since returns when the term was won, by this machine's wall clock. It is for people: nothing is decided by it. Of a lock it is when this
-// process got it, which may be before its present holder did.
+// Since returns when the term was won, by this machine's wall clock. It is for people: nothing is
+// decided by it. Of a lock it is when this process got it, which may be before its present holder
+// did.
 func (t *Term) Since() time.Time {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
 	return t.c.won
 }
 
-// Proclaim replaces the value that observers see. It repeats the call until the store answers or ctx ends (ErrUnreachable: the value
-// may or may not have changed). Once the term is over it returns why.
+// Proclaim replaces the value that observers see. It repeats the call until the store answers or
+// ctx ends (ErrUnreachable: the value may or may not have changed). Once the term is over it
+// returns why.
 func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	if err := checkValue(value); err != nil {
 		return err
@@ -199,7 +206,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 		t.c.mu.Unlock()
 	}
 	if errors.Is(err, driver.ErrGone) {
-		t.c.tell(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		t.c.notify(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	}
 	if over := t.Check(); err != nil && over != nil {
 		return over
@@ -207,11 +214,12 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	return err
 }
 
-// Resign ends the term and gives the claim up, so that the next candidate leads at once. Calling it says that the work has stopped:
-// nothing may act under the term any more. Check says no from here on. It returns nil once the store has confirmed, or if the term is
-// over already. When ctx ends before that the release goes on in the background until the store confirms it or the lease runs out,
-// and the error is ErrUnreachable. A term that was asked to hand over to another candidate (see [Election.Ask]) does so; if that one
-// stands no more, it is released.
+// Resign ends the term and gives the claim up, so that the next candidate leads at once. Calling it
+// says that the work has stopped: nothing may act under the term any more. Check says no from here
+// on. It returns nil once the store has confirmed, or if the term is over already. When ctx ends
+// before that the release goes on in the background until the store confirms it or the lease runs
+// out, and the error is ErrUnreachable. A term that was asked to hand over to another candidate
+// (see [Election.Ask]) does so; if that one stands no more, it is released.
 func (t *Term) Resign(ctx context.Context) error {
 	if t.share.q != nil {
 		return t.giveBack(ctx)
@@ -220,8 +228,10 @@ func (t *Term) Resign(ctx context.Context) error {
 	return t.c.released(ctx)
 }
 
-// Explain says in words why the term is about to end, for its history and for [Session.Events]; failed marks that its work has failed. Call it before
-// [Term.Resign]. The last words count; what others asked for, or the store did, keeps its own reason. A candidate explains what its work returned by itself. Of locks nothing is kept.
+// Explain says in words why the term is about to end, for its history and for [Session.Events];
+// failed marks that its work has failed. Call it before [Term.Resign]. The last words count; what
+// others asked for, or the store did, keeps its own reason. A candidate explains what its work
+// returned by itself. Of locks nothing is kept.
 func (t *Term) Explain(text string, failed bool) {
 	c := t.c
 	if c.lock {
@@ -229,7 +239,7 @@ func (t *Term) Explain(text string, failed bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over {
+	if !c.rightOver {
 		c.words, c.failed = text, failed
 	}
 }
@@ -255,7 +265,7 @@ func (t *Term) stop(why error) {
 		t.c.why = why
 	}
 	t.c.mu.Unlock()
-	t.c.tell("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
+	t.c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 }
 
 // stopWork ends the context, for good.
@@ -277,24 +287,25 @@ func (t *Term) endRight(e *EndedError) {
 // stopping returns why the context has ended, nil if it has not.
 func (t *Term) stopping() error {
 	if e := t.stopped.Load(); e != nil {
-		return t.told(e)
+		return t.endedError(e)
 	}
 	return nil
 }
 
-// givenBack stands for the end of a lock that was given back and has no story: made out only for who asks.
+// givenBack stands for the end of a lock that was given back and has no story: made out only for
+// who asks.
 var givenBack = &EndedError{Cause: ErrResigned, lock: true}
 
-// told returns e as it is told.
-func (t *Term) told(e *EndedError) *EndedError {
+// endedError returns e, filled in with name and token if it is the shared givenBack.
+func (t *Term) endedError(e *EndedError) *EndedError {
 	if e == givenBack {
 		return &EndedError{Name: t.c.name, Token: t.token, Cause: ErrResigned, lock: true}
 	}
 	return e
 }
 
-// expire latches what the clock said, so that a renewal processed at the same moment cannot make Check say yes again, and tells the
-// claim, which then ends the context and gives the place up.
+// expire latches what the clock said, so that a renewal processed at the same moment cannot make
+// Check say yes again, and tells the claim, which then ends the context and gives the place up.
 func (t *Term) expire() error {
 	e := &EndedError{Name: t.c.name, Token: t.token, Cause: ErrExpired, lock: t.c.lock}
 	if cause := t.l.cause(); cause != core.None {
@@ -302,12 +313,13 @@ func (t *Term) expire() error {
 	}
 	if t.ended.CompareAndSwap(nil, e) {
 		t.endRight(e)
-		t.c.tell("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
+		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
 	}
-	return t.told(t.ended.Load())
+	return t.endedError(t.ended.Load())
 }
 
-// exitOverrun is the status of a process that ends itself because its work outlived its right: "leadership lost while it ran".
+// exitOverrun is the status of a process that ends itself because its work outlived its right:
+// "leadership lost while it ran".
 const exitOverrun = 122
 
 func exitProcess(code int) {
@@ -316,10 +328,10 @@ func exitProcess(code int) {
 	os.Exit(code)
 }
 
-// watchOverrun acts on work that is still running though the right of its term is over. Where the right ended without warning the work gets the
-// grace to stop, but never more than the time for which the store keeps others out.
-// The claim's lock is held.
-func (t *Term) watchOverrun() {
+// watchOverrunLocked acts on work that is still running though the right of its term is over. Where
+// the right ended without warning the work gets the grace to stop, but never more than the time for
+// which the store keeps others out. The claim's lock is held.
+func (t *Term) watchOverrunLocked() {
 	if t.working == 0 || t.overdue {
 		return
 	}

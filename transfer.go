@@ -13,31 +13,35 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Transfer ends the term and hands the name to another candidate: to is the ID of its session, and it must stand in the line. Its oldest
-// exclusive claim leads next, under a larger token, with no moment in between in which the name is free; candidates that stood before
-// it lose their place and stand again behind it.
+// Transfer ends the term and hands the name to another candidate: to is the ID of its session, and
+// it must stand in the line. Its oldest exclusive claim leads next, under a larger token, with no
+// moment in between in which the name is free; candidates that stood before it lose their place and
+// stand again behind it.
 //
-// Calling it says that the work has stopped, as with [Term.Resign]. First the line is looked at: if the heir does not stand there, the answer is
-// ErrNotInLine, and the term goes on untouched, as it does after ErrInvalid (a lock, oneself, a store that cannot hand over) and after
-// ErrUnreachable if Check still says yes. Then the context ends for ErrTransferred, Check says no, and the store is asked until it has
-// confirmed; then Transfer returns nil. An heir that has gone in that moment is ErrNotInLine too, but then the name was released, and Check says no.
+// Calling it says that the work has stopped, as with [Term.Resign]. First the line is looked at: if
+// the successor does not stand there, the answer is ErrNotInLine, and the term goes on untouched,
+// as it does after ErrInvalid (a lock, oneself, a store that cannot hand over) and after
+// ErrUnreachable if Check still says yes. Then the context ends for ErrTransferred, Check says no,
+// and the store is asked until it has confirmed; then Transfer returns nil. A successor that has
+// gone in that moment is ErrNotInLine too, but then the name was released, and Check says no.
 //
-// When ctx ends before that the hand-over goes on in the background until the store confirms it or the lease runs out, and the error is
-// ErrUnreachable. Called by the work of a [Candidate], give it a ctx that ends within Options.Grace: work that has not returned by then has outlived its right.
+// When ctx ends before that the hand-over goes on in the background until the store confirms it or
+// the lease runs out, and the error is ErrUnreachable. Called by the work of a [Candidate], give it
+// a ctx that ends within Options.Grace: work that has not returned by then has outlived its right.
 func (t *Term) Transfer(ctx context.Context, to string) error {
 	if err := t.transferable(to); err != nil {
 		return err
 	}
-	heir, err := t.heir(ctx, to)
+	successor, err := t.successor(ctx, to)
 	if err != nil {
 		return err
 	}
-	t.c.giveUpTo(heir, to)
+	t.c.giveUpTo(successor, to)
 	what := "transfer " + t.c.name + " to " + to
 	if err := t.c.freeAfter(ctx, what); err != nil {
 		return err
 	}
-	return t.handed(ctx, "primacy: "+what, heir)
+	return t.handed(ctx, "primacy: "+what, successor)
 }
 
 // transferable says why the term cannot be handed over at all.
@@ -56,8 +60,8 @@ func (t *Term) transferable(to string) error {
 	return t.Check()
 }
 
-// heir looks for the claim to hand over to.
-func (t *Term) heir(ctx context.Context, to string) (uint64, error) {
+// successor looks for the claim to hand over to.
+func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	st, err := t.l.s.Election(t.c.name).State(ctx)
 	if err != nil {
 		return 0, err
@@ -68,30 +72,30 @@ func (t *Term) heir(ctx context.Context, to string) (uint64, error) {
 	if st.Leader == nil || st.Leader.Token != t.token {
 		return 0, &EndedError{Name: t.c.name, Token: t.token, Cause: ErrDeposed} // the news of it is under way
 	}
-	heir, ok := st.heir(to)
+	successor, ok := st.successor(to)
 	if !ok {
 		return 0, st.notInLine(to)
 	}
-	return uint64(heir.Token), nil
+	return uint64(successor.Token), nil
 }
 
 // handed says what became of a hand-over that is at its end.
-func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
+func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
-	fate, to, last := t.c.core.Fate(), t.c.core.Heir(), t.c.last
+	fate, to, last := t.c.core.Fate(), t.c.core.Successor(), t.c.last
 	t.c.mu.Unlock()
 	switch {
-	case to != heir: // another Resign or Transfer, or the end of the lease, came first
+	case to != successor: // another Resign or Transfer, or the end of the lease, came first
 		return t.Check()
 	case fate == core.Handed:
 		return nil
-	case fate == core.HeirGone && errors.Is(last, driver.ErrNoSuccessor):
+	case fate == core.SuccessorGone && errors.Is(last, driver.ErrNoSuccessor):
 		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotInLine)
-	case fate == core.HeirGone:
+	case fate == core.SuccessorGone:
 		return fmt.Errorf("%s: %w; the name was released", what, last)
 	case fate == core.Vanished:
 		st, err := t.l.s.Election(t.c.name).State(ctx)
-		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == heir {
+		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == successor {
 			return nil // an earlier try had done it, and its answer was lost
 		}
 		return fmt.Errorf("%s: %w before the store confirmed it; whether it was handed over is not known", what, ErrDeposed)
@@ -99,8 +103,8 @@ func (t *Term) handed(ctx context.Context, what string, heir uint64) error {
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// heir returns the oldest claim of that candidate that waits to lead.
-func (st State) heir(id string) (Entry, bool) {
+// successor returns the oldest claim of that candidate that waits to lead.
+func (st State) successor(id string) (Entry, bool) {
 	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
 	if i < 0 {
 		return Entry{}, false
@@ -140,14 +144,16 @@ type handOverRequest struct {
 // maxHandOverRequests bounds the requests that wait; further ones are dropped.
 const maxHandOverRequests = 16
 
-// handOverRequests are the requests to hand a claim over to a named candidate. Each needs a look at the line in the store. That is
-// taken on a goroutine of its own, since the lease's news must not wait for it. The claim's lock guards it.
+// handOverRequests are the requests to hand a claim over to a named candidate. Each needs a look at
+// the line in the store. That is taken on a goroutine of its own, since the lease's news must not
+// wait for it. The claim's lock guards it.
 type handOverRequests struct {
 	waiting []handOverRequest
 	running bool // next is asked until nothing waits
 }
 
-// addLocked has a request looked at, unless it waits already or too many do. The caller holds c's lock.
+// addLocked has a request looked at, unless it waits already or too many do. The caller holds c's
+// lock.
 func (q *handOverRequests) addLocked(c *claim, w handOverRequest) {
 	if len(q.waiting) == maxHandOverRequests || slices.Contains(q.waiting, w) {
 		return
@@ -170,7 +176,8 @@ func (q *handOverRequests) next(c *claim) (w handOverRequest, ok bool) {
 	return w, q.running
 }
 
-// run looks at requests, one after the other, until there are no more. A claim that is given up hands nothing over any more.
+// run looks at requests, one after the other, until there are no more. A claim that is given up
+// hands nothing over any more.
 func (q *handOverRequests) run(c *claim) {
 	for w, ok := q.next(c); ok; w, ok = q.next(c) {
 		if c.givenUp() {
@@ -182,12 +189,13 @@ func (q *handOverRequests) run(c *claim) {
 			continue
 		}
 		if successor != 0 {
-			c.tell(w.id, core.ClaimEvent{Kind: core.Ask, Cause: core.Transferred, Heir: successor}, &w.r)
+			c.notify(w.id, core.ClaimEvent{Kind: core.Ask, Cause: core.Transferred, Successor: successor}, &w.r)
 		}
 	}
 }
 
-// successor returns the token of the claim that the request is in favour of, 0 if it is not for the present term.
+// successor returns the token of the claim that the request is in favour of, 0 if it is not for the
+// present term.
 func (w handOverRequest) successor(c *claim) (uint64, error) {
 	if _, ok := c.l.dl.(driver.Transferer); !ok {
 		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)
@@ -201,7 +209,7 @@ func (w handOverRequest) successor(c *claim) (uint64, error) {
 	if err != nil || st.Leader == nil || uint64(st.Leader.Token) != w.r.Token {
 		return 0, err
 	}
-	successor, ok := st.heir(w.r.To)
+	successor, ok := st.successor(w.r.To)
 	if !ok {
 		return 0, st.notInLine(w.r.To)
 	}
@@ -214,14 +222,16 @@ type Request struct {
 	Reason string // told to the leader
 }
 
-// Ask asks the present leader to give the name up. Its term's context ends for ErrResigned, or with To for ErrTransferred, and once its work has
-// stopped the name is released, or handed over. Ask returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody
-// leads, ErrInvalid if the leader cannot be asked. It repeats the request until the store has taken it, also to a new leader if the term
-// ended meanwhile, or ctx ends (ErrUnreachable).
+// Ask asks the present leader to give the name up. Its term's context ends for ErrResigned, or with
+// To for ErrTransferred, and once its work has stopped the name is released, or handed over. Ask
+// returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody
+// leads, ErrInvalid if the leader cannot be asked. It repeats the request until the store has taken
+// it, also to a new leader if the term ended meanwhile, or ctx ends (ErrUnreachable).
 //
-// With To the line is looked at first: ErrNotInLine with who does stand, ErrInvalid if To leads already. The leader looks whether the heir stands
-// and, if it does not, leads on. If the heir goes while the work is stopping, the name is released to whoever is next. One that has just died,
-// and whose lease has not run out yet, still stands: then nobody leads until it has.
+// With To the line is looked at first: ErrNotInLine with who does stand, ErrInvalid if To leads
+// already. The leader looks whether the successor stands and, if it does not, leads on. If the
+// successor goes while the work is stopping, the name is released to whoever is next. One that has
+// just died, and whose lease has not run out yet, still stands: then nobody leads until it has.
 func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
 	if r.To != "" {
 		if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", r.To)); err != nil {
@@ -270,7 +280,7 @@ func (st State) askable(to string) error {
 	case st.Leader.ID == "":
 		return invalid("the leader of %s was entered by another program, which does not listen", st.Name)
 	case to != "":
-		if _, ok := st.heir(to); !ok {
+		if _, ok := st.successor(to); !ok {
 			return st.notInLine(to)
 		}
 	}
@@ -290,8 +300,9 @@ func (e *Election) canPress(ctx context.Context) error {
 	return nil
 }
 
-// press asks leaders to hand over to this candidate, for as long as its claim waits: one look at the line every quarter of steady. A look is
-// enough to know that the place was kept, since tokens never come back.
+// press asks leaders to hand over to this candidate, for as long as its claim waits: one look at
+// the line every quarter of steady. A look is enough to know that the place was kept, since tokens
+// never come back.
 func (k *campaign) press(ctx context.Context) {
 	c, s := k.c, k.c.l.s
 	e, asker := s.Election(c.name), s.store.(driver.Asker)
@@ -316,12 +327,13 @@ func (k *campaign) press(ctx context.Context) {
 	}
 }
 
-// pressed returns the token of the claim's place, if it waits, and of the leader, if that can be asked.
+// pressed returns the token of the claim's place, if it waits, and of the leader, if that can be
+// asked.
 func (k *campaign) pressed(st State) (mine, leader uint64) {
 	c := k.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own, _ := st.heir(c.l.s.o.ID) // whom the leader would find
+	own, _ := st.successor(c.l.s.o.ID) // whom the leader would find
 	if c.core.Phase() == core.Waiting && own.Token == Token(c.place.Token) {
 		mine = c.place.Token
 	}

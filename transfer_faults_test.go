@@ -75,7 +75,7 @@ func TestTransferIsNotToldOfAnothers(t *testing.T) {
 		c := inLine(t, b, "abc")
 		c.tap.held.Store(true)
 		term := c.term("a")
-		first, second := must[uint64](t)(term.heir(c.soon(), "b")), must[uint64](t)(term.heir(c.soon(), "c"))
+		first, second := must[uint64](t)(term.successor(c.soon(), "b")), must[uint64](t)(term.successor(c.soon(), "c"))
 		term.c.giveUpTo(first, "b")
 		term.c.giveUpTo(second, "c")
 		if err := term.c.freeAfter(c.soon(), "transfer"); err != nil {

@@ -498,7 +498,7 @@ func TestARequestToHandOverDoesNotReachASuccessor(t *testing.T) {
 		if err := b.store.Ask(t.Context(), "n", late); !errors.Is(err, driver.ErrGone) {
 			t.Errorf("the store took it: %v", err)
 		}
-		next.c.asked(next.c.place.ID, late) // even if it had come through
+		next.c.takeRequest(next.c.place.ID, late) // even if it had come through
 		synctest.Wait()
 		if next.Check() != nil || next.Context().Err() != nil {
 			t.Errorf("it reached the successor: %v", context.Cause(next.Context()))

@@ -304,7 +304,7 @@ func why(r primacy.TermRecord) string {
 	case primacy.Leads, primacy.Unknown:
 		return s
 	case primacy.Transferred:
-		s += " to " + cmp.Or(clean(r.Heir), "another")
+		s += " to " + cmp.Or(clean(r.Successor), "another")
 	}
 	if r.Text != "" {
 		s += ": " + clean(r.Text)

@@ -36,8 +36,9 @@ type CandidateOrder struct {
 	Quit     bool
 }
 
-// quick is a term so short that it was no use. After several in a row something is wrong with this candidate or the store, and a
-// candidate that campaigns at once would only take turns away from others.
+// quick is a term so short that it was no use. After several in a row something is wrong with this
+// candidate or the store, and a candidate that campaigns at once would only take turns away from
+// others.
 const quick = time.Second
 
 // Candidate decides when to campaign.
@@ -75,10 +76,11 @@ func (c *Candidate) Step(now Time, e CandidateEvent) CandidateOrder {
 	return CandidateOrder{}
 }
 
-// RunCandidate is the loop of a candidate, in the library and in the program: it stands with win, leads with lead, and stands again as long as
-// lead says so. Win returns an error where there is nothing to stand for any more. Lead returns when the work has returned and the claim
-// is given up: lost says that the term ended before the work did. Step takes the events of a [Candidate]; pause waits before the next
-// try, not at all for 0.
+// RunCandidate is the loop of a candidate, in the library and in the program: it stands with win,
+// leads with lead, and stands again as long as lead says so. Win returns an error where there is
+// nothing to stand for any more. Lead returns when the work has returned and the claim is given up:
+// lost says that the term ended before the work did. Step takes the events of a [Candidate]; pause
+// waits before the next try, not at all for 0.
 func RunCandidate[T any](step func(CandidateEvent) CandidateOrder, pause func(tries int) error, win func() (T, error),
 	lead func(T) (lost, again bool, err error),
 ) error {
@@ -105,22 +107,25 @@ func RunCandidate[T any](step func(CandidateEvent) CandidateOrder, pause func(tr
 	}
 }
 
-// Press decides when a candidate with a priority asks the leader to hand over: once it has stood at the same place under the same leader
-// for so long, and again each time that long has passed. A place that was lost in between is another one, so its count begins again.
+// Press decides when a candidate with a priority asks the leader to hand over: once it has stood at
+// the same place under the same leader for so long, and again each time that long has passed. A
+// place that was lost in between is another one, so its count begins again.
 type Press struct {
 	Steady       Time
 	mine, leader uint64
 	since        Time
 }
 
-// look is how often the line is looked at: so many times while the candidate must stand, but not more often than the floor.
+// look is how often the line is looked at: so many times while the candidate must stand, but not
+// more often than the floor.
 const (
 	looks     = 4
 	lookFloor = 50 * time.Millisecond
 )
 
-// Step takes what the line shows: the token of the candidate's place in it, and of the leader's; 0 where it does not wait, or where nobody
-// leads who could be asked. It says whether to ask now, and when to look again.
+// Step takes what the line shows: the token of the candidate's place in it, and of the leader's; 0
+// where it does not wait, or where nobody leads who could be asked. It says whether to ask now, and
+// when to look again.
 func (p *Press) Step(now Time, mine, leader uint64) (ask bool, wake Time) {
 	if mine != p.mine || leader != p.leader {
 		p.mine, p.leader, p.since = mine, leader, now
@@ -133,6 +138,6 @@ func (p *Press) Step(now Time, mine, leader uint64) (ask bool, wake Time) {
 	return ask, now + max(lookFloor, min(p.since+p.Steady-now, p.Steady/looks))
 }
 
-// Yields says whether a leader of priority own hands over to a candidate that asks with a priority of its own. Two of equal priority
-// never take from each other, or they would do so for ever.
+// Yields says whether a leader of priority own hands over to a candidate that asks with a priority
+// of its own. Two of equal priority never take from each other, or they would do so for ever.
 func Yields(own, asking int) bool { return asking > own }

@@ -1,6 +1,7 @@
 package core
 
-// A claim, from standing to its end. Every word on an arrow is an event; the orders are in the code.
+// A claim, from standing to its end. Every word on an arrow is an event; the orders are in the
+// code.
 //
 //	 out ── Stand ──▶ entering ── Entered ──▶ waiting ── Woken ──▶ leading ── Lost, Ask, lease ends ──▶ stopping
 //	                   ▲  │  └───── Entered, held ────────────────▲  │                                     │
@@ -11,8 +12,9 @@ package core
 //	                   leaving ◀───────────────┴─────────────────────┴──────────────────────────────── (if it stands)
 //	                      └── Left, Missing, lease over ──▶ done
 //
-// The order is always the same: the context ends, the work returns, the right ends, and only then the claim is given up. With an heir it is
-// handed over instead of released, until the store has said how that ended; if the heir stands no more, it is released after all.
+// The order is always the same: the context ends, the work returns, the right ends, and only then
+// the claim is given up. With a successor it is handed over instead of released, until the store
+// has said how that ended; if the successor stands no more, it is released after all.
 
 // ClaimPhase is where a claim stands.
 type ClaimPhase uint8
@@ -45,7 +47,7 @@ const (
 	Ask                               // somebody asks us to give it up; Cause says how
 	GiveUp                            // the owner gives it up: nothing acts under it any more
 	Left                              // the store has confirmed the release, or the hand-over
-	NoHeir                            // the store will not hand over, and the claim stands: the heir does not
+	NoSuccessor                       // the store will not hand over, and the claim stands: the successor does not
 	Missing                           // a hand-over found the claim gone: an earlier try may have done it
 	LeaseEnding                       // the lease's soft end has come; Cause says why
 	LeaseOver                         // the lease is over; Cause says why
@@ -53,10 +55,10 @@ const (
 
 // ClaimEvent is something that happened to a claim.
 type ClaimEvent struct {
-	Kind  ClaimEventKind
-	Held  bool
-	Cause Cause
-	Heir  uint64 // for Ask and GiveUp: the token of the claim to hand over to; 0: whoever is next
+	Kind      ClaimEventKind
+	Held      bool
+	Cause     Cause
+	Successor uint64 // for Ask and GiveUp: the token of the claim to hand over to; 0: whoever is next
 }
 
 // Action is a call on the store, or the end of the story.
@@ -68,41 +70,41 @@ const (
 	Await           // wait until held
 	Lead            // a term begins
 	Leave           // release
-	HandOver        // transfer to the heir
+	HandOver        // transfer to the successor
 	Finish          // nothing is left to do
 )
 
 // ClaimOrder is what to do after an event.
 type ClaimOrder struct {
-	Do       Action
-	Fresh    bool  // Enter under a new claim ID
-	Tries    int   // > 0: the same call failed so many times; pause before it is made again
-	Stop     bool  // end the term's context
-	EndRight bool  // from now on Check says no; before any Leave
-	Free     bool  // nothing of this claim stands any more: another claim of this process may enter
-	Cause    Cause // why, for Stop, EndRight and Finish
-	Heir     uint64
+	Do        Action
+	Fresh     bool  // Enter under a new claim ID
+	Tries     int   // > 0: the same call failed so many times; pause before it is made again
+	Stop      bool  // end the term's context
+	EndRight  bool  // from now on Check says no; before any Leave
+	Free      bool  // nothing of this claim stands any more: another claim of this process may enter
+	Cause     Cause // why, for Stop, EndRight and Finish
+	Successor uint64
 }
 
 // Fate is what became of a hand-over.
 type Fate uint8
 
 const (
-	Undecided Fate = iota
-	Handed         // the store has confirmed it
-	HeirGone       // the heir stood no more: the claim was released
-	Vanished       // the claim was gone
+	Undecided     Fate = iota
+	Handed             // the store has confirmed it
+	SuccessorGone      // the successor stood no more: the claim was released
+	Vanished           // the claim was gone
 )
 
 // Claim decides what becomes of one claim under one lease.
 type Claim struct {
-	phase ClaimPhase
-	cause Cause
-	asked Cause // asked for before it was known to be held
-	gone  bool  // the store has it no more
-	fate  Fate
-	tries int
-	heir  uint64
+	phase     ClaimPhase
+	cause     Cause
+	askCause  Cause // asked for before it was known to be held
+	gone      bool  // the store has it no more
+	fate      Fate
+	tries     int
+	successor uint64
 }
 
 // Phase is where the claim stands.
@@ -111,13 +113,14 @@ func (c *Claim) Phase() ClaimPhase { return c.phase }
 // Cause is why the claim's term is ending or has ended.
 func (c *Claim) Cause() Cause { return c.cause }
 
-// Heir is the token of the claim to hand over to, 0 if there is none.
-func (c *Claim) Heir() uint64 { return c.heir }
+// Successor is the token of the claim to hand over to, 0 if there is none.
+func (c *Claim) Successor() uint64 { return c.successor }
 
 // Fate is what has become of the hand-over so far.
 func (c *Claim) Fate() Fate { return c.fate }
 
-// Step takes one event. An event that does not fit the phase changes nothing: answers may come late.
+// Step takes one event. An event that does not fit the phase changes nothing: answers may come
+// late.
 func (c *Claim) Step(e ClaimEvent) ClaimOrder {
 	switch c.phase {
 	case Out:
@@ -152,8 +155,9 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 			return c.lead()
 		}
 	case Lost:
-		// Not the same claim again: a straggling release may still be under way for the old ID. Lost while entering, again and
-		// again, it is rather the lease that is gone; until the session hears of that the store is not to be hammered.
+		// Not the same claim again: a straggling release may still be under way for the old ID.
+		// Lost while entering, again and again, it is rather the lease that is gone; until the
+		// session hears of that the store is not to be hammered.
 		tries := 0
 		if c.phase == Entering {
 			tries = c.tries + 1
@@ -173,7 +177,7 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 		}
 		return c.finish(None)
 	case Ask:
-		c.asked, c.heir = e.Cause, e.Heir // it overtook the news that the claim is held
+		c.askCause, c.successor = e.Cause, e.Successor // it overtook the news that the claim is held
 	case GiveUp:
 		return c.leave()
 	case LeaseEnding, LeaseOver:
@@ -191,13 +195,13 @@ func (c *Claim) stepLeading(e ClaimEvent) ClaimOrder {
 	case LeaseEnding:
 		return c.stop(e.Cause, false)
 	case Ask:
-		c.heir = e.Heir
+		c.successor = e.Successor
 		return c.stop(e.Cause, false)
 	case GiveUp:
-		if c.cause = Resigned; e.Heir != 0 {
+		if c.cause = Resigned; e.Successor != 0 {
 			c.cause = Transferred
 		}
-		return c.part(e.Heir, true)
+		return c.beginLeaving(e.Successor, true)
 	}
 	return ClaimOrder{}
 }
@@ -211,49 +215,49 @@ func (c *Claim) stepStopping(e ClaimEvent) ClaimOrder {
 		c.gone = true
 		return ClaimOrder{EndRight: true, Free: true, Cause: e.Cause}
 	case Ask:
-		if c.heir == 0 { // who asked first counts, as for the cause
-			c.heir = e.Heir
+		if c.successor == 0 { // who asked first counts, as for the cause
+			c.successor = e.Successor
 		}
 	case GiveUp:
 		if c.gone {
 			return c.finish(c.cause)
 		}
-		return c.part(e.Heir, false)
+		return c.beginLeaving(e.Successor, false)
 	}
 	return ClaimOrder{}
 }
 
-// part begins to give up a claim that has led.
-func (c *Claim) part(heir uint64, stop bool) ClaimOrder {
+// beginLeaving begins to give up a claim that has led.
+func (c *Claim) beginLeaving(successor uint64, stop bool) ClaimOrder {
 	c.phase, c.tries = Leaving, 0
-	if heir != 0 {
-		c.heir = heir
+	if successor != 0 {
+		c.successor = successor
 	}
-	o := c.parting()
+	o := c.leaveOrder()
 	o.Stop, o.EndRight, o.Cause = stop, true, c.cause
 	return o
 }
 
-// parting is the call that gives the claim up.
-func (c *Claim) parting() ClaimOrder {
-	if c.heir != 0 && c.fate == Undecided {
-		return ClaimOrder{Do: HandOver, Heir: c.heir, Tries: c.tries}
+// leaveOrder is the call that gives the claim up.
+func (c *Claim) leaveOrder() ClaimOrder {
+	if c.successor != 0 && c.fate == Undecided {
+		return ClaimOrder{Do: HandOver, Successor: c.successor, Tries: c.tries}
 	}
 	return ClaimOrder{Do: Leave, Tries: c.tries}
 }
 
 func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
-	handing := c.parting().Do == HandOver
+	handing := c.leaveOrder().Do == HandOver
 	switch e.Kind {
 	case Left:
 		if handing {
 			c.fate = Handed
 		}
 		return c.finish(c.cause)
-	case NoHeir:
+	case NoSuccessor:
 		if handing {
-			c.fate, c.tries = HeirGone, 0
-			return c.parting()
+			c.fate, c.tries = SuccessorGone, 0
+			return c.leaveOrder()
 		}
 	case Missing:
 		if handing {
@@ -268,30 +272,31 @@ func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
 	case LeaseOver:
 		return c.finish(c.cause)
 	case Failed:
-		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost would block the line.
+		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost
+		// would block the line.
 		c.tries++
-		return c.parting()
+		return c.leaveOrder()
 	}
 	return ClaimOrder{}
 }
 
 // leave gives up a claim that never led: it has nothing to hand over.
 func (c *Claim) leave() ClaimOrder {
-	c.phase, c.cause, c.tries, c.heir = Leaving, Resigned, 0, 0
+	c.phase, c.cause, c.tries, c.successor = Leaving, Resigned, 0, 0
 	return ClaimOrder{Do: Leave}
 }
 
 func (c *Claim) enter(fresh bool) ClaimOrder {
-	c.phase, c.tries, c.asked, c.heir = Entering, 0, None, 0
+	c.phase, c.tries, c.askCause, c.successor = Entering, 0, None, 0
 	return ClaimOrder{Do: Enter, Fresh: fresh}
 }
 
 func (c *Claim) lead() ClaimOrder {
 	c.phase, c.tries = Leading, 0
 	o := ClaimOrder{Do: Lead}
-	if c.asked != None {
-		o.Stop, o.Cause = true, c.asked
-		c.phase, c.cause = Stopping, c.asked
+	if c.askCause != None {
+		o.Stop, o.Cause = true, c.askCause
+		c.phase, c.cause = Stopping, c.askCause
 	}
 	return o
 }

@@ -31,8 +31,8 @@ func word(o ClaimOrder) string {
 	if o.Free {
 		w += "+free"
 	}
-	if o.Heir != 0 {
-		w += fmt.Sprint("=", o.Heir)
+	if o.Successor != 0 {
+		w += fmt.Sprint("=", o.Successor)
 	}
 	if o.Tries > 0 {
 		w += fmt.Sprint("+", o.Tries)
@@ -58,10 +58,10 @@ func TestClaimStories(t *testing.T) {
 		ending  = ClaimEvent{Kind: LeaseEnding, Cause: Expired}
 		over    = ClaimEvent{Kind: LeaseOver, Cause: Expired}
 		refused = ClaimEvent{Kind: Rejected}
-		to7     = ClaimEvent{Kind: Ask, Cause: Transferred, Heir: 7}
-		to8     = ClaimEvent{Kind: Ask, Cause: Transferred, Heir: 8}
-		give7   = ClaimEvent{Kind: GiveUp, Heir: 7}
-		noHeir  = ClaimEvent{Kind: NoHeir}
+		to7     = ClaimEvent{Kind: Ask, Cause: Transferred, Successor: 7}
+		to8     = ClaimEvent{Kind: Ask, Cause: Transferred, Successor: 8}
+		give7   = ClaimEvent{Kind: GiveUp, Successor: 7}
+		noHeir  = ClaimEvent{Kind: NoSuccessor}
 		missing = ClaimEvent{Kind: Missing}
 	)
 	for _, tc := range []struct {
@@ -107,13 +107,13 @@ func TestClaimStories(t *testing.T) {
 		{"asked for a place that was lost since", []ClaimEvent{stand, entered, ask, lost, held}, "enter+fresh await - enter+fresh lead"},
 		{"handed over by the owner", []ClaimEvent{stand, held, give7, left},
 			"enter+fresh lead handover+stop+right=7(transferred) finish+free(transferred)"},
-		{"asked to hand over: the heir is kept until the work has returned", []ClaimEvent{stand, held, to7, giveUp, left},
+		{"asked to hand over: the successor is kept until the work has returned", []ClaimEvent{stand, held, to7, giveUp, left},
 			"enter+fresh lead -+stop(transferred) handover+right=7(transferred) finish+free(transferred)"},
 		{"a hand-over with an unknown outcome is repeated", []ClaimEvent{stand, held, give7, failed, failed, missing},
 			"enter+fresh lead handover+stop+right=7(transferred) handover=7+1 handover=7+2 finish+free(transferred)"},
-		{"the heir has gone: released after all", []ClaimEvent{stand, held, give7, failed, noHeir, failed, left},
+		{"the successor has gone: released after all", []ClaimEvent{stand, held, give7, failed, noHeir, failed, left},
 			"enter+fresh lead handover+stop+right=7(transferred) handover=7+1 leave leave+1 finish+free(transferred)"},
-		{"asked to hand over, and the heir has gone when the work returns", []ClaimEvent{stand, held, to7, giveUp, noHeir, left},
+		{"asked to hand over, and the successor has gone when the work returns", []ClaimEvent{stand, held, to7, giveUp, noHeir, left},
 			"enter+fresh lead -+stop(transferred) handover+right=7(transferred) leave finish+free(transferred)"},
 		{"the news that it is gone may be our own doing: the answer tells", []ClaimEvent{stand, held, give7, lost, left},
 			"enter+fresh lead handover+stop+right=7(transferred) - finish+free(transferred)"},
@@ -154,14 +154,14 @@ func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 		kinds = append(kinds, ClaimEvent{Kind: k, Cause: Expired})
 	}
 	kinds = append(kinds, ClaimEvent{Kind: Entered, Held: true})
-	for heir := uint64(7); heir <= 8; heir++ {
-		kinds = append(kinds, ClaimEvent{Kind: Ask, Cause: Transferred, Heir: heir}, ClaimEvent{Kind: GiveUp, Heir: heir})
+	for successor := uint64(7); successor <= 8; successor++ {
+		kinds = append(kinds, ClaimEvent{Kind: Ask, Cause: Transferred, Successor: successor}, ClaimEvent{Kind: GiveUp, Successor: successor})
 	}
 	type state struct {
 		c                 Claim
 		led, stop, noMore bool
 		released          bool
-		heir              uint64 // handed over to
+		successor         uint64 // handed over to
 	}
 	seen, handed := map[state]bool{}, 0
 	var walk func(s state, depth int)
@@ -183,12 +183,12 @@ func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 				t.Fatalf("%v after %+v: the context ended %v, the right ended %v", o.Do, e, n.stop, n.noMore)
 			}
 			switch {
-			case o.Do == HandOver && (n.released || n.heir != 0 && n.heir != o.Heir || o.Heir == 0 || !n.led):
-				t.Fatalf("handed over to %d after %+v; led %v, released %v, handed over to %d before", o.Heir, e, n.led, n.released, n.heir)
-			case o.Do == Leave && n.heir != 0 && !n.released && e.Kind != NoHeir:
+			case o.Do == HandOver && (n.released || n.successor != 0 && n.successor != o.Successor || o.Successor == 0 || !n.led):
+				t.Fatalf("handed over to %d after %+v; led %v, released %v, handed over to %d before", o.Successor, e, n.led, n.released, n.successor)
+			case o.Do == Leave && n.successor != 0 && !n.released && e.Kind != NoSuccessor:
 				t.Fatalf("released after %+v though a hand-over may be under way", e)
 			case o.Do == HandOver:
-				n.heir = o.Heir
+				n.successor = o.Successor
 				handed++
 			}
 			n.released = n.released || o.Do == Leave
@@ -202,7 +202,7 @@ func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 }
 
 func TestFateOfAHandOver(t *testing.T) {
-	begin := []ClaimEvent{{Kind: Stand}, {Kind: Entered, Held: true}, {Kind: GiveUp, Heir: 7}}
+	begin := []ClaimEvent{{Kind: Stand}, {Kind: Entered, Held: true}, {Kind: GiveUp, Successor: 7}}
 	for _, tc := range []struct {
 		then []ClaimEventKind
 		want Fate
@@ -211,15 +211,15 @@ func TestFateOfAHandOver(t *testing.T) {
 		{[]ClaimEventKind{Lost}, Undecided},
 		{[]ClaimEventKind{Lost, Left}, Handed},
 		{[]ClaimEventKind{Failed, Missing}, Vanished},
-		{[]ClaimEventKind{NoHeir, Left}, HeirGone},
+		{[]ClaimEventKind{NoSuccessor, Left}, SuccessorGone},
 		{[]ClaimEventKind{LeaseOver}, Undecided},
 	} {
 		events := slices.Clone(begin)
 		for _, k := range tc.then {
 			events = append(events, ClaimEvent{Kind: k})
 		}
-		if c, _ := play(events...); c.Fate() != tc.want || c.Heir() != 7 {
-			t.Errorf("%v: fate %d of heir %d, want %d", tc.then, c.Fate(), c.Heir(), tc.want)
+		if c, _ := play(events...); c.Fate() != tc.want || c.Successor() != 7 {
+			t.Errorf("%v: fate %d of successor %d, want %d", tc.then, c.Fate(), c.Successor(), tc.want)
 		}
 	}
 }

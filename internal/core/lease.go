@@ -7,8 +7,8 @@ package core
 //	 NewLease ──▶ alive ── deadline − grace ──▶ ending ── deadline ──▶ over
 //	               └──────── Gone, Close ─────────┴────────────────────▶ over
 //
-// Ending: the terms' contexts have ended, their right lasts until the deadline so that the work can stop in order.
-// There is no way back: a reply that comes later revives nothing.
+// Ending: the terms' contexts have ended, their right lasts until the deadline so that the work can
+// stop in order. There is no way back: a reply that comes later revives nothing.
 
 // LeasePhase is where a lease stands.
 type LeasePhase int
@@ -30,8 +30,8 @@ const (
 	Close                          // the owner closes it
 )
 
-// LeaseEvent is something that happened to a lease. Asked is the clock's reading before the renewal was sent; it also
-// tells an answer to the renewal in flight from one that was given up.
+// LeaseEvent is something that happened to a lease. Asked is the clock's reading before the renewal
+// was sent; it also tells an answer to the renewal in flight from one that was given up.
 type LeaseEvent struct {
 	Kind  LeaseEventKind
 	Asked Time
@@ -65,7 +65,8 @@ func NewLease(t Timing, asked Time) *Lease {
 // Deadline is the instant from which nobody may act under this lease.
 func (l *Lease) Deadline() Time { return l.deadline }
 
-// SoftEnd is the instant at which the contexts of the terms end unless a renewal is accepted before.
+// SoftEnd is the instant at which the contexts of the terms end unless a renewal is accepted
+// before.
 func (l *Lease) SoftEnd() Time { return l.deadline - l.timing.Grace }
 
 // Phase is where the lease stands as of the last step.
@@ -74,7 +75,8 @@ func (l *Lease) Phase() LeasePhase { return l.phase }
 // Misses counts the renewals without an answer since the last accepted one.
 func (l *Lease) Misses() int { return l.misses }
 
-// Step takes one event. Time comes first: what the clock says is over stays over, whatever the event brings.
+// Step takes one event. Time comes first: what the clock says is over stays over, whatever the
+// event brings.
 func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 	var o LeaseOrder
 	l.passTime(now, &o)
@@ -116,7 +118,8 @@ func (l *Lease) answered(now Time, e LeaseEvent) {
 		return // too late: a reply revives nothing
 	}
 	if e.Kind == Accepted {
-		// Also when it had been given up: it counts from when it was sent, so a late answer only adds less.
+		// Also when it had been given up: it counts from when it was sent, so a late answer only
+		// adds less.
 		l.deadline = max(l.deadline, e.Asked+l.timing.Span())
 		l.misses = 0
 		if e.Asked == l.asked {

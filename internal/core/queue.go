@@ -6,19 +6,22 @@ import (
 	"time"
 )
 
-// The queue of those in one process who want one lock. They stand behind one claim at a time, and hand it on among themselves for a
-// while: first come, first served, but no more than Turns times and not after Window, or other processes would wait for ever.
+// The queue of those in one process who want one lock. They stand behind one claim at a time, and
+// hand it on among themselves for a while: first come, first served, but no more than Turns times
+// and not after Window, or other processes would wait for ever.
 //
 //	Arrive ──▶ waiting ── Won: a claim holds ──▶ Grant ── Unlock ──▶ Grant to the next of this process, or Close the tenure
 //	             └── Leave: gave up
 //
-// Readers hold a tenure together. A reader that comes when the newest of them is used up gets another one, and does not wait for those
-// who read: so nobody waits for a reader but a writer.
+// Readers hold a tenure together. A reader that comes when the newest of them is used up gets
+// another one, and does not wait for those who read: so nobody waits for a reader but a writer.
 
 const (
-	// Turns is how many holders one tenure has at most while others may wait, unless a waiter asks for another bound.
+	// Turns is how many holders one tenure has at most while others may wait, unless a waiter asks
+	// for another bound.
 	Turns = 64
-	// MaxTurns is how many holders one tenure has at most, ever: a holder's token is its claim's times 65,536, plus its turn.
+	// MaxTurns is how many holders one tenure has at most, ever: a holder's token is its claim's
+	// times 65,536, plus its turn.
 	MaxTurns = 1<<16 - 1
 	// Window is how long a tenure is still handed on after it was won.
 	Window = 200 * time.Millisecond
@@ -38,7 +41,8 @@ const (
 	Return                       // Waiter was granted Tenure, which had just ended: it waits on, as the first, unless it only tried
 )
 
-// QueueEvent is something that happened to a queue. Waiters and tenures are numbered by the caller, never twice the same.
+// QueueEvent is something that happened to a queue. Waiters and tenures are numbered by the caller,
+// never twice the same.
 type QueueEvent struct {
 	Kind    QueueEventKind
 	Waiter  int
@@ -109,7 +113,8 @@ type Queue struct {
 // Idle reports whether nobody waits or holds and nothing is under way.
 func (q *Queue) Idle() bool { return len(q.waiting) == 0 && len(q.tenures) == 0 && q.campaign == nil }
 
-// Timed reports whether Step looks at the time for e. To read the clock costs more than all the rest.
+// Timed reports whether Step looks at the time for e. To read the clock costs more than all the
+// rest.
 func (q *Queue) Timed(e QueueEvent) bool {
 	if e.Kind == Win {
 		return true
@@ -119,7 +124,8 @@ func (q *Queue) Timed(e QueueEvent) bool {
 	})
 }
 
-// Step takes one event and returns what to do, which is overwritten by the next step. Now counts where Timed says so.
+// Step takes one event and returns what to do, which is overwritten by the next step. Now counts
+// where Timed says so.
 func (q *Queue) Step(now Time, e QueueEvent) []QueueOrder {
 	q.orders, q.closed = q.orders[:0], 0
 	switch e.Kind {
@@ -139,7 +145,8 @@ func (q *Queue) Step(now Time, e QueueEvent) []QueueOrder {
 	return q.orders
 }
 
-// arrive lets a waiter in. One that only tries is sent away if anybody stands before it, here or with a tenure it cannot share.
+// arrive lets a waiter in. One that only tries is sent away if anybody stands before it, here or
+// with a tenure it cannot share.
 func (q *Queue) arrive(now Time, e QueueEvent) {
 	w := waiter{e.Waiter, e.Read, e.Try, cmp.Or(e.Turns, Turns)}
 	busy := len(q.waiting) > 0 || q.campaign != nil || q.blocked(w)
@@ -150,7 +157,8 @@ func (q *Queue) arrive(now Time, e QueueEvent) {
 	q.waiting = append(q.waiting, w)
 }
 
-// together reports whether w, who tries to read, can share the fate of those who are trying that now: no reader keeps another out.
+// together reports whether w, who tries to read, can share the fate of those who are trying that
+// now: no reader keeps another out.
 func (q *Queue) together(w waiter) bool {
 	c := q.campaign
 	return w.read && c != nil && c.read && c.try && !q.cancelled && !slices.ContainsFunc(q.waiting, func(o waiter) bool { return !o.read || !o.try })
@@ -216,8 +224,8 @@ func (q *Queue) open(now Time, w waiter) *tenure {
 	return nil
 }
 
-// advance gives the lock to those who can have it, closes what nobody holds, and sees to it that a campaign is under way for the first
-// of those who wait, and for nobody else.
+// advance gives the lock to those who can have it, closes what nobody holds, and sees to it that a
+// campaign is under way for the first of those who wait, and for nobody else.
 func (q *Queue) advance(now Time) {
 	for len(q.waiting) > 0 {
 		w := q.waiting[0]
@@ -243,8 +251,9 @@ func (q *Queue) advance(now Time) {
 	q.stand()
 }
 
-// stand begins, keeps or cancels the campaign. A writer whose process writes already waits for that: one claim has one turn at a time. One
-// whose process reads stands in the line meanwhile, so that it loses no time to those of other processes.
+// stand begins, keeps or cancels the campaign. A writer whose process writes already waits for
+// that: one claim has one turn at a time. One whose process reads stands in the line meanwhile, so
+// that it loses no time to those of other processes.
 func (q *Queue) stand() {
 	var want *waiter
 	if len(q.waiting) > 0 {

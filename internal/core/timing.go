@@ -1,6 +1,7 @@
-// Package core holds every decision about leadership as pure state machines: an event and the clock's reading go in,
-// orders come out. It starts no goroutine, reads no clock, does no I/O and draws no random number, so the simulator runs
-// this very code, and a run can be replayed to the bit. Package primacy carries the orders out.
+// Package core holds every decision about leadership as pure state machines: an event and the
+// clock's reading go in, orders come out. It starts no goroutine, reads no clock, does no I/O and
+// draws no random number, so the simulator runs this very code, and a run can be replayed to the
+// bit. Package primacy carries the orders out.
 package core
 
 import (
@@ -20,8 +21,9 @@ type Timing struct {
 	Attempt time.Duration // time limit of one renewal
 }
 
-// Fill returns t for a granted ttl, with what is zero derived from it. With these a store that needs three tenths of the ttl to elect
-// a leader of its own costs no term: at 5 s etcd, whose frozen leader is replaced after one to two seconds.
+// Fill returns t for a granted ttl, with what is zero derived from it. With these a store that
+// needs three tenths of the ttl to elect a leader of its own costs no term: at 5 s etcd, whose
+// frozen leader is replaced after one to two seconds.
 func (t Timing) Fill(ttl time.Duration) Timing {
 	t.TTL = ttl
 	if t.Drift == 0 {
@@ -34,7 +36,8 @@ func (t Timing) Fill(ttl time.Duration) Timing {
 		t.Every = ttl / 5
 	}
 	if t.Attempt == 0 {
-		// A tenth of a short ttl is less than a busy store needs: there as much as two attempts may take, up to what suits one.
+		// A tenth of a short ttl is less than a busy store needs: there as much as two attempts may
+		// take, up to what suits one.
 		t.Attempt = max(ttl/10, min(250*time.Millisecond, (t.Span()-t.Every-t.Grace)/2))
 	}
 	return t
@@ -47,8 +50,9 @@ func (t Timing) spanOf(ttl time.Duration) time.Duration {
 	return ttl - time.Duration(float64(ttl)*t.Drift)
 }
 
-// Validate says which relation of t cannot work, or nil. A renewal that hangs for its whole time limit, and a second one
-// after it, must fit in before the contexts end: otherwise a single slow answer costs every term.
+// Validate says which relation of t cannot work, or nil. A renewal that hangs for its whole time
+// limit, and a second one after it, must fit in before the contexts end: otherwise a single slow
+// answer costs every term.
 func (t Timing) Validate() error {
 	switch {
 	case !(t.Drift >= 0.005 && t.Drift <= 0.5): // also when it is not a number
@@ -63,7 +67,8 @@ func (t Timing) Validate() error {
 	return nil
 }
 
-// Pause is how long to wait before try number n (from 1) of a call that failed: it doubles from 25 ms to a second.
+// Pause is how long to wait before try number n (from 1) of a call that failed: it doubles from 25
+// ms to a second.
 func Pause(n int) time.Duration {
 	return min(time.Second, 25*time.Millisecond<<min(n-1, 6))
 }

@@ -29,7 +29,8 @@ type Term struct {
 func TermOf(r primacy.TermRecord) Term {
 	j := Term{
 		Name: r.Name, Token: r.Token, ID: r.ID, Value: Text(string(r.Value)),
-		Reason: r.Reason, By: Text(r.By), Text: Text(r.Text), Successor: Text(r.Heir), Leads: r.Reason == primacy.Leads,
+		Reason: r.Reason, By: Text(r.By), Text: Text(r.Text),
+		Successor: Text(r.Successor), Leads: r.Reason == primacy.Leads,
 	}
 	if !r.From.IsZero() {
 		j.From = r.From.UTC()

@@ -21,7 +21,7 @@ func TestATermInJSON(t *testing.T) {
 			primacy.TermRecord{
 				Name: "n", Token: 1<<63 + 1, ID: "a", Value: []byte("v\xff"), From: from,
 				To:     from.Add(90 * time.Second),
-				Reason: primacy.Transferred, By: "ops", Text: "w\xffy", Heir: "b", Gap: &gap,
+				Reason: primacy.Transferred, By: "ops", Text: "w\xffy", Successor: "b", Gap: &gap,
 			},
 			`{"name":"n","token":"9223372036854775809","id":"a","value":"v` + "\uFFFD" +
 				`","from":"2026-11-22T11:00:00Z","to":"2026-11-22T11:01:30Z",` +
