@@ -81,7 +81,8 @@ func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
 	go func() {
 		defer close(ended)
 		for cancelling.Err() == nil {
-			_, _ = operator.Exec(cancelling, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+			_, _ = operator.Exec(cancelling,
+				"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
