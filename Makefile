@@ -30,7 +30,7 @@ demo: ## the main job, on the embedded store
 # test by the clock runs, once, without the race detector.
 test: tools ## what a newcomer and each push run: every package, every store on its real server, a short torture
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
-	@echo "compiling"; go list -export -test -deps -f '' $(EVERY)
+	@echo "compiling"; go list -export -test -deps -f "" $(EVERY) >/dev/null
 	$(SHORT) go run ./test/gotest -slow 15 . -timeout 11m -p 2 -parallel 4 -skip '$(CROWD)' $(EVERY)
 
 verify: tools ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")

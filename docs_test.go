@@ -1,6 +1,7 @@
 package primacy_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -53,6 +54,15 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 			t.Errorf("docs/guarantees.md promises without a test: %s", row)
 		}
 	}
+	// The number of mutations stands in one place beside the patches themselves.
+	patches, err := filepath.Glob("test/mutations/*.patch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile("docs/evidence.md"); err != nil ||
+		!strings.Contains(string(b), fmt.Sprintf("| %d rules taken out", len(patches))) {
+		t.Errorf("docs/evidence.md does not say that there are %d mutations (%v)", len(patches), err)
+	}
 	// Who is new reads these two first.
 	for doc, most := range map[string]int{"README.md": 6_000, "ARCHITECTURE.md": 10_000} {
 		if b, err := os.ReadFile(doc); err != nil || len(b) > most {
@@ -64,7 +74,7 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 // everyEngineer are the words of exported types and of the program's verbs that need no glossary: Go's own, and those of the trade.
 const everyEngineer = "lost cause code error event info kind limit map number options owner place reason record request state stats update value " +
 	"mutex rwmutex locker semaphore slots caps clock rate server space step news journal lister asker admin exchanger revoker transferer examiner check probe " +
-	"ended overrun not in remaining life level finding viewer timer id handler tracer collector " +
+	"ended overrun tally not in remaining life level finding viewer timer id handler tracer collector " +
 	"run leader status lock cron serve top doctor demo dev schema version help completion stores"
 
 // Every entry of the glossary is used, and every exported type and every verb of the program is made of its words or of everybody's.

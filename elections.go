@@ -65,20 +65,20 @@ type electionNews struct {
 	last bool // no more terms will be won
 }
 
-// NotStandingError says that the store will not have a name, now or when asked again, so that
+// NotInLineError says that the store will not have a name, now or when asked again, so that
 // [Elections] stands for it no more.
-type NotStandingError struct {
+type NotInLineError struct {
 	Name string
 	Err  error
 }
 
 // Error returns one line.
-func (e *NotStandingError) Error() string {
+func (e *NotInLineError) Error() string {
 	return "primacy: stand for " + e.Name + ": " + e.Err.Error()
 }
 
 // Unwrap returns what the store said.
-func (e *NotStandingError) Unwrap() error { return e.Err }
+func (e *NotInLineError) Unwrap() error { return e.Err }
 
 // Stand takes places in the lines of names, in the background, and returns at once. A name that it
 // stands for or leads already is no error and nothing happens to it; one whose term has ended is
@@ -119,7 +119,7 @@ func (es *Elections) Stand(names ...string) error {
 // Terms yields each term as it is won, with a nil error. It yields the term again, with the
 // [*EndedError], when its context has ended and it was not resigned yet: stop the work, resign it,
 // and Stand again if you like. A name that the store refuses for good is a nil term with a
-// [*NotStandingError]. Terms are won while nobody iterates, too: they wait, and none is lost; one
+// [*NotInLineError]. Terms are won while nobody iterates, too: they wait, and none is lost; one
 // that ends before it was yielded is not, and its name is stood for again.
 //
 // It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each
@@ -418,7 +418,7 @@ func (es *Elections) abandon(name string, err error) {
 		es.closeOneLocked()
 		es.s.notWon(name, st.began, err)
 		if !errors.Is(err, ErrClosed) && !es.closed {
-			es.addNewsLocked(electionNews{err: &NotStandingError{name, err}})
+			es.addNewsLocked(electionNews{err: &NotInLineError{name, err}})
 		} else {
 			es.wake() // there may be nothing left to tell
 		}
@@ -531,7 +531,7 @@ func (c *entrant) refusedLocked(err error) {
 	if st := es.names[c.name]; st.c == c {
 		delete(es.names, c.name)
 		es.s.notWon(c.name, st.began, err)
-		es.addNewsLocked(electionNews{err: &NotStandingError{c.name, err}})
+		es.addNewsLocked(electionNews{err: &NotInLineError{c.name, err}})
 	}
 }
 

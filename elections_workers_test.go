@@ -257,7 +257,7 @@ func TestARefusedNameIsToldAndHurtsNoOther(t *testing.T) {
 		names := manyNames(1000)
 		_ = es.Stand(names...)
 		won, _, refused := collect(t, es, len(names))
-		var bad *NotStandingError
+		var bad *NotInLineError
 		if len(refused) != 1 || !errors.As(refused[0], &bad) || bad.Name != "shard/00333" ||
 			!errors.Is(bad, ErrRefused) {
 			t.Errorf("refused %v, want shard/00333 for good", refused)
