@@ -86,8 +86,8 @@ func rule(from, path string) string {
 	if from == storeutil && inside && path != self+"/driver" {
 		return "what all stores share knows the port only"
 	}
-	if path == storeutil && !isStore(from) && from != self+"/concurrency" {
-		return "what all stores share is for stores"
+	if path == storeutil && !isStore(from) && from != self+"/concurrency" && from != self+"/internal/etcdwire" {
+		return "what all stores share is for stores, and for how etcd is reached"
 	}
 	if strings.HasPrefix(from, self+"/internal/core") &&
 		(path == "os" || path == "net" || path == "sync" || path == "context" || inside) {

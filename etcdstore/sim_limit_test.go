@@ -33,6 +33,7 @@ func underLimit(t *testing.T, ops int, do func(t *testing.T, c *etcdsim.Cluster,
 		if _, err := l.Claim(ending(t, 20*time.Second), claims...); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()                      // what sends batches reads the limit to its end
 		l.s.wire.Limit = etcdwire.OpsLimit{} // as if they had entered one by one
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
