@@ -366,7 +366,8 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", c.place.Token, "successor", o.Successor)
+		c.l.s.log.log(slog.LevelInfo, "handed over",
+			"election", c.name, "token", c.place.Token, "successor", o.Successor)
 		c.l.s.readers.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
 		return core.Left
 	case errors.Is(err, driver.ErrGone):

@@ -475,10 +475,8 @@ func (c *entrant) wonLocked() time.Duration {
 }
 
 // endedLocked reports the end of a term that was yielded. A term that was not yielded never will
-// be: its claim is resigned here, since no work can run under it, unless somebody has resigned it
-// already (see Session.Terms). The name is stood for again behind it. So the caller of Terms never
-// sees a term that was over before it began. The caller holds the claim's lock, which comes before
-// Elections.mu.
+// be: its claim is resigned here, unless somebody has done so (see Session.Terms), and the name is
+// stood for again behind it. The caller holds the claim's lock, which comes before Elections.mu.
 func (c *entrant) endedLocked(cause core.Cause) {
 	es := c.es
 	resigned := c.core.Phase() > core.Stopping

@@ -16,7 +16,7 @@ import (
 //	<prefix><escaped name>/~<slots>/<lease>     a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
-//	<prefix>@beat/<lease>                       the session's heartbeat, where it has one (see heart)
+//	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //
 // <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So

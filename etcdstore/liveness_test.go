@@ -55,7 +55,8 @@ func TestSimulatedFrozenWaiter(t *testing.T) {
 				time.Sleep(2 * time.Second)
 			}
 			if len(at) > 0 || holder.over() {
-				t.Fatalf("seed 1: after pauses of %d ms of the waiter: it holds: %v; the holder's session is over: %v", pause, len(at) > 0, holder.over())
+				t.Fatalf("seed 1: after pauses of %d ms of the waiter: it holds: %v; the holder's session is over: %v",
+					pause, len(at) > 0, holder.over())
 			}
 			last := k.stop()
 			if took := (<-at).Sub(last); took < short || took > short*3/2 {

@@ -109,7 +109,8 @@ func TestSimulatedReadersCosts(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		if n := q.calls() - before; n > 5 {
-			t.Errorf("seed 1: the writer's release cost %d requests, want 5: its own, and a look by each of 4 readers", n)
+			t.Errorf("seed 1: the writer's release cost %d requests, want 5: its own, and a look by each of 4 readers",
+				n)
 		}
 		for i, leaves := range []int{4, 2, 1, 3} {
 			if len(q.turns[5]) > 0 {

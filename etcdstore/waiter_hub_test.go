@@ -80,8 +80,8 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 		}
 		p := driver.Place{Name: "x", ID: "c", Token: 100}
 		if !looked {
-			l.seats.by[storeutil.SeatAt(p)] = &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{id: "c", key: dir + "own",
-				token: 100, ahead: kvs, at: 100}}
+			l.seats.by[storeutil.SeatAt(p)] = &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{
+				id: "c", key: dir + "own", token: 100, ahead: kvs, at: 100}}
 		}
 		l.id = 1
 		a := l.newWaiter(p)

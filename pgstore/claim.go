@@ -202,7 +202,8 @@ func (l *lease) takenLocked(claims []driver.Claim, rows []taken, generation int)
 		return nil, failed(l, claims, rows[0])
 	}
 	if code != "ok" || len(rows) != len(claims) { // of functions that are not ours: whether they entered is not known
-		return nil, fmt.Errorf("postgres %s: claim: an answer %q with %d rows for %d claims", l.s.hosts, code, len(rows), len(claims))
+		return nil, fmt.Errorf("postgres %s: claim: an answer %q with %d rows for %d claims",
+			l.s.hosts, code, len(rows), len(claims))
 	}
 	if l.isOver {
 		return nil, driver.ErrGone

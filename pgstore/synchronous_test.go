@@ -67,7 +67,8 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 	}
 }
 
-// A role may have set that it does not hear warnings: then a commit that did not wait for the standby would look like any other.
+// A role may have set that it does not hear warnings: then a commit that did not wait for the standby
+// would look like any other.
 func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})

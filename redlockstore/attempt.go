@@ -57,7 +57,8 @@ func parse(v string) (own, stamp string, in info, ok bool) {
 		return "", "", in, false
 	}
 	own, stamp = v[:ownLen], v[ownLen:ownLen+stampLen]
-	if _, err := strconv.ParseUint(stamp, 10, 64); err != nil || json.Unmarshal([]byte(v[ownLen+stampLen:]), &in) != nil {
+	if _, err := strconv.ParseUint(stamp, 10, 64); err != nil ||
+		json.Unmarshal([]byte(v[ownLen+stampLen:]), &in) != nil {
 		return "", "", in, false
 	}
 	return own, stamp, in, true

@@ -208,23 +208,6 @@ func (l *lease) standingAt(ctx context.Context, p driver.Place) (*claim, error) 
 	return c, nil
 }
 
-// Wait blocks until the place is held. It watches its own node and one or two of those in front:
-// see [turnWait].
-func (l *lease) Wait(ctx context.Context, p driver.Place) (driver.Place, error) {
-	c, err := l.standingAt(ctx, p)
-	if err != nil {
-		return driver.Place{}, err
-	}
-	done := make(chan error, 1)
-	go func() { done <- newTurnWait(l, c).run() }()
-	select {
-	case err := <-done:
-		return c.place(err == nil), err
-	case <-ctx.Done():
-		return driver.Place{}, ctx.Err()
-	}
-}
-
 // Release gives places up. What it has begun goes on until nothing of them stands, also if ctx
 // ends.
 func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
