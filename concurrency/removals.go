@@ -68,9 +68,7 @@ func (r *removals) abandon(c *claim, known int64, doubt bool) {
 func (r *removals) replaced(c *claim, known int64, resp *v3.TxnResponse, doubt bool) {
 	t := r.s.claims
 	t.mu.Lock()
-	if t.by[c.key] == c {
-		delete(t.by, c.key)
-	}
+	t.strikeLocked(c) // who ends the session at this moment may not have stopped its watch yet
 	t.mu.Unlock()
 	switch rev := resp.Header.Revision; {
 	case resp.Succeeded:

@@ -267,7 +267,12 @@ func (s *Session) Check() error {
 // it, unless somebody else keeps it alive. Done is closed when it returns. Claims that hang on
 // another lease are put back under the session's own: for 2 s at most.
 func (s *Session) Orphan() {
-	guard, claims := s.leases.current().id, s.claims.astray(s.id)
+	// All claims, wherever they are thought to hang: a late answer to a read may show a claim under
+	// the lease that it was moved from, and the guard is revoked.
+	guard := s.leases.current().id
+	s.claims.mu.Lock()
+	claims := s.claims.standingLocked()
+	s.claims.mu.Unlock()
 	was := s.end(orphaned, "it was orphaned")
 	<-s.Done()
 	if !was || guard == s.id || guard == 0 || len(claims) == 0 {
