@@ -22,7 +22,7 @@ import (
 // stepped down, is forwarded to the present leader. The next in line then leads beside the holder,
 // until the holder hears of it: some milliseconds, or the rest of its right (3.4 s, seen once)
 // where its own links are silent, as here in every other round. So the store trusts a lease only in
-// the raft term it was granted in (etcdstore/move.go).
+// the raft term it was granted in (etcdstore/renew.go).
 //
 // The ordinary run has two rounds; TORTURE_WOKEN=20 runs that many.
 func TestWokenEtcdLeader(t *testing.T) {
