@@ -23,7 +23,7 @@ import (
 //   - tokens grow from one term to the next;
 //
 // and in the end that the times from winning to the deadline of no two terms overlap, on true time,
-// also between the looks and while a process is paused (package history).
+// also between the looks and while a process is paused (package safety).
 //
 // Excused from the first and third rule are terms whose claim an operator removed from the store
 // (by hand, or with the lease): the store breaks its promise there, and the news that it did needs
