@@ -245,9 +245,6 @@ func (n *Node) set(change func()) {
 // same from host to host. It is good for this process only, while the node is open.
 func (n *Node) Endpoint() string { return n.dir.endpoint() }
 
-// Dir is the directory, as an absolute path.
-func (n *Node) Dir() string { return n.dir.name }
-
 // Hosting says whether etcd runs in this process now.
 func (n *Node) Hosting() bool {
 	n.mu.Lock()
