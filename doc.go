@@ -2,7 +2,7 @@
 //
 // # Nouns
 //
-//	store     where leases and claims live: etcd, PostgreSQL, Redis, ZooKeeper, …; memory for tests
+//	store     where leases and claims live: etcd, PostgreSQL, Redis, ZooKeeper, …
 //	lease     the store's promise to keep a process's claims for a TTL after each renewal
 //	session   a lease that this process keeps alive, for all its elections: one heartbeat
 //	election  a name that at most one candidate holds at a time

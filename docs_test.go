@@ -116,7 +116,8 @@ func TestTheGlossaryIsTrue(t *testing.T) {
 		for _, name := range exportedTypes(t, dir) {
 			for _, w := range regexp.MustCompile(`[A-Z]+[a-z]*`).FindAllString(name, -1) {
 				if w = strings.ToLower(w); !known[w] && !known[strings.TrimSuffix(w, "s")] {
-					t.Errorf("%s: the type %s has the word %q, which is neither in docs/glossary.md nor everybody's", dir, name, w)
+					t.Errorf("%s: the type %s has the word %q, which is neither in docs/glossary.md nor everybody's",
+						dir, name, w)
 				}
 			}
 		}

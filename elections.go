@@ -39,7 +39,7 @@ type Elections struct {
 	ready    chan struct{}  // holds a token if news is not empty
 	tally    electionCounts
 	unleased []string // names for which a lease is looked for
-	finding  bool     // ground runs
+	finding  bool     // findLeases runs
 	pool     workers
 }
 

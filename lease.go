@@ -287,8 +287,8 @@ func (l *lease) end(cause core.Cause) {
 	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
 }
 
-// tell tells all claims, one after the other and without holding the lock: a claim's comes before
-// the lease's.
+// notifyClaims tells all claims, one after the other and without holding the lock: a claim's lock
+// comes before the lease's.
 func (l *lease) notifyClaims(e core.ClaimEvent) {
 	for _, c := range l.standing() {
 		c.notify("", e, nil)

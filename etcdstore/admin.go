@@ -22,7 +22,7 @@ var _ driver.LeaseViewer = (*Store)(nil)
 var _ driver.Admin = (*Store)(nil)
 
 // Revoke implements [driver.Store]. An ID that no session of this prefix has is a session that
-// is gone: etcd leases of other programs are not touched. After an unknown etcdwire.Outcome it
+// is gone: etcd leases of other programs are not touched. After an unknown outcome it
 // can be repeated.
 //
 // A session is named after its first etcd lease, and hangs on another one after a move. Its

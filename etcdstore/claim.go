@@ -67,7 +67,7 @@ func inParallel(n int, do func(i int) (stop bool)) {
 }
 
 // claimMany enters claims of which none is a Try. Where one fails those that have not begun are
-// left out. Its error is the first whose etcdwire.Outcome is unknown, so that no final answer
+// left out. Its error is the first whose outcome is unknown, so that no final answer
 // hides a claim that may stand.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))

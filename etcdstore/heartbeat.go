@@ -77,7 +77,7 @@ func newHeart(key string, ttl, base time.Duration, asked instant) *heart {
 	return &heart{key: key, limit: limit, hedge: ttl / 20, proven: asked, tried: asked, pause: limit / 4}
 }
 
-// pulse is Renew of a session with a heartbeat.
+// renewHeartbeat is what Renew does for a session with a heartbeat.
 func (r *renewal) renewHeartbeat(ctx context.Context) error {
 	r.renewBaseSoon()
 	actx, cancel := context.WithTimeout(ctx, min(r.ttl/2, etcdwire.CallLimit))
@@ -199,8 +199,8 @@ func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
 	return beatAnswer{resp, at, err}
 }
 
-// tend has the base renewed where that is due. Only Renew calls it: a session that its owner has
-// given up must not live on.
+// renewBaseSoon has the base renewed where that is due. Only Renew calls it: a session that its
+// owner has given up must not live on.
 func (r *renewal) renewBaseSoon() {
 	h := r.heart
 	h.mu.Lock()

@@ -43,7 +43,7 @@ const (
 )
 
 // Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the
-// record, and what is there is the same, nobody can tell whose it is: then the etcdwire.Outcome
+// record, and what is there is the same, nobody can tell whose it is: then the outcome
 // is unknown.
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {

@@ -109,7 +109,7 @@ func (l *lease) register(ctx context.Context) error {
 	}
 	l.born = resp.Header.Revision
 	if kv := one(resp, 0); !resp.Succeeded && kv != nil {
-		// Our own put, whose answer was lost: nobody else knows this leal.
+		// Our own put, whose answer was lost: nobody else knows this lease.
 		l.born = kv.CreateRevision
 	}
 	l.at.mark = l.born

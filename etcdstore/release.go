@@ -51,7 +51,7 @@ func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) e
 
 // retract takes the slot's claim out of the line, for good. The caller has the turn.
 //
-// Where the etcdwire.Outcome of its put is unknown, to delete the key is not enough: the put may
+// Where the outcome of its put is unknown, to delete the key is not enough: the put may
 // sit in a member that is frozen, and be executed when that wakes up, long after. So the
 // session's record is rewritten in the same Txn. That moves its mod revision, which each put
 // compares: whatever is still under way has failed from then on.
@@ -155,7 +155,7 @@ func (l *lease) clear(sl *claimState) {
 }
 
 // Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier
-// Update whose etcdwire.Outcome was unknown, executed late, would otherwise bring its old value
+// Update whose outcome was unknown, executed late, would otherwise bring its old value
 // back.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	what := verb("update", p.Name)

@@ -199,7 +199,7 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 		tokens[i] = sl.token
 		there := ifCreate(sl.key, int64(sl.token))
 		if sl.token == 0 {
-			there.Result = pb.Compare_GREATER // a put whose etcdwire.Outcome is unknown: whatever stands
+			there.Result = pb.Compare_GREATER // a put whose outcome is unknown: whatever stands
 		}
 		put := &pb.PutRequest{Key: []byte(sl.key), Lease: now.id, IgnoreValue: true}
 		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{

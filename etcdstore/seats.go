@@ -41,7 +41,7 @@ type claimFields struct {
 	asked   int64              // mod revision of the newest request told
 	sub     *etcdwire.Sub      // News watches the key
 
-	ahead []*mvccpb.KeyValue // what its own entry found before it, as asked for by before; keys only
+	ahead []*mvccpb.KeyValue // what its own entry found before it; keys only
 	at    int64              // the revision of that answer; 0: none is known, and the line must be read
 }
 
