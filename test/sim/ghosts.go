@@ -38,11 +38,11 @@ func (j *judge) ledName(name int) bool {
 func (j *judge) leaderless() {
 	for name := range j.terms {
 		if !j.ledName(name) {
-			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(livelyWithin*j.w.plan.TTL))
+			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(j.w.lively()))
 		}
 		if n := j.missing(name); n != nil && !j.w.plan.NoToken {
 			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name,
-				span(livelyWithin*j.w.plan.TTL))
+				span(j.w.lively()))
 		}
 	}
 }

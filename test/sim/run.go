@@ -88,7 +88,7 @@ func (w *World) phases() {
 	}
 	w.heal()
 	ttl := w.plan.TTL
-	if !w.every(livelyWithin*ttl, 3*ttl/2, w.judge.led) && !w.stop {
+	if !w.every(w.lively(), 3*ttl/2, w.judge.led) && !w.stop {
 		w.judge.leaderless()
 	}
 	if !w.stop {
@@ -123,8 +123,11 @@ func (w *World) goHome() {
 	}
 }
 
-// livelyWithin is after how many TTLs without faults somebody leads every name.
-const livelyWithin = 6
+// lively is after how long without faults somebody leads every name: six TTLs, and what the store
+// needs to recover. A message that was sent before may arrive for two TTLs. Where it costs a client
+// of an ensemble its connection, that client keeps its session for two TTLs more, and only then
+// does the leader begin to wait for the session's timeout.
+func (w *World) lively() int64 { return 6*w.plan.TTL + w.store.recovery() }
 
 // every lets time pass until ok holds, at least least and at most most.
 func (w *World) every(most, least int64, ok func() bool) bool {
