@@ -224,6 +224,8 @@ func (l *lease) deliver(n driver.News) {
 		c.notify(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	case n.Held:
 		c.heldNow(n.Place)
+	case n.Refused != nil:
+		c.refused(n.Refused)
 	case n.Request != nil:
 		c.takeRequest(n.Place.ID, *n.Request)
 	}

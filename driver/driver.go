@@ -90,11 +90,11 @@ type Lease interface {
 	// nothing is left in it.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
-	// Follow has News tell, once for each place and call, as soon as the store finds out: of a
-	// place that waits, that it is held (Held); of one with Held, where the store has a line
-	// (Caps.FIFO), that a claim of another lease waits behind it (Wanted), also if it does already.
-	// It does no I/O and does not block. A place that is removed is told as Gone, followed or not,
-	// and one that its owner gives up is not told: neither is followed any more.
+	// Follow has News tell, once for each place and call, as soon as the store finds out that a
+	// place that waits is held (Held). It does no I/O and does not block. A place that is removed
+	// is told as Gone, followed or not, and one that its owner gives up is not told: neither is
+	// followed any more. Where the store refuses to be asked about one place for good, News tells
+	// why (Refused), and that place is not followed any more: the others are.
 	//
 	// Held means that the place was held at some instant after it entered and before News returned,
 	// by a read or by a complete record of what was removed from the line, its own place included.
@@ -181,7 +181,8 @@ type News struct {
 	Place   Place
 	Gone    bool     // the place was removed
 	Held    bool     // the place, which was followed while it waited, is held: see [Lease.Follow]
-	Wanted  bool     // the place, which was followed while it was held, has somebody waiting behind it
+	Wanted  bool     // going: nothing is told of a place that is held
+	Refused error    // the store refuses to follow the place: an ErrRefused; see [Lease.Follow]
 	Request *Request // what somebody else asks for; nil with any of the others
 }
 

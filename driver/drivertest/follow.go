@@ -15,9 +15,6 @@ var followClauses = []Clause{
 	{Name: "a followed place that is passed over in a transfer is told gone and not held", Check: followTransfer},
 	{Name: "readers that are followed are told together", Check: followReaders},
 	{Name: "a place that is followed while its client is cut off is told afterwards", Check: followCutOff},
-	{Name: "a followed holder is told once that another waits behind it", Check: followWanted},
-	{Name: "a followed holder is told of who waited before", Check: followWantedBefore},
-	{Name: "a followed holder hears nothing of its own lease's claims", Check: followOwn},
 }
 
 // toldHeld fits the news that p is held, under the token it waited with.
@@ -25,11 +22,6 @@ func toldHeld(p driver.Place) func(heard) bool {
 	return func(n heard) bool {
 		return n.news.Held && n.news.Place.Held && n.news.Place.Name == p.Name && n.news.Place.ID == p.ID && n.news.Place.Token == p.Token
 	}
-}
-
-// wanted fits the news that somebody waits behind p.
-func wanted(p driver.Place) func(heard) bool {
-	return func(n heard) bool { return n.news.Wanted && n.news.Place.ID == p.ID && n.news.Place.Token == p.Token }
 }
 
 func followHeld(t *testing.T, h Harness) {
@@ -178,42 +170,4 @@ func followCutOff(t *testing.T, h Harness) {
 	silent(t, "news across a cut", ch)
 	cut(false)
 	hear(t, "that the place is held", ch, toldHeld(p))
-}
-
-func followWanted(t *testing.T, h Harness) {
-	need(t, open(t, h).Caps().FIFO, "a store with a line")
-	name := unique()
-	leases, places := queue(t, h, name, 1)
-	leases[0].Follow(places[0])
-	ch := listening(t, leases[0])
-	silent(t, "news while nobody waits", ch)
-	other := grant(t, open(t, h), "b")
-	p := enter(t, other, name)
-	hear(t, "that another waits", ch, wanted(places[0]))
-	release(t, other, p)
-	enter(t, other, name)
-	silent(t, "told again", ch)
-	leases[0].Follow(places[0])
-	hear(t, "that another waits, for it was asked again", ch, wanted(places[0]))
-}
-
-func followWantedBefore(t *testing.T, h Harness) {
-	need(t, open(t, h).Caps().FIFO, "a store with a line")
-	leases, places := queue(t, h, unique(), 2)
-	ch := listening(t, leases[0])
-	silent(t, "news of a place that nobody followed", ch)
-	leases[0].Follow(places[0])
-	hear(t, "that another waits", ch, wanted(places[0]))
-}
-
-func followOwn(t *testing.T, h Harness) {
-	need(t, open(t, h).Caps().FIFO, "a store with a line")
-	name := unique()
-	leases, places := queue(t, h, name, 1)
-	ch := listening(t, leases[0])
-	leases[0].Follow(places[0])
-	claim(t, leases[0], driver.Claim{Name: name, Seat: "2", ID: unique()})
-	silent(t, "news of a claim of its own", ch)
-	enter(t, grant(t, open(t, h), "b"), name)
-	hear(t, "that another waits", ch, wanted(places[0]))
 }
