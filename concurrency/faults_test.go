@@ -16,7 +16,7 @@ import (
 // 4.1 of the list in the package's doc.
 func TestNoPhantomLeaders(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		pfx := "phantom-" + k.name
 		lead := k.election(k.open(t, c), pfx)
@@ -50,9 +50,10 @@ func TestNoPhantomLeaders(t *testing.T) {
 
 func TestAWaiterHearsThatItsSessionIsLost(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	for _, what := range []string{"Lock", "Campaign"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			both(t, func(t *testing.T, k kit) string {
 				pfx := "deaf-" + what + k.name
 				ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
@@ -87,6 +88,7 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 	c := dial(t, srv.Endpoint())
 	for _, what := range []string{"Lock", "Campaign"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			both(t, func(t *testing.T, k kit) string {
 				pfx := "compact-" + what + k.name
 				proxy := etcdtest.NewProxy(t, srv.Addr())
@@ -121,10 +123,11 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 
 func TestACancelledContextIsObeyedInAPartition(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	for _, what := range []string{"Lock", "Campaign"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			both(t, func(t *testing.T, k kit) string {
 				pfx := "partition-" + what + k.name
 				proxy := etcdtest.NewProxy(t, srv.Addr())
@@ -148,10 +151,11 @@ func TestACancelledContextIsObeyedInAPartition(t *testing.T) {
 
 func TestALostReplyLeavesNoKey(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	for _, what := range []string{"Lock", "Campaign"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			both(t, func(t *testing.T, k kit) string {
 				pfx := "reply-" + what + k.name
 				proxy := etcdtest.NewProxy(t, srv.Addr())
@@ -175,7 +179,7 @@ func TestALostReplyLeavesNoKey(t *testing.T) {
 // would.
 func TestALatePutIsRemoved(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		proxy := etcdtest.NewProxy(t, srv.Addr())
@@ -223,7 +227,7 @@ func holdBack(t *testing.T, proxy *etcdtest.Proxy, call func(ctx context.Context
 
 func TestResignDoesNotForgetOnAnError(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		pfx := "resign-" + k.name
@@ -245,7 +249,7 @@ func TestResignDoesNotForgetOnAnError(t *testing.T) {
 
 func TestAStaleUnlockHurtsNoNewerLock(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		pfx := "stale-" + k.name
 		s := k.open(t, c)
@@ -285,7 +289,7 @@ func TestTryLockWritesNothingWhereItFails(t *testing.T) {
 
 func TestIsOwnerBeforeLockIsNoError(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		m := k.mutex(k.open(t, c), "owner-"+k.name)
 		resp, err := c.Txn(soon(t)).If(m.IsOwner()).Then(v3.OpPut("owned", "")).Commit()
@@ -302,7 +306,7 @@ func TestIsOwnerBeforeLockIsNoError(t *testing.T) {
 // TestHandOver: a waiter that has stood for 10 ms hears of the release at once.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		holder, waiter := k.open(t, c), k.open(t, c)
 		var late []time.Duration

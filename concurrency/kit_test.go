@@ -64,11 +64,13 @@ var original = kit{"original",
 // show none, and the original must, or the scenario proves nothing.
 func both(t *testing.T, scenario func(t *testing.T, k kit) (fault string)) {
 	t.Run("ours", func(t *testing.T) {
+		t.Parallel()
 		if fault := scenario(t, ours); fault != "" {
 			t.Error(fault)
 		}
 	})
 	t.Run("original", func(t *testing.T) {
+		t.Parallel()
 		fault := scenario(t, original)
 		if fault == "" {
 			t.Error("the original does not show the fault: this test proves nothing")
