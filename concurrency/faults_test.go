@@ -200,14 +200,13 @@ func TestALatePutIsRemoved(t *testing.T) {
 // call was given up.
 func holdBack(t *testing.T, proxy *etcdtest.Proxy, call func(ctx context.Context, mark string)) string {
 	t.Helper()
-	proxy.Hold(etcdtest.Up)
-	for i := range 20 {
+	for i, end := 0, time.Now().Add(20*time.Second); time.Now().Before(end); i++ {
+		proxy.Hold(etcdtest.Up)
 		mark := fmt.Sprintf("mark-%d-%d", i, time.Now().UnixNano())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		done := async(func() error { call(ctx, mark); return nil })
 		held := before(800*time.Millisecond, func() bool {
-			return proxy.Holds(etcdtest.Up, []byte(mark)) ||
-				len(done) > 0
+			return proxy.Holds(etcdtest.Up, []byte(mark)) || len(done) > 0
 		}) && len(done) == 0
 		if held {
 			proxy.Seal()
@@ -220,6 +219,8 @@ func holdBack(t *testing.T, proxy *etcdtest.Proxy, call func(ctx context.Context
 		if held {
 			return mark
 		}
+		proxy.Heal()
+		time.Sleep(10 * time.Millisecond) // the client may have no connection through it yet
 	}
 	t.Fatal("no request went into the proxy")
 	return ""
