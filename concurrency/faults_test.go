@@ -58,11 +58,11 @@ func TestAWaiterHearsThatItsSessionIsLost(t *testing.T) {
 				pfx := "deaf-" + what + k.name
 				ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
 				s := k.open(t, c)
-				done := async(func() error { return k.wait(s, pfx, what)(within(t, 5*time.Second)) })
+				done := async(func() error { return k.wait(s, pfx, what)(within(t, 40*time.Second)) })
 				standing(t, c, pfx, 2)
 				_, err := c.Revoke(soon(t), s.Lease())
 				ok(t, "revoke", err)
-				if err, came := in(3*time.Second, done); !came {
+				if err, came := in(k.limit(), done); !came {
 					return "it waits on, and its key is gone"
 				} else if err == nil {
 					return "it was told that it has won"
@@ -133,14 +133,16 @@ func TestACancelledContextIsObeyedInAPartition(t *testing.T) {
 				proxy := etcdtest.NewProxy(t, srv.Addr())
 				ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
 				s := k.open(t, dial(t, proxy.Addr()))
-				done := async(func() error { return k.wait(s, pfx, what)(within(t, 2*time.Second)) })
+				ctx, cancel := context.WithCancel(soon(t))
+				done := async(func() error { return k.wait(s, pfx, what)(ctx) })
 				standing(t, c, pfx, 2)
 				proxy.Hold()
-				if _, came := in(5*time.Second, done); !came {
-					return "it had not returned 3 s after its context had ended"
+				cancel()
+				if _, came := in(k.limit(), done); !came {
+					return fmt.Sprintf("it had not returned %v after its context had ended", k.limit())
 				}
 				proxy.Heal()
-				if !before(5*time.Second, func() bool { return keys(t, c, pfx) == 1 }) {
+				if !before(k.limit(), func() bool { return keys(t, c, pfx) == 1 }) {
 					return "its key is left in the line"
 				}
 				return ""
@@ -161,12 +163,15 @@ func TestALostReplyLeavesNoKey(t *testing.T) {
 				proxy := etcdtest.NewProxy(t, srv.Addr())
 				s := k.open(t, dial(t, proxy.Addr()))
 				proxy.Hold(etcdtest.Down)
-				if err := k.wait(s, pfx, what)(within(t, time.Second)); err == nil {
-					t.Fatal("it returned nil though no reply came")
-				}
+				ctx, cancel := context.WithCancel(soon(t))
+				done := async(func() error { return k.wait(s, pfx, what)(ctx) })
 				standing(t, c, pfx, 1)
+				cancel()
+				if err, came := in(10*time.Second, done); !came || err == nil {
+					t.Fatal("it returned nil, or nothing, though no reply came")
+				}
 				proxy.Heal()
-				if !before(6*time.Second, func() bool { return keys(t, c, pfx) == 0 }) {
+				if !before(k.limit(), func() bool { return keys(t, c, pfx) == 0 }) {
 					return "its key stands, and nobody behind it"
 				}
 				return ""
@@ -188,7 +193,7 @@ func TestALatePutIsRemoved(t *testing.T) {
 		time.Sleep(3 * time.Second) // what is tried elsewhere is through
 		proxy.Heal()
 		time.Sleep(time.Second)
-		if !before(3*time.Second, func() bool { return keys(t, c, pfx) == 0 }) {
+		if !before(k.limit(), func() bool { return keys(t, c, pfx) == 0 }) {
 			return "a key stands, and nobody behind it"
 		}
 		return ""
@@ -269,8 +274,8 @@ func TestAStaleUnlockHurtsNoNewerLock(t *testing.T) {
 
 func TestTryLockWritesNothingWhereItFails(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
 	both(t, func(t *testing.T, k kit) string {
+		c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint()) // nobody else writes to it
 		pfx := "try-" + k.name
 		ok(t, "Lock", k.mutex(k.open(t, c), pfx).Lock(soon(t)))
 		m := k.mutex(k.open(t, c), pfx)
@@ -325,9 +330,9 @@ func TestHandOver(t *testing.T) {
 			ok(t, "Unlock", w.Unlock(soon(t)))
 		}
 		slices.Sort(late)
-		t.Logf("from Unlock to Lock: median %v, worst %v", late[len(late)/2], late[len(late)-1])
-		if m := late[len(late)/2]; m > 30*time.Millisecond {
-			return fmt.Sprintf("a median of %v", m)
+		t.Logf("from Unlock to Lock: %v", late)
+		if fast := late[3]; fast > 30*time.Millisecond { // the fourth best: a busy machine delays others
+			return fmt.Sprintf("mostly %v or more", fast)
 		}
 		return ""
 	})

@@ -103,7 +103,7 @@ func TestADeletedKeyEndsTheSession(t *testing.T) {
 		select {
 		case <-s.Done():
 			return ""
-		case <-time.After(3 * time.Second):
+		case <-time.After(k.limit()):
 			return "the holder was not told that its key was deleted"
 		}
 	})
@@ -121,7 +121,7 @@ func TestARevokedLeaseIsNoticedAtOnce(t *testing.T) {
 		select {
 		case <-s.Done():
 			return ""
-		case <-time.After(3 * time.Second):
+		case <-time.After(k.limit()):
 			return "the holder was not told that its lease was revoked"
 		}
 	})
@@ -135,9 +135,9 @@ func TestNewSessionIsBounded(t *testing.T) {
 		proxy.Cut()
 		c := dial(t, proxy.Addr())
 		done := async(func() error { _, err := k.session(c, concurrency.WithTTL(5)); return err })
-		err, came := in(14*time.Second, done)
+		err, came := in(10*time.Second+k.limit(), done)
 		if !came {
-			return "NewSession had not returned after 14 s"
+			return "NewSession had not returned after 13 s"
 		}
 		t.Log(err)
 		if err == nil {
@@ -214,7 +214,7 @@ func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 	both(t, func(t *testing.T, k kit) string {
 		cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 		c := dial(t, cluster.Endpoints()...)
-		s := k.open(t, c, concurrency.WithTTL(5))
+		s := k.open(t, c, concurrency.WithTTL(10))
 		m := k.mutex(s, "term-"+k.name)
 		ok(t, "Lock", m.Lock(soon(t)))
 		lead := cluster.WaitLeader()
@@ -224,7 +224,15 @@ func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(3 * time.Second) // renewals of both
+		if k.name == "ours" {
+			eventually(t, "the key on another lease", 20*time.Second, func() bool {
+				resp, err := c.Get(soon(t), m.Key())
+				ok(t, "get", err)
+				return len(resp.Kvs) == 1 && v3.LeaseID(resp.Kvs[0].Lease) != s.Lease()
+			})
+		} else {
+			time.Sleep(4 * time.Second) // a renewal
+		}
 		gone, told := deleted(t, c, m.Key()), doneAt(s)
 		_, err := c.Revoke(soon(t), s.Lease())
 		ok(t, "revoke", err)
@@ -247,7 +255,7 @@ func TestObserveSurvivesCompaction(t *testing.T) {
 		e := k.election(k.open(t, c), pfx)
 		ok(t, "Campaign", e.Campaign(soon(t), "one"))
 		next := k.observe(t, dial(t, proxy.Addr()), pfx)
-		if kv := next(5 * time.Second); kv == nil || string(kv.Value) != "one" {
+		if kv := next(20 * time.Second); kv == nil || string(kv.Value) != "one" {
 			t.Fatalf("observed %v", kv)
 		}
 		time.Sleep(200 * time.Millisecond)

@@ -98,7 +98,7 @@ func TestCampaignAgainLeavesNoGhost(t *testing.T) {
 		t.Errorf("after Resign: key %q, token %d", e.Key(), e.Token())
 	}
 	other := concurrency.NewElection(begin(t, dial(t, srv.Endpoint())), "again")
-	ok(t, "another's Campaign", other.Campaign(within(t, 5*time.Second), "x"))
+	ok(t, "another's Campaign", other.Campaign(soon(t), "x"))
 }
 
 // TestOneOfTwoLocksOfAMutexFails: of two goroutines that lock one Mutex one wins and the other's
@@ -107,10 +107,21 @@ func TestOneOfTwoLocksOfAMutexFails(t *testing.T) {
 	t.Parallel()
 	srv := concurrency.SharedServer(t)
 	c, k := tapped(t, srv.Endpoint())
-	var slow atomic.Bool // whether the marked one's reads wait for the end of its context
+	var slow atomic.Bool     // whether the marked one's reads wait for the end of its context
+	var reading atomic.Int64 // how many of them are under way
 	k.before = func(ctx context.Context) {
-		if ctx.Value(mark{}) != nil && slow.Load() {
+		if ctx.Value(mark{}) == nil {
+			return
+		}
+		if reading.Add(1); slow.Load() {
+			reading.Add(-1)
 			<-ctx.Done()
+			reading.Add(1)
+		}
+	}
+	k.after = func(ctx context.Context) {
+		if ctx.Value(mark{}) != nil {
+			reading.Add(-1)
 		}
 	}
 	holder := concurrency.NewMutex(begin(t, dial(t, srv.Endpoint())), "twice")
@@ -123,6 +134,7 @@ func TestOneOfTwoLocksOfAMutexFails(t *testing.T) {
 	winner := async(func() error { return m.Lock(soon(t)) })
 	time.Sleep(200 * time.Millisecond) // both wait
 	slow.Store(true)
+	eventually(t, "what the loser reads has been read", 10*time.Second, func() bool { return reading.Load() == 0 })
 	ok(t, "Unlock", holder.Unlock(soon(t)))
 	ok(t, "the winner's Lock", <-winner)
 	cancel()
@@ -169,7 +181,7 @@ func TestCampaignOfAnEndedContext(t *testing.T) {
 	ok(t, "Campaign", first.Campaign(soon(t), "first"))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	e := concurrency.NewElection(begin(t, c, concurrency.WithTTL(2), concurrency.WithContext(ctx)), "ended")
+	e := concurrency.NewElection(begin(t, c, concurrency.WithTTL(5), concurrency.WithContext(ctx)), "ended")
 	lost := async(func() error { return e.Campaign(soon(t), "lost") })
 	standing(t, c, "ended", 2)
 	next := concurrency.NewElection(begin(t, c), "ended")
@@ -203,7 +215,7 @@ func TestNoTokenWhileWaiting(t *testing.T) {
 	locked := async(func() error { return mb.Lock(soon(t)) })
 	standing(t, c, "line", 2)
 	standing(t, c, "lock", 2)
-	eventually(t, "their keys", 5*time.Second, func() bool { return eb.Key() != "" && len(mb.Key()) > 1 })
+	eventually(t, "their keys", 20*time.Second, func() bool { return eb.Key() != "" && len(mb.Key()) > 1 })
 	ok(t, "a candidate's Proclaim", eb.Proclaim(soon(t), "b2"))
 	if eb.Token() != 0 || mb.Token() != 0 || owns(t, c, mb) {
 		t.Errorf("who waits has tokens %d and %d, or owns the lock", eb.Token(), mb.Token())
@@ -261,7 +273,7 @@ func TestResumedButGone(t *testing.T) {
 	ok(t, "another's Campaign", other.Campaign(soon(t), "x"))
 	last := begin(t, c, concurrency.WithLease(g.ID))
 	r = concurrency.ResumeElection(last, "resumed/", key, rev)
-	eventually(t, "no key", 5*time.Second, func() bool { return r.Key() == "" })
+	eventually(t, "no key", 20*time.Second, func() bool { return r.Key() == "" })
 	if r.Token() != 0 {
 		t.Errorf("token %d while another leads with %d", r.Token(), other.Token())
 	}
@@ -357,7 +369,7 @@ func TestAnEndedContextWinsNothing(t *testing.T) {
 		ok(t, "Campaign", first.Campaign(soon(t), "first"))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		e := k.election(k.open(t, c, concurrency.WithTTL(2), concurrency.WithContext(ctx)), pfx)
+		e := k.election(k.open(t, c, concurrency.WithTTL(5), concurrency.WithContext(ctx)), pfx)
 		lost := async(func() error { return e.Campaign(soon(t), "lost") })
 		standing(t, c, pfx, 2)
 		next := k.election(k.open(t, c), pfx)

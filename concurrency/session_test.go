@@ -35,13 +35,13 @@ func TestARestartedProcessGoesOnLeading(t *testing.T) {
 	for name, resume := range map[string]bool{"Campaign": false, "ResumeElection": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			grant, err := c.Grant(soon(t), 6)
+			grant, err := c.Grant(soon(t), 12)
 			ok(t, "grant", err)
 			doomed := dial(t, srv.Endpoint())
 			first := concurrency.NewElection(begin(t, doomed, concurrency.WithLease(grant.ID)), "restart-"+name)
 			ok(t, "Campaign", first.Campaign(soon(t), "before"))
 			follower := concurrency.NewElection(begin(t, c), "restart-"+name)
-			taken := async(func() error { return follower.Campaign(within(t, 25*time.Second), "another") })
+			taken := async(func() error { return follower.Campaign(within(t, time.Minute), "another") })
 			standing(t, c, "restart-"+name, 2)
 			ok(t, "close", doomed.Close()) // as a killed process: nothing is revoked
 
@@ -57,12 +57,12 @@ func TestARestartedProcessGoesOnLeading(t *testing.T) {
 			if e.Token() != first.Token() {
 				t.Errorf("token %d, want %d: it is the same leadership", e.Token(), first.Token())
 			}
-			if err, came := in(10*time.Second, taken); came {
+			if err, came := in(14*time.Second, taken); came {
 				t.Fatalf("another led: %v", err)
 			}
 			ok(t, "Check", s.Check())
 			ok(t, "Resign", e.Resign(soon(t)))
-			if err, came := in(5*time.Second, taken); !came || err != nil {
+			if err, came := in(20*time.Second, taken); !came || err != nil {
 				t.Errorf("the next: %v", err)
 			}
 		})
@@ -97,7 +97,7 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	if s.Check() == nil {
 		t.Error("Check = nil after Orphan")
 	}
-	eventually(t, "the guard gone", 5*time.Second, func() bool {
+	eventually(t, "the guard gone", 20*time.Second, func() bool {
 		resp, err := c.Leases(soon(t))
 		return err == nil && len(resp.Leases) == 1
 	})
@@ -151,7 +151,7 @@ func TestAClientMadeOfParts(t *testing.T) {
 	inside := dial(t, c.Endpoints()...)
 	inside.KV, inside.Lease, inside.Watcher = namespace.NewKV(inside.KV, "space/"), namespace.NewLease(inside.Lease,
 		"space/"), namespace.NewWatcher(inside.Watcher, "space/")
-	s, other := begin(t, inside, concurrency.WithTTL(5)), begin(t, inside, concurrency.WithTTL(5))
+	s, other := begin(t, inside, concurrency.WithTTL(10)), begin(t, inside, concurrency.WithTTL(10))
 	m, w := concurrency.NewMutex(s, "parts"), concurrency.NewMutex(other, "parts")
 	ok(t, "Lock", m.Lock(soon(t)))
 	if keys(t, c, "space/parts") != 1 || keys(t, c, "parts") != 0 {
@@ -172,7 +172,7 @@ func TestAClientMadeOfParts(t *testing.T) {
 	ok(t, "delete", err)
 	select {
 	case <-other.Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Error("the holder was not told that its key was deleted")
 	}
 
@@ -242,7 +242,7 @@ func TestOnePutAWaiter(t *testing.T) {
 	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	events := c.Watch(soon(t), "count", v3.WithPrefix(), v3.WithCreatedNotify())
 	<-events
-	a, b := begin(t, c, concurrency.WithTTL(6)), begin(t, c, concurrency.WithTTL(6))
+	a, b := begin(t, c, concurrency.WithTTL(10)), begin(t, c, concurrency.WithTTL(10))
 	m, w := concurrency.NewMutex(a, "count"), concurrency.NewMutex(b, "count")
 	ok(t, "Lock", m.Lock(soon(t)))
 	done := async(func() error { return w.Lock(soon(t)) })
