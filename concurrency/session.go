@@ -207,26 +207,36 @@ func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ct
 	pctx, cancel := context.WithTimeout(ctx, min(max(limit, minPatience), maxPatience))
 	defer cancel()
 	defer context.AfterFunc(s.client.Ctx(), cancel)()
-	var last error
-	for try := 1; ; try++ {
-		err := s.wire.open(pctx)
-		if err == nil {
-			err = do(pctx)
+	err := retry(pctx, func() error {
+		if err := s.wire.open(pctx); err != nil {
+			return err
 		}
+		return do(pctx)
+	})
+	switch {
+	case err == nil || final(err):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.client.Ctx().Err() != nil:
+		return s.client.Ctx().Err()
+	}
+	return fmt.Errorf("concurrency: no session: etcd does not answer; last: %w", err)
+}
+
+// retry repeats do until it succeeds, its error is final, or ctx ends. It returns the last error
+// from before the end of ctx, which says more than one that came of that.
+func retry(ctx context.Context, do func() error) (last error) {
+	for try := 1; ; try++ {
+		err := do()
 		if err == nil || final(err) {
 			return err
 		}
-		if last == nil || pctx.Err() == nil {
-			last = err // an error of the context itself says less than the one before
+		if last == nil || ctx.Err() == nil {
+			last = err
 		}
-		_ = storeutil.Sleep(pctx, core.Pause(try))
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case s.client.Ctx().Err() != nil:
-			return s.client.Ctx().Err()
-		case pctx.Err() != nil:
-			return fmt.Errorf("concurrency: no session: etcd does not answer; last: %w", last)
+		if storeutil.Sleep(ctx, core.Pause(try)) != nil {
+			return last
 		}
 	}
 }
@@ -306,24 +316,15 @@ func (s *Session) Close() error {
 
 // revoke ends a lease, trying until ctx ends.
 func (s *Session) revoke(ctx context.Context, id v3.LeaseID) error {
-	var last error
-	for try := 1; ; try++ {
+	tried := false
+	return retry(ctx, func() error {
 		err := s.wire.revoke(ctx, id)
-		if last != nil && missing(err) {
+		if tried && missing(err) {
 			return nil // an earlier attempt's work
 		}
-		if err == nil || final(err) {
-			return err
-		}
-		if ctx.Err() != nil {
-			if last == nil {
-				last = err
-			}
-			return last
-		}
-		last = err
-		_ = storeutil.Sleep(ctx, core.Pause(try))
-	}
+		tried = true
+		return err
+	})
 }
 
 // end ends the session, once. It reports whether it did.
