@@ -1,11 +1,11 @@
 // Package etcdfence fences what a leader writes to etcd: the user's own Txn, under one compare
 // more.
 //
-//	guard, err := etcdfence.Bind(ctx, client, store, term)   // once a term; store is the *etcdstore.Store of the election
+//	guard, err := etcdfence.Bind(ctx, client, store, term) // once a term; store: *etcdstore.Store
 //	resp, err := guard.Txn(ctx).
 //		If(clientv3.Compare(clientv3.Version("config"), "=", 3)).
 //		Then(clientv3.OpPut("config", "…")).
-//		Commit()                                             // err is a *fence.StaleError if the claim is gone
+//		Commit() // err is a *fence.StaleError if the claim is gone
 //
 // A *clientv3.Client is the clientv3.KV that is asked for. Guard.Txn takes the place of Client.Txn:
 // resp is what etcd would have answered to the user's own If, Then and Else, so a failed compare of
@@ -54,7 +54,7 @@ type Guard struct {
 	origin string                            // of the cluster that has to answer; empty: any
 	holds  clientv3.Cmp                      // that no newer leader has been here
 	why    clientv3.Op                       // reads what judge needs
-	judge  func(*clientv3.GetResponse) error // returns the error of a Txn that was refused
+	judge  func(*clientv3.GetResponse) error // why a Txn was refused
 }
 
 // Bind returns a guard for Txns in the cluster that keeps the election. It makes two reads, one
@@ -115,9 +115,9 @@ func claimGuard(kv clientv3.KV, s fence.Stamp, key string, claim primacy.Token) 
 func originOf(cluster uint64) string { return "etcd/" + strconv.FormatUint(cluster, 16) }
 
 // Txn returns a Txn under the fence, to be used by one goroutine as one of the client's. Its Commit
-// returns what etcd answered to the caller's own If, Then and Else. The error is a *fence.StaleError, a
-// *fence.OriginError or fence.ErrNotRaised if nothing was applied because of the fence; after any
-// other error, or the end of ctx, whether it was applied is unknown.
+// returns what etcd answered to the caller's own If, Then and Else. The error is a
+// *fence.StaleError, a *fence.OriginError or fence.ErrNotRaised if nothing was applied because of
+// the fence; after any other error, or the end of ctx, whether it was applied is unknown.
 func (g *Guard) Txn(ctx context.Context) clientv3.Txn { return &txn{g: g, ctx: ctx} }
 
 // txn is the caller's Txn while it is put together: a clientv3.Txn, for one goroutine.
