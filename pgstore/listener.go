@@ -283,7 +283,7 @@ func (r *registry) removeClaim(o *ownClaim) {
 }
 
 // notified brings a notification to the claim or the lease that it is about. With a token come "h"
-// holds, "g" gone, "w" wanted, "l" look again; with a lease come "n" news, "e" end.
+// holds, "g" gone, "l" look again; with a lease come "n" news, "e" end.
 func (r *registry) notified(payload string) {
 	word, about, _ := strings.Cut(payload, " ")
 	if word == "n" || word == "e" {
