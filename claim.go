@@ -150,12 +150,12 @@ func (c *claim) heldNow(p driver.Place) {
 	}
 }
 
-// refused takes the store's final answer that it tells nothing about places: a claim that waits
-// gives up, since it would never learn that it leads.
-func (c *claim) refused(err error) {
+// refused takes the store's final answer that it tells nothing about the place with that ID, or
+// with id "" about any place. A claim that waits gives up: it would never learn that it leads.
+func (c *claim) refused(id string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.core.Phase() != core.Waiting {
+	if c.core.Phase() != core.Waiting || id != "" && id != c.place.ID {
 		return
 	}
 	c.owner.refusedLocked(err)

@@ -242,7 +242,7 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 			won <- err
 		}()
 		<-between
-		if err := b.store.EndLease(context.Background(), (*lost.Load()).ID()); err != nil {
+		if err := b.store.Revoke(context.Background(), (*lost.Load()).ID()); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
