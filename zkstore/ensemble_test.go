@@ -283,7 +283,7 @@ func TestACommitForAnotherServerIsNotTheAnswerOfALaterRequest(t *testing.T) {
 	if wrong, answers := moved(-8, -8); wrong == 0 {
 		t.Logf("the control shows nothing: %d answers, all right", answers) // it is a matter of milliseconds
 	}
-	if wrong, answers := moved(zkstore.OurNumber(1), zkstore.OurNumber(2)); wrong != 0 || answers == 0 {
+	if wrong, answers := moved(zkstore.RequestNumber(1), zkstore.RequestNumber(2)); wrong != 0 || answers == 0 {
 		t.Errorf("%d of %d answers were another request's", wrong, answers)
 	}
 }

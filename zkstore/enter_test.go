@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/proxy"
@@ -156,7 +154,7 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 func TestALateCreateDoesNotEnter(t *testing.T) {
 	_, _, near, _ := behind(t)
 	l := grantAt(t, near, "a", 8*time.Second)
-	if err := zkstore.LateCreate(l, driver.Claim{Name: t.Name(), ID: "one"}); !errors.Is(err, zk.ErrBadVersion) {
+	if err := zkstore.LateCreate(l, driver.Claim{Name: t.Name(), ID: "one"}); !errors.Is(err, zkstore.ErrBadVersion) {
 		t.Errorf("a late create = %v, want it refused", err)
 	}
 	if n := stand(t, near); n != 0 {
