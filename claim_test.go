@@ -72,6 +72,56 @@ func TestARefusedWaitLeavesNoClaimBehind(t *testing.T) {
 	})
 }
 
+// The store refuses to follow one of two places, and told the same of an earlier claim before.
+func TestARefusedPlaceEndsItsOwnCampaignAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		followed, tell := make(chan driver.Place, 2), make(chan []driver.News)
+		h := &hooked{Store: b.store,
+			follow: func(l driver.Lease, p ...driver.Place) {
+				l.Follow(p...)
+				followed <- p[0]
+			},
+			news: func(_ driver.Lease, ctx context.Context) ([]driver.News, error) {
+				select {
+				case news := <-tell:
+					return news, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}}
+		s1, s2 := b.session("a", b.store, Options{}), b.session("b", h, Options{})
+		b.lead(s1, "m")
+		b.lead(s1, "n")
+		ended := make(chan error, 2)
+		stand := func(name string) driver.Place {
+			go func() {
+				_, err := s2.Election(name).Campaign(context.Background(), nil)
+				ended <- err
+			}()
+			return <-followed
+		}
+		stand("m")
+		p := stand("n")
+		earlier := p
+		earlier.ID = "of an earlier claim"
+		tell <- []driver.News{{Place: earlier, Refused: driver.ErrRefused}}
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Fatalf("a refusal of an earlier claim ended a campaign: %v", <-ended)
+		}
+		tell <- []driver.News{{Place: p, Refused: driver.ErrRefused}}
+		if err := <-ended; !errors.Is(err, ErrRefused) {
+			t.Errorf("the campaign whose place was refused: %v", err)
+		}
+		synctest.Wait()
+		m, _ := b.store.Line(context.Background(), "m")
+		n, _ := b.store.Line(context.Background(), "n")
+		if len(ended) > 0 || len(m.Waiters) != 1 || len(n.Waiters) != 0 {
+			t.Errorf("the other campaign ended, or places were left: m %+v, n %+v", m.Waiters, n.Waiters)
+		}
+	})
+}
+
 func TestAClaimOfUnknownOutcomeThatIsThenRefusedLeavesNothingBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		var calls atomic.Int32

@@ -185,7 +185,7 @@ func (l *lease) watch() {
 			l.newsErr.Store(&err)
 			if isFinal(err) {
 				for _, c := range l.standing() {
-					c.refused(err)
+					c.refused("", err)
 				}
 			}
 			if pause(l.ctx, try) != nil {
@@ -225,7 +225,7 @@ func (l *lease) deliver(n driver.News) {
 	case n.Held:
 		c.heldNow(n.Place)
 	case n.Refused != nil:
-		c.refused(n.Refused)
+		c.refused(n.Place.ID, n.Refused)
 	case n.Request != nil:
 		c.takeRequest(n.Place.ID, *n.Request)
 	}

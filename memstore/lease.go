@@ -29,6 +29,12 @@ type lease struct {
 	told   chan struct{}      // closed when there is news or the lease ends
 }
 
+var (
+	_ driver.Exchanger  = (*lease)(nil)
+	_ driver.Transferer = (*lease)(nil)
+	_ driver.LeaseTimer = (*lease)(nil)
+)
+
 func (l *lease) ID() string { return l.id }
 
 func (l *lease) TTL() time.Duration { return l.ttl }
@@ -120,6 +126,79 @@ func (l *lease) drop(p driver.Place) {
 	} else if c = l.claims[storeutil.SeatAt(p)]; c == nil || c.id != p.ID {
 		l.spent.Add(p.ID) // nothing stands yet, but the Claim may still be on its way
 	}
+}
+
+// Follow has News tell when places are held.
+func (l *lease) Follow(places ...driver.Place) {
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	for _, p := range places {
+		if c := l.find(p); c != nil { // else News has told, or its owner released it
+			c.follows = true
+			c.tellHeld()
+		}
+	}
+}
+
+// tellHeld tells, once, that a claim which is followed has come to hold.
+func (c *claim) tellHeld() {
+	if c.follows && c.held {
+		c.follows = false
+		c.lease.tell(driver.News{Place: c.place(), Held: true})
+	}
+}
+
+// Exchange gives p up and enters want, in one step.
+func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim) (place driver.Place, err error) {
+	if err := driver.CheckExchange(p, want); err != nil {
+		return place, err
+	}
+	err = l.do(ctx, func() error {
+		if l.spent.Has(want.ID) {
+			return fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
+		}
+		l.drop(p)
+		l.displace(want)
+		if l.claims[storeutil.SeatOf(want)] == nil {
+			l.store.enter(l, want)
+		}
+		place = l.claims[storeutil.SeatOf(want)].place()
+		return nil
+	})
+	return place, err
+}
+
+// Transfer hands the name of p to the claim with the token heir, in one step.
+func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+	return l.do(ctx, func() error {
+		own := l.find(p)
+		if own == nil {
+			return driver.ErrGone
+		}
+		if own.slots != 0 || !own.held {
+			return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
+		}
+		ln, at := own.line, 0
+		for i, c := range ln.claims {
+			if i > 0 && c.token == heir && c.slots == 0 {
+				at = i
+			}
+		}
+		if at == 0 {
+			return driver.ErrNoSuccessor
+		}
+		if ln.claims[at].lease == l {
+			return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+		}
+		// Those between first: the last to go is the one that holds, so that nobody but the heir
+		// comes to hold.
+		for range at - 1 {
+			l.store.depose(ln.claims[1])
+		}
+		l.store.remove(own)
+		l.store.leave(p)
+		return nil
+	})
 }
 
 // News returns what others did to the lease's places since the last call, or blocks until there is

@@ -29,7 +29,7 @@ type claim struct {
 	value []byte
 	held  bool
 
-	follows, wants bool // News is to tell that it holds, that another waits behind it
+	follows bool // News is to tell that it holds
 }
 
 // line returns the line of name, an empty one if the name was never used.
@@ -59,9 +59,6 @@ func (s *Store) enter(l *lease, want driver.Claim) {
 	}
 	ln.claims = append(ln.claims, c)
 	l.claims[storeutil.SeatOf(want)] = c
-	for _, held := range ln.claims {
-		held.tellWanted()
-	}
 }
 
 // remove takes a claim out of its line for ever and wakes those who come to hold by it: one, or the
@@ -82,6 +79,13 @@ func (s *Store) remove(c *claim) {
 	}
 	c.lease.forget(c)
 	s.touch(ln)
+}
+
+// depose removes a claim and tells its owner.
+func (s *Store) depose(c *claim) {
+	gone := c.place()
+	s.remove(c)
+	c.lease.tell(driver.News{Place: gone, Gone: true})
 }
 
 // free says whether a claim with so many slots holds when n claims stand before it.

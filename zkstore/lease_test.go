@@ -93,6 +93,50 @@ func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 	}
 }
 
+// A name that we may not read ends the wait for that name, and for no other.
+func TestARefusedNameIsToldAndTheOthersAreFollowed(t *testing.T) {
+	p, far, near, srv := behind(t)
+	holder, waiter := grantAt(t, near, "a", 20*time.Second), grantAt(t, far, "b", 20*time.Second)
+	keep(t, waiter)
+	names := []string{rand.Text(), rand.Text()}
+	var mine []driver.Place
+	for _, name := range names {
+		mine = append(mine, enterAt(t, holder, name, "one"))
+	}
+	waits := []driver.Place{enterAt(t, waiter, names[0], "two"), enterAt(t, waiter, names[1], "two")}
+	if _, err := plain(t, srv.Addr()).SetACL("/primacy/"+names[0], zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+		t.Fatal(err)
+	}
+	p.Cut() // by a new connection it looks at the lines itself
+	p.Heal()
+	for err := errors.New("not asked"); err != nil; { // the first one may have been on the connection that was cut
+		if err = waiter.Renew(within(t, 10*time.Second)); driver.IsFinal(err) {
+			t.Fatal(err)
+		}
+	}
+	waiter.Follow(waits...)
+	told := func() driver.News {
+		t.Helper()
+		news, err := waiter.News(within(t, 20*time.Second))
+		if err != nil || len(news) != 1 {
+			t.Fatalf("News = %+v, %v, want one piece", news, err)
+		}
+		return news[0]
+	}
+	if n := told(); n.Place.Name != names[0] || n.Place.ID != "two" || !errors.Is(n.Refused, driver.ErrRefused) || n.Held || n.Gone {
+		t.Errorf("news = %+v, want the first place refused", n)
+	}
+	if err := holder.Release(within(t, 10*time.Second), mine...); err != nil {
+		t.Fatal(err)
+	}
+	if n := told(); n.Place.Name != names[1] || !n.Held || n.Refused != nil {
+		t.Errorf("news = %+v, want the second place held", n)
+	}
+	if err := waiter.Release(within(t, 10*time.Second), waits...); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+}
+
 func TestOddPlacesLeaveNothing(t *testing.T) {
 	srv := shared(t)
 	s := stopAtEnd(t, openAt(t, srv.Addr()))

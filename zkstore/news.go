@@ -74,70 +74,43 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 	}
 }
 
-// Follow has News tell what becomes of places.
+// Follow has News tell when places that wait have come to hold.
 func (l *lease) Follow(places ...driver.Place) {
 	for _, p := range places {
-		c := l.claims.find(p)
-		switch {
-		case c == nil: // News has told, or its owner released it
-		case p.Held:
-			go l.follow(c, l.wanted, driver.News{Wanted: true})
-		default:
-			held := func(c *claim) error { return newTurnWait(l, c).run() }
-			go l.follow(c, held, driver.News{Held: true})
+		if c := l.claims.find(p); c != nil { // otherwise News has told, or its owner released it
+			go l.follow(c)
 		}
 	}
 }
 
-// follow tells a piece of news when until has returned nil, unless the claim is no more by then.
-func (l *lease) follow(c *claim, until func(*claim) error, n driver.News) {
+// follow has News tell when c holds, or that ZooKeeper refuses to tell us of its line.
+func (l *lease) follow(c *claim) {
 	for try := 1; ; try++ {
 		err := l.hasEntered(context.Background(), c)
 		if err == nil {
-			err = until(c)
+			err = newTurnWait(l, c).run()
 		}
-		if l.over() || l.isClosing() || l.tellHeld(c, n, err) || driver.IsFinal(err) || !l.pause(try) {
+		if l.over() || l.isClosing() || l.claims.followed(c, err) || !l.pause(try) {
 			return
 		}
 	}
 }
 
-// tellHeld tells n of a claim that holds, if err is nil. It says whether there is no more to be
-// told.
-func (l *lease) tellHeld(c *claim, n driver.News, err error) (done bool) {
-	l.claims.mu.Lock()
-	defer l.claims.mu.Unlock()
-	if c.gone() || c.spent {
-		return true
+// followed has News tell what came of following c: it holds if err is nil. False: c must be
+// followed again.
+func (cs *claims) followed(c *claim, err error) (done bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	switch {
+	case c.gone() || c.spent: // that is told already, or was its owner's doing
+	case err == nil:
+		cs.news.add(driver.News{Place: c.place(true), Held: true})
+	case errors.Is(err, driver.ErrRefused):
+		cs.news.add(driver.News{Place: c.place(false), Refused: err})
+	default:
+		return driver.IsFinal(err)
 	}
-	if err == nil {
-		n.Place = c.place(true)
-		l.claims.news.add(n)
-	}
-	return err == nil
-}
-
-// wanted returns nil when a claim of another lease waits behind c.
-func (l *lease) wanted(c *claim) error {
-	for {
-		ln, err := l.line(context.Background(), c.want.Name, true)
-		if err != nil {
-			return err
-		}
-		at := ln.indexOf(c.path)
-		if at < 0 {
-			l.claims.removed(c)
-			return driver.ErrGone
-		}
-		for i := at + 1; i < len(ln.nodes); i++ {
-			if ln.nodes[i].lease != l.id && !free(ln.nodes, i) {
-				return nil
-			}
-		}
-		if err := anyOf(context.Background(), c.left, ln.watch); err != nil {
-			return err
-		}
-	}
+	return true
 }
 
 // readMail has News tell the requests in the lease's mail node that are for terms that are not

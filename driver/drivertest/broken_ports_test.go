@@ -21,8 +21,6 @@ var portBreaks = []broken{
 		}},
 	{name: "tells one of many", clause: "all followed places are told when one lease before them ends",
 		lease: func(l driver.Lease) driver.Lease { return followsFirst{l} }},
-	{name: "tells nobody that another waits", clause: "a followed holder is told once that another waits behind it",
-		lease: func(l driver.Lease) driver.Lease { return waitersOnly{l} }},
 	{name: "stays when exchanged", clause: "an exchange gives the place up and stands behind all who wait",
 		lease: func(l driver.Lease) driver.Lease { return &exchanges{l, claimsOnly} }},
 	{name: "does not stand again", clause: "an exchange while nobody waits holds under a larger token",
@@ -75,16 +73,6 @@ func (l tellsReleased) Follow(...driver.Place) {}
 type followsFirst struct{ driver.Lease }
 
 func (l followsFirst) Follow(places ...driver.Place) { l.Lease.Follow(places[0]) }
-
-type waitersOnly struct{ driver.Lease }
-
-func (l waitersOnly) Follow(places ...driver.Place) {
-	for _, p := range places {
-		if !p.Held {
-			l.Lease.Follow(p)
-		}
-	}
-}
 
 // exchanges has an Exchange of its own.
 type exchanges struct {
