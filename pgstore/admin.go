@@ -43,14 +43,11 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 }
 
 // Revoke implements [driver.Store].
-func (s *Store) Revoke(ctx context.Context, lease string) error { return s.EndLease(ctx, lease) }
-
-// EndLease implements [driver.Admin].
-func (s *Store) EndLease(ctx context.Context, id string) error {
-	if err := fit(id); err != nil {
+func (s *Store) Revoke(ctx context.Context, lease string) error {
+	if err := fit(lease); err != nil {
 		return err
 	}
-	return s.do(ctx, "end lease", "SELECT {S}.end_lease($1::text, true)", []any{id}, nil)
+	return s.do(ctx, "revoke", "SELECT {S}.end_lease($1::text, true)", []any{lease}, nil)
 }
 
 // RemoveClaim implements [driver.Admin].

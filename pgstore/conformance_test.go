@@ -8,7 +8,6 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
-	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
@@ -32,15 +31,11 @@ func opened(t testing.TB, c pgstore.Config) *pgstore.Store {
 	return s
 }
 
-// harness tells the suite about a server of its own. Claims are removed by a plain DELETE, as in psql.
-func harness(t *testing.T, c pgstore.Config) drivertest.Harness {
+// harness tells the suite about a database of its own. Claims are removed by a plain DELETE, as in psql.
+func harness(t *testing.T) drivertest.Harness {
 	t.Helper()
-	srv := pgtest.Start(t, pgtest.Options{Settings: []string{"max_connections=900", "shared_buffers=64MB"}})
-	few := func(addr string) pgstore.Config {
-		c := c
-		c.DSN = srv.URLAt(addr) + "&pool_max_conns=4"
-		return c
-	}
+	srv := server(t)
+	few := func(addr string) pgstore.Config { return pgstore.Config{DSN: srv.URLAt(addr) + "&pool_max_conns=4"} }
 	return drivertest.Harness{
 		Open: func(t testing.TB) driver.Store {
 			return open(t, few(srv.Addr()))
@@ -53,19 +48,19 @@ func harness(t *testing.T, c pgstore.Config) drivertest.Harness {
 			p := drivertest.NewProxy(t, srv.Addr())
 			return open(t, few(p.Addr)), p.Cut
 		},
-		Restart: func(testing.TB) { srv.Restart() },
+		Restart: func(testing.TB) { srv.Alone(srv.Restart) },
 	}
 }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	drivertest.Run(t, harness(t, pgstore.Config{}))
+	drivertest.Run(t, harness(t))
 }
 
 func TestConformanceOverABadNetwork(t *testing.T) {
 	long(t)
 	t.Parallel()
-	h := harness(t, pgstore.Config{})
+	h := harness(t)
 	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}
 	drivertest.Run(t, h)
 }

@@ -109,11 +109,10 @@ func TestAnOldPrimaryAcknowledgesNothing(t *testing.T) {
 // The server answers "success" when the wait for the standby is cancelled, with a warning.
 func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{})
+	srv := harmed(t)
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
 	l := granted(t, s, time.Minute)
-	srv.Exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-	srv.Exec("SELECT pg_reload_conf()")
+	standbys(t, srv, "nobody")
 	cancelling, stop := context.WithCancel(context.Background())
 	defer stop()
 	operator := connected(t, srv)
@@ -140,8 +139,7 @@ func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
 	}
 	stop()
 	<-ended
-	srv.Exec("ALTER SYSTEM RESET synchronous_standby_names")
-	srv.Exec("SELECT pg_reload_conf()")
+	standbys(t, srv, "")
 	eventually(t, "renewals are answered again", func() bool { return l.Renew(soon(t)) == nil })
 }
 

@@ -5,12 +5,43 @@ import (
 	"crypto/rand"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/internal/pgtest"
 )
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+// server is a database of its own on the server of the tests that harm nobody.
+func server(t *testing.T) *pgtest.Server {
+	t.Helper()
+	return pgtest.Shared(t, "calm").Fresh()
+}
+
+// harmed is a database of its own on the server of the tests that stop it or set it up otherwise, one after the other.
+func harmed(t *testing.T) *pgtest.Server {
+	t.Helper()
+	return pgtest.Exclusive(t, "harmed", "wal_writer_delay=10s", "autovacuum=off").Fresh()
+}
+
+// role makes a superuser with settings of its own, and returns the store URL under which it comes.
+func role(srv *pgtest.Server, settings ...string) string {
+	name := "r" + strings.ToLower(rand.Text())
+	srv.Exec("CREATE ROLE " + name + " LOGIN SUPERUSER")
+	for _, set := range settings {
+		srv.Exec("ALTER ROLE " + name + " SET " + set)
+	}
+	return strings.Replace(srv.URL(), pgtest.User+"@", name+"@", 1)
+}
+
+// expire has a lease end now by the server's clock. Nobody has looked at it yet.
+func expire(srv *pgtest.Server, l driver.Lease) {
+	srv.Exec("UPDATE primacy.leases SET expires = clock_timestamp() WHERE id = '" + l.ID() + "'")
+}
 
 // long skips a test that is not for every run.
 func long(t *testing.T) {

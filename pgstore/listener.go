@@ -32,13 +32,14 @@ type listener struct {
 	mu         sync.Mutex
 	open       bool
 	connected  int                // how many connections there were so far
+	slow       time.Duration      // how often waiters look where notifications come
 	pooled     bool               // a pooler may hand us another connection for each transaction
 	wantsLines bool               // somebody follows lines
 	interrupt  context.CancelFunc // ends the wait of receive
 }
 
 func newListener(d *db, own *registry, watch *lineWatch) *listener {
-	return &listener{db: d, channel: "primacy_" + strings.ToLower(rand.Text()), own: own, watch: watch}
+	return &listener{db: d, channel: "primacy_" + strings.ToLower(rand.Text()), own: own, watch: watch, slow: slowPoll}
 }
 
 // begin makes the first connection and finds out whether notifications arrive. It returns a warning
@@ -100,11 +101,7 @@ func (li *listener) listen(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // works says whether notifications come.
-func (li *listener) works() bool {
-	li.mu.Lock()
-	defer li.mu.Unlock()
-	return li.open && !li.pooled
-}
+func (li *listener) works() bool { return li.poll() != fastPoll }
 
 // generation tells connections apart: what was notified between two of them is lost.
 func (li *listener) generation() int {
@@ -115,8 +112,10 @@ func (li *listener) generation() int {
 
 // poll returns how often waiters look by themselves.
 func (li *listener) poll() time.Duration {
-	if li.works() {
-		return slowPoll
+	li.mu.Lock()
+	defer li.mu.Unlock()
+	if li.open && !li.pooled {
+		return li.slow
 	}
 	return fastPoll
 }
@@ -283,7 +282,7 @@ func (r *registry) removeClaim(o *ownClaim) {
 }
 
 // notified brings a notification to the claim or the lease that it is about. With a token come "h"
-// holds, "g" gone, "w" wanted, "l" look again; with a lease come "n" news, "e" end.
+// holds, "g" gone, "l" look again; with a lease come "n" news, "e" end.
 func (r *registry) notified(payload string) {
 	word, about, _ := strings.Cut(payload, " ")
 	if word == "n" || word == "e" {

@@ -42,7 +42,7 @@ func (l *lease) lookAtWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range l.claims {
-		if o.followed || o.wanted {
+		if o.followed {
 			o.generation = l.s.listener.generation()
 			l.due[o] = true
 		}
@@ -93,13 +93,13 @@ func (l *lease) look() {
 			}
 		}
 		l.dueSelf = false
-		tokens, wants := make([]int64, len(asked)), make([]bool, len(asked))
+		tokens := make([]int64, len(asked))
 		for i, o := range asked {
-			tokens[i], wants[i] = int64(o.place.Token), o.wanted && o.place.Held
+			tokens[i] = int64(o.place.Token)
 		}
 		after := l.request
 		l.mu.Unlock()
-		rows, err := l.ask(tokens, wants, after)
+		rows, err := l.ask(tokens, after)
 		if err != nil {
 			l.lookAgain(asked)
 			continue
@@ -113,11 +113,11 @@ func (l *lease) look() {
 	}
 }
 
-func (l *lease) ask(tokens []int64, wants []bool, after int64) (rows []found, err error) {
+func (l *lease) ask(tokens []int64, after int64) (rows []found, err error) {
 	ctx, cancel := context.WithTimeout(l.s.ctx, callLimit)
 	defer cancel()
 	err = l.s.do(ctx, "look", "SELECT * FROM {S}.look($1::text, $2::bigint[], $3::boolean[], $4::bigint)",
-		[]any{l.id, tokens, wants, after}, func(r pgx.Rows) error {
+		[]any{l.id, tokens, make([]bool, len(tokens)), after}, func(r pgx.Rows) error {
 			var f found
 			err := r.Scan(&f.kind, &f.token, &f.remains, &f.seq, &f.body)
 			rows = append(rows, f)
@@ -170,9 +170,6 @@ func (o *ownClaim) learnLocked(f found) {
 	case "gone":
 		o.lostLocked()
 		return
-	case "wanted":
-		o.holdsLocked()
-		o.wantedLocked()
 	case "held":
 		o.holdsLocked()
 	case "wait":
@@ -181,10 +178,6 @@ func (o *ownClaim) learnLocked(f found) {
 	o.fruitless++
 	if f.remains > 0 || f.kind != "wait" {
 		o.fruitless = 0
-	}
-	if f.remains < 0 { // whether another waits behind it was not found out
-		time.AfterFunc(10*time.Millisecond, func() { o.l.lookAt(o) })
-		return
 	}
 	o.lookLaterLocked()
 }

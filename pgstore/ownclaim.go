@@ -15,9 +15,8 @@ type ownClaim struct {
 	leaving bool         // its owner gives it up: its end is no news
 	gone    bool
 
-	generation int // of the connection that would have told us of its turn since it entered
-	followed   bool
-	wanted     bool      // News is to say that another waits behind it
+	generation int       // of the connection that would have told us of its turn since it entered
+	followed   bool      // News is to say that it holds
 	until      time.Time // before this there is nothing to look for, by the server's answer
 	fruitless  int       // looks in a row that found nothing out
 	timer      *time.Timer
@@ -61,8 +60,6 @@ func (o *ownClaim) notifiedLocked(word byte) {
 		o.holdsLocked()
 	case 'g':
 		o.lostLocked()
-	case 'w':
-		o.wantedLocked()
 	case 'l':
 		o.lookLocked()
 	}
@@ -81,9 +78,6 @@ func (o *ownClaim) holdsLocked() {
 			o.l.addNewsLocked(driver.News{Place: o.place, Held: true})
 		}
 	}
-	if o.wanted {
-		o.lookLocked()
-	}
 }
 
 // lostLocked notes that the claim was removed. The caller holds the lease's mu.
@@ -95,15 +89,6 @@ func (o *ownClaim) lostLocked() {
 	o.forgetLocked()
 	if !o.leaving {
 		o.l.addNewsLocked(driver.News{Place: o.place, Gone: true})
-	}
-}
-
-// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the
-// lease's mu.
-func (o *ownClaim) wantedLocked() {
-	if o.wanted && !o.leaving {
-		o.wanted = false
-		o.l.addNewsLocked(driver.News{Place: o.place, Wanted: true})
 	}
 }
 
@@ -138,17 +123,14 @@ func (o *ownClaim) lookLocked() {
 // lookLaterLocked has the claim looked at when there may be something to see: at the end of the
 // lease in front, and now and then. The caller holds the lease's mu.
 func (o *ownClaim) lookLaterLocked() {
-	if o.gone || !o.wanted && (o.place.Held || !o.followed) {
+	if o.gone || o.place.Held || !o.followed {
 		stop(o.timer)
 		return
 	}
 	poll := min(o.l.s.listener.poll(), o.l.ttl)
-	after := poll
-	if !o.place.Held {
-		after = min(poll, max(time.Until(o.until)+500*time.Microsecond, 0))
-		if o.fruitless > 0 { // somebody works on the line just now
-			after = min(5*time.Millisecond<<min(o.fruitless-1, 3), poll)
-		}
+	after := min(poll, max(time.Until(o.until)+500*time.Microsecond, 0))
+	if o.fruitless > 0 { // somebody works on the line just now
+		after = min(5*time.Millisecond<<min(o.fruitless-1, 3), poll)
 	}
 	if o.timer == nil {
 		o.timer = time.AfterFunc(after, func() { o.l.lookAt(o) })
@@ -179,9 +161,6 @@ func (l *lease) Follow(places ...driver.Place) {
 		o := l.ownLocked(p)
 		switch {
 		case o == nil || o.leaving: // its end was news already, or its owner gives it up
-		case p.Held:
-			o.wanted = true
-			o.lookLocked()
 		case o.place.Held:
 			l.addNewsLocked(driver.News{Place: o.place, Held: true})
 		default:

@@ -9,20 +9,17 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
 // A role or database may have settings of its own, which must not change what a call means.
 func TestOddSettingsOfARole(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
-	for _, set := range []string{"bytea_output = escape", "client_encoding = 'LATIN1'", "standard_conforming_strings = off", "IntervalStyle = sql_standard",
+	srv := server(t)
+	url := role(srv, "bytea_output = escape", "client_encoding = 'LATIN1'", "standard_conforming_strings = off", "IntervalStyle = sql_standard",
 		"DateStyle = 'SQL, DMY'", "search_path = ''", "default_transaction_deferrable = on", "extra_float_digits = -15", "plan_cache_mode = force_generic_plan", "row_security = off",
-		"array_nulls = off", "TimeZone = 'Asia/Tokyo'"} {
-		srv.Exec("ALTER ROLE " + pgtest.User + " SET " + set)
-	}
-	s := opened(t, pgstore.Config{DSN: srv.URL(), Prefix: `ö"'\$`})
+		"array_nulls = off", "TimeZone = 'Asia/Tokyo'")
+	s := opened(t, pgstore.Config{DSN: url, Prefix: `ö"'\$`})
 	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
 	const name, value = `näme 'with' "quotes" \ and {a,NULL} €`, "\x00\xffv\\alue"
 	p, err := l.Claim(soon(t), driver.Claim{Name: name, ID: rand.Text(), Value: []byte(value)}, driver.Claim{Name: "NULL", ID: rand.Text()})
@@ -58,9 +55,9 @@ func TestOddSettingsOfARole(t *testing.T) {
 // Texts of callers stand in the statements themselves. None of them may end its own quotes.
 func TestNoTextEndsItsQuotes(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
-	srv.Exec("CREATE TABLE canary (x int); ALTER ROLE " + pgtest.User + " SET standard_conforming_strings = off; ALTER ROLE " + pgtest.User + " SET backslash_quote = on")
-	s := opened(t, pgstore.Config{DSN: srv.URL(), Prefix: `a"'$1 -- $2`})
+	srv := server(t)
+	srv.Exec("CREATE TABLE canary (x int)")
+	s := opened(t, pgstore.Config{DSN: role(srv, "standard_conforming_strings = off", "backslash_quote = on"), Prefix: `a"'$1 -- $2`})
 	owner := granted(t, s, time.Minute)
 	for i, bad := range []string{`'); DROP TABLE canary; --`, `\'); DROP TABLE canary; --`, `\`, `$1 $2 $15`, `-- `, `/*`, `E'\''`, `"}'); DROP TABLE canary; --`, `{NULL,"}`, "\n\r\t\v", "{S}.{Q}{SALT}", "-1", "\u2028'",
 		"\xbf'); DROP TABLE canary; --", "\x00'; DROP TABLE canary; --", "ab\xc0\xa7); DROP TABLE canary; --"} {
@@ -112,9 +109,8 @@ func TestNoTextEndsItsQuotes(t *testing.T) {
 func TestTimeLimitsOfARole(t *testing.T) {
 	long(t)
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
-	srv.Exec("ALTER ROLE " + pgtest.User + " SET statement_timeout = 300; ALTER ROLE " + pgtest.User + " SET lock_timeout = 200; ALTER ROLE " + pgtest.User + " SET idle_in_transaction_session_timeout = 3000; ALTER ROLE " + pgtest.User + " SET idle_session_timeout = 500")
-	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	srv := server(t)
+	s := opened(t, pgstore.Config{DSN: role(srv, "statement_timeout = 300", "lock_timeout = 200", "idle_in_transaction_session_timeout = 3000", "idle_session_timeout = 500")})
 	l, w := granted(t, s, 2*time.Second), granted(t, s, time.Minute)
 	p := entered(t, l, "n")
 	done := waiting(t, w, entered(t, w, "n"))

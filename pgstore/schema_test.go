@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"net/url"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 // TestMigration runs first with the tables of this program, then as a later program with one step more, then as this one again.
 func TestMigration(t *testing.T) {
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	srv := pgtest.Shared(t, "calm").Fresh()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	s, err := Open(ctx, Config{DSN: srv.URL()})
@@ -58,11 +59,11 @@ func TestMigration(t *testing.T) {
 // TestARoleThatMayOnlyUseTheSchema creates the schema as its owner, under an ordinary and an odd name, and uses it as another role.
 func TestARoleThatMayOnlyUseTheSchema(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	srv := pgtest.Shared(t, "calm").Fresh()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, prefix := range []string{"primacy", `o'd"d %s {S}`} {
-		role := `u"'r ` + strings.ReplaceAll(prefix, `"`, "")
+		role := `u"'r ` + strings.ReplaceAll(prefix, `"`, "") + rand.Text()
 		srv.Exec(Schema(prefix))
 		srv.Exec("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN;" + Grants(prefix, role))
 		dsn := strings.Replace(srv.URL(), pgtest.User+"@", url.PathEscape(role)+"@", 1)
@@ -95,7 +96,7 @@ func TestARoleThatMayOnlyUseTheSchema(t *testing.T) {
 // TestASchemaOfVersionTwo: programs from before the first release made one. It is refused in one line, and used after the statement in docs/postgres.md.
 func TestASchemaOfVersionTwo(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
+	srv := pgtest.Shared(t, "calm").Fresh()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	srv.Exec(Schema("") + "CREATE UNLOGGED TABLE primacy.tethers (lease text); UPDATE primacy.meta SET version = 2")

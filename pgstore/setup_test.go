@@ -14,8 +14,9 @@ import (
 )
 
 func plainRole(t *testing.T, srv *pgtest.Server) {
-	srv.Exec("CREATE ROLE plain LOGIN; REVOKE CREATE ON DATABASE postgres FROM plain")
-	c := pgstore.Config{DSN: strings.Replace(srv.URL(), pgtest.User+"@", "plain@", 1), Prefix: "theirs"}
+	plain := "plain" + rand.Text()
+	srv.Exec(`CREATE ROLE "` + plain + `" LOGIN`)
+	c := pgstore.Config{DSN: strings.Replace(srv.URL(), pgtest.User+"@", plain+"@", 1), Prefix: "theirs"}
 	_, err := pgstore.Open(soon(t), c)
 	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "pgstore.Schema") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("Open without the right to create = %v, want ErrRefused and what to do, in one line", err)
@@ -33,9 +34,9 @@ func plainRole(t *testing.T, srv *pgtest.Server) {
 	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "permission") {
 		t.Errorf("without rights on the tables = %v, want ErrRefused", err)
 	}
-	srv.Exec(pgstore.Grants("theirs", "plain"))
+	srv.Exec(pgstore.Grants("theirs", plain))
 	s = opened(t, c)
-	l := granted(t, s, 10*time.Second)
+	l := granted(t, s, time.Minute)
 	p := entered(t, l, "n")
 	if err := l.Renew(soon(t)); err != nil || !p.Held {
 		t.Errorf("%+v, Renew: %v", p, err)
@@ -49,8 +50,7 @@ func plainRole(t *testing.T, srv *pgtest.Server) {
 
 func wrongIsolation(t *testing.T, srv *pgtest.Server) {
 	opened(t, pgstore.Config{DSN: srv.URL()})
-	srv.Exec("CREATE ROLE strict LOGIN; ALTER ROLE strict SET default_transaction_isolation = 'serializable';" + pgstore.Grants("", "strict"))
-	s := opened(t, pgstore.Config{DSN: strings.Replace(srv.URL(), pgtest.User+"@", "strict@", 1)})
+	s := opened(t, pgstore.Config{DSN: role(srv, "default_transaction_isolation = 'serializable'")})
 	if _, err := s.Grant(soon(t), "a", time.Second); !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "read committed") {
 		t.Errorf("Grant = %v, want ErrRefused that names the isolation", err)
 	}

@@ -15,6 +15,9 @@ import (
 // standbys sets which synchronous standbys the server waits for. Of "nobody" none is there.
 func standbys(t *testing.T, srv *pgtest.Server, names string) {
 	t.Helper()
+	if names != "" {
+		t.Cleanup(func() { standbys(t, srv, "") })
+	}
 	srv.Exec(fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", names))
 	srv.Exec("SELECT pg_reload_conf()")
 	eventually(t, "the setting", func() bool { return srv.Query("SHOW synchronous_standby_names") == names })
@@ -24,15 +27,15 @@ func standbys(t *testing.T, srv *pgtest.Server, names string) {
 // write in sight of everybody: nobody may be told of it before the standby has it.
 func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
-	s, o := opened(t, pgstore.Config{DSN: srv.URL()}), opened(t, pgstore.Config{DSN: srv.URL()})
+	srv := harmed(t)
+	s, o := opened(t, pgstore.Config{DSN: srv.URL()}), pgstore.Patient(opened(t, pgstore.Config{DSN: srv.URL()}))
 	l, w := granted(t, s, time.Minute), granted(t, o, time.Minute)
 	p := entered(t, l, "n")
 	q := entered(t, w, "n")
 	turn := waiting(t, w, q)
 	standbys(t, srv, "nobody")
 	brief := func(do func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
 		return do(ctx)
 	}
@@ -58,10 +61,7 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 	default:
 	}
 	standbys(t, srv, "")
-	back := time.Now()
-	if got := (<-turn).must(t); got.at.Sub(back) > 4*time.Second {
-		t.Errorf("the turn came %v after the standby", got.at.Sub(back))
-	}
+	(<-turn).must(t)
 	if places, err := l.Claim(soon(t), c); err != nil || !places[0].Held {
 		t.Errorf("Claim after the standby came back = %+v, %v", places, err)
 	}
@@ -71,9 +71,8 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 // would look like any other.
 func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
 	t.Parallel()
-	srv := pgtest.Start(t, pgtest.Options{NoFsync: true})
-	srv.Exec("ALTER ROLE " + pgtest.User + " SET client_min_messages = error")
-	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	srv := harmed(t)
+	s := opened(t, pgstore.Config{DSN: role(srv, "client_min_messages = error")})
 	l := granted(t, s, time.Minute)
 	standbys(t, srv, "nobody")
 	cancelling, stop := context.WithCancel(context.Background())

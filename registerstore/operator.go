@@ -35,14 +35,6 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	return s.removeLease(ctx, id, st)
 }
 
-// EndLease implements [driver.Admin].
-func (s *Store) EndLease(ctx context.Context, id string) error {
-	if !isLeaseID(id) {
-		return fmt.Errorf("end lease: %q is not the ID of a lease: %w", id, driver.ErrRefused)
-	}
-	return s.Revoke(ctx, id)
-}
-
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	_, err := s.step(ctx, name, func(d *document) (bool, error) {

@@ -46,7 +46,6 @@ type standing struct {
 	leaving bool   // its owner is giving it up: that is no news
 	told    uint64 // the last request that was told
 	follows bool   // News is to tell that it is held
-	wants   bool   // or that another waits behind it
 }
 
 // doubt is about a claim that may enter yet.
@@ -333,15 +332,6 @@ func (o *ownClaims) compareOne(d *document, i int, st *standing) {
 		st.follows = false
 		o.news = append(o.news, driver.News{Place: p, Held: true})
 	}
-	if !st.wants || !p.Held {
-		return
-	}
-	for j := i + 1; j < len(d.Claims) && st.wants; j++ {
-		if d.Claims[j].Lease != o.id && !d.held(j) {
-			st.wants = false
-			o.news = append(o.news, driver.News{Place: p, Wanted: true})
-		}
-	}
 }
 
 // Follow implements [driver.Lease].
@@ -353,11 +343,7 @@ func (o *ownClaims) Follow(places ...driver.Place) {
 		if o.ended || st == nil || st.leaving || p.Token != 0 && st.place.Token != p.Token {
 			continue // News has told, or its owner released it
 		}
-		if p.Held {
-			st.wants = true
-		} else {
-			st.follows = true
-		}
+		st.follows = true
 		o.mark(p.Name)
 	}
 }

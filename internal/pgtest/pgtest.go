@@ -34,14 +34,21 @@ const (
 	Database = "postgres"
 )
 
-// Server is one PostgreSQL server.
+// Server is one PostgreSQL server, as one test uses it.
 type Server struct {
-	tb   testing.TB
+	tb       testing.TB
+	database string
+	*process
+}
+
+// process is what all users of a server share.
+type process struct {
 	o    Options
 	dir  string
 	port string
 	as   owner
 
+	users  sync.RWMutex // held by the tests that use a server of Shared or Exclusive
 	mu     sync.Mutex
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -77,7 +84,7 @@ func plan(tb testing.TB, o Options) *Server {
 		tb.Fatalf("pgtest: %v", err)
 	}
 	tb.Cleanup(func() { os.RemoveAll(dir) })
-	s := &Server{tb: tb, o: o, dir: dir, port: freePort(tb), as: notRoot(tb)}
+	s := &Server{tb, Database, &process{o: o, dir: dir, port: freePort(tb), as: notRoot(tb)}}
 	if err := s.as.own(dir); err != nil {
 		tb.Fatalf("pgtest: %v", err)
 	}
@@ -103,6 +110,11 @@ func (s *Server) up() {
 
 func (s *Server) down() {
 	s.Kill()
+	s.explain()
+}
+
+// explain shows the end of the server's log if the test has failed.
+func (s *Server) explain() {
 	if s.tb.Failed() {
 		s.tb.Logf("the end of the log of PostgreSQL at %s:\n%s", s.Addr(), s.LogTail())
 	}
@@ -140,7 +152,7 @@ func (s *Server) URLAt(addr string) string {
 	if s.o.TLS {
 		query = "sslmode=verify-ca&sslrootcert=" + url.QueryEscape(s.CertFile())
 	}
-	return "postgres://" + user.String() + "@" + addr + "/" + Database + "?" + query
+	return "postgres://" + user.String() + "@" + addr + "/" + s.database + "?" + query
 }
 
 // CertFile returns the certificate that a client trusts, of a server with TLS.

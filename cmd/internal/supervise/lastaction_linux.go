@@ -50,10 +50,9 @@ type stderrCopy struct {
 }
 
 // stderrLimit is how long the guardian keeps the command's standard error open after the last
-// action has begun, if it is a pipe or a socket. Before that, between the command's end and the
-// supervisor's death, nothing closes it. So while the supervisor is frozen, a reader of the pipe
-// waits for its end until a second after the supervisor's death, or until the deadline, when the
-// guardian exits.
+// action has begun, if it is a pipe or a socket. Nothing need close it earlier. While the
+// supervisor lives, frozen or not, it has the pipe open itself, so a reader waits for it anyway. The
+// last action begins as soon as the supervisor is dead and nothing of the command is left.
 const stderrLimit = time.Second
 
 func newStderrCopy(fd int) *stderrCopy {
@@ -82,7 +81,7 @@ func (c *stderrCopy) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// closePipe closes the descriptor if it is that of a pipe or a socket.
+// closePipeOrSocket closes the descriptor if it is that of a pipe or a socket.
 func (c *stderrCopy) closePipeOrSocket() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,6 +56,7 @@ func withLastAction(t *testing.T, c *Command, w testAction) string {
 		t.Fatal(err)
 	}
 	c.LastAction = &LastAction{Payload: text, Limit: 5 * time.Second}
+	c.Grace = min(c.Grace, 100*time.Millisecond) // these commands are deaf to the stop signal
 	return w.File
 }
 
@@ -85,6 +86,7 @@ func overlap(t *testing.T, file string, at time.Duration) (worst time.Duration) 
 }
 
 func TestTheWillOfAKilledSupervisor(t *testing.T) {
+	t.Parallel()
 	for i := range 8 {
 		var file string
 		f := newFamilyWith(t, ttl, func(c *Command) { file = withLastAction(t, c, testAction{}) })
@@ -105,11 +107,12 @@ func TestTheWillOfAKilledSupervisor(t *testing.T) {
 // A handler that panics takes the guardian with it, but not before all is dead that the guardian
 // guards: also what has left the command's session.
 func TestAnExecutorThatPanics(t *testing.T) {
+	t.Parallel()
 	var file string
 	f := newFamilyWith(t, ttl, func(c *Command) { file = withLastAction(t, c, testAction{Panic: true}) })
 	send(t, unix.SIGKILL, f.supervisor)
 	eventually(t, "the guardian's end", func() bool { return isDead(f.guardian) })
-	wantNobodyLeft(t)
+	f.wantNobodyLeft(t)
 	wantDeadBy(t, f.file, f.deadline)
 	if at := awaitAction(t, file); overlap(t, f.file, at) >= 0 {
 		t.Error("the handler was called while the command ran")
@@ -136,6 +139,7 @@ func TestAnExecutorHasNoEnvironment(t *testing.T) {
 // The end of the socket alone is not the supervisor's death: it may live on with a fault in it, and
 // what it supervises is its own to give up.
 func TestASupervisorThatLivesWithoutItsSocket(t *testing.T) {
+	t.Parallel()
 	for _, lives := range []bool{true, false} {
 		called := make(chan string, 1)
 		g := &guardian{orderReader: lineReader{closed: true}, goneReported: true,
@@ -171,6 +175,7 @@ func TestWhatTheGuardianHasNotSeenIsNotGone(t *testing.T) {
 // A frozen supervisor has not died, however long it is frozen; and after the deadline its last
 // action is not run any more.
 func TestAFrozenSupervisorLeavesNothing(t *testing.T) {
+	t.Parallel()
 	var file string
 	f := newFamilyWith(t, ttl, func(c *Command) { file = withLastAction(t, c, testAction{}) })
 	send(t, unix.SIGSTOP, f.supervisor)
@@ -185,6 +190,7 @@ func TestAFrozenSupervisorLeavesNothing(t *testing.T) {
 // While the supervisor is frozen, its command ends by itself, and then it dies: nothing of the
 // command is left, and the guardian knows.
 func TestASupervisorThatDiesAfterItsCommand(t *testing.T) {
+	t.Parallel()
 	var file string
 	f := newFamilyWith(t, 20*time.Second, func(c *Command) { file = withLastAction(t, c, testAction{}) })
 	send(t, unix.SIGSTOP, f.supervisor)
@@ -223,6 +229,7 @@ func TestTheWillOfTheLivingIsNotOpened(t *testing.T) {
 
 // Killed together with its guardian: nobody is left to run the last action.
 func TestTheWillDiesWithTheGuardian(t *testing.T) {
+	t.Parallel()
 	var file string
 	f := newFamilyWith(t, 20*time.Second, func(c *Command) { file = withLastAction(t, c, testAction{}) })
 	pids := f.pids()
@@ -239,6 +246,7 @@ func TestTheWillDiesWithTheGuardian(t *testing.T) {
 
 // A handler that does not come to an end is left behind when its limit is over.
 func TestAnExecutorThatHangs(t *testing.T) {
+	t.Parallel()
 	var file string
 	f := newFamilyWith(t, ttl, func(c *Command) {
 		file = withLastAction(t, c, testAction{Hang: time.Hour})

@@ -106,6 +106,7 @@ func stampMain(file, id string, args []string) {
 	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	check(err)
+	check(unix.Flock(int(f.Fd()), unix.LOCK_SH)) // until it is dead: see stamping
 	for {
 		fmt.Fprintf(f, "%s %d\n", id, boottime.Now())
 		time.Sleep(time.Millisecond)
@@ -273,11 +274,24 @@ func waitTree(t *testing.T, file string) {
 	eventually(t, "three processes that stamp", func() bool { return len(stamps(t, file)) == 3 })
 }
 
+// stamping says whether a process lives that writes to file.
+func stamping(t *testing.T, file string) bool {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}
+
 // wantDeadBy fails unless every process of the tree stopped stamping before the deadline, and has
 // stopped for good.
 func wantDeadBy(t *testing.T, file string, deadline time.Duration) {
 	t.Helper()
-	eventually(t, "the deadline", func() bool { return boottime.Now() > deadline+50*time.Millisecond })
+	eventually(t, "the deadline, or the end of all who stamp", func() bool {
+		return boottime.Now() > deadline+50*time.Millisecond || !stamping(t, file)
+	})
 	for id, last := range stamps(t, file) {
 		if last >= deadline {
 			t.Errorf("%s still ran %v after the deadline", id, last-deadline)

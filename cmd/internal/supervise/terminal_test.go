@@ -237,6 +237,20 @@ func TestBackground(t *testing.T) {
 	s.see(t, "int-42")
 }
 
+// A process that cannot be suspended waits for a SIGCONT that never comes. With a frozen guardian
+// nobody else would kill meanwhile.
+func TestNoWaitForASignalOutlastsTheDeadline(t *testing.T) {
+	w := &watcher{Process: &Process{plan: plan{deadline: boottime.Now() + 50*time.Millisecond}}}
+	if late := w.awaitSignal(&w.gotCONT); !late {
+		t.Error("the watcher has waited a second for a signal, past the deadline")
+	}
+	w.plan.deadline = boottime.Now() + time.Hour
+	w.gotCONT = true
+	if late := w.awaitSignal(&w.gotCONT); late || w.gotCONT {
+		t.Errorf("a signal that has come: late %v, still noted %v", late, w.gotCONT)
+	}
+}
+
 // Stopped with ^Z and forgotten: the right ends all the same.
 func TestDeadlineWhileStopped(t *testing.T) {
 	c := command(reads)

@@ -105,7 +105,8 @@ func (w *watcher) takeSignal(got *bool) bool {
 	return was
 }
 
-// readReports handles what the guardian has sent. It can take two seconds: see suspend.
+// readReports handles what the guardian has sent. While this process is suspended it does not
+// return: see suspend.
 func (w *watcher) readReports() {
 	for _, line := range w.reportReader.read() {
 		w.handle(line)
@@ -178,9 +179,9 @@ func (w *watcher) finish() {
 // suspends itself too, or the shell would never get control. When somebody has continued this
 // process (fg, bg), suspend continues the command and returns.
 //
-// It runs on the watcher's goroutine, inside readReports. While this process is suspended, and for
-// up to two seconds more (two calls of awaitSignal), the watcher does not look at the deadline. In
-// that time only the guardian keeps it.
+// It runs on the watcher's goroutine, inside readReports. While this process is suspended, only the
+// guardian keeps the deadline. Otherwise suspend returns at once when the watcher must kill the
+// tree itself.
 func (w *watcher) suspend() {
 	if w.terminal == nil && !w.passedTSTP {
 		return // suspended by hand, with kill -STOP: no shell waits for this process
@@ -198,7 +199,9 @@ func (w *watcher) suspend() {
 			// pipeline. This process gets the signal too. awaitSignal drops it, because run would
 			// otherwise pass it on and suspend the command again after fg.
 			_ = unix.Kill(0, unix.SIGTSTP)
-			w.awaitSignal(&w.gotTSTP)
+			if w.awaitSignal(&w.gotTSTP) {
+				return
+			}
 		}
 		// SIGSTOP goes to this thread, so it takes effect before the next statement. A signal to
 		// the process may go to another thread, and this one might continue the command first.
@@ -206,20 +209,27 @@ func (w *watcher) suspend() {
 		// Somebody has continued this process with SIGCONT. awaitSignal drops that signal.
 		// Otherwise run would find gotCONT set after the next ^Z, and would continue the command
 		// while this process is suspended.
-		w.awaitSignal(&w.gotCONT)
+		if w.awaitSignal(&w.gotCONT) {
+			return
+		}
 	}
 	w.resume()
 }
 
 // awaitSignal waits until noteSignals has noted a signal that was sent already, and drops it. It
-// waits a second at most: process 1 of a container cannot be suspended, so no SIGCONT comes.
-func (w *watcher) awaitSignal(got *bool) {
+// waits a second at most: process 1 of a container cannot be suspended, so no SIGCONT comes. Late:
+// the watcher must kill the tree now, if the guardian has not done so.
+func (w *watcher) awaitSignal(got *bool) (late bool) {
 	for range 1000 {
+		if boottime.Now() >= w.killAt() {
+			return true
+		}
 		if w.takeSignal(got) {
-			return
+			return false
 		}
 		sleepMillisecond()
 	}
+	return false
 }
 
 // resume continues the command. Before that it gives the command the terminal, if our group is in
