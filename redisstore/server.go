@@ -293,7 +293,8 @@ func final(err error) error {
 		return driver.ErrRefused
 	}
 	text := err.Error()
-	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "invalid username-password",
+	for _, mark := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "The user executing the script can't",
+		"ACL failure in script", "invalid password", "invalid username-password",
 		"AUTH <password> called without", "cluster support disabled", "DB index is out of range"} {
 		if strings.Contains(text, mark) {
 			return driver.ErrRefused

@@ -69,12 +69,15 @@ func TestExamine(t *testing.T) {
 	}
 }
 
+// rights are what docs/redlock.md says a user needs.
+const rights = "~primacy:* &primacy:* +eval +evalsha +get +set +del +exists +pexpire +pttl +type +time " +
+	"+publish +subscribe +unsubscribe +ping +info +scan"
+
 // What docs/redlock.md says a user needs is enough, over TLS too.
 func TestRightsThatAreEnough(t *testing.T) {
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
-	o := redistest.Options{User: "elector", Password: "sesame", TLS: cert, Young: true,
-		Rights: "~primacy:* &primacy:* +eval +evalsha +get +set +del +exists +pexpire +pttl +type +time +publish +subscribe +unsubscribe +ping +info +scan"}
+	o := redistest.Options{User: "elector", Password: "sesame", TLS: cert, Young: true, Rights: rights}
 	c := redlockstore.Config{Username: o.User, Password: o.Password, TLS: cert.Client(), Guard: -1}
 	for range 3 {
 		c.Addrs = append(c.Addrs, redistest.Start(t, o).Addr())

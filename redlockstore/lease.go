@@ -34,7 +34,6 @@ type lease struct {
 	ended    bool
 	done     chan struct{} // closed when it has ended
 	news     []driver.News
-	refused  error         // what servers said to a claim that is followed; News returns it
 	added    chan struct{} // closed when there is news
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,7 +134,7 @@ func (v *server) state() error {
 	return v.down
 }
 
-// unsent wraps the error of a call that was not made.
+// unsent wraps the error of a call that was not made, or that the server refused before it began.
 type unsent struct{ error }
 
 func (e unsent) Unwrap() error { return e.error }
@@ -156,8 +157,10 @@ func (v *server) call(script *redis.Script, limit time.Duration, keys []string, 
 		v.heard(sent, ms)
 		return got[1:], nil
 	}
-	err = v.wrap(err)
-	if !isReply(err) {
+	if isRefusedAtOnce(err) {
+		return nil, unsent{v.wrap(err)}
+	}
+	if err = v.wrap(err); !isReply(err) {
 		v.fail(err)
 	}
 	return nil, err
@@ -244,12 +247,21 @@ func (v *server) wrap(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 		return &serverError{v.addr, "does not answer", err}
 	}
-	for _, prefix := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR DB index"} {
-		if strings.HasPrefix(rootOf(err).Error(), prefix) {
-			return &serverError{v.addr, rootOf(err).Error(), driver.ErrRefused}
-		}
+	if isRefusedAtOnce(err) || hasPrefix(err, "ERR The user executing the script can't", "ERR ACL failure in script") {
+		return &serverError{v.addr, rootOf(err).Error(), driver.ErrRefused}
 	}
 	return &serverError{v.addr, err.Error(), err}
+}
+
+// isRefusedAtOnce says whether err refuses a user, a server or a call of which nothing was done.
+func isRefusedAtOnce(err error) bool {
+	return errors.Is(err, driver.ErrRefused) ||
+		hasPrefix(err, "WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR DB index")
+}
+
+func hasPrefix(err error, prefixes ...string) bool {
+	text := rootOf(err).Error()
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(text, p) })
 }
 
 // refusal is a driver.ErrRefused that wraps nothing: go-redis unwraps what a new connection meets
