@@ -53,7 +53,8 @@ const (
 // are no failure; with TORTURE_EXPECT=overlap it is one if there are none.
 func TestTorture(t *testing.T) {
 	t.Parallel()
-	d, ttl, seed := forHow(t, "TORTURE_FOR", briefly(20*time.Second, time.Minute)), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
+	d := forHow(t, "TORTURE_FOR", briefly(20*time.Second, time.Minute))
+	ttl, seed := forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v", seed, d, ttl)
 	fmt.Fprintf(os.Stderr, "torture: TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v\n", seed, d, ttl)
 	s, row := newTorture(t, seed, ttl), lanes()
