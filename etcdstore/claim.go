@@ -172,7 +172,7 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 // stand enters c, unless it stands already.
 func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
 	l.seats.mu.Lock()
-	p := sl.place()
+	p := sl.placeLocked()
 	l.seats.mu.Unlock()
 	if p.Token == 0 {
 		return l.enter(ctx, sl, c)
@@ -307,7 +307,7 @@ func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *
 func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
 	l.seats.mu.Lock()
 	sl.token, sl.mod, sl.shown = uint64(create), mod, held
-	p := sl.place()
+	p := sl.placeLocked()
 	l.seats.mu.Unlock()
 	p.Held = held
 	l.newsbox.watchSoon(sl.seatID, p.Token)

@@ -120,7 +120,7 @@ func notGone(err error) error {
 
 // rights says what a user lacks who is not permitted to use journals.
 func (j *journal) rights(err error) error {
-	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error()) {
+	if !forbidden(err) {
 		return err
 	}
 	return fmt.Errorf("%w (records are kept below %q: the user needs the right to read and write there)", err,

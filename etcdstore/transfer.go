@@ -49,7 +49,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	// It may hold on, or may be gone already: from here on its end is news again, also one that
 	// has come meanwhile.
 	l.seats.setLeaving(sl, &was)
-	l.newsbox.add(sl.seatID)
+	l.newsbox.readSoon(sl.seatID)
 	l.newsbox.watchSoon(sl.seatID, p.Token)
 	return err
 }

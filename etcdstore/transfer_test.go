@@ -77,7 +77,7 @@ func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir 
 func handed(l *lease) driver.Place {
 	l.seats.mu.Lock()
 	defer l.seats.mu.Unlock()
-	return l.seats.by[seatID{Name: "x"}].place()
+	return l.seats.by[seatID{Name: "x"}].placeLocked()
 }
 
 // TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so.

@@ -203,8 +203,6 @@ func (st *stander) news(ctx context.Context) {
 				st.ct.mu.Unlock()
 			case n.Gone:
 				st.ct.hear(st.l, n.Place, true)
-			case n.Wanted:
-				st.ct.add("wanted")
 			}
 		}
 	}
@@ -230,9 +228,6 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 		p = st.await(p, follows)
 	}
 	if p.Held {
-		if follows {
-			st.l.Follow(p)
-		}
 		_ = storeutil.Sleep(context.Background(), time.Duration(st.rnd.IntN(40))*time.Millisecond)
 	}
 	ctx, cancel = st.patient(20 * time.Second)
@@ -377,7 +372,7 @@ func TestSimulatedHeldIsTrue(t *testing.T) {
 		})
 	}
 	t.Logf("told: %v", total)
-	for _, what := range []string{"held", "followed and held", "gone", "wanted", "handed over"} {
+	for _, what := range []string{"held", "followed and held", "gone", "handed over"} {
 		if total[what] < 5 {
 			t.Errorf("%q happened %d times only: the test proves little", what, total[what])
 		}
