@@ -467,8 +467,8 @@ func (s *torture) settle() {
 		s.Errorf("etcd does not recover: %v", err)
 	}
 	for _, l := range s.lines {
-		if !within(time.Minute, func() bool { c, _ := l.leader(); return c != nil }) {
-			s.Errorf("%s: nobody leads a minute after the last fault", l.name)
+		if !within(4*time.Minute, func() bool { c, _ := l.leader(); return c != nil }) {
+			s.Errorf("%s: nobody leads 4 minutes after the last fault", l.name)
 			for _, c := range l.candidates {
 				s.Logf("the end of %s's log:\n%s", c.id, c.logTail())
 			}
