@@ -22,7 +22,7 @@ import (
 // with its TLS, login and database, so it leads to the same server. Calls that come seldom go
 // through the client, which finds out whether a connection still works.
 type direct struct {
-	origin redis.UniversalClient // the link's client when it was dialed
+	origin *redis.Client // the link's client when it was dialed
 	client *redis.Client
 	conn   net.Conn
 	in     *bufio.Reader
@@ -225,12 +225,10 @@ func (k *link) take(life context.Context, spawn func(func())) *direct {
 		k.dropLocked(d)
 		k.dropFreeLocked()
 	}
-	client, ok := k.client.(*redis.Client)
-	if ok && now.Sub(k.missed) < busy && len(k.directs) < directs && !k.dialing && !k.closed {
-		if o := client.Options(); o.StreamingCredentialsProvider == nil && o.Limiter == nil {
-			k.dialing = true
-			spawn(func() { k.more(life, client) })
-		}
+	if now.Sub(k.missed) < busy && len(k.directs) < directs && !k.dialing && !k.closed {
+		k.dialing = true
+		client := k.client
+		spawn(func() { k.more(life, client) })
 	}
 	k.missed = now
 	return nil

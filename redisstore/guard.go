@@ -60,7 +60,7 @@ package redisstore
 // What remains possible, as Caps and the docs say:
 //
 //   - A former primary that lives on in its own part of a network and keeps its clients.
-//     Options.Replicas ends their sessions.
+//     Config.Replicas ends their sessions.
 //   - A lost lease with a larger ttl than any that the server still knows of, and than that of the
 //     lease that is granted the place.
 //   - FLUSHALL, keys removed by hand, eviction, a clock that is set forward: then the server ends
