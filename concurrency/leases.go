@@ -183,7 +183,7 @@ func (l *leases) foreign(kv *mvccpb.KeyValue) bool { return kv.Lease != 0 && !l.
 // out late would hang the claim on a lease that nobody renews any more. errGone: a claim that
 // should stand does not.
 func (l *leases) move(ctx context.Context, some []*claim, id v3.LeaseID) error {
-	_, err := l.s.wire.limit().InChunks(len(some), func(from, to int) (goOn bool, err error) {
+	_, err := l.s.wire.limit.InChunks(len(some), func(from, to int) (goOn bool, err error) {
 		for part := some[from:to]; len(part) > 0 && err == nil; {
 			part, err = l.moveSome(ctx, part, id)
 		}

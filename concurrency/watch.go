@@ -15,8 +15,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// watcher ends the session as soon as a claim of it is seen to be gone, which every renewal finds
-// too.
+// watcher ends the session as soon as a claim of it is seen to be gone. Renewals find that, too.
 type watcher struct {
 	s    *Session
 	wake chan struct{}
@@ -115,7 +114,7 @@ func (w *watcher) lookUp() error {
 
 // read compares claims without a proof.
 func (w *watcher) read(claims []*claim, lease v3.LeaseID) error {
-	_, err := w.s.wire.limit().InChunks(len(claims), func(from, to int) (bool, error) {
+	_, err := w.s.wire.limit.InChunks(len(claims), func(from, to int) (bool, error) {
 		ctx, cancel := context.WithTimeout(w.s.over, 2*etcdwire.CallLimit)
 		defer cancel()
 		part := claims[from:to]
