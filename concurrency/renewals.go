@@ -95,7 +95,7 @@ var (
 // moment renew was called.
 //
 // It keeps the session's own lease alive, and the anchor, and proves by etcd's log, on a key of the
-// user's own, that no deposed leader answered. So all that hangs on the anchor stands, unless
+// user's own, that no deposed leader answered. So all that is attached to the anchor stands, unless
 // somebody has deleted it. In the same Txn it looks whether claims stand, under the right lease:
 // where there are more than a Txn takes, those that it has not looked at for longest.
 func (r *renewals) renew(ctx context.Context) error {
@@ -103,7 +103,7 @@ func (r *renewals) renew(ctx context.Context) error {
 	at, doubts := s.leases.current(), s.removals.doubted()
 	s.claims.mu.Lock()
 	key, claims := s.claims.prefix, s.claims.standingLocked()
-	slices.SortFunc(claims, func(a, b *claim) int { return cmp.Compare(a.looked, b.looked) })
+	slices.SortFunc(claims, func(a, b *claim) int { return cmp.Compare(a.lookedAt, b.lookedAt) })
 	s.claims.mu.Unlock()
 	if len(claims) > 0 {
 		key = claims[0].key
@@ -132,10 +132,10 @@ func (r *renewals) renew(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(claims) == 0:
-		err = s.leases.settleEmpty(p.Term != 0 && p.Term == at.term)
+		err = s.leases.anchorNone(p.Term != 0 && p.Term == at.term)
 	default:
 		if err = s.claims.compare(claims, p.Keys, at.id); err == nil {
-			err = s.leases.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
+			err = s.leases.anchorAll(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
 		}
 	}
 	if err == nil {

@@ -59,7 +59,7 @@ func (w *watcher) watchClaims() (next time.Duration) {
 	t.mu.Lock()
 	var old []*claim
 	for _, c := range t.standingLocked() {
-		switch age := now.Sub(c.fresh); {
+		switch age := now.Sub(c.entered); {
 		case c.unwatch != nil:
 		case age >= etcdwire.Settling:
 			old = append(old, c)
@@ -95,7 +95,7 @@ func (w *watcher) lookUp() error {
 	var claims []*claim
 	t.mu.Lock()
 	for _, k := range keys {
-		if c := t.by[k]; c != nil && c.rev != 0 && !c.leaving {
+		if c := t.by[k]; c != nil && c.rev != 0 && !c.givenUp {
 			claims = append(claims, c)
 		}
 	}
