@@ -40,7 +40,9 @@ func ifNoneAfter(prefix string, rev int64) *pb.Compare {
 func doGet(key string) *pb.RequestOp { return doRange(&pb.RangeRequest{Key: []byte(key)}) }
 
 // doFind reads a key without its value. etcd 3.7 leaves its lease out too.
-func doFind(key string) *pb.RequestOp { return doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true}) }
+func doFind(key string) *pb.RequestOp {
+	return doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})
+}
 
 // within asks for all keys in [from, end), and under for those that begin with prefix.
 func within(from, end string) *pb.RangeRequest {
