@@ -176,8 +176,8 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 			_ = next.Resign(context.Background())
 		}
 		synctest.Wait()
-		if len(s.locals) != 0 {
-			t.Errorf("%d names are kept though nobody stands for them", len(s.locals))
+		if len(s.locals.taken) != 0 {
+			t.Errorf("%d names are kept though nobody stands for them", len(s.locals.taken))
 		}
 	})
 }

@@ -106,13 +106,8 @@ func (c *Candidate) end() {
 // lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if
 // it was not.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
-	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
-	defer unhook()
-	refused, returned := t.c.beginWork(t), false
-	defer func() { // also when the work panics: it has stopped, so the next one may lead
-		if refused == nil {
-			t.c.endWork(t)
-		}
+	t.run(ctx, work, func(refused, failed error, returned bool) {
+		err = failed
 		if lost = t.stopping(); lost == nil {
 			lost = refused // it was paused between winning and working
 		}
@@ -121,16 +116,11 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 		} else if lost == nil {
 			t.explain(err, returned)
 		}
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
-		defer cancel()
-		_ = t.Resign(limit) // unconfirmed: it goes on in the background until the lease runs out
-	}()
-	if refused != nil {
-		return nil, context.Cause(ctx)
-	}
-	err = work(t.Context(), t)
-	returned = true
-	return nil, err
+		if refused != nil {
+			err = context.Cause(ctx)
+		}
+	})
+	return lost, err
 }
 
 // CandidateState is where a candidate stands: follower, candidate or leader.
@@ -232,4 +222,18 @@ type candidateFeed struct {
 func (f *candidateFeed) push(ev CandidateEvent) {
 	ev.Leader = f.leader
 	f.feed.push(ev)
+}
+
+// Candidate returns a candidate for name; nil options are the zero value.
+func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
+	if o == nil {
+		o = &CampaignOptions{}
+	}
+	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
+}
+
+// Run stands for name until ctx ends or the work returns, and runs work while leading: see
+// [Candidate.Run].
+func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Context, t *Term) error) error {
+	return s.Candidate(name, nil).Run(ctx, work)
 }

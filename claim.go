@@ -52,10 +52,6 @@ type claimRest struct {
 	handOvers handOverRequests
 }
 
-// seat is a place of this process in the line of a name. A lease has at most one claim for each:
-// for an election "", for locks several under one name.
-type seat struct{ name, id string }
-
 // claimSpec is what a claim is for.
 type claimSpec struct {
 	seat
@@ -63,13 +59,15 @@ type claimSpec struct {
 	try      bool // only if it holds at once
 	lock     bool // its terms are a lock's
 	turnBits uint // of a term's token, behind the claim's: see lockToken
-	priority int  // above 0: asks leaders of a smaller one to hand over, once it has stood for steady
-	steady   time.Duration
+	priority int  // requests with a smaller one are not heard
+	// press asks leaders to hand over while the claim waits; may be nil.
+	press    func(context.Context, *claim)
 	value    []byte
 	watched  []observer
 	began    time.Duration                                             // of the campaign, by uptime
 	exchange func(context.Context, driver.Claim) (driver.Place, error) // see campaign
-	onEvent  func(core.QueueEventKind)                                 // of a lock's queue: see queueClaim
+	// onEvent tells a lock's queue what became of its claim; may be nil.
+	onEvent func(core.QueueEventKind)
 }
 
 // owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of
@@ -470,7 +468,7 @@ func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
 	if c.claimRest != nil && c.record.withRelease {
 		r := c.record.end // a copy: what is under way is not changed
-		p.Record, p.Journal = &r, historyPrefix+c.name
+		p.Record, p.Journal = &r, c.record.journal
 	}
 	return p
 }
@@ -503,28 +501,19 @@ func (c *claim) textLocked(cause core.Cause) string {
 	return ""
 }
 
-// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It
-// returns why not if the term is over already.
-func (c *claim) beginWork(t *Term) error {
-	if err := t.Check(); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := t.ended.Load(); e != nil {
-		return t.endedError(e)
-	}
-	c.working++
-	t.working++
-	return nil
+// handOverRequest is a request that came for the claim with that ID.
+type handOverRequest struct {
+	id string
+	r  driver.Request
 }
 
-// endWork marks that work which beginWork let begin has returned.
-func (c *claim) endWork(t *Term) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t.working--
-	if c.working--; c.working == 0 && c.freed {
-		c.settleLocked()
-	}
+// maxHandOverRequests bounds the requests that wait; further ones are dropped.
+const maxHandOverRequests = 16
+
+// handOverRequests are the requests to hand a claim over to a named candidate. Each needs a look at
+// the line in the store. That is taken on a goroutine of its own, since the lease's news must not
+// wait for it. The claim's lock guards it.
+type handOverRequests struct {
+	waiting []handOverRequest
+	running bool // next is asked until nothing waits
 }

@@ -1,13 +1,16 @@
 package primacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
 // Election is a name that at most one candidate holds at a time. It is safe for concurrent use, and
@@ -56,23 +59,22 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	if err := errors.Join(CheckName(e.name), checkValue(o.Value)); err != nil {
 		return nil, err
 	}
-	if err := reentry(ctx, e.s, e.name, 0); err != nil {
+	if err := e.s.reentry(ctx, e.name, 0); err != nil {
 		return nil, err
 	}
 	if o.Priority < 0 || o.Steady < 0 {
 		return nil, invalid("campaign for %s: priority %d and steady %v must not be negative", e.name, o.Priority, o.Steady)
 	}
+	began := e.s.uptime()
+	spec := claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, began: began, watched: e.s.watchElections}
 	if o.Priority > 0 {
 		if err := e.canPress(ctx); err != nil {
 			return nil, err
 		}
+		spec.press = e.presser(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
-	if o.Steady == 0 {
-		o.Steady = 3 * e.s.o.TTL
-	}
-	began := e.s.uptime()
 	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
-	t, err := e.s.campaign(ctx, claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, steady: o.Steady, began: began, watched: e.s.watchElections})
+	t, err := e.s.campaign(ctx, spec)
 	if err != nil {
 		e.s.notWon(e.name, began, err)
 	}
@@ -211,4 +213,88 @@ func stateOf(l driver.Line) State {
 
 func entryOf(s driver.Entry) Entry {
 	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
+}
+
+// Election returns the election of that name. It does no I/O; a name that cannot be used is told by
+// the first call.
+func (s *Session) Election(name string) *Election { return &Election{s: s, name: name} }
+
+// List returns the elections whose name begins with prefix and in whose line somebody stands,
+// ordered by name. It needs no lease.
+func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
+	var states []State
+	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
+		lines, err := s.store.Lines(ctx, prefix)
+		states = nil
+		for _, l := range lines {
+			states = append(states, stateOf(l))
+		}
+		return err
+	})
+	return states, err
+}
+
+// canPress says why this session cannot ask for the lead by its priority.
+func (e *Election) canPress(ctx context.Context) error {
+	l, err := e.s.live(ctx)
+	if err != nil {
+		return err
+	}
+	_, asks := e.s.store.(driver.Asker)
+	if _, hands := l.dl.(driver.Transferer); !asks || !hands {
+		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot", e.name, e.s.store.Caps().Store)
+	}
+	return nil
+}
+
+// presser returns what asks leaders to hand over to a claim for as long as that waits: one look at
+// the line every quarter of steady. A look is enough to know that the place was kept, since tokens
+// never come back.
+func (e *Election) presser(priority int, steady time.Duration) func(context.Context, *claim) {
+	s, asker := e.s, e.s.store.(driver.Asker)
+	return func(ctx context.Context, c *claim) {
+		for p := (core.Press{Steady: steady}); ctx.Err() == nil; {
+			limit, cancel := context.WithTimeout(ctx, c.l.timing.TTL)
+			st, err := e.State(limit)
+			now := s.clock()
+			wake := now + max(steady/4, time.Second)
+			if err == nil {
+				var ask bool
+				mine, leader := st.pressed(c)
+				if ask, wake = p.Step(now, mine, leader); ask {
+					// Whatever comes of it: if nothing does, the same is asked again.
+					_ = asker.Ask(limit, e.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID, Priority: priority, Reason: fmt.Sprintf("priority %d", priority)})
+				}
+			}
+			cancel()
+			select {
+			case <-time.After(wake - now):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// pressed returns the token of the claim's place, if it waits, and of the leader, if that can be
+// asked.
+func (st State) pressed(c *claim) (mine, leader uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own, _ := st.successor(c.l.s.o.ID) // whom the leader would find
+	if c.core.Phase() == core.Waiting && own.Token == Token(c.place.Token) {
+		mine = c.place.Token
+	}
+	if st.Leader != nil && st.Leader.ID != "" && st.Leader.Slots == 0 {
+		leader = uint64(st.Leader.Token)
+	}
+	return mine, leader
+}
+
+// successor returns the oldest claim of that candidate that waits to lead.
+func (st State) successor(id string) (Entry, bool) {
+	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
+	if i < 0 {
+		return Entry{}, false
+	}
+	return st.Waiting[i], true
 }

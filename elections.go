@@ -251,9 +251,9 @@ func (es *Elections) withdraw(name string) {
 			es.wake() // there may be nothing left to tell
 			es.mu.Unlock()
 			if st.seated {
-				es.s.leaveSeat(seat{name: name})
+				es.s.locals.leave(seat{name: name}, 0)
 			} else {
-				es.s.quitSeat(seat{name: name}, es.waiterOf(st.id)) // if it came in this moment, turn leaves it
+				es.s.locals.quit(seat{name: name}, es.waiterOf(st.id)) // if it came in this moment, turn leaves it
 			}
 			return
 		}
@@ -346,11 +346,11 @@ func (es *Elections) standAnewLocked(name string) uint32 {
 }
 
 // waiterOf returns what stands in the process's own line for a stand.
-func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{elections: es, stand: id} }
+func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{caller: es, stand: id} }
 
 // queueUp waits for the seat of a name among this process's own claims.
 func (es *Elections) queueUp(name string, id uint32) {
-	if es.s.takeSeat(seat{name: name}, es.waiterOf(id)) {
+	if _, taken, _ := es.s.locals.take(seat{name: name}, 1, es.waiterOf(id)); taken {
 		es.turn(name, id)
 		return
 	}
@@ -358,7 +358,7 @@ func (es *Elections) queueUp(name string, id uint32) {
 	waits := es.names[name].id == id
 	es.mu.Unlock()
 	if !waits { // it was withdrawn before it waited here
-		es.s.quitSeat(seat{name: name}, es.waiterOf(id))
+		es.s.locals.quit(seat{name: name}, es.waiterOf(id))
 	}
 }
 
@@ -368,7 +368,7 @@ func (es *Elections) turn(name string, id uint32) {
 	st, known := es.names[name]
 	if !known || st.seated || st.c != nil || st.id != id {
 		es.mu.Unlock()
-		es.s.leaveSeat(seat{name: name}) // it was withdrawn meanwhile
+		es.s.locals.leave(seat{name: name}, 0) // it was withdrawn meanwhile
 		return
 	}
 	es.names[name] = stand{seated: true, began: st.began}
@@ -425,7 +425,7 @@ func (es *Elections) abandon(name string, err error) {
 	}
 	es.mu.Unlock()
 	if waits {
-		es.s.leaveSeat(seat{name: name})
+		es.s.locals.leave(seat{name: name}, 0)
 	}
 }
 
@@ -504,7 +504,7 @@ func (c *entrant) endedLocked(cause core.Cause) {
 	}
 }
 
-func (c *entrant) leaveSeatLocked() { c.es.s.leaveSeat(c.seat) }
+func (c *entrant) leaveSeatLocked() { c.es.s.locals.leave(c.seat, 0) }
 
 func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
 	es := c.es
@@ -559,4 +559,17 @@ func (es *Elections) logSoonLocked() {
 		es.mu.Unlock()
 		es.s.log.log(slog.LevelInfo, "elections", "elected", n.won, "ended", n.ended, "leading", leads, "waiting", names-leads, "id", es.s.o.ID)
 	})
+}
+
+// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O.
+// Close it, or the session.
+func (s *Session) Elections(o *ElectionsOptions) *Elections {
+	if o == nil {
+		o = &ElectionsOptions{}
+	}
+	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
+	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
+	es.pool.limit = maxTogether
+	es.ctx, es.stop = context.WithCancel(context.Background())
+	return es
 }

@@ -347,8 +347,8 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 		if line, _ := b.store.Line(context.Background(), "waits"); len(line.Waiters) > 0 || holder.Check() != nil {
 			t.Errorf("%+v", line)
 		}
-		if len(s.locals) > 0 || es.open != 0 {
-			t.Errorf("%d turns are kept, %d names open", len(s.locals), es.open)
+		if len(s.locals.taken) > 0 || es.open != 0 {
+			t.Errorf("%d turns are kept, %d names open", len(s.locals.taken), es.open)
 		}
 		if err := es.Stand("n"); !errors.Is(err, ErrClosed) {
 			t.Errorf("Stand: %v", err)
@@ -372,8 +372,8 @@ func TestANameStoodForWhileItIsWithdrawnKeepsItsTurn(t *testing.T) {
 		_, stands := es.names["x"]
 		es.mu.Unlock()
 		s.mu.Lock()
-		r := s.locals[seat{name: "x"}]
-		waits := r != nil && len(r.next) > 0
+		r := s.locals.taken[seat{name: "x"}]
+		waits := r != nil && len(r.waiting) > 0
 		s.mu.Unlock()
 		if stands != waits {
 			t.Errorf("round %d: x is stood for: %v, waits for its seat: %v", i, stands, !stands)
@@ -395,7 +395,7 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 		es.mu.Unlock()
 		es.Withdraw("x")
 		_ = es.Stand("x")
-		s.quitSeat(seat{name: "x"}, es.waiterOf(first)) // a Withdraw that was slow
+		s.locals.quit(seat{name: "x"}, es.waiterOf(first)) // a Withdraw that was slow
 		_ = h.Resign(t.Context())
 		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
 			t.Error(won[0].Check())
@@ -432,7 +432,9 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		es := s.Elections(nil)
 		for _, again := range []bool{false, true} {
-			_ = must[func()](t)(s.enterLocal(t.Context(), seat{name: "x"}, false))
+			if _, _, err := s.locals.enter(t.Context(), seat{name: "x"}, 1, false); err != nil {
+				t.Error(err)
+			}
 			_ = es.Stand("x")
 			es.mu.Lock()
 			was := es.names["x"].id

@@ -1,10 +1,8 @@
 package primacy
 
 import (
-	"container/heap"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -24,8 +22,6 @@ type workers struct {
 	follow  tasks
 	leave   tasks
 	enter   tasks
-	later   laterTasks // after a pause
-	timer   *time.Timer
 }
 
 // entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next,
@@ -48,24 +44,9 @@ type task struct {
 	c   *entrant
 	seq uint32
 	do  core.Action
-	due time.Time
 }
 
 type tasks []task
-
-type laterTasks []task
-
-func (l laterTasks) Len() int           { return len(l) }
-func (l laterTasks) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
-func (l laterTasks) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
-func (l *laterTasks) Push(j any)        { *l = append(*l, j.(task)) }
-func (l *laterTasks) Pop() any {
-	last := len(*l) - 1
-	j := (*l)[last]
-	(*l)[last] = task{}
-	*l = (*l)[:last]
-	return j
-}
 
 // carryLocked makes the call of an order, after the one that is under way. As for all methods of an
 // entrant that end in Locked, the caller holds the claim's lock.
@@ -98,23 +79,26 @@ func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// postLocked makes a task of an order, in place of the claim's last one. The caller holds the
-// claim's lock.
+// postLocked makes a task of an order, in place of the claim's last one, after the pause that this
+// many tries need. The caller holds the claim's lock.
 func (es *Elections) postLocked(c *entrant, do core.Action, tries int) {
 	c.seq++
-	j := task{c: c, seq: c.seq, do: do}
-	es.mu.Lock()
-	defer es.mu.Unlock()
-	if tries == 0 {
-		es.pool.add(j)
-		es.startWorkerLocked()
+	j := task{c, c.seq, do}
+	if tries > 0 {
+		time.AfterFunc(jittered(tries), func() { es.post(j) })
 		return
 	}
-	d := core.Pause(tries)
-	j.due = time.Now().Add(d/2 + rand.N(d/2+1))
-	heap.Push(&es.pool.later, j)
-	if es.pool.later[0].seq == j.seq && es.pool.later[0].c == c {
-		es.setTimerLocked()
+	es.post(j)
+}
+
+// post has a worker do the task.
+func (es *Elections) post(j task) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.pool.add(j)
+	if es.pool.running < maxCalls {
+		es.pool.running++
+		go es.work()
 	}
 }
 
@@ -126,37 +110,6 @@ func (w *workers) add(j task) {
 		w.follow = append(w.follow, j)
 	default:
 		w.leave = append(w.leave, j)
-	}
-}
-
-// startWorkerLocked starts a worker, unless as many run as may. The caller holds mu.
-func (es *Elections) startWorkerLocked() {
-	if es.pool.running < maxCalls {
-		es.pool.running++
-		go es.work()
-	}
-}
-
-// setTimerLocked sets the timer for the first task that is due later. The caller holds mu.
-func (es *Elections) setTimerLocked() {
-	d := time.Until(es.pool.later[0].due)
-	if es.pool.timer == nil {
-		es.pool.timer = time.AfterFunc(d, es.addDue)
-		return
-	}
-	es.pool.timer.Reset(d)
-}
-
-// addDue has the tasks done whose pause is over.
-func (es *Elections) addDue() {
-	es.mu.Lock()
-	defer es.mu.Unlock()
-	for now := time.Now(); len(es.pool.later) > 0 && !es.pool.later[0].due.After(now); {
-		es.pool.add(heap.Pop(&es.pool.later).(task))
-		es.startWorkerLocked()
-	}
-	if len(es.pool.later) > 0 {
-		es.setTimerLocked()
 	}
 }
 

@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -42,35 +43,6 @@ var (
 	// permission, a server too old.
 	ErrRefused = driver.ErrRefused
 )
-
-// EndedError says that a term is over, or about to be, and why.
-type EndedError struct {
-	Name   string
-	Token  Token
-	Cause  error  // ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the caller's own context
-	By     string // who asked for it, if somebody did
-	Reason string // why he did, in his words
-	lock   bool
-}
-
-// Error returns one line with everything known.
-func (e *EndedError) Error() string {
-	what := "leadership of"
-	if e.lock {
-		what = "the lock on"
-	}
-	s := fmt.Sprintf("%s %q under token %d ended: %v", what, e.Name, e.Token, e.Cause)
-	if e.By != "" {
-		s += fmt.Sprintf(", asked by %s", e.By)
-	}
-	if e.Reason != "" {
-		s += fmt.Sprintf(" (%s)", e.Reason)
-	}
-	return s
-}
-
-// Unwrap returns the cause.
-func (e *EndedError) Unwrap() error { return e.Cause }
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("primacy: %w: %s", ErrInvalid, fmt.Sprintf(format, args...))
@@ -134,4 +106,25 @@ func ReasonOf(err error) Reason {
 		}
 	}
 	return ""
+}
+
+// isFinal says whether asking again would get the same answer.
+func isFinal(err error) bool {
+	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
+}
+
+// unreachable says that ctx ended before the store gave an answer, with what it said last.
+func unreachable(ctx context.Context, what string, last error) error {
+	if last == nil || errors.Is(last, context.Cause(ctx)) {
+		return fmt.Errorf("primacy: %s: %w: %w", what, ErrUnreachable, context.Cause(ctx))
+	}
+	return fmt.Errorf("primacy: %s: %w: %w; last: %w", what, ErrUnreachable, context.Cause(ctx), last)
+}
+
+// unreachableOr is for a wait that ctx ended: only an error of the store makes it unreachable.
+func unreachableOr(ctx context.Context, what string, last error) error {
+	if last == nil || errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) {
+		return fmt.Errorf("primacy: %s: %w", what, context.Cause(ctx))
+	}
+	return unreachable(ctx, what, last)
 }

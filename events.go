@@ -2,12 +2,10 @@ package primacy
 
 import (
 	"context"
-	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/primacy-go/primacy/internal/core"
 )
 
 // EventKind is what happened to a session.
@@ -74,25 +72,6 @@ type eventReaders struct {
 	feeds   map[*feed[Event]]struct{}
 }
 
-// Events yields what happens to this session from now on, in order. A reader that is slow loses the
-// oldest events, counted in Missed, and holds up nothing; what must be exact is in [Session.Stats]
-// and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range
-// over it once. Nothing here says who leads at this instant: that is [Term.Check].
-func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
-	f := newFeed[Event](eventsSize)
-	s.readers.join(f) // now: who looks at what is so after this call misses nothing in between
-	context.AfterFunc(ctx, func() { s.readers.quit(f) })
-	return func(yield func(Event) bool) {
-		defer s.readers.quit(f)
-		for {
-			ev, missed, ok := f.next(ctx, s.readers.closed)
-			if ev.Missed = missed; !ok || !yield(ev) {
-				return
-			}
-		}
-	}
-}
-
 func (n *eventReaders) join(f *feed[Event]) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,62 +109,6 @@ func (n *eventReaders) any() bool { return n.readers.Load() > 0 }
 
 // end ends the iterators of all readers, now and later.
 func (n *eventReaders) end() { n.once.Do(func() { close(n.closed) }) }
-
-// notWon tells that a campaign ended without a term.
-func (s *Session) notWon(name string, began time.Duration, why error) {
-	if s.readers.any() {
-		s.readers.event(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
-	}
-}
-
-// begunLocked tells readers that a claim leads.
-func (n *eventReaders) begunLocked(c *claim, began time.Duration) {
-	if n.any() {
-		n.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: c.l.s.uptime() - began})
-	}
-}
-
-// steppedLocked tells readers how far the end of a term has come.
-func (n *eventReaders) steppedLocked(c *claim, s step) {
-	if s.order.Stop {
-		n.endLocked(c, Stopping, s.order.Cause)
-	}
-	if s.rightEnded {
-		n.endLocked(c, Ended, s.order.Cause)
-	}
-	if s.was == core.Leaving && c.unconfirmedLocked() {
-		n.unconfirmedLocked(c)
-	}
-	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
-		n.endLocked(c, WorkStopped, c.core.Cause())
-	}
-}
-
-// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller
-// holds the claim's lock.
-func (n *eventReaders) unconfirmedLocked(c *claim) {
-	why := ErrExpired
-	if c.core.Fate() == core.Vanished {
-		why = ErrDeposed
-	}
-	n.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
-}
-
-// endLocked tells one step of the end of a term. The caller holds the claim's lock.
-func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
-	if !n.any() {
-		return
-	}
-	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reasonLocked(cause)}
-	if kind != Stopping {
-		ev.Took = c.l.s.uptime() - c.stopping
-	}
-	if kind != WorkStopped {
-		e := c.endedErrorLocked(c.term.token, cause)
-		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.to
-	}
-	n.event(ev)
-}
 
 // feed is a bounded queue of events for one reader.
 type feed[E any] struct {
@@ -241,4 +164,69 @@ func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed 
 			return ev, 0, false
 		}
 	}
+}
+
+// Stats counts what a session has done.
+type Stats struct {
+	Leases   uint64 // granted
+	Renewals uint64 // accepted
+	Misses   uint64 // renewals refused, late or without an answer
+	Late     uint64 // of these, without an answer in time
+	Terms    uint64 // won
+	Overruns uint64 // work that outlived its right
+	// Unreadable is how many records Election.History has left out.
+	Unreadable uint64
+}
+
+type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
+
+// Tally counts what a session has done in one election since it began. Unlike [Session.Events] it
+// misses nothing.
+type Tally struct {
+	Name    string // empty: all elections beyond the first 100,000 that this session has led
+	Elected uint64
+	Ended   map[Reason]uint64 // terms whose right is over, by why
+}
+
+// maxTallies bounds what is kept for names that are led once and never again.
+const maxTallies = 100_000
+
+// tallies are those of a session.
+type tallies struct {
+	mu     sync.Mutex
+	byName map[string]*tallied
+}
+
+type tallied struct {
+	elected uint64
+	ended   [len(reasons)]uint64
+}
+
+func (all *tallies) elected(name string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.ofLocked(name).elected++
+}
+
+func (all *tallies) ended(name string, r Reason) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.ofLocked(name).ended[slices.Index(reasons[:], r)]++
+}
+
+// ofLocked returns the counts of a name, made if there is none.
+func (all *tallies) ofLocked(name string) *tallied {
+	if all.byName == nil {
+		all.byName = map[string]*tallied{}
+	}
+	t := all.byName[name]
+	if t == nil && len(all.byName) >= maxTallies {
+		name = ""
+		t = all.byName[name]
+	}
+	if t == nil {
+		t = &tallied{}
+		all.byName[name] = t
+	}
+	return t
 }

@@ -103,7 +103,7 @@ func TestEventsOfALostLease(t *testing.T) {
 		s := b.session("a", net, Options{Overrun: OverrunWait})
 		events := collectEvents(t, s, LeaseGranted, CampaignBegun, Renewed)
 		term := b.lead(s, "x")
-		if err := term.c.beginWork(term); err != nil {
+		if err := term.beginWork(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
@@ -113,7 +113,7 @@ func TestEventsOfALostLease(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
-		term.c.endWork(term)
+		term.endWork()
 		net.Hang(false)
 		_ = term.Resign(context.Background())
 		all := events()

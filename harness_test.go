@@ -245,8 +245,8 @@ func nothingLeft(t *testing.T, s *Session) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.queues)+len(s.seats)+len(s.locals) > 0 {
-		t.Errorf("%s keeps %d queues, %d semaphores and %d turns", s.ID(), len(s.queues), len(s.seats), len(s.locals))
+	if len(s.queues)+len(s.locals.taken) > 0 {
+		t.Errorf("%s keeps %d queues and %d seats", s.ID(), len(s.queues), len(s.locals.taken))
 	}
 }
 

@@ -34,7 +34,7 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
-		leave, _ := s.enterLocal(context.Background(), seat{name: "n"}, false)
+		_, leave, _ := s.locals.enter(context.Background(), seat{name: "n"}, 1, false)
 		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
 		if !l.join(k.c) {
 			t.Fatal("not joined")

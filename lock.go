@@ -4,27 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
+	"strconv"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
-)
-
-// lockToken is the fencing token of a lock: the claim's token times 65,536, plus how many in this
-// process had the lock under that claim before. A later claim has a larger number, so each holder
-// has a larger token than every earlier one.
-//
-// It is a number of its own scale: compare it with tokens of the same lock only, not with those of
-// an [Election] of that name.
-func lockToken(claim uint64, turn int) Token {
-	if claim == 0 {
-		return 0 // the store has none: a number that goes back would be worse
-	}
-	return Token(claim<<turnBits | uint64(turn))
-}
-
-const (
-	turnBits = 16 // of a lock's token: core.MaxTurns fits in
 )
 
 // Mutex is a lock on a name that at most one holds in the whole fleet. What is held is a [Term]:
@@ -85,7 +68,7 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 	if err != nil {
 		return err
 	}
-	return hold(ctx, t, work)
+	return t.hold(ctx, work)
 }
 
 // RWMutex is a lock that many hold for reading, or one for writing. A writer that waits lets no
@@ -111,7 +94,7 @@ func (m *RWMutex) RDo(ctx context.Context, work func(ctx context.Context, t *Ter
 	if err != nil {
 		return err
 	}
-	return hold(ctx, t, work)
+	return t.hold(ctx, work)
 }
 
 // LockAll locks several names and returns their terms in the order given: all or, with an error,
@@ -164,21 +147,6 @@ func (s *Session) lockSorted(ctx context.Context, try bool, sorted []string) (he
 	return held, nil
 }
 
-// resignAll gives locks back, all at once. What is not confirmed in time goes on in the background.
-func resignAll(ctx context.Context, held []*Term) error {
-	errs := make([]error, len(held))
-	var all sync.WaitGroup
-	for i, t := range held {
-		all.Go(func() {
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
-			defer cancel()
-			errs[i] = t.Resign(limit)
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
 // DoAll runs work while holding all the names, as [Mutex.Do] does for one. The context ends when
 // any of them is lost.
 func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx context.Context, held []*Term) error) error {
@@ -195,81 +163,135 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 	for _, t := range held[1:] {
 		inner := run
 		run = func(outer context.Context, _ *Term) error {
-			return hold(outer, t, func(ctx context.Context, _ *Term) error { return inner(ctx, t) })
+			return t.hold(outer, func(ctx context.Context, _ *Term) error { return inner(ctx, t) })
 		}
 	}
-	return hold(ctx, held[0], run)
+	return held[0].hold(ctx, run)
 }
 
-// hold runs work in a term and gives it back.
-func hold(ctx context.Context, t *Term, work func(context.Context, *Term) error) (err error) {
-	if refused := t.c.beginWork(t); refused != nil {
-		return errors.Join(refused, resignAll(ctx, []*Term{t}))
+// RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses
+// to read, with an ErrInvalid.
+func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s: s, name: name}} }
+
+// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an
+// option that cannot be used is told by the first call.
+func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
+	if o == nil {
+		o = &MutexOptions{}
 	}
-	unhook := context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })
-	defer unhook()
-	defer func() { // also when the work panics: it has stopped, so the next one may have the lock
-		t.c.endWork(t)
-		lost := t.Check()
-		if lost == nil && ctx.Err() == nil { // else its context ended by the caller's
-			lost = t.stopping()
-		}
-		if lost != nil {
-			err = errors.Join(err, lost)
-		}
-		_ = resignAll(ctx, []*Term{t})
-	}()
-	return work(t.Context(), t)
+	return &Mutex{s: s, name: name, o: *o}
 }
 
-// heldKey finds, in a term's context, what its holder holds.
-type heldKey struct{}
+// Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same
+// number of slots: the store refuses another one (ErrRefused) while somebody stands in the line.
+func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
 
-// holds is one term that a context was made for. Outer are the terms that the context around it was
-// made for.
-type holds struct {
-	t     *Term
-	outer *holds
+// lock waits for the lock and returns its term, which is given back by Resign.
+func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	slots := 0
+	if o.read {
+		if err := s.sharable(); err != nil {
+			return nil, err
+		}
+		slots = driver.Unlimited
+	}
+	if err := s.reentry(ctx, name, slots); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, unreachableOr(ctx, "lock "+name, nil)
+	}
+	q := s.openQueue(name)
+	defer q.close()
+	w := &waiter{want: o, ctx: ctx}
+	q.mu.Lock()
+	q.last++
+	w.id = q.last
+	q.waiting[w.id] = w
+	q.stepLocked(w.event(core.Arrive, 0))
+	if q.waiting[w.id] == nil {
+		q.mu.Unlock()
+		return w.term, w.err
+	}
+	w.ready = make(chan struct{})
+	q.mu.Unlock()
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		q.quit(w)
+	}
+	return w.term, w.err
 }
 
-// holding returns a context that knows of t.
-func holding(ctx context.Context, t *Term) context.Context {
-	outer, _ := ctx.Value(heldKey{}).(*holds)
-	return context.WithValue(ctx, heldKey{}, &holds{t, outer})
-}
-
-// reentry refuses a wait that could only be for the caller itself. Several slots of a semaphore may
-// be held by one, but not all.
-func reentry(ctx context.Context, s *Session, name string, slots int) error {
-	h, _ := ctx.Value(heldKey{}).(*holds)
-	for taken := 0; h != nil; h = h.outer {
-		t := h.t
-		if t.c.l.s != s || t.c.name != name || t.ended.Load() != nil {
-			continue
-		}
-		if slots > 0 && t.c.slots > 0 {
-			if taken++; taken < slots {
-				continue
-			}
-		}
-		err := ErrReentrant
-		if t.c.slots == driver.Unlimited && slots == 0 {
-			err = ErrUpgrade
-		}
-		return &heldError{name, t.token, err}
+// sharable says whether the store can do what a reader asks for.
+func (s *Session) sharable() error {
+	if caps := s.store.Caps(); !caps.Shared {
+		return invalid("%s has no shared locks: only exclusive ones", caps.Store)
 	}
 	return nil
 }
 
-// heldError says which term is in the way.
-type heldError struct {
+// Semaphore is a name that a limited number hold at once. What is held is a [Term] with a token of
+// its own, larger than those of all who came before it. First come, first served; there is no
+// handing on inside a process, for its tokens would not grow.
+type Semaphore struct {
+	s     *Session
 	name  string
-	token Token
-	err   error
+	slots int
 }
 
-func (e *heldError) Error() string {
-	return "primacy: lock " + e.name + ": " + e.err.Error() + ", under token " + e.token.String()
+// Name returns the semaphore's name.
+func (m *Semaphore) Name() string { return m.name }
+
+// Acquire waits for a slot. The rules are those of [Mutex.Lock], but one caller may hold several
+// slots: ErrReentrant only where it holds all.
+func (m *Semaphore) Acquire(ctx context.Context) (*Term, error) { return m.acquire(ctx, false) }
+
+// TryAcquire returns a slot if one is free now and nobody waits, otherwise ErrHeld.
+func (m *Semaphore) TryAcquire(ctx context.Context) (*Term, error) { return m.acquire(ctx, true) }
+
+// Do runs work while holding a slot, as [Mutex.Do] does.
+func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
+	t, err := m.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return t.hold(ctx, work)
 }
 
-func (e *heldError) Unwrap() error { return e.err }
+// MaxSlots is the largest number of slots of a semaphore: whoever enters the line reads as many
+// claims.
+const MaxSlots = 1000
+
+func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
+	if err := errors.Join(CheckName(m.name), m.s.sharable()); err != nil {
+		return nil, err
+	}
+	if m.slots < 1 || m.slots > MaxSlots {
+		return nil, invalid("a semaphore of %d slots: use 1 to %d", m.slots, MaxSlots)
+	}
+	if err := m.s.reentry(ctx, m.name, m.slots); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
+	}
+	n, leave, err := m.s.locals.enter(ctx, seat{m.name, "s"}, m.slots, try)
+	switch {
+	case errors.Is(err, driver.ErrTaken):
+		return nil, ErrHeld
+	case errors.Is(err, ErrInvalid):
+		return nil, err
+	case err != nil:
+		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
+	}
+	at := seat{m.name, "s" + strconv.Itoa(n)}
+	t, err := m.s.campaignIn(ctx, claimSpec{seat: at, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
+	if errors.Is(err, driver.ErrTaken) {
+		return nil, ErrHeld
+	}
+	return t, err
+}

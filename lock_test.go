@@ -179,7 +179,7 @@ func TestAWaiterThatGivesUpLeavesNoTrace(t *testing.T) {
 		synctest.Wait()
 		for _, s := range []*Session{a, other} {
 			s.mu.Lock()
-			if n := len(s.queues) + len(s.locals); n > 0 {
+			if n := len(s.queues) + len(s.locals.taken); n > 0 {
 				t.Errorf("%d queues or turns are left in the session of %s", n, s.ID())
 			}
 			s.mu.Unlock()
@@ -422,7 +422,7 @@ func TestTheRightEndsBeforeTheLockIsHandedOn(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		first := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
 		next := later(t, s.Mutex("x", nil).Lock)
-		q := first.share.q
+		q := first.share.q.(*queue)
 		q.mu.Lock() // nobody is handed anything
 		resigned := make(chan error, 1)
 		go func() { resigned <- first.Resign(t.Context()) }()

@@ -85,20 +85,3 @@ func (j *logQueue) flush() {
 	case <-time.After(100 * time.Millisecond):
 	}
 }
-
-// termLog is the observer that logs terms: locks come and go too often to be told each time, and of
-// many elections there is one line for all.
-type termLog struct {
-	log   *logQueue
-	level slog.Level
-}
-
-func (w termLog) begunLocked(c *claim, _ time.Duration) {
-	w.log.log(w.level, "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
-}
-
-func (w termLog) steppedLocked(c *claim, s step) {
-	if s.order.Stop {
-		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.endedErrorLocked(c.term.token, s.order.Cause).Cause)
-	}
-}

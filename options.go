@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -22,6 +23,9 @@ const (
 	// DefaultTTL is the time to live of a lease where Options say nothing: a frozen member or an
 	// election inside the store costs no term, and a crash is taken over some ten seconds later.
 	DefaultTTL = 10 * time.Second
+
+	defaultHistory = 100 // terms of an election that are kept
+	maxHistory     = 10_000
 )
 
 // Overrun is what happens when work started by a candidate is still running although its right to
@@ -87,7 +91,7 @@ func (o Options) fill(caps driver.Caps) (Options, error) {
 		return o, invalid("overrun %d: use OverrunExit or OverrunWait", o.Overrun)
 	}
 	if o.History == 0 {
-		o.History = historyDefault
+		o.History = defaultHistory
 	}
 	if o.History > maxHistory {
 		return o, invalid("history %d: keep at most %d terms", o.History, maxHistory)
@@ -144,4 +148,41 @@ func checkValue(v []byte) error {
 		return invalid("the value has %d bytes, more than %d", len(v), MaxValue)
 	}
 	return nil
+}
+
+// Token is a fencing token: larger than that of every earlier term of the name. Send it with each
+// write, and let the resource refuse a smaller one. In JSON it is a string, since many readers
+// round large numbers.
+type Token uint64
+
+// String returns the token in decimal.
+func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
+
+// MarshalText returns the token in decimal.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads a token in decimal.
+func (t *Token) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil {
+		return invalid("the token %q is not a whole number", b)
+	}
+	*t = Token(n)
+	return nil
+}
+
+// turnBits are the bits of a lock's token that number its holders: core.MaxTurns fits in.
+const turnBits = 16
+
+// lockToken is the fencing token of a lock: the claim's token times 65,536, plus how many in this
+// process had the lock under that claim before. A later claim has a larger number, so each holder
+// has a larger token than every earlier one.
+//
+// It is a number of its own scale: compare it with tokens of the same lock only, not with those of
+// an [Election] of that name.
+func lockToken(claim uint64, turn int) Token {
+	if claim == 0 {
+		return 0 // the store has none: a number that goes back would be worse
+	}
+	return Token(claim<<turnBits | uint64(turn))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
@@ -48,26 +47,6 @@ type waiter struct {
 	err   error
 }
 
-// share is what a lock's term knows of the claim that it holds under, beside others.
-type share struct {
-	q      *queue
-	tenure int
-	given  bool // back; guarded by the queue's lock
-}
-
-// openQueue returns the queue of name, made if there is none. Each open needs a close.
-func (s *Session) openQueue(name string) *queue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := s.queues[name]
-	if q == nil {
-		q = &queue{s: s, name: name, waiting: map[int]*waiter{}, claims: map[int]*claim{}}
-		s.queues[name] = q
-	}
-	q.refs++
-	return q
-}
-
 func (q *queue) close() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
@@ -83,56 +62,8 @@ func (q *queue) ref() {
 	q.refs++
 }
 
-// lock waits for the lock and returns its term, which is given back by Resign.
-func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) {
-	if err := CheckName(name); err != nil {
-		return nil, err
-	}
-	slots := 0
-	if o.read {
-		if err := s.sharable(); err != nil {
-			return nil, err
-		}
-		slots = driver.Unlimited
-	}
-	if err := reentry(ctx, s, name, slots); err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, unreachableOr(ctx, "lock "+name, nil)
-	}
-	q := s.openQueue(name)
-	defer q.close()
-	w := &waiter{want: o, ctx: ctx}
-	q.mu.Lock()
-	q.last++
-	w.id = q.last
-	q.waiting[w.id] = w
-	q.stepLocked(w.event(core.Arrive, 0))
-	if q.waiting[w.id] == nil {
-		q.mu.Unlock()
-		return w.term, w.err
-	}
-	w.ready = make(chan struct{})
-	q.mu.Unlock()
-	select {
-	case <-w.ready:
-	case <-ctx.Done():
-		q.quit(w)
-	}
-	return w.term, w.err
-}
-
 func (w *waiter) event(kind core.QueueEventKind, tenure int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns}
-}
-
-// sharable says whether the store can do what a reader asks for.
-func (s *Session) sharable() error {
-	if caps := s.store.Caps(); !caps.Shared {
-		return invalid("%s has no shared locks: only exclusive ones", caps.Store)
-	}
-	return nil
 }
 
 // quit takes a waiter out, unless it has its answer already. The last one to leave ends the
@@ -266,28 +197,6 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.stepLocked(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
-// queueClaim is the owner of a queue's claim. The queue's lock comes before the claim's, so it
-// hears what becomes of the claim on a goroutine of its own.
-type queueClaim struct {
-	*campaign
-	onEvent func(core.QueueEventKind)
-}
-
-// endedLocked has the queue give the claim up: nobody may be there who would.
-func (k *queueClaim) endedLocked(core.Cause) {
-	if k.c.core.Phase() == core.Stopping {
-		go k.onEvent(core.Fade)
-	}
-}
-
-// freedLocked tells the queue that who held the claim has lost it, unless the queue itself has
-// given it up.
-func (k *queueClaim) freedLocked(was core.ClaimPhase, _ bool) {
-	if k.c.term != nil && was != core.Leaving {
-		go k.onEvent(core.Void)
-	}
-}
-
 // claimEvent takes what became of a claim. When nothing of it stands any more, whoever held the
 // lock under it has lost that, even if he has not given it back; the others go on.
 func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
@@ -299,8 +208,8 @@ func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
 }
 
 // giveBack ends a term of the lock. The right ends first: only then may the next one get the lock.
-func (t *Term) giveBack(ctx context.Context) error {
-	h, q := &t.share, t.share.q
+func (q *queue) giveBack(ctx context.Context, t *Term) error {
+	h := &t.share
 	t.endShare()
 	q.mu.Lock()
 	if first := !h.given; first {
@@ -357,87 +266,4 @@ func (t *Term) isOver(now core.Time) bool {
 		return t.Check() != nil
 	}
 	return false
-}
-
-// exchange is a claim whose right is over, and that is given up in the request that enters the next
-// one of the same queue: behind all who wait, and with one trip to the store instead of two.
-// Whatever becomes of that request, the claim is given up once and for all.
-type exchange struct {
-	old   *claim          // nil once it is begun: the next claim keeps the exchange, and would keep all that were before it
-	order core.ClaimOrder // the release
-	at    seat            // of the next claim
-	leave func()          // gives that seat back
-	begun atomic.Bool
-}
-
-// part gives the claim up. Where the store can do it and another seat is free, the release is left
-// to the exchange that it returns.
-func (c *claim) part(again bool) *exchange {
-	x := &exchange{old: c, at: seat{c.name, ""}}
-	if c.id == "" {
-		x.at.id = "w"
-	}
-	if _, can := c.l.dl.(driver.Exchanger); can && again && c.slots == 0 {
-		x.leave, _ = c.l.s.enterLocal(context.Background(), x.at, true)
-	}
-	x.order = c.step(core.ClaimEvent{Kind: core.GiveUp})
-	switch {
-	case x.leave != nil && x.order.Do == core.Leave:
-		return x
-	case x.leave != nil:
-		x.leave()
-	}
-	x.release()
-	return nil
-}
-
-// release gives the claim up by itself, unless it is or was done.
-func (x *exchange) release() {
-	if !x.begun.CompareAndSwap(false, true) {
-		return
-	}
-	old := x.old
-	x.old = nil
-	if x.order.Do == core.Leave || x.order.Do == core.HandOver {
-		go old.release(x.order)
-	}
-}
-
-// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be
-// entered by itself.
-func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
-	if !x.begun.CompareAndSwap(false, true) {
-		return driver.Place{}, driver.ErrRefused
-	}
-	old := x.old
-	x.old = nil
-	old.mu.Lock()
-	p := old.place
-	old.mu.Unlock()
-	got, err := old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
-	if err == nil {
-		old.step(core.ClaimEvent{Kind: core.Left})
-	} else {
-		go old.release(x.order) // it may stand or not
-	}
-	return got, err
-}
-
-// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name
-// in the same request.
-func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
-	spec.exchange = x.swap
-	k := newCampaign(ctx, x.old.l, spec, x.leave)
-	spec.exchange = nil
-	if ctx.Err() != nil || !x.old.l.join(k.c) {
-		x.release()
-		return s.campaignIn(ctx, spec, x.leave)
-	}
-	t, err := k.run(ctx)
-	x.release() // it came to no request
-	if errors.Is(err, errLeaseEnded) {
-		_ = pause(ctx, 1)
-		return s.campaignIn(ctx, spec, x.leave)
-	}
-	return t, err
 }

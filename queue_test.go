@@ -373,12 +373,15 @@ func TestASeatThatComesTooLateIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		for range 50 {
-			leave := must[func()](t)(s.enterLocal(t.Context(), seat{name: "x"}, false))
+			_, leave, err := s.locals.enter(t.Context(), seat{name: "x"}, 1, false)
+			if err != nil {
+				t.Fatal(err)
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if next, err := s.enterLocal(ctx, seat{name: "x"}, false); err == nil {
+				if _, next, err := s.locals.enter(ctx, seat{name: "x"}, 1, false); err == nil {
 					next()
 				}
 			}()

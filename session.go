@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -23,7 +24,7 @@ import (
 //	claim.mu                                            of one claim at a time
 //	Elections.mu
 //	lease.mu, Session.mu                                neither under the other
-//	historyWriter.mu, tallies.mu, eventReaders.mu
+//	localLines.mu, historyWriter.mu, tallies.mu, eventReaders.mu
 //	feed.mu, logQueue.mu
 //
 // What happens to a claim reaches its queue on a goroutine of its own, since the queue's lock comes
@@ -33,7 +34,8 @@ import (
 // them all. When the lease is lost every term under it ends, and the next campaign gets a new
 // lease. It is safe for concurrent use.
 type Session struct {
-	born    time.Time
+	stopwatch
+	storeCalls
 	store   driver.Store
 	o       Options
 	clock   boottime.Clock
@@ -42,6 +44,7 @@ type Session struct {
 	stats   counters
 	readers eventReaders
 	tallies tallies
+	locals  localLines // the seats that claims of this process have
 
 	watchQueues, watchSlots, watchElections, watchEntrants []observer // of claims, by what they are for
 	history                                                *historyWriter
@@ -49,23 +52,10 @@ type Session struct {
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
 	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending
-	locals map[seat]*localRun  // seats this process stands for; nil where nobody else waits
 	queues map[string]*queue   // locks that this process holds or waits for
-	seats  map[string]*seats   // semaphores, likewise
 	closed bool
 	shut   chan struct{} // closed with it
 	grant  chan struct{} // holds one token: who has it may grant
-}
-
-// localRun lets one claim of this process stand for a seat at a time: a lease has one claim for
-// each. The others wait here, in order.
-type localRun struct{ next []*localTurn }
-
-// localTurn is one who waits for a seat.
-type localTurn struct {
-	ready     chan struct{} // closed when the seat is his
-	elections *Elections    // its turn is called instead
-	stand     uint32        // which of its stands waits
 }
 
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease
@@ -86,8 +76,8 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{born: time.Now(), store: store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		leases: map[*lease]struct{}{}, locals: map[seat]*localRun{}, queues: map[string]*queue{}, seats: map[string]*seats{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
+	s := &Session{stopwatch: stopwatch{time.Now()}, storeCalls: storeCalls{max(o.timing(o.TTL).Attempt, time.Second)}, store: store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
+		leases: map[*lease]struct{}{}, locals: localLines{taken: map[seat]*localLine{}}, queues: map[string]*queue{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
 	s.history = newHistoryWriter(s)
 	s.readers.closed = make(chan struct{})
 	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
@@ -102,75 +92,12 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 // ID returns this process's identity among the candidates.
 func (s *Session) ID() string { return s.o.ID }
 
-// Election returns the election of that name. It does no I/O; a name that cannot be used is told by
-// the first call.
-func (s *Session) Election(name string) *Election { return &Election{s: s, name: name} }
-
-// RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses
-// to read, with an ErrInvalid.
-func (s *Session) RWMutex(name string) *RWMutex { return &RWMutex{Mutex{s: s, name: name}} }
-
-// Mutex returns the lock of that name; nil options are the zero value. It does no I/O; a name or an
-// option that cannot be used is told by the first call.
-func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
-	if o == nil {
-		o = &MutexOptions{}
-	}
-	return &Mutex{s: s, name: name, o: *o}
-}
-
-// Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same
-// number of slots: the store refuses another one (ErrRefused) while somebody stands in the line.
-func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
-
-// Elections returns a candidate for many elections; nil options are the zero value. It does no I/O.
-// Close it, or the session.
-func (s *Session) Elections(o *ElectionsOptions) *Elections {
-	if o == nil {
-		o = &ElectionsOptions{}
-	}
-	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
-	es.pool.limit = maxTogether
-	es.ctx, es.stop = context.WithCancel(context.Background())
-	return es
-}
-
-// Candidate returns a candidate for name; nil options are the zero value.
-func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
-	if o == nil {
-		o = &CampaignOptions{}
-	}
-	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
-}
-
 // Ready grants the lease if there is none, and returns nil when there is a live one. It tries until
 // ctx ends; then the error is ErrUnreachable with what the store said last. An ErrRefused is
 // returned at once.
 func (s *Session) Ready(ctx context.Context) error {
 	_, err := s.live(ctx)
 	return err
-}
-
-// Run stands for name until ctx ends or the work returns, and runs work while leading: see
-// [Candidate.Run].
-func (s *Session) Run(ctx context.Context, name string, work func(ctx context.Context, t *Term) error) error {
-	return s.Candidate(name, nil).Run(ctx, work)
-}
-
-// List returns the elections whose name begins with prefix and in whose line somebody stands,
-// ordered by name. It needs no lease.
-func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
-	var states []State
-	err := s.retry(ctx, "list "+prefix, func(ctx context.Context) error {
-		lines, err := s.store.Lines(ctx, prefix)
-		states = nil
-		for _, l := range lines {
-			states = append(states, stateOf(l))
-		}
-		return err
-	})
-	return states, err
 }
 
 // Close ends every term for ErrClosed, waits until each has been resigned (which says that its work
@@ -279,144 +206,6 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	return l, nil
 }
 
-// retry repeats a call, each under the attempt limit, until it gets a final answer or ctx ends: an
-// unknown outcome is not a failure, and every call on a store is safe to repeat.
-func (s *Session) retry(ctx context.Context, what string, call func(context.Context) error) error {
-	limit := max(s.o.timing(s.o.TTL).Attempt, time.Second)
-	var last error
-	for try := 1; ; try++ {
-		callCtx, cancel := context.WithTimeout(ctx, limit)
-		err := call(callCtx)
-		cancel()
-		if err == nil || errors.Is(err, driver.ErrGone) {
-			return err
-		}
-		if isFinal(err) {
-			return fmt.Errorf("primacy: %s: %w", what, err)
-		}
-		if last == nil || ctx.Err() == nil {
-			last = err
-		}
-		if pause(ctx, try) != nil {
-			return unreachable(ctx, what, last)
-		}
-	}
-}
-
-// campaign stands in the line for one seat and returns when this process holds it.
-func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
-	if ctx.Err() != nil {
-		return nil, unreachableOr(ctx, "campaign for "+spec.name, nil)
-	}
-	leave, err := s.enterLocal(ctx, spec.seat, spec.try)
-	if errors.Is(err, driver.ErrTaken) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, unreachableOr(ctx, "campaign for "+spec.name, nil)
-	}
-	return s.campaignIn(ctx, spec, leave)
-}
-
-// campaignIn stands in the line for a seat that the caller has taken. Leave gives the seat back
-// once nothing stands there any more.
-func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) (*Term, error) {
-	for {
-		l, err := s.live(ctx)
-		if err != nil {
-			leave()
-			return nil, err
-		}
-		k := newCampaign(ctx, l, spec, leave)
-		if !l.join(k.c) {
-			_ = pause(ctx, 1) // the lease is ending: live sees it in a moment
-			continue
-		}
-		t, err := k.run(ctx)
-		if !errors.Is(err, errLeaseEnded) {
-			return t, err
-		}
-		_ = pause(ctx, 1) // the session hears of the lease's end a moment later; live sees ctx
-	}
-}
-
-// enterLocal waits until no other claim of this process stands for the seat, and returns what lets
-// the next one in. With try it does not wait: ErrTaken.
-func (s *Session) enterLocal(ctx context.Context, at seat, try bool) (leave func(), err error) {
-	leave = sync.OnceFunc(func() { s.leaveSeat(at) })
-	if try {
-		if !s.takeSeat(at, nil) {
-			return nil, driver.ErrTaken
-		}
-		return leave, nil
-	}
-	w := &localTurn{ready: make(chan struct{})}
-	if s.takeSeat(at, w) {
-		return leave, nil
-	}
-	select {
-	case <-w.ready:
-		return leave, nil
-	case <-ctx.Done():
-		if !s.quitSeat(at, w) {
-			leave() // it has become his in this moment
-		}
-		return nil, context.Cause(ctx)
-	}
-}
-
-// takeSeat says whether the seat is the caller's now. If not he waits for it as w, unless that is
-// nil.
-func (s *Session) takeSeat(at seat, w *localTurn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, taken := s.locals[at]
-	if !taken {
-		s.locals[at] = nil
-		return true
-	}
-	if w != nil && r == nil {
-		r = &localRun{}
-		s.locals[at] = r
-	}
-	if w != nil {
-		r.next = append(r.next, w)
-	}
-	return false
-}
-
-// quitSeat takes out one who waits. It says whether he still did.
-func (s *Session) quitSeat(at seat, w *localTurn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.locals[at]
-	if r == nil {
-		return false
-	}
-	before := len(r.next)
-	r.next = slices.DeleteFunc(r.next, func(o *localTurn) bool { return *o == *w })
-	return len(r.next) < before
-}
-
-// leaveSeat lets the next one in.
-func (s *Session) leaveSeat(at seat) {
-	s.mu.Lock()
-	r := s.locals[at]
-	if r == nil || len(r.next) == 0 {
-		delete(s.locals, at)
-		s.mu.Unlock()
-		return
-	}
-	w := r.next[0]
-	r.next = slices.Delete(r.next, 0, 1)
-	s.mu.Unlock()
-	if w.elections != nil {
-		w.elections.turn(at.name, w.stand)
-		return
-	}
-	close(w.ready)
-}
-
 // Terms returns the terms of elections whose right is not over, in no order. Locks are not among
 // them.
 func (s *Session) Terms() []*Term {
@@ -445,8 +234,10 @@ func (s *Session) Terms() []*Term {
 func (s *Session) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make([]string, 0, len(s.locals))
-	for at := range s.locals {
+	s.locals.mu.Lock()
+	defer s.locals.mu.Unlock()
+	names := make([]string, 0, len(s.locals.taken))
+	for at := range s.locals.taken {
 		if s.queues[at.name] == nil && at.id == "" {
 			names = append(names, at.name)
 		}
@@ -460,7 +251,88 @@ func (s *Session) StoreName() string {
 	return kind
 }
 
-// uptime is how long the session has been there, without the time that the machine slept. What
-// events tell is measured by it, since the boot clock decides, and is read where nothing else
-// waits.
-func (s *Session) uptime() time.Duration { return time.Since(s.born) }
+// Events yields what happens to this session from now on, in order. A reader that is slow loses the
+// oldest events, counted in Missed, and holds up nothing; what must be exact is in [Session.Stats]
+// and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range
+// over it once. Nothing here says who leads at this instant: that is [Term.Check].
+func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
+	f := newFeed[Event](eventsSize)
+	s.readers.join(f) // now: who looks at what is so after this call misses nothing in between
+	context.AfterFunc(ctx, func() { s.readers.quit(f) })
+	return func(yield func(Event) bool) {
+		defer s.readers.quit(f)
+		for {
+			ev, missed, ok := f.next(ctx, s.readers.closed)
+			if ev.Missed = missed; !ok || !yield(ev) {
+				return
+			}
+		}
+	}
+}
+
+// Stats returns what has been counted so far.
+func (s *Session) Stats() Stats {
+	n, late := &s.stats, s.stats.late.Load() // read once: who takes it from Misses must never see that difference go back
+	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
+}
+
+// Tallies returns the counts of all elections that this session has led, ordered by name.
+func (s *Session) Tallies() []Tally {
+	s.tallies.mu.Lock()
+	defer s.tallies.mu.Unlock()
+	all := make([]Tally, 0, len(s.tallies.byName))
+	for name, n := range s.tallies.byName {
+		t := Tally{Name: name, Elected: n.elected, Ended: map[Reason]uint64{}}
+		for i, r := range reasons {
+			if n.ended[i] > 0 {
+				t.Ended[r] = n.ended[i]
+			}
+		}
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b Tally) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// notWon tells that a campaign ended without a term.
+func (s *Session) notWon(name string, began time.Duration, why error) {
+	if s.readers.any() {
+		s.readers.event(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
+	}
+}
+
+// reentry refuses a wait that could only be for the caller itself. Several slots of a semaphore may
+// be held by one, but not all.
+func (s *Session) reentry(ctx context.Context, name string, slots int) error {
+	h, _ := ctx.Value(heldKey{}).(*holds)
+	for taken := 0; h != nil; h = h.outer {
+		t := h.t
+		if t.c.l.s != s || t.c.name != name || t.ended.Load() != nil {
+			continue
+		}
+		if slots > 0 && t.c.slots > 0 {
+			if taken++; taken < slots {
+				continue
+			}
+		}
+		err := ErrReentrant
+		if t.c.slots == driver.Unlimited && slots == 0 {
+			err = ErrUpgrade
+		}
+		return &heldError{name, t.token, err}
+	}
+	return nil
+}
+
+// openQueue returns the queue of name, made if there is none. Each open needs a close.
+func (s *Session) openQueue(name string) *queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[name]
+	if q == nil {
+		q = &queue{s: s, name: name, waiting: map[int]*waiter{}, claims: map[int]*claim{}}
+		s.queues[name] = q
+	}
+	q.refs++
+	return q
+}

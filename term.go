@@ -7,34 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
 )
-
-// Token is a fencing token: larger than that of every earlier term of the name. Send it with each
-// write, and let the resource refuse a smaller one. In JSON it is a string, since many readers
-// round large numbers.
-type Token uint64
-
-// String returns the token in decimal.
-func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
-
-// MarshalText returns the token in decimal.
-func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
-
-// UnmarshalText reads a token in decimal.
-func (t *Token) UnmarshalText(b []byte) error {
-	n, err := strconv.ParseUint(string(b), 10, 64)
-	if err != nil {
-		return invalid("the token %q is not a whole number", b)
-	}
-	*t = Token(n)
-	return nil
-}
 
 // Term is the time of one leader: from winning until the right to lead is over. It never comes
 // back; winning again is another term with a larger token. It is safe for concurrent use.
@@ -222,7 +201,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 // (see [Election.Ask]) does so; if that one stands no more, it is released.
 func (t *Term) Resign(ctx context.Context) error {
 	if t.share.q != nil {
-		return t.giveBack(ctx)
+		return t.share.q.giveBack(ctx, t)
 	}
 	t.c.giveUp()
 	return t.c.released(ctx)
@@ -367,5 +346,154 @@ func (t *Term) overrun() {
 	if s.o.Overrun == OverrunExit {
 		s.log.flush()
 		s.exit(exitOverrun)
+	}
+}
+
+// heldKey finds, in a term's context, what its holder holds.
+type heldKey struct{}
+
+// holds is one term that a context was made for. Outer are the terms that the context around it was
+// made for.
+type holds struct {
+	t     *Term
+	outer *holds
+}
+
+// holding returns a context that knows of t.
+func holding(ctx context.Context, t *Term) context.Context {
+	outer, _ := ctx.Value(heldKey{}).(*holds)
+	return context.WithValue(ctx, heldKey{}, &holds{t, outer})
+}
+
+// heldError says which term is in the way.
+type heldError struct {
+	name  string
+	token Token
+	err   error
+}
+
+func (e *heldError) Error() string {
+	return "primacy: lock " + e.name + ": " + e.err.Error() + ", under token " + e.token.String()
+}
+
+func (e *heldError) Unwrap() error { return e.err }
+
+// share is what a lock's term knows of the claim that it holds under, beside others.
+type share struct {
+	q interface {
+		giveBack(ctx context.Context, t *Term) error
+	} // the lock's queue
+	tenure int
+	given  bool // back; guarded by the queue's lock
+}
+
+// run runs work under the term, on this goroutine, and gives the term back when work has returned or
+// panicked: it has stopped then, so the next one may lead. Between the two settle is called, with
+// why work was not begun, or nil, and with false if it panicked. The term's context ends for ctx's
+// end too.
+func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
+	settle func(refused, err error, returned bool),
+) {
+	defer context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })()
+	refused, returned := t.beginWork(), false
+	var err error
+	defer func() {
+		if refused == nil {
+			t.endWork()
+		}
+		settle(refused, err, returned)
+		_ = resignAll(ctx, []*Term{t}) // unconfirmed: it goes on in the background until the lease runs out
+	}()
+	if refused == nil {
+		err = work(t.Context(), t)
+		returned = true
+	}
+}
+
+// hold runs work in the term of a lock.
+func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error) (err error) {
+	t.run(ctx, work, func(refused, failed error, _ bool) {
+		lost := refused
+		if lost == nil {
+			lost = t.Check()
+		}
+		if lost == nil && ctx.Err() == nil { // else its context ended by the caller's
+			lost = t.stopping()
+		}
+		if err = failed; lost != nil {
+			err = errors.Join(err, lost)
+		}
+	})
+	return err
+}
+
+// resignAll gives locks back, all at once. What is not confirmed in time goes on in the background.
+func resignAll(ctx context.Context, held []*Term) error {
+	errs := make([]error, len(held))
+	var all sync.WaitGroup
+	for i, t := range held {
+		all.Go(func() {
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
+			defer cancel()
+			errs[i] = t.Resign(limit)
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// EndedError says that a term is over, or about to be, and why.
+type EndedError struct {
+	Name   string
+	Token  Token
+	Cause  error  // ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the caller's own context
+	By     string // who asked for it, if somebody did
+	Reason string // why he did, in his words
+	lock   bool
+}
+
+// Error returns one line with everything known.
+func (e *EndedError) Error() string {
+	what := "leadership of"
+	if e.lock {
+		what = "the lock on"
+	}
+	s := fmt.Sprintf("%s %q under token %d ended: %v", what, e.Name, e.Token, e.Cause)
+	if e.By != "" {
+		s += fmt.Sprintf(", asked by %s", e.By)
+	}
+	if e.Reason != "" {
+		s += fmt.Sprintf(" (%s)", e.Reason)
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *EndedError) Unwrap() error { return e.Cause }
+
+// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It
+// returns why not if the term is over already.
+func (t *Term) beginWork() error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	if e := t.ended.Load(); e != nil {
+		return t.endedError(e)
+	}
+	t.c.working++
+	t.working++
+	return nil
+}
+
+// endWork marks that work which beginWork let begin has returned.
+func (t *Term) endWork() {
+	c := t.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.working--
+	if c.working--; c.working == 0 && c.freed {
+		c.settleLocked()
 	}
 }

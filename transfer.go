@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
@@ -103,15 +102,6 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// successor returns the oldest claim of that candidate that waits to lead.
-func (st State) successor(id string) (Entry, bool) {
-	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
-	if i < 0 {
-		return Entry{}, false
-	}
-	return st.Waiting[i], true
-}
-
 // notInLine says that id does not wait in the line, and who does.
 func (st State) notInLine(id string) error {
 	return fmt.Errorf("primacy: transfer %s: %q %w; %s", st.Name, id, ErrNotInLine, st.whoWaits())
@@ -133,23 +123,6 @@ func (st State) whoWaits() string {
 		return fmt.Sprintf("waiting: %s and %d more", strings.Join(ids[:most], ", "), n-most)
 	}
 	return "waiting: " + strings.Join(ids, ", ")
-}
-
-// handOverRequest is a request that came for the claim with that ID.
-type handOverRequest struct {
-	id string
-	r  driver.Request
-}
-
-// maxHandOverRequests bounds the requests that wait; further ones are dropped.
-const maxHandOverRequests = 16
-
-// handOverRequests are the requests to hand a claim over to a named candidate. Each needs a look at
-// the line in the store. That is taken on a goroutine of its own, since the lease's news must not
-// wait for it. The claim's lock guards it.
-type handOverRequests struct {
-	waiting []handOverRequest
-	running bool // next is asked until nothing waits
 }
 
 // addLocked has a request looked at, unless it waits already or too many do. The caller holds c's
@@ -285,60 +258,4 @@ func (st State) askable(to string) error {
 		}
 	}
 	return nil
-}
-
-// canPress says why this session cannot ask for the lead by its priority.
-func (e *Election) canPress(ctx context.Context) error {
-	l, err := e.s.live(ctx)
-	if err != nil {
-		return err
-	}
-	_, asks := e.s.store.(driver.Asker)
-	if _, hands := l.dl.(driver.Transferer); !asks || !hands {
-		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot", e.name, e.s.store.Caps().Store)
-	}
-	return nil
-}
-
-// press asks leaders to hand over to this candidate, for as long as its claim waits: one look at
-// the line every quarter of steady. A look is enough to know that the place was kept, since tokens
-// never come back.
-func (k *campaign) press(ctx context.Context) {
-	c, s := k.c, k.c.l.s
-	e, asker := s.Election(c.name), s.store.(driver.Asker)
-	for p := (core.Press{Steady: c.steady}); ctx.Err() == nil; {
-		limit, cancel := context.WithTimeout(ctx, c.l.timing.TTL)
-		st, err := e.State(limit)
-		now := s.clock()
-		wake := now + max(c.steady/4, time.Second)
-		if err == nil {
-			var ask bool
-			mine, leader := k.pressed(st)
-			if ask, wake = p.Step(now, mine, leader); ask {
-				// Whatever comes of it: if nothing does, the same is asked again.
-				_ = asker.Ask(limit, c.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID, Priority: c.priority, Reason: fmt.Sprintf("priority %d", c.priority)})
-			}
-		}
-		cancel()
-		select {
-		case <-time.After(wake - now):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// pressed returns the token of the claim's place, if it waits, and of the leader, if that can be
-// asked.
-func (k *campaign) pressed(st State) (mine, leader uint64) {
-	c := k.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	own, _ := st.successor(c.l.s.o.ID) // whom the leader would find
-	if c.core.Phase() == core.Waiting && own.Token == Token(c.place.Token) {
-		mine = c.place.Token
-	}
-	if st.Leader != nil && st.Leader.ID != "" && st.Leader.Slots == 0 {
-		leader = uint64(st.Leader.Token)
-	}
-	return mine, leader
 }

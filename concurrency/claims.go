@@ -191,17 +191,12 @@ func (t *claims) isGivenUp(key string, rev int64) bool {
 // forget notes that a key is known to be gone.
 func (t *claims) forget(key string, rev int64) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if delete(t.givenUp[key], rev); len(t.givenUp[key]) == 0 {
 		delete(t.givenUp, key)
 	}
-	var unwatch func()
 	if c := t.by[key]; c != nil && c.rev == rev {
-		delete(t.by, key)
-		unwatch = c.unwatch
-	}
-	t.mu.Unlock()
-	if unwatch != nil {
-		unwatch()
+		t.strikeLocked(c)
 	}
 }
 

@@ -37,7 +37,7 @@ type Election struct {
 // NewElection returns the election of all keys that begin with pfx + "/".
 func NewElection(s *Session, pfx string) *Election {
 	s.claims.note(pfx + "/")
-	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
+	return &Election{observer: orig.NewElection(s.inner, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
 }
 
 // ResumeElection returns an election with a leader that is known. As in the original, pfx is
@@ -47,7 +47,7 @@ func NewElection(s *Session, pfx string) *Election {
 // If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now
 // on; once it turns out to be gone, Key is "".
 func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
-	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
+	e := &Election{observer: orig.ResumeElection(s.inner, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
 		resumed: true, at: place{s: s, position: position{key: leaderKey, rev: leaderRev}}}
 	s.claims.note(pfx)
 	if leaderKey != "" && leaderRev > 0 {

@@ -14,11 +14,10 @@ import (
 // anchor is the lease that claims hang on.
 //
 // A lease is trusted only in the raft term it was granted in: an etcd leader that was paused and
-// is deposed may revoke, as it wakes up, what it knew while it led, from its own stale clock, and
-// its successor carries that out (see etcdwire.Wire.Prove). So while the term is the one that the
-// session's own lease was granted in, claims hang on that; in any other, and with a lease that
-// was brought along, on a guard: a lease of ours granted in the present term. Create revisions do
-// not change when a claim is moved. The session's own lease is kept alive in any case.
+// deposed may revoke, as it wakes up, what it knew while it led, and its successor carries that out
+// (see etcdwire.Wire.Prove). So claims hang on the session's own lease only in the term of its
+// grant; otherwise, and with a lease that was brought along, on a guard: a lease of ours that was
+// granted in the present term. A claim that is moved keeps its create revision.
 type anchor struct {
 	id   v3.LeaseID // 0: none is good; the next claim gets a guard
 	term uint64
@@ -80,9 +79,9 @@ func (l *leases) forClaim(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	return g.id, err
 }
 
-// grant grants a guard and makes it the anchor. It has the whole ttl of the session's lease, so
-// that a program that is started again and brings the lease along finds its claims. The caller
-// has granting. The former anchor is among the old from then on.
+// grant grants a guard and makes it the anchor; the former one becomes old. A guard has the whole
+// ttl of the session's lease, so that a program that is started again and brings the lease along
+// finds its claims. The caller has granting.
 func (l *leases) grant(ctx context.Context) (anchor, error) {
 	resp, err := l.s.wire.grant(ctx, int64(l.s.granted.Seconds()))
 	if err != nil {
@@ -112,22 +111,14 @@ func (l *leases) settle(ctx context.Context, was anchor, term uint64, dead bool)
 		return err
 	}
 	defer func() { <-l.granting }()
-	now := l.current()
-	// Where it is neither, nor what it was, it was granted after this renewal began: as good as
-	// renewed.
+	now, err := l.current(), error(nil)
+	// An anchor that was granted since this renewal began is as good as renewed by it.
 	if now.term != term || dead && now == was || now.id == 0 {
-		// The grant takes the keepalive's place: it is as young as this renewal.
-		next, err := l.grant(ctx)
-		if err != nil {
+		if now, err = l.grant(ctx); err != nil {
 			return err
 		}
-		now = next
 	}
-	for {
-		stray := l.s.claims.astray(now.id)
-		if len(stray) == 0 {
-			break
-		}
+	for stray := l.s.claims.astray(now.id); len(stray) > 0; stray = l.s.claims.astray(now.id) {
 		if err := l.move(ctx, stray, now.id); err != nil {
 			return err
 		}

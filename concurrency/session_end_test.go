@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 // TestAWatchEndsWhereEnteringFindsTheClaimGoneAsTheSessionEnds: the watcher has found a claim gone
@@ -41,7 +40,7 @@ func TestAWatchEndsWhereEnteringFindsTheClaimGoneAsTheSessionEnds(t *testing.T) 
 // shows it under the lease that it hung on before. It hangs on the guard, which Orphan revokes.
 func TestOrphanPutsBackAClaimWhoseLeaseIsMistaken(t *testing.T) {
 	t.Parallel()
-	client, err := v3.New(v3.Config{Endpoints: []string{etcdtest.Start(t, etcdtest.Options{}).Endpoint()},
+	client, err := v3.New(v3.Config{Endpoints: []string{SharedServer(t).Endpoint()},
 		Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)

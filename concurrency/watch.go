@@ -35,19 +35,9 @@ func (w *watcher) run() {
 		} else if err != nil {
 			pause = etcdwire.Again
 		}
-		var due <-chan time.Time
-		timer := time.NewTimer(max(pause, time.Millisecond))
-		if pause > 0 {
-			due = timer.C
-		}
-		select {
-		case <-w.wake:
-		case <-due:
-		case <-w.s.over.Done():
-			timer.Stop()
+		if storeutil.WaitFor(w.s.over, pause, w.wake) != nil {
 			return
 		}
-		timer.Stop()
 	}
 }
 
@@ -63,8 +53,9 @@ func (w *watcher) look(key string) {
 }
 
 // watchClaims begins to watch claims that are old enough, and returns in how long the next one
-// will be; 0: none.
+// will be; an hour if there is none.
 func (w *watcher) watchClaims() (next time.Duration) {
+	next = time.Hour
 	now, t := time.Now(), w.s.claims
 	t.mu.Lock()
 	var old []*claim
@@ -73,8 +64,8 @@ func (w *watcher) watchClaims() (next time.Duration) {
 		case c.unwatch != nil:
 		case age >= etcdwire.Settling:
 			old = append(old, c)
-		case next == 0 || etcdwire.Settling-age < next:
-			next = etcdwire.Settling - age
+		default:
+			next = min(next, etcdwire.Settling-age)
 		}
 	}
 	t.mu.Unlock()

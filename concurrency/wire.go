@@ -77,7 +77,7 @@ func wireOf(client *v3.Client) (*wire, error) {
 	}
 	w := &wire{client: client, direct: etcdwire.New(client, "")}
 	w.kv = v3.NewKVFromKVClient(remote{w: w.direct}, client)
-	w.lease = v3.NewLeaseFromLeaseClient(remoteLease{w: w.direct}, client, 0) // only Grant and Revoke are called
+	w.lease = v3.NewLeaseFromLeaseClient(remote{w: w.direct}, client, 0)
 	wires.of[client] = w
 	context.AfterFunc(client.Ctx(), func() {
 		wires.Lock()
@@ -108,8 +108,11 @@ func madeBy(part any, path string) bool {
 
 // open learns what must be known before anything else: the cluster, the raft term.
 func (w *wire) open(ctx context.Context) error {
-	if w.direct == nil && w.seen.Load() == 0 {
-		// Any answer bears the term, and nobody needs a right to ask for a lease that there is not.
+	if w.direct == nil {
+		if w.seen.Load() != 0 {
+			return nil
+		}
+		// Any answer bears the term, and to ask for a lease that is not there needs no right.
 		return w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
 			resp, err := w.lease.TimeToLive(ctx, 1)
 			if err != nil {
@@ -117,9 +120,6 @@ func (w *wire) open(ctx context.Context) error {
 			}
 			return resp.ResponseHeader, nil
 		})
-	}
-	if w.direct == nil {
-		return nil
 	}
 	version, err := w.direct.Open(ctx)
 	if err != nil {
@@ -218,10 +218,15 @@ func (w *wire) grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse
 }
 
 func (w *wire) revoke(ctx context.Context, id v3.LeaseID) error {
-	return w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
+	var doubt bool
+	err := w.do(context.WithValue(ctx, doubtKey{}, &doubt), func(ctx context.Context) (*pb.ResponseHeader, error) {
 		_, err := w.lease.Revoke(ctx, id)
 		return nil, err
 	})
+	if doubt && missing(err) {
+		return nil // an earlier attempt's work
+	}
+	return err
 }
 
 // later does a clean-up that nobody waits for, for a limited time.
@@ -263,7 +268,6 @@ func (w *wire) watch(key, end string, puts bool, notify func()) (stop func(), st
 	return cancel, func() bool { return false }
 }
 
-// renewer renews the leases of one session.
 func (w *wire) renewer() renewer {
 	if w.direct != nil {
 		return &keepalives{w: w.direct}
@@ -288,64 +292,51 @@ func (k *keepalives) renew(ctx context.Context, leases []v3.LeaseID, key string,
 	return p, v3.ContextError(ctx, err)
 }
 
-// remote is what a clientv3.KV needs of a connection.
+// remote is what clientv3's KV and Lease need of a connection. Other methods are not called.
 type remote struct {
-	pb.KVClient // nothing else is called
-	w           *etcdwire.Wire
+	pb.KVClient
+	pb.LeaseClient
+	w *etcdwire.Wire
 }
 
-// doubtKey is where a Txn's context carries a place for the doubt about it, which the client's
-// types have no room for.
+// doubtKey is where a call's context carries a *bool for the doubt about it (see
+// etcdwire.Wire.Call), which the client's types have no room for.
 type doubtKey struct{}
 
 func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	resp, _, err := send(ctx, r.w, kvOf, pb.KVClient.Range, in, opts)
-	return resp, err
+	out := &pb.RangeResponse{}
+	return out, r.call(ctx, "KV/Range", in, out, opts)
 }
 
 func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	resp, doubt, err := send(ctx, r.w, kvOf, pb.KVClient.Txn, in, opts)
+	out := &pb.TxnResponse{}
+	return out, r.call(ctx, "KV/Txn", in, out, opts)
+}
+
+func (r remote) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
+	out := &pb.LeaseGrantResponse{}
+	return out, r.call(ctx, "Lease/LeaseGrant", in, out, opts)
+}
+
+func (r remote) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
+	out := &pb.LeaseRevokeResponse{}
+	return out, r.call(ctx, "Lease/LeaseRevoke", in, out, opts)
+}
+
+func (r remote) call(ctx context.Context, method string, in any, out interface{ GetHeader() *pb.ResponseHeader },
+	opts []grpc.CallOption,
+) error {
+	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
+		err := conn.Invoke(ctx, "/etcdserverpb."+method, in, out, append(more, opts...)...)
+		return out.GetHeader(), err
+	})
 	if d, ok := ctx.Value(doubtKey{}).(*bool); ok {
 		*d = doubt
 	}
-	return resp, err
-}
-
-// remoteLease is what a clientv3.Lease needs of a connection.
-type remoteLease struct {
-	pb.LeaseClient // nothing else is called
-	w              *etcdwire.Wire
-}
-
-func (r remoteLease) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
-) (*pb.LeaseGrantResponse, error) {
-	resp, _, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseGrant, in, opts)
-	return resp, err
-}
-
-func (r remoteLease) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
-) (*pb.LeaseRevokeResponse, error) {
-	resp, doubt, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseRevoke, in, opts)
-	if doubt && missing(err) {
-		return &pb.LeaseRevokeResponse{}, nil // an earlier attempt's work
-	}
-	return resp, err
-}
-
-func kvOf(conn *grpc.ClientConn) pb.KVClient       { return pb.NewKVClient(conn) }
-func leaseOf(conn *grpc.ClientConn) pb.LeaseClient { return pb.NewLeaseClient(conn) }
-
-// send makes one request. See etcdwire.Wire.Call for doubt.
-func send[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *etcdwire.Wire,
-	client func(*grpc.ClientConn) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), in Q,
-	opts []grpc.CallOption,
-) (resp R, doubt bool, err error) {
-	doubt, err = w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = method(client(conn), ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
-	return resp, doubt, err
+	return err
 }
 
 // still compares a key's create and mod revision.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
@@ -113,6 +114,80 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	}
 	if err := receive(t, "News", news, 5*time.Second); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("News after Close = %v, want ErrGone", err)
+	}
+}
+
+// TestOneNameWithoutRights: a user loses the rights to some of the names that its session stands
+// for. News tells so of the one that waits, and goes on telling of the others.
+func TestOneNameWithoutRights(t *testing.T) {
+	t.Parallel()
+	srv := guarded(t, 1).Members[0]
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "secret",
+		Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	step := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	step(admin.RoleAdd(soon(t), "clerk"))
+	for _, dir := range []string{"@session/", "a/", "b/", "c/", "mine/", "lost/"} {
+		step(admin.RoleGrantPermission(soon(t), "clerk", "primacy/"+dir, clientv3.GetPrefixRangeEnd("primacy/"+dir),
+			clientv3.PermissionType(clientv3.PermReadWrite)))
+	}
+	step(admin.UserAdd(soon(t), "clerk", "secret"))
+	step(admin.UserGrantRole(soon(t), "clerk", "clerk"))
+	at := func(user string) *etcdstore.Store {
+		return openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: "secret"})
+	}
+	runner, clerk := at("runner"), at("clerk")
+	defer runner.Close()
+	defer clerk.Close()
+	holder, l := grant(t, runner, "holder", time.Minute), grant(t, clerk, "clerk", time.Minute)
+	var held, waits []driver.Place
+	for _, name := range []string{"a", "b", "c"} {
+		held, waits = append(held, claim(t, holder, name)), append(waits, claim(t, l, name))
+	}
+	mine := claim(t, l, "mine")
+	claim(t, l, "lost")
+	for _, name := range []string{"b", "lost"} {
+		dir := "primacy/" + name + "/"
+		step(admin.RoleRevokePermission(soon(t), "clerk", dir, clientv3.GetPrefixRangeEnd(dir)))
+	}
+	l.Follow(waits...)
+	told := map[string]driver.News{}
+	hear := func(name string) driver.News {
+		t.Helper()
+		for told[name].Place.Name == "" {
+			news, err := l.News(soon(t))
+			if err != nil {
+				t.Fatalf("News = %v before anything was told of %s", err, name)
+			}
+			for _, n := range news {
+				told[n.Place.Name] = n
+			}
+		}
+		return told[name]
+	}
+	if n := hear("b"); !errors.Is(n.Refused, driver.ErrRefused) || n.Held || n.Gone {
+		t.Errorf("news of the name without rights = %+v, want it refused", n)
+	}
+	for _, i := range []int{0, 2} {
+		release(t, holder, held[i])
+		if n := hear(held[i].Name); !n.Held || n.Refused != nil {
+			t.Errorf("news = %+v, want it held", n)
+		}
+	}
+	step(admin.Delete(soon(t), "primacy/mine/"+l.ID()))
+	if n := hear("mine"); !n.Gone || n.Place.Token != mine.Token {
+		t.Errorf("news = %+v, want it gone", n)
+	}
+	if n := told["lost"]; n.Place.Name != "" {
+		t.Errorf("news of a held place that may not be read: %+v", n)
 	}
 }
 

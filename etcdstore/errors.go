@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -14,10 +16,8 @@ func refused(verb, why string) error {
 
 func isGone(err error) bool { return errors.Is(err, driver.ErrGone) }
 
-// final reports whether err is one of the answers that a caller takes for the last word.
-func final(err error) bool {
-	return isGone(err) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused)
-}
+// forbidden reports whether the user has no right to a key. Other keys may still be open to it.
+func forbidden(err error) bool { return errors.Is(err, rpctypes.ErrPermissionDenied) }
 
 // verb names what is done to which name, for errors.
 func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }

@@ -40,7 +40,7 @@ func TestSimulatedFollowOutlivesAFailedRead(t *testing.T) {
 }
 
 // TestSimulatedPushesUnderTheWideWatch: whatever is pushed comes at once also where the wide
-// watch is always on: requests, wanted, shared claims.
+// watch is always on: requests, shared claims.
 func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		os, _ := gatedAt(t, c, 0, 0)
@@ -57,25 +57,6 @@ func TestSimulatedPushesUnderTheWideWatch(t *testing.T) {
 		}
 		if n := <-told; n.Request == nil || time.Since(begun) > handOver {
 			t.Errorf("seed 1: the request came after %v: %+v", time.Since(begun), n)
-		}
-		// wanted, of who waited before, and of who comes
-		claimed(t, other, "x")
-		told = newsOf(t, l)
-		time.Sleep(time.Second)
-		begun, p.Held = time.Now(), true
-		l.Follow(p)
-		if n := <-told; !n.Wanted || time.Since(begun) > handOver {
-			t.Errorf("seed 1: wanted, of who waited before, came after %v: %+v", time.Since(begun), n)
-		}
-		q := claimed(t, l, "y")
-		told = newsOf(t, l)
-		q.Held = true
-		l.Follow(q)
-		time.Sleep(time.Second)
-		begun = time.Now()
-		claimed(t, other, "y")
-		if n := <-told; !n.Wanted || time.Since(begun) > handOver {
-			t.Errorf("seed 1: wanted came after %v: %+v", time.Since(begun), n)
 		}
 		// a semaphore of two
 		sem := func(l *lease, seat string) driver.Place {
@@ -131,36 +112,6 @@ func TestSimulatedTouchUnderTheWideWatch(t *testing.T) {
 		}
 		if took := (<-turn).Sub(begun); took > handOver {
 			t.Errorf("seed 1: the turn came after %v, want %v at most", took, handOver)
-		}
-	})
-}
-
-// TestSimulatedWantedBehindItsOwn: behind a followed claim that holds stand many of its own
-// session's seats, and another session's behind those.
-func TestSimulatedWantedBehindItsOwn(t *testing.T) {
-	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		first, _ := gatedAt(t, c, 0, 0)
-		s, _ := gatedAt(t, c, 1, 0)
-		other, l := granted(t, first, "a", 4*time.Minute), granted(t, s, "b", 4*time.Minute)
-		p := claimed(t, l, "x")
-		seats := func(from string) {
-			for i := range 20 {
-				if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(from, i),
-					Seat: fmt.Sprint(from, i)}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		seats("a")
-		claimed(t, other, "x")
-		seats("b")
-		told := newsOf(t, l)
-		time.Sleep(time.Second)
-		begun := time.Now()
-		p.Held = true
-		l.Follow(p)
-		if n := <-told; !n.Wanted || time.Since(begun) > handOver {
-			t.Errorf("seed 1: news = %+v after %v, want it wanted within %v", n, time.Since(begun), handOver)
 		}
 	})
 }
@@ -313,7 +264,7 @@ func TestSimulatedAnotherNeighbourIsWatched(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		l.newsbox.follows[seatID{Name: "x"}].check()
+		l.waiters.by[seatID{Name: "x"}].check()
 		told := newsOf(t, l)
 		time.Sleep(time.Second)
 		last := k.stop()
@@ -329,11 +280,11 @@ func TestSimulatedLateFollowOfAnEarlierClaim(t *testing.T) {
 	_, l := fakeHub()
 	later := awaitOn(l, "b")
 	later.token = 200
-	l.newsbox.follows[later.at] = later
+	l.waiters.by[later.at] = later
 	l.seats.by[later.at] = &claimState{seatID: later.at, claimFields: claimFields{id: "c", key: "primacy/x/own",
 		token: 100}}
 	l.Follow(driver.Place{Name: "x", ID: "c", Token: 100})
-	if a := l.newsbox.follows[later.at]; a != later || later.left {
+	if a := l.waiters.by[later.at]; a != later || later.over {
 		t.Errorf("the claim of token %d is followed, want 200", a.token)
 	}
 }
@@ -345,7 +296,7 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 		h, l := fakeHub()
 		a := awaitOn(l, "b")
 		l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100}}
-		l.newsbox.follows[a.at] = a
+		l.waiters.by[a.at] = a
 		a.enlist()
 		h.Lock()
 		h.Stood(a.in[0], 100)
@@ -353,20 +304,20 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 		h.Unlock()
 		o, _ := a.ask()
 		if kept {
-			kept = l.newsbox.keep(a)
+			kept = l.keep(a)
 		}
 		h.Lock()
 		h.Deliver(a.in[0], goneAt(102, "primacy/x/own"))
 		h.Unlock()
 		var out []driver.News
 		if kept {
-			out = l.tell(nil, a, o)
+			out = l.tell(nil, a, driver.News{Held: true})
 		} else {
-			out = l.newsOf(nil, a, o)
+			out = l.tellLast(nil, a, driver.News{Held: true})
 		}
-		out = l.newsOf(out, a, ended)
-		if o != holds || len(out) != 1 || !out[0].Gone || out[0].Held || len(l.newsbox.follows) > 0 {
-			t.Errorf("kept %v: outcome %d, news %+v, %d followed yet", kept, o, out, len(l.newsbox.follows))
+		out = l.tellLast(out, a, driver.News{Gone: true})
+		if o != holds || len(out) != 1 || !out[0].Gone || out[0].Held || len(l.waiters.by) > 0 {
+			t.Errorf("kept %v: outcome %d, news %+v, %d followed yet", kept, o, out, len(l.waiters.by))
 		}
 	}
 }

@@ -11,18 +11,23 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// lease is a [driver.Lease]: an etcd lease, the session's own key under it, and one claim for
-// each seat. The verbs on claims are its own; what lies below them are objects of their own, each
-// with its lock.
+// lease is a [driver.Lease]: an etcd lease, the session's record under it, and at most one claim
+// for each seat. Its own methods enter claims and give them up. The rest are objects, each with
+// its lock.
 //
 // # Locks
 //
-// In this order, each of which may be held while one further down is taken:
+// All locks of this package. One may be held while one further down is taken, never one further
+// up or in the same line:
 //
-// 1. a seat's turn (claimState.turn), held through requests; 2. livenessGuard.mu, who keeps watch
-// for one waiter; 3. the hub's lock (etcdwire.Hub), which guards the waiters too; 4. newsbox.mu,
-// livenessWatches.mu; 5. session.mu, seats.mu, batcher.mu, heart.mu, journal.mu: nothing is
-// called while one of them is held.
+//  1. claimState.turn: a seat's turn, the only lock that is held through requests
+//  2. livenessGuard.mu
+//  3. the hub's lock (etcdwire.Hub.Lock), which guards each waiter too
+//  4. waiters.mu, newsbox.mu, livenessWatches.mu
+//  5. session.mu, seats.mu, batcher.mu, heart.mu, journal.mu, owners.mu, recordLeases.mu
+//  6. the other locks of etcdwire
+//
+// Two seats' turns are taken in the order of the seats (see Exchange).
 type lease struct {
 	*session // its name, its record, the etcd lease it hangs on
 	*renewal // Renew
@@ -58,7 +63,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("etcd: grant: %w", err)
 	}
 	if err := l.register(ctx); err != nil {
-		s.wire.Later(l.revoke)
+		s.wire.Later(func(ctx context.Context) { _ = l.Close(ctx) }) // where this fails, it ends after its ttl
 		return nil, err
 	}
 	return l, nil

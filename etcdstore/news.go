@@ -15,125 +15,134 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// newsbox is what News still has to look at, and the claims that are followed. The hub calls in
-// under its own lock.
+// newsbox is what News tells of: the session's record, the requests below it, the keys of claims,
+// and the places that are followed.
 type newsbox struct {
 	*session
-	seats *seats
-	wake  chan struct{}
+	seats   *seats
+	waiters *waiters
 
-	mu            sync.Mutex      // guards what follows; nothing is called while it is held
-	recordChanged bool            // the session's record or a request changed
-	changed       map[seatID]bool // so did the keys of the claims in these
-	sub           *etcdwire.Sub   // watches the record and the requests
-	closed        bool
+	mu      sync.Mutex      // guards what follows, up to the blank line; nothing is called while it is held
+	changed map[seatID]bool // what is to be read: the keys of the claims in these seats, or ownRecord
+	sub     *etcdwire.Sub   // watches the record and the requests
+	closed  bool
+	young   []unwatched // claims whose keys are not watched yet, in the order in which they came
 
-	young      []unwatched        // claims that nobody hears of yet, in the order in which that began
-	covered    map[seatID]int     // claims that a Follow hears of already
-	follows    map[seatID]*waiter // the places that are followed
-	queued     []*waiter          // those of them that are to be looked at
-	toldFirst  bool               // News has told what it knew, and read nothing
-	unprompted unprompted         // when some are looked at that nothing was told of
-	round      []*waiter          // those that have not had their turn in this round of looks without a signal
-	// those of which events alone have said that they are held, as the last call of News told
-	held []seatID
+	// Only News uses these, of which one call is under way at a time.
+	nextCheck   time.Time // when some places are checked though nothing was told; zero: not decided yet
+	lastRecheck time.Time // when the record and some keys were read last for the same reason
+	owesRead    bool      // the last call told what it knew, and read nothing
+	told        []seatID  // places that the last call told as held by what was heard, without a read
 }
+
+// ownRecord stands for the session's record in newsbox.changed: no claim is without a name.
+var ownRecord seatID
 
 func newNewsbox(se *session, table *seats) *newsbox {
-	return &newsbox{session: se, seats: table, wake: make(chan struct{}, 1), changed: map[seatID]bool{},
-		covered: map[seatID]int{},
-		follows: map[seatID]*waiter{}}
+	return &newsbox{session: se, seats: table, changed: map[seatID]bool{},
+		waiters: &waiters{wake: make(chan struct{}, 1), by: map[seatID]*waiter{}}}
 }
 
-// unwatched is a claim that came to stand, or that is followed no more.
+// unwatched is a claim that has entered, or that is followed no more.
 type unwatched struct {
 	at    seatID
 	token uint64
 	since time.Time
 }
 
-// chunk is how many sessions' records are read in one Txn, and claims removed (etcd allows 128
-// operations).
+// chunk is how many keys are read or removed in one Txn: etcd allows 128 operations.
 const chunk = 100
 
-// News implements [driver.Lease].
+// News implements [driver.Lease]. Nothing relies on a push alone: from time to time it reads
+// though nothing was told.
 func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 	n.watchRecord()
-	n.review()
+	n.readWhatWasTold()
 	for rounds := 0; ; {
 		if n.over() {
 			return nil, n.goneErr("news")
 		}
-		if n.lookUnprompted() {
+		if n.checkIfDue() {
 			rounds++
 		}
-		fresh := n.watchPlaces()
-		out, err := n.queuedNews(ctx)
-		if err == nil && !n.hasToldFirst() {
-			var more []driver.News
-			more, err = n.collect(ctx)
-			out = append(out, more...)
-		}
+		young := n.watchPlaces()
+		out, err := n.gather(ctx)
 		if len(out) > 0 {
 			return out, nil // also when err is not nil: what was read already is not told again
 		}
-		pause := n.untilLook(rounds)
+		pause := n.untilCheck(rounds)
 		switch {
-		case final(err):
+		case driver.IsFinal(err):
 			return nil, err
 		case err != nil:
 			pause = etcdwire.Again
-		case fresh:
+		case young:
 			pause = min(pause, etcdwire.Settling)
 		}
-		if _, err := n.pause(ctx, n.wake, pause); err != nil {
+		if err := n.s.wire.Pause(ctx, n.waiters.wake, pause); err != nil {
 			return nil, fmt.Errorf("etcd: news: %w", err)
 		}
 	}
 }
 
-// unprompted is when News looks though nothing was told: no push is relied upon alone. Neither
-// what is told nor the end of a call of News puts it off, for a busy lease has news all the time.
-type unprompted struct {
-	next      time.Time // when some of the followed places are looked at; zero: not decided yet
-	rechecked time.Time // when the record and some of the other places were read last
+// gather returns the news of all that was heard of. It tells what is known before it reads
+// anything, but not twice in turn, or a busy lease would never read.
+func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
+	out, doubtful := n.known()
+	if n.owesRead = len(out) > 0 && !n.owesRead; n.owesRead {
+		n.waiters.pushQuietly(doubtful...)
+		return out, nil
+	}
+	out, err := n.askAbout(ctx, out, doubtful)
+	if err != nil {
+		return out, err
+	}
+	more, err := n.collect(ctx)
+	return append(out, more...), err
 }
 
-// untilLook returns for how long News may wait until it looks unprompted, after so many rounds
-// that found nothing.
-func (n *newsbox) untilLook(rounds int) time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// untilCheck returns for how long News may wait until it checks unprompted, after so many rounds
+// that found nothing. News that is told, and the end of a call of News, do not put the check off:
+// a busy lease has news all the time.
+func (n *newsbox) untilCheck(rounds int) time.Duration {
 	now := time.Now()
-	if n.unprompted.rechecked.IsZero() {
-		n.unprompted.rechecked = now
+	if n.lastRecheck.IsZero() {
+		n.lastRecheck = now
 	}
-	if n.unprompted.next.IsZero() {
-		n.unprompted.next = now.Add(n.spreadLocked(etcdwire.PollAfter(rounds)))
+	if n.nextCheck.IsZero() {
+		n.nextCheck = now.Add(n.waiters.spread(etcdwire.PollAfter(rounds)))
 	}
-	return n.unprompted.next.Sub(now)
+	return n.nextCheck.Sub(now)
 }
 
-// lookUnprompted has some of what is followed looked at where that is due. It reports whether the
-// record and other places are read too.
-func (n *newsbox) lookUnprompted() (rechecks bool) {
+// checkIfDue has some followed places checked where that is due, and some keys read, seldomer.
+// It reports whether keys are.
+func (n *newsbox) checkIfDue() (rechecks bool) {
 	now := time.Now()
-	n.mu.Lock()
-	due := !n.unprompted.next.IsZero() && !now.Before(n.unprompted.next)
-	if due {
-		n.unprompted.next = time.Time{}
-		if rechecks = now.Sub(n.unprompted.rechecked) > 4*time.Second; rechecks {
-			n.unprompted.rechecked = now
+	if n.nextCheck.IsZero() || now.Before(n.nextCheck) {
+		return false
+	}
+	n.nextCheck = time.Time{}
+	n.waiters.checkSome()
+	if now.Sub(n.lastRecheck) <= 4*time.Second {
+		return false
+	}
+	n.lastRecheck = now
+	n.recheckSome()
+	return true
+}
+
+// recheckSome has the record and some keys read.
+func (n *newsbox) recheckSome() {
+	some := []seatID{ownRecord}
+	n.seats.mu.Lock()
+	for at := range n.seats.by { // in random order, so each has its turn
+		if some = append(some, at); len(some) > chunk {
+			break
 		}
 	}
-	n.mu.Unlock()
-	if due {
-		n.next()
-	}
-	if rechecks {
-		n.recheckSome()
-	}
-	return rechecks
+	n.seats.mu.Unlock()
+	n.readSoon(some...)
 }
 
 // watchRecord begins to watch the session's record and the requests below it, once.
@@ -144,9 +153,11 @@ func (n *newsbox) watchRecord() {
 	if begun {
 		return
 	}
-	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: n.key, End: sessionEnd(n.key), Puts: true}, n.addRecord)
+	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: n.key, End: sessionEnd(n.key), Puts: true},
+		func() { n.readSoon(ownRecord) })
+	n.readNext(ownRecord)
 	n.mu.Lock()
-	n.sub, n.recordChanged = su, true
+	n.sub = su
 	closed := n.closed
 	n.mu.Unlock()
 	if closed {
@@ -154,16 +165,16 @@ func (n *newsbox) watchRecord() {
 	}
 }
 
-// watchPlaces begins to watch the keys of claims that have stood for a while. It reports whether
-// some are too young.
+// watchPlaces begins to watch the keys of claims that have stood for a while and are not followed.
+// It reports whether some are too young.
 func (n *newsbox) watchPlaces() (young bool) {
-	old, young := n.due()
+	old, young := n.oldEnough()
 	for _, b := range old {
 		n.seats.mu.Lock()
 		sl := n.seats.by[b.at]
 		due := sl != nil && sl.token == b.token && sl.sub == nil && !sl.leaving
 		n.seats.mu.Unlock()
-		if due && !n.isCovered(b.at) {
+		if due && n.waiters.of(b.at) == nil {
 			n.watchPlace(sl)
 		}
 	}
@@ -177,7 +188,7 @@ func (n *newsbox) watchPlace(sl *claimState) {
 	n.seats.mu.Lock()
 	key := sl.key
 	n.seats.mu.Unlock()
-	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: key}, func() { n.add(at) })
+	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: key}, func() { n.readSoon(at) })
 	n.seats.mu.Lock()
 	keep := n.seats.by[at] == sl && sl.key == key && sl.token != 0 && sl.sub == nil && !n.over()
 	if keep {
@@ -189,39 +200,20 @@ func (n *newsbox) watchPlace(sl *claimState) {
 		return
 	}
 	if su.Stands() {
-		n.add(at) // it tells nothing at first: the key is read once in any case
-	}
-}
-
-// recheckSome has the record and some of the places read though nothing was told: no push is
-// relied upon alone.
-func (n *newsbox) recheckSome() {
-	n.seats.mu.Lock()
-	var some []seatID
-	for at := range n.seats.by { // in random order, so each has its turn
-		if some = append(some, at); len(some) == chunk {
-			break
-		}
-	}
-	n.seats.mu.Unlock()
-	n.addRecord()
-	for _, at := range some {
-		n.add(at)
+		n.readSoon(at) // a watch that stands tells nothing at first: the key is read once in any case
 	}
 }
 
 // collect reads what changed and returns what is news about it. What could not be read is kept
 // for the next time.
-func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
+func (n *newsbox) collect(ctx context.Context) (out []driver.News, err error) {
 	n.mu.Lock()
-	rec, changed := n.recordChanged, n.changed
-	n.recordChanged, n.changed = false, map[seatID]bool{}
+	changed := n.changed
+	n.changed = map[seatID]bool{}
 	n.mu.Unlock()
-	var out []driver.News
-	var err error
-	if rec {
+	if changed[ownRecord] {
 		if out, err = n.readRequests(ctx); err != nil {
-			n.addRecordQuietly()
+			n.readNext(ownRecord)
 		}
 	}
 	var batch []*claimState
@@ -241,40 +233,58 @@ func (n *newsbox) collect(ctx context.Context) ([]driver.News, error) {
 		})
 	}
 	for _, sl := range batch[done:] {
-		n.addQuietly(sl.seatID)
+		n.readNext(sl.seatID)
 	}
 	return out, err
 }
 
-// readPlaces reads the keys of slots and returns news of those that are gone.
-func (n *newsbox) readPlaces(ctx context.Context, slots []*claimState) ([]driver.News, error) {
+// readPlaces reads the keys of claims and returns news of those that are gone. Where etcd permits
+// some of the keys to nobody like us, it asks in halves, and tells nothing of these.
+func (n *newsbox) readPlaces(ctx context.Context, claims []*claimState) ([]driver.News, error) {
 	req := &pb.TxnRequest{}
-	// What a slot holds is noted before the read: a claim that enters meanwhile is not looked for
+	// What a seat holds is noted before the read: a claim that enters meanwhile is not looked for
 	// in an older state.
 	n.seats.mu.Lock()
-	held := make([]driver.Place, len(slots))
-	for i, sl := range slots {
-		held[i] = sl.place()
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}))
+	held := make([]driver.Place, len(claims))
+	for i, sl := range claims {
+		held[i] = sl.placeLocked()
+		req.Success = append(req.Success, doFind(sl.key))
 	}
 	n.seats.mu.Unlock()
 	resp, _, err := n.s.wire.Txn(ctx, "news", req)
+	if forbidden(err) {
+		return halves(claims, func(some []*claimState) ([]driver.News, error) { return n.readPlaces(ctx, some) })
+	}
 	if err != nil {
 		return nil, err
 	}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	var out []driver.News
-	for i, sl := range slots {
+	for i, sl := range claims {
 		kv := one(resp, i)
 		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving ||
 			sl.token != held[i].Token {
 			continue
 		}
 		out = append(out, driver.News{Place: held[i], Gone: true})
-		// Told; there is nothing more to say about it, and its ID must not enter again.
+		// Told: nothing more is to be said of it, and its ID must not enter again.
 		sl.leaving = true
 		n.seats.spent.Add(sl.id)
+	}
+	return out, nil
+}
+
+// halves does both halves of all by do, and nothing for a single one.
+func halves[T any](all []T, do func([]T) ([]driver.News, error)) (out []driver.News, err error) {
+	if len(all) < 2 {
+		return nil, nil
+	}
+	for _, half := range [][]T{all[:len(all)/2], all[len(all)/2:]} {
+		more, err := do(half)
+		if out = append(out, more...); err != nil {
+			return out, err
+		}
 	}
 	return out, nil
 }
@@ -287,7 +297,7 @@ func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 		return nil, err
 	}
 	defer done()
-	resp, err := n.s.wire.Get(ctx, "news", &pb.RangeRequest{Key: []byte(n.key), RangeEnd: []byte(sessionEnd(n.key))})
+	resp, err := n.s.wire.Get(ctx, "news", within(n.key, sessionEnd(n.key)))
 	if err != nil {
 		return nil, err
 	}
@@ -302,15 +312,15 @@ func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 			// Told once; with it gone, the next term starts clean. If this fails, asked still
 			// knows it.
 			_, _, _ = n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
-				Compare: []*pb.Compare{ifMod(string(kv.Key),
-					kv.ModRevision)}, Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
+				Compare: []*pb.Compare{ifMod(string(kv.Key), kv.ModRevision)},
+				Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
 		}
 	}
 	return out, nil
 }
 
-// request reads one request. It reports false for one that is not for a place of ours as it
-// stands, or was told.
+// request reads one request. It reports false for one that was told already, or is not for a
+// place of ours that stands.
 func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	name, ok := unescape(strings.TrimPrefix(string(kv.Key), n.key+"/ask/"))
 	var r driver.Request
@@ -324,45 +334,28 @@ func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 			continue
 		}
 		sl.asked = kv.ModRevision
-		p := sl.place()
+		p := sl.placeLocked()
 		p.Held = true
 		return driver.News{Place: p, Request: &r}, true
 	}
 	return driver.News{}, false
 }
 
-// poke wakes News.
-func (n *newsbox) poke() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
-// cover notes that one more waiter, or one less, hears of the claim on a seat. While one
-// does News need not watch its key.
-func (n *newsbox) cover(at seatID, more int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.covered[at] += more; n.covered[at] == 0 {
-		delete(n.covered, at)
-	}
-}
-
-// watchSoon notes a claim that News is to watch if it stands for long enough. News is woken for
-// the first of them only: it comes back by itself as long as there are some.
+// watchSoon has a claim's key watched if it stands for long enough. News is woken for the first
+// such claim only: as long as there are some it comes back by itself.
 func (n *newsbox) watchSoon(at seatID, token uint64) {
 	n.mu.Lock()
 	first := len(n.young) == 0
 	n.young = append(n.young, unwatched{at, token, time.Now()})
 	n.mu.Unlock()
 	if first {
-		n.poke()
+		n.waiters.poke()
 	}
 }
 
-// due takes out those that are old enough, and reports whether some are not.
-func (n *newsbox) due() (old []unwatched, young bool) {
+// oldEnough takes out the claims that have stood for long enough, and reports whether others have
+// not.
+func (n *newsbox) oldEnough() (old []unwatched, young bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := 0
@@ -375,47 +368,28 @@ func (n *newsbox) due() (old []unwatched, young bool) {
 	return old, n.young != nil
 }
 
-// isCovered reports whether a waiter hears of the claim on a seat.
-func (n *newsbox) isCovered(at seatID) bool {
+// readSoon has News read the keys of the claims in some seats, or ownRecord, and wakes it.
+func (n *newsbox) readSoon(some ...seatID) {
+	n.readNext(some...)
+	n.waiters.poke()
+}
+
+// readNext has News read them when it wakes for something else.
+func (n *newsbox) readNext(some ...seatID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.covered[at] > 0
+	for _, at := range some {
+		n.changed[at] = true
+	}
 }
 
-// add notes that the key of the claim on a seat changed.
-func (n *newsbox) add(at seatID) {
-	n.addQuietly(at)
-	n.poke()
-}
-
-// addRecord notes that the session's record changed.
-func (n *newsbox) addRecord() {
-	n.addRecordQuietly()
-	n.poke()
-}
-
-// addQuietly notes it without waking News: what could not be read waits for the pause to be over.
-func (n *newsbox) addQuietly(at seatID) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.changed[at] = true
-}
-
-// addRecordQuietly notes it without waking News.
-func (n *newsbox) addRecordQuietly() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.recordChanged = true
-}
-
-// close ends the watch on the record.
+// close ends what News has watched. The lease is over.
 func (n *newsbox) close() {
 	n.mu.Lock()
-	su, follows := n.sub, n.follows
-	n.sub, n.closed, n.follows, n.queued, n.round, n.held = nil, true, map[seatID]*waiter{}, nil, nil, nil
+	su := n.sub
+	n.sub, n.closed = nil, true
 	n.mu.Unlock()
 	su.Stop()
-	for _, a := range follows {
-		a.drop()
-	}
+	n.waiters.close()
+	n.waiters.poke() // for News to find out
 }

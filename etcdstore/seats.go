@@ -96,8 +96,8 @@ func (ss *seats) subs() (all []*etcdwire.Sub) {
 	return all
 }
 
-// place returns the seat's claim. The caller holds seats.mu.
-func (sl *claimState) place() driver.Place {
+// placeLocked returns the seat's claim. The caller holds seats.mu.
+func (sl *claimState) placeLocked() driver.Place {
 	return driver.Place{Name: sl.Name, Seat: sl.Seat, Slots: sl.slots, ID: sl.id, Token: sl.token}
 }
 

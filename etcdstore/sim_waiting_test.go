@@ -311,7 +311,7 @@ func TestSimulatedKnownTurnIsToldFirst(t *testing.T) {
 		if out, err := l.News(ctx); err == nil {
 			t.Fatalf("seed 1: News = %+v", out)
 		}
-		l.newsbox.follows[seatID{Name: "x"}].check()
+		l.waiters.by[seatID{Name: "x"}].check()
 		if err := holds.Release(ending(t, 10*time.Second), p); err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func TestSimulatedKnownTurnIsToldFirst(t *testing.T) {
 			t.Errorf("seed 1: News = %+v, %v after %v", out, err, took)
 		}
 		s.wire.Hub.Lock()
-		due := l.newsbox.follows[seatID{Name: "x"}].due
+		due := l.waiters.by[seatID{Name: "x"}].due
 		s.wire.Hub.Unlock()
 		if !due {
 			t.Error("seed 1: the other claim is not asked about any more")

@@ -3,50 +3,43 @@ package etcdstore
 import (
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
-	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // How a claim that waits learns that it holds without a read.
 //
-// The Txn that entered it, or a later look, has shown at revision r which claims stood before it;
-// who came after r stands behind it, for the order is that of create revisions. One watch hears
-// of every deletion in the line after r, its own included. So at any later revision d the claim
-// is the first of the line if each of those before it has been deleted in (r, d] and it has not.
-// That is a true statement about what etcd has committed, as a linearizable read's is: members
-// apply the log in order, and no watch tells what is not committed. An answer that is late is as
-// late as the answer to a read may be: a claim that held goes by its owner's release, with its
-// lease, which the session's deadline ends before, or by somebody's hand, of which News tells.
+// The Txn that entered it, or a later read of the line, has shown at revision r which claims stood
+// before it. A claim that came after r stands behind it, for create revisions decide the order.
+// One watch tells of every deletion in the line after r, that of the claim itself included. So at
+// a revision d > r the claim is the first of the line if each of those before it was deleted in
+// (r, d] and it was not. That is as true as the answer to a linearizable read: members apply the
+// log in order, and no watch tells what is not committed. It may be late, as an answer may be.
 //
-// It rests on four things. Where one is not given the claim is unsure, and the line is read once.
-//   - The watch began at a revision not after r. etcd reads the revision in its answer to the
-//     request after the watch stands, so what that says is the beginning at the earliest.
-//   - Nothing is left out between: a watch that ended, of whatever cause, and its successor are
-//     two watches.
-//   - All deletions of one revision are looked at together: a transfer removes the holder and
-//     those who are passed over at once. etcd never splits a revision between two messages of a
-//     watch unless it is asked for fragments, which we do not.
-//   - Deletions up to r are of earlier claims under the same keys. They may be told late, and
-//     count for nothing.
+// This rests on four things. Without one of them the claim is unsure, and the line is read once.
+//   - The watch began at r or before. etcd answers a request for a watch with a revision that it
+//     reads after the watch stands: what that says is not before the true beginning.
+//   - No gap: a watch that ended for any reason, and the one opened after it, are two watches.
+//   - All deletions of one revision are taken together: a transfer removes the holder and those
+//     who are passed over at once. etcd splits a revision between two messages only where
+//     fragments are asked for.
+//   - Deletions up to r are of earlier claims under the same keys, and count for nothing.
 
-// nearby is how many claims before its own a waiter knows at most. With that many it hears only
-// of the farthest of them, for there may be more before that, and a release in a long line would
-// be told to all; as that one goes it reads the line once.
+// nearby is how many claims before its own a waiter knows at most. A waiter that knows so many
+// hears only of the farthest of them, or a release in a long line would be told to everybody in
+// it. Once that one has gone the waiter reads the line.
 const nearby = 16
 
 // outcome is what has become of a waiter's claim.
 type outcome int8
 
 const (
-	waits  outcome = iota
-	holds          // it was the first of the line after it had entered
-	wanted         // it holds, and another lease's claim stands behind it
-	ended          // it was removed
+	waits outcome = iota
+	holds         // it was the first of the line after it had entered
+	ended         // it was removed
 )
 
 // predecessor is a claim that stands before another.
@@ -55,7 +48,6 @@ type predecessor struct {
 	rev int64 // its create revision
 }
 
-// predecessors makes them of what was read.
 func predecessors(kvs []*mvccpb.KeyValue) []predecessor {
 	out := make([]predecessor, len(kvs))
 	for i, kv := range kvs {
@@ -64,107 +56,88 @@ func predecessors(kvs []*mvccpb.KeyValue) []predecessor {
 	return out
 }
 
-// waiter is a claim whose outcome somebody wants to know. It listens to the hub, whose lock
-// guards what stands below the line; every exported method is called under that lock.
+// waiter is a claim that is followed: News tells what becomes of it. Its states stand at
+// [waiters].
 type waiter struct {
-	n          *newsbox
-	at         seatID
-	key        string
-	token      int64
-	slots      int
-	wants      bool          // it holds: who comes to stand behind it?
-	keeps      bool          // it holds, and only its end is news
-	queued     bool          // News is to look at it, and has not yet; guarded by newsbox.mu
-	live       livenessGuard // who watches the sessions that it stands right behind
-	behindMost atomic.Int64  // of a claim that holds: how many behind it are read at most; 0: nearby
+	s      *Store
+	all    *waiters
+	at     seatID
+	key    string
+	token  int64
+	slots  int
+	live   livenessGuard // watches the sessions that it stands right behind
+	queued bool          // News is to look at it, and has not yet; guarded by waiters.mu
 
-	// ---
-	in       []*etcdwire.Watch // where it hears of it
-	left     bool              // nobody wants to know any more, and nothing may have it listen to anything again
-	seen     int64             // all that follows holds for this revision; 0: nothing is known
+	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
+	in       []*etcdwire.Watch // where it hears of its line
+	over     bool              // it is followed no more, and must not listen to anything again
+	kept     bool              // News has told that it holds: only its end is news
+	seen     int64             // all that follows was so at this revision; 0: nothing is known
 	ahead    []predecessor     // who stood before it, the youngest first, without those that went since
-	whole    bool              // that is all of them
-	near     bool              // the farthest of them has gone: it is one of those who hear of the whole line
-	spans    []etcdwire.Span   // of a shared claim: each event there may be what it waits for
+	whole    bool              // ahead has all of them
+	near     bool              // the farthest of ahead has gone: it listens to the whole line
+	spans    []etcdwire.Span   // of a shared claim: any event there may be what it waits for
 	behind   []string          // of a shared claim: those it stands right behind
-	unsure   bool              // something may have been missed
-	doubts   int               // how often somebody said so
-	due      bool              // nothing was heard for so long that it is to be asked whether that is right
-	asked    int               // how many of those were known when ask said last that the line must be read
+	unsure   bool              // something may have been missed: its line must be read
+	doubts   int               // how often somebody has said so by doubt
+	asked    int               // what doubts was when ask was called last
+	due      bool              // it has heard nothing for long: etcd is asked whether what it knows is right
 	outcome  outcome
-	next     int64 // the create revision of ahead's first as whoever waits was told
-	watching bool  // that one's session has a heartbeat
+	next     int64 // the create revision of ahead's first when movedLocked looked last
+	watching bool  // the session of that one has a heartbeat
 }
 
-// newWaiter returns one for the claim p, with what its own entry has shown.
-func (n *newsbox) newWaiter(p driver.Place) *waiter {
-	a := &waiter{n: n, at: storeutil.SeatAt(p), token: int64(p.Token), slots: p.Slots}
-	n.seats.mu.Lock()
-	defer n.seats.mu.Unlock()
-	sl := n.seats.by[a.at]
-	if sl == nil || sl.token != p.Token {
-		a.key = n.keyOf(p)
-		return a
-	}
-	if a.key = sl.key; sl.at != 0 && a.slots == 0 {
+// newWaiterLocked returns a waiter for a claim, with what its entry has found before it. The
+// claim's state forgets that, or thousands of places would keep it twice. The caller holds
+// seats.mu.
+func newWaiterLocked(s *Store, all *waiters, sl *claimState) *waiter {
+	a := &waiter{s: s, all: all, at: sl.seatID, key: sl.key, token: int64(sl.token), slots: sl.slots}
+	if sl.at != 0 && a.slots == 0 {
 		a.seen, a.ahead, a.whole = sl.at, predecessors(sl.ahead), len(sl.ahead) < nearby
 	}
+	sl.ahead, sl.at = nil, 0
 	return a
 }
 
-func (a *waiter) hub() *etcdwire.Hub { return a.n.s.wire.Hub }
+func (a *waiter) hub() *etcdwire.Hub { return a.s.wire.Hub }
 
 // place returns the claim's place.
 func (a *waiter) place() driver.Place {
 	return driver.Place{Name: a.at.Name, Seat: a.at.Seat, Slots: a.slots, Token: uint64(a.token)}
 }
 
-// behindLimit returns how many claims behind a are read.
-func (a *waiter) behindLimit() int64 { return max(nearby, a.behindMost.Load()) }
-
-// enlist has a hear of its line from now on.
+// enlist begins to listen to the claim's line.
 func (a *waiter) enlist() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.left {
-		return // given up meanwhile
+	if a.over {
+		return // dropped meanwhile
 	}
-	if a.seen == 0 || len(a.ahead) == 0 && !a.wants {
+	if a.seen == 0 || len(a.ahead) == 0 {
 		a.unsure = true
 	}
 	a.listenLocked()
 	a.Settle()
 }
 
-// leave ends what enlist began. It may be called on nil and more than once.
-func (a *waiter) leave() {
-	if a == nil {
-		return
-	}
+// drop ends all listening, for good. It may be called more than once.
+func (a *waiter) drop() {
 	a.hub().Lock()
-	defer a.hub().Unlock()
 	in := a.in
-	a.in, a.left = nil, true
+	a.in, a.over = nil, true
 	for _, w := range in {
 		a.hub().Leave(a, w)
 	}
-}
-
-// drop ends the following of a. Whoever holds from now on is watched by its key.
-func (a *waiter) drop() {
-	a.leave()
+	a.hub().Unlock()
 	a.live.stop()
-	a.n.cover(a.at, -1)
-	a.n.watchSoon(a.at, uint64(a.token))
 }
 
-// learn takes over what a look at the line has shown. Who was told meanwhile that a is unsure
-// once more has it looked at again.
+// learn takes over what a read of the line has shown.
 func (a *waiter) learn(st standing) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.left || st.rev < a.seen {
-		return // an answer that came late, behind that of a later look
+	if a.over || st.rev < a.seen {
+		return // a late answer, of an earlier state than what is known
 	}
 	a.lookedLocked(st.rev)
 	a.near = false
@@ -176,42 +149,59 @@ func (a *waiter) learn(st standing) {
 	a.Settle()
 }
 
-// lookedLocked notes that the line was read at rev. A doubt that came while that was under way is
-// of what came after, and stays.
+// lookedLocked notes that the line was read at rev. A doubt that came after ask is of what came
+// after that read, and stays.
 func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure, a.due = rev, a.doubts != a.asked, false }
 
-// keep goes on with a claim that was told to hold, for its end, by the watch of its line: a watch
-// of its key would cost each turn a request to open it, a read and another to end it. It reports
-// false where the line's watch does not serve.
+// keep goes on listening for the end of a claim that is about to be told as held, by the watch of
+// its line: a watch of its key would cost each hand-over a request to open it, a read and a
+// request to end it. It reports false where the line's watch does not serve.
 func (a *waiter) keep() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.left || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
+	if a.over || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
 		return false
 	}
-	a.keeps, a.outcome, a.ahead, a.whole = true, waits, nil, true
+	a.kept, a.outcome, a.ahead, a.whole = true, waits, nil, true
 	return true
+}
+
+// isKept reports whether keep has succeeded.
+func (a *waiter) isKept() bool {
+	a.hub().Lock()
+	defer a.hub().Unlock()
+	return a.kept
 }
 
 // doubt makes a unsure: its line is to be read.
 func (a *waiter) doubt() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.left {
+	if a.over {
 		return
 	}
 	a.unsure = true
 	a.doubts++
-	a.n.queue(a)
+	a.all.push(a)
 }
 
-// ask returns what has become of a, and whether etcd must be asked to know it. That is done after
-// ask, and no other ask of a comes before its answer is taken over.
+// check has etcd asked whether what a knows is right.
+func (a *waiter) check() {
+	a.hub().Lock()
+	defer a.hub().Unlock()
+	if !a.over {
+		a.due = true
+		a.all.push(a)
+	}
+}
+
+// ask returns what has become of a, and whether etcd must be asked to know it. Whoever asks etcd
+// does so after ask, and calls ask again only when learn or confirm has had the answer.
 func (a *waiter) ask() (o outcome, unsure bool) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	a.asked = a.doubts
-	return a.outcome, (a.unsure || a.due) && !a.left
+	return a.outcome, (a.unsure || a.due) && !a.over
 }
 
 // hasEnded reports whether a's claim is known to have been removed.
@@ -236,11 +226,11 @@ func (a *waiter) rightBehind() []string {
 
 // watchPredecessor has the sessions watched that a stands right behind, where they have
 // heartbeats, and no others any more.
-func (a *waiter) watchPredecessor() { a.live.over(a.n.s.liveness, a.rightBehind, a.doubt) }
+func (a *waiter) watchPredecessor() { a.live.over(a.s.liveness, a.rightBehind, a.doubt) }
 
-// enough returns a claim before a that stands, if all is as a knows it: nothing more need be
-// asked as long as it does. Of a long line it is the farthest that a knows of. Nothing where a
-// may miss more than that: its line must be read.
+// enough returns a claim before a: as long as that and a's own stand, nothing else of the line
+// matters. In a long line it is the farthest that a knows. The zero predecessor where a may have
+// missed more than that: its line must be read.
 func (a *waiter) enough() (p predecessor) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -254,28 +244,18 @@ func (a *waiter) enough() (p predecessor) {
 	return p
 }
 
-// check has it asked whether what a knows is right: it has heard nothing for long.
-func (a *waiter) check() {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if !a.left {
-		a.due = true
-		a.n.queue(a)
-	}
-}
-
-// isFarLocked reports whether a, which knows its neighbours only, waits for the farthest of them
-// to go.
+// isFarLocked reports whether a knows only the youngest before it, and waits for the farthest of
+// those to go.
 func (a *waiter) isFarLocked() bool {
-	return a.outcome == waits && a.slots == 0 && !a.wants && !a.whole && !a.near && len(a.ahead) > 0
+	return a.outcome == waits && a.slots == 0 && !a.whole && !a.near && len(a.ahead) > 0
 }
 
-// confirm notes that at rev a stood, and the claim that enough has returned. Others may have gone
-// by then: of a long line a concludes nothing from them before it has read it.
+// confirm notes that at rev a's claim stood, and the one that enough has returned. Others may have
+// gone by then: in a long line a concludes nothing from them before it has read the line.
 func (a *waiter) confirm(rev int64) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.due = false; a.left || !a.isFarLocked() || rev < a.seen {
+	if a.due = false; a.over || !a.isFarLocked() || rev < a.seen {
 		return
 	}
 	a.lookedLocked(rev)
@@ -283,37 +263,36 @@ func (a *waiter) confirm(rev int64) {
 	a.Settle()
 }
 
-// listenLocked has a hear of those spans that matter to it now, and only of those.
+// listenLocked has a listen to the spans that matter to it now, and to no others.
 func (a *waiter) listenLocked() {
 	was := a.in
 	a.in = make([]*etcdwire.Watch, 0, 2)
-	dir := a.n.s.lineDir(a.at.Name)
 	switch {
-	case a.slots != 0 && !a.wants:
+	case a.slots != 0:
 		for _, sp := range a.spans {
 			a.joinLocked(sp)
 		}
-	case a.seen == 0 && !a.wants: // in a long line perhaps: not all of it before that is known
+	case a.seen == 0: // perhaps in a long line: not all of it before that is known
 		a.joinLocked(etcdwire.Span{Key: a.key})
-	case a.wants || a.whole || a.near || len(a.ahead) == 0:
-		a.joinLocked(etcdwire.Span{Key: dir, End: etcdwire.PrefixEnd(dir), Puts: a.wants})
+	case a.whole || a.near || len(a.ahead) == 0:
+		a.joinLocked(etcdwire.LineSpan(a.s.lineDir(a.at.Name)))
 	default:
 		a.joinLocked(etcdwire.Span{Key: a.key})
 		a.joinLocked(etcdwire.Span{Key: a.ahead[len(a.ahead)-1].key})
 	}
-	for _, w := range was { // only now: a watch that is needed still must not end between
+	for _, w := range was { // only now: a watch that is still needed must not end in between
 		a.hub().Leave(a, w)
 	}
 }
 
 func (a *waiter) joinLocked(sp etcdwire.Span) { a.in = append(a.in, a.hub().Join(a, sp)) }
 
-// Begun tells a what w has told since a last knew the line, or makes it unsure where that is not
-// known. Whoever calls it settles a.
+// Begun tells a what w has told since a last knew the line, or makes a unsure where that is not
+// known. Its caller calls Settle.
 func (a *waiter) Begun(w *etcdwire.Watch) {
 	src := a.hub().Source(w)
 	switch {
-	case src.Since == 0: // when it stands this comes again; where etcd refuses it there is the timer
+	case src.Since == 0: // Begun is called again when it stands; where etcd refuses it there is the timer
 	case a.seen < src.Since || a.near:
 		a.unsure = true
 	default:
@@ -325,7 +304,7 @@ func (a *waiter) Begun(w *etcdwire.Watch) {
 	}
 }
 
-// Refused makes a unsure: whoever waits looks once, and then asks from time to time.
+// Refused makes a unsure: News reads its line now, and then from time to time.
 func (a *waiter) Refused() { a.unsure = true }
 
 // Deleted notes that a claim is gone.
@@ -356,15 +335,6 @@ func (a *waiter) Put(kv *mvccpb.KeyValue) {
 	if a.spans != nil && kv.ModRevision > a.seen {
 		a.unsure = true
 	}
-	if a.wants && a.outcome == waits && a.follows(kv) {
-		a.outcome = wanted
-	}
-}
-
-// follows reports whether kv is a claim of another lease that stands behind a.
-func (a *waiter) follows(kv *mvccpb.KeyValue) bool {
-	_, session := parseClaim(a.n.s.lineDir(a.at.Name), string(kv.Key))
-	return kv.CreateRevision > a.token && session != a.n.ID()
 }
 
 // Settle draws the conclusion once all that one message holds has been noted.
@@ -372,16 +342,16 @@ func (a *waiter) Settle() {
 	if a.near && !a.unsure && a.outcome == waits && a.spans == nil && len(a.in) > 1 {
 		a.listenLocked()
 	}
-	if a.outcome == waits && a.whole && !a.unsure && !a.wants && !a.keeps && a.slots == 0 && len(a.ahead) == 0 {
+	if a.outcome == waits && a.whole && !a.unsure && !a.kept && a.slots == 0 && len(a.ahead) == 0 {
 		a.outcome = holds
 	}
 	if moved := a.movedLocked(); moved || a.outcome != waits || a.unsure {
-		a.n.queue(a)
+		a.all.push(a)
 	}
 }
 
-// movedLocked reports whether a stands right behind another claim than when it said so last,
-// where that matters to whoever waits: the watch over a session is to begin or to end.
+// movedLocked reports whether the claim right before a is another one than at the last call, and
+// either of the two has a heartbeat: whose session is watched must change.
 func (a *waiter) movedLocked() bool {
 	if len(a.ahead) == 0 || a.ahead[0].rev == a.next {
 		return false

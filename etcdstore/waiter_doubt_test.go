@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
@@ -20,7 +21,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	}
 	h, l := fakeHub()
 	h.Above, h.Below = 0, 4
-	a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 100,
+	a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 100,
 		seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 	a.enlist()
 	wide := h.PrefixWatch
@@ -114,7 +115,7 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 		a.enlist()
 		h.Lock()
 		h.Stood(a.in[0], 100)
-		a.queued, l.newsbox.queued = false, nil
+		a.queued, l.waiters.queue = false, nil
 		h.Deliver(a.in[0], goneAt(101, "primacy/x/"+c.before))
 		h.Unlock()
 		if a.queued != c.told {
@@ -130,8 +131,8 @@ func TestSimulatedFollowedAndLeaving(t *testing.T) {
 		_, l := fakeHub()
 		a := awaitOn(l)
 		l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100, leaving: leaving}}
-		l.newsbox.follows[a.at] = a
-		if out := l.newsOf(nil, a, holds); len(out) > 0 == leaving {
+		l.waiters.by[a.at] = a
+		if out := l.tellLast(nil, a, driver.News{Held: true}); len(out) > 0 == leaving {
 			t.Errorf("leaving %v: news %+v", leaving, out)
 		}
 	}

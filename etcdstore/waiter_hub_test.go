@@ -26,7 +26,8 @@ func goneAt(rev int64, key string) []*mvccpb.Event {
 // awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a
 // little later.
 func awaitOn(l *lease, before ...string) *waiter {
-	a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: "primacy/x/own", token: 100, seen: 100, whole: true}
+	a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: "primacy/x/own", token: 100, seen: 100,
+		whole: true}
 	for i, key := range before {
 		a.ahead = append(a.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
 	}
@@ -55,7 +56,7 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 		}
 		h.Deliver(src, goneAt(2000, dir+"a"))
 		h.Unlock()
-		a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 200,
+		a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 200,
 			seen: 200, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
 		if f, unsure := a.ask(); f == holds || !unsure {
@@ -79,13 +80,13 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 			kvs = append(kvs, &mvccpb.KeyValue{Key: []byte(key), CreateRevision: int64(90 - i)})
 		}
 		p := driver.Place{Name: "x", ID: "c", Token: 100}
+		sl := &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{id: "c", key: dir + "own", token: 100}}
 		if !looked {
-			l.seats.by[storeutil.SeatAt(p)] = &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{
-				id: "c", key: dir + "own", token: 100, ahead: kvs, at: 100}}
+			sl.ahead, sl.at = kvs, 100
 		}
+		l.seats.by[sl.seatID] = sl
 		l.id = 1
 		a := l.newWaiter(p)
-		a.key = dir + "own"
 		a.enlist()
 		if looked {
 			a.learn(standing{rev: 100, stands: true, before: before})
@@ -131,7 +132,7 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		if wide {
 			h.Above = 0
 		}
-		a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 100,
+		a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 100,
 			seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
 		a.enlist()
 		h.Pending()

@@ -131,7 +131,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, wide := range []bool{false, true} {
 				h, l := fakeHub()
-				a := &waiter{n: l.newsbox, at: seatID{Name: "x"}, key: dir + "own", token: 100,
+				a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 100,
 					seen: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
 				if wide {
 					h.Above = 0

@@ -147,7 +147,8 @@ func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
 	for i, c := range mine {
 		c.busy--
 		p := driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: uint64(got.num(3 + 3*i))}
-		p.Held = got.num(4+3*i) == 1 || l.early[p.Token] == "h"+l.epoch
+		epoch, pushed := l.early[p.Token]
+		p.Held = got.num(4+3*i) == 1 || pushed && epoch == l.epoch
 		delete(l.early, p.Token)
 		places = append(places, p)
 		if l.claims[c.id] != c { // released meanwhile

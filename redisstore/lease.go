@@ -217,8 +217,6 @@ func (l *lease) Follow(places ...driver.Place) {
 		switch {
 		case c == nil || !c.entered || p.Token != 0 && c.token != p.Token:
 			continue // its end was news already, or its owner released it
-		case p.Held:
-			c.wanted, c.at = true, time.Now()
 		case c.held:
 			l.addNewsLocked(driver.News{Place: c.place(), Held: true})
 			continue
@@ -230,7 +228,7 @@ func (l *lease) Follow(places ...driver.Place) {
 }
 
 // pushed takes in what the server pushes to the lease: "h <token> <epoch>" says that a claim holds,
-// "w <token>" that another waits behind one that holds, "s" that something else has happened.
+// "s" that something else has happened.
 func (l *lease) pushed(words []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,10 +240,8 @@ func (l *lease) pushed(words []string) {
 	c := l.tokens[token]
 	switch {
 	case c == nil && l.inflight > 0: // it may have overtaken the answer of its Claim
-		l.early[token] = words[0] + words[2]
+		l.early[token] = words[2]
 	case c == nil:
-	case words[0] == "w":
-		c.wantedLocked()
 	case words[2] == l.epoch:
 		c.seenLocked(true, 0)
 	default:
@@ -281,7 +277,6 @@ type ownClaim struct {
 	leaving        int       // calls that give it up
 	doubt          bool      // a call of Claim had an unknown outcome
 	followed       bool      // News is to say that it holds
-	wanted         bool      // News is to say that another waits behind it
 	at             time.Time // when it is to be looked at, if somebody waits for it
 }
 
@@ -301,15 +296,6 @@ func (c *ownClaim) seenLocked(held bool, again time.Duration) {
 	}
 	if !held {
 		c.at = time.Now().Add(min(max(again, 0)+2*time.Millisecond, c.l.ttl+time.Millisecond, pollWaiting))
-	}
-}
-
-// wantedLocked makes it news, once, that another waits behind the claim. The caller holds the
-// lease's mu.
-func (c *ownClaim) wantedLocked() {
-	if c.wanted && c.l.claims[c.id] == c {
-		c.wanted = false
-		c.l.addNewsLocked(driver.News{Place: c.place(), Wanted: true})
 	}
 }
 

@@ -2,8 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
@@ -11,14 +14,14 @@ const (
 	// pollWaiting is after how long a place that waits is looked at whatever was pushed: a push may
 	// be lost.
 	pollWaiting = 2 * time.Second
-	// pollHolding is the same for a place that holds and is followed.
-	pollHolding = 5 * time.Second
 	// perLook is how many claims are looked at in one script, so that none takes long.
 	perLook = 500
+	// askAgain is the pause after a question that failed.
+	askAgain = 200 * time.Millisecond
 )
 
-// poller looks at the claims of a lease that somebody waits for, when the holder's lease may end
-// and every few seconds. The lease's mutex guards what changes.
+// poller looks at the followed claims of a lease: when the holder's lease may end, and every few
+// seconds. The lease's mu guards all that changes.
 type poller struct {
 	l       *lease
 	wake    chan struct{} // has the times looked at again
@@ -26,8 +29,8 @@ type poller struct {
 	all     bool // everything is to be looked at now
 }
 
-// wakeLocked makes sure that somebody looks in time. It is called when a claim is waited for. The
-// caller holds the lease's mu.
+// wakeLocked makes sure that run looks in time. It is called when a claim is followed. The caller
+// holds the lease's mu.
 func (p *poller) wakeLocked() {
 	if !p.running {
 		p.running = true
@@ -37,25 +40,23 @@ func (p *poller) wakeLocked() {
 	storeutil.Signal(p.wake)
 }
 
-// lookAtAllLocked has every claim looked at that somebody waits for. The caller holds the lease's
-// mu.
+// lookAtAllLocked has every followed claim looked at. The caller holds the lease's mu.
 func (p *poller) lookAtAllLocked() {
 	p.all = true
 	storeutil.Signal(p.wake)
 }
 
-// run looks until nobody waits any more.
+// run looks until no claim is followed any more.
 func (p *poller) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		waiting, holding, next, ok := p.due()
+		claims, next, ok := p.due()
 		if !ok {
 			return
 		}
-		if len(waiting)+len(holding) > 0 {
-			p.inParts(lookScript, waiting, p.lookedLocked)
-			p.inParts(followScript, holding, p.wantedLocked)
+		if len(claims) > 0 {
+			p.look(claims)
 			continue
 		}
 		timer.Reset(time.Until(next))
@@ -70,56 +71,48 @@ func (p *poller) run() {
 	}
 }
 
-// due returns the claims that are to be looked at now, those that wait and those that hold, and
-// when the next one is. Without any (ok is false) the poller stops.
-func (p *poller) due() (waiting, holding []*ownClaim, next time.Time, ok bool) {
+// due returns the claims that are to be looked at now, and when the next one is. Without any (ok is
+// false) run ends.
+func (p *poller) due() (claims []*ownClaim, next time.Time, ok bool) {
 	l := p.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	for _, c := range l.claims {
-		watched := !c.held && c.followed || c.wanted
-		if !watched || !c.entered {
+		switch {
+		case !c.followed || !c.entered:
 			continue
+		case p.all || !c.at.After(now):
+			claims = append(claims, c)
+		case next.IsZero() || c.at.Before(next):
+			next = c.at
 		}
 		ok = true
-		switch {
-		case !p.all && c.at.After(now):
-			if next.IsZero() || c.at.Before(next) {
-				next = c.at
-			}
-		case c.held:
-			holding = append(holding, c)
-		default:
-			waiting = append(waiting, c)
-		}
 	}
 	p.all = false
 	ok = ok && !l.gone
 	p.running = ok
-	return waiting, holding, next, ok
+	return claims, next, ok
 }
 
-// inParts asks the server about claims, some in each call. After a failure they are looked at again
-// a little later.
-func (p *poller) inParts(sc *script, claims []*ownClaim, note func([]*ownClaim, reply)) {
-	for len(claims) > 0 {
-		part := claims[:min(perLook, len(claims))]
-		claims = claims[len(part):]
+// look asks the server about claims, some in each call. After a failure they are looked at again a
+// little later.
+func (p *poller) look(claims []*ownClaim) {
+	for part := range slices.Chunk(claims, perLook) {
 		ctx, cancel := context.WithTimeout(p.l.s.ctx, callLimit)
-		_, err := p.l.ask(ctx, p.l.s.calls, sc, false, func() []any {
+		_, err := p.l.ask(ctx, p.l.s.calls, lookScript, false, func() []any {
 			args := []any{len(part)}
 			for _, c := range part {
 				args = append(args, c.name, c.seat, c.id)
 			}
 			return args
-		}, func(got reply) { note(part, got) })
+		}, func(got reply) { p.lookedLocked(part, got) })
 		cancel()
 		if err != nil {
 			p.l.mu.Lock()
 			defer p.l.mu.Unlock()
 			for _, c := range part {
-				c.at = time.Now().Add(200 * time.Millisecond)
+				c.at = time.Now().Add(askAgain)
 			}
 			return
 		}
@@ -134,16 +127,18 @@ func (p *poller) lookedLocked(part []*ownClaim, got reply) {
 	// some µs.
 	rest := time.Duration(len(l.claims)) * 10 * time.Millisecond
 	for i, c := range part {
-		if l.claims[c.id] != c || !c.entered {
-			continue
-		}
-		if uint64(got.num(3+3*i)) != c.token {
+		at := 3 + 3*i
+		switch {
+		case l.claims[c.id] != c || !c.entered:
+		case uint64(got.num(at)) != c.token:
 			missing, c.at = true, time.Now().Add(pollWaiting)
-			continue
-		}
-		c.seenLocked(got.num(4+3*i) == 1, got.ms(5+3*i))
-		if rest > pollWaiting && got.ms(5+3*i) > pollWaiting {
-			c.at = time.Now().Add(min(rest, got.ms(5+3*i)))
+		case got.num(at+1) < 0:
+			c.unreadableLocked(l.s.wrap(l.s.ctx, lookScript.name, refusal(got.str(at+2))))
+		default:
+			c.seenLocked(got.num(at+1) == 1, got.ms(at+2))
+			if rest > pollWaiting && got.ms(at+2) > pollWaiting {
+				c.at = time.Now().Add(min(rest, got.ms(at+2)))
+			}
 		}
 	}
 	if missing {
@@ -151,12 +146,12 @@ func (p *poller) lookedLocked(part []*ownClaim, got reply) {
 	}
 }
 
-// wantedLocked notes whether others wait behind claims that hold. The caller holds the lease's mu.
-func (p *poller) wantedLocked(part []*ownClaim, got reply) {
-	for i, c := range part {
-		c.at = time.Now().Add(pollHolding)
-		if got.num(3+i) == 1 {
-			c.wantedLocked()
-		}
+// unreadableLocked notes that the server could not say of the claim alone how it stands. What it
+// refuses for good becomes news, and the claim is not followed any more. The caller holds the
+// lease's mu.
+func (c *ownClaim) unreadableLocked(err error) {
+	if c.at = time.Now().Add(askAgain); c.followed && errors.Is(err, driver.ErrRefused) {
+		c.followed = false
+		c.l.addNewsLocked(driver.News{Place: c.place(), Refused: err})
 	}
 }

@@ -84,7 +84,7 @@ func (w *way) state(leases, names []string) string {
 			all = append(all, "never vanishes")
 		}
 		for _, f := range slices.Sorted(maps.Keys(meta)) {
-			if f == "h" || f[0] == 'v' || (f == "kn" || f == "f") && meta[f] != "0" {
+			if f == "h" || f[0] == 'v' || f == "kn" && meta[f] != "0" {
 				all = append(all, f+"="+meta[f])
 			}
 		}
@@ -214,24 +214,6 @@ func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
 				changed[name] = false
 			}
 		}
-	}
-}
-
-// A place that was followed is not for ever: once another has come, and its follower was told, the line takes the short way again.
-func TestALineThatWasFollowedIsShortAgain(t *testing.T) {
-	t.Parallel()
-	w := newWay(t, false)
-	epoch := w.run(grantScript.text, "a", "owner", 600000, "channel").str(1)
-	w.run(grantScript.text, "b", "owner", 600000, "channel")
-	w.enter(epoch, "a", "n", "1", 1, 0, "")
-	w.run(followScript.text, "a", epoch, 1, 1, "n", "", "1")
-	meta := func() string { return w.c.HGet(t.Context(), "{primacy}:meta:n", "f").Val() }
-	if f := meta(); f != "1" {
-		t.Fatalf("%s places are followed, want one", f)
-	}
-	w.enter(epoch, "b", "n", "2", 1, 0, "")
-	if f := meta(); f != "0" {
-		t.Errorf("%s places are followed once another has come, want none", f)
 	}
 }
 

@@ -101,9 +101,9 @@ local function open(name)
   local m=M[name]
   if m then return m end
   m={name=name,line=B..'line:'..name,key=B..'meta:'..name}
-  local v=call('HMGET',m.key,'r','h','k','kn','f','e')
-  m.r,m.h,m.k,m.kn,m.f=tonumber(v[1]) or 0,tonumber(v[2]) or 0,v[3],tonumber(v[4]) or 0,tonumber(v[5]) or 0
-  m.new,m.e,m.fold=not v[1],tonumber(v[6]) or 0,v[5]
+  local v=call('HMGET',m.key,'r','h','k','kn','e')
+  m.r,m.h,m.k,m.kn=tonumber(v[1]) or 0,tonumber(v[2]) or 0,v[3],tonumber(v[4]) or 0
+  m.new,m.e=not v[1],tonumber(v[5]) or 0
   M[name]=m
   order[#order+1]=m
   return m
@@ -115,7 +115,6 @@ end
 local function remove(m,mem,slots,t)
   call('ZREM',m.line,mem)
   call('HDEL',m.key,'v'..t)
-  if m.f>0 then m.f=m.f-call('HDEL',m.key,'f'..t) end
   if slots~='0' then m.kn=m.kn-1 end
   m.changed=true
 end
@@ -188,8 +187,8 @@ local function finish()
         r=draw(0)
       else
         r=draw(1)
-        if m.kn>0 or m.f>0 or m.k or m.fold then
-          call('HSET',m.key,'r',r,'h',m.h,'k',m.k or '0','kn',m.kn,'f',m.f)
+        if m.k then
+          call('HSET',m.key,'r',r,'h',m.h,'k',m.k,'kn',m.kn,'f',0) -- f is not used any more
         else
           call('HSET',m.key,'r',r,'h',m.h)
         end

@@ -55,8 +55,8 @@ func quickMineLua(token, id string) string {
   if not l[6] then break end
   local k,slots,n,id=string.match(l[6],'^(%d+) (%-?%d+) (%d+) (.*)$')
   if slots~='0' or id~=ID or TOKEN~='0' and TOKEN~=k then break end
-  local m=call('HMGET',mkey,'r','h','kn','f','e','v'..k)
-  if not m[1] or m[3] and m[3]~='0' or m[4] and m[4]~='0' or now-(m[5] or 0)>86400000 then break end
+  local m=call('HMGET',mkey,'r','h','kn','e','v'..k)
+  if not m[1] or m[3] and m[3]~='0' or now-(m[4] or 0)>86400000 then break end
   if tonumber(k)>(tonumber(m[2]) or 0) then break end
   local two=call('ZRANGE',line,'0','1')
   local mine=lid..' 0 '..k..' '..seat..' '..id
@@ -69,9 +69,9 @@ repeat
   if ARGV[5]~='1' or ARGV[8]~='0' or ARGV[12]~='0' then break end` + quickLua("ARGV[6]", "ARGV[7]", "") + `
   local n=tonumber(ARGV[9])
   if l[6] or n<=w or n<=settled or l[5] and call('ZSCORE',B..'spent:'..lid,ARGV[9]) then break end
-  local m=call('HMGET',mkey,'r','h','kn','f','e')
+  local m=call('HMGET',mkey,'r','h','kn','e')
   local held,left=0,0` + quickTokenLua + `  if m[1] then
-    if m[3] and m[3]~='0' or m[4] and m[4]~='0' or now-(m[5] or 0)>86400000 then break end
+    if m[3] and m[3]~='0' or now-(m[4] or 0)>86400000 then break end
     local first=call('ZRANGE',line,'0','0')[1]
     if not first then break end
     local id,h=string.match(first,'^(%S+) 0 (%d+)')
@@ -110,7 +110,7 @@ repeat
     call('ZREM',line,mine)
     call('HDEL',lkey,field)
     if o[3] and o[3]~='' then call(ARGV[1],B..'to:'..o[3],'h '..ok..' '..epoch..' '..oid) end
-    if m[6] then call('HDEL',mkey,'v'..k) end
+    if m[5] then call('HDEL',mkey,'v'..k) end
     call('HSET',mkey,'r',string.format('%.0f',c),'h',ok)
   else
     if c%2==1 then c=c+1 end
@@ -142,7 +142,7 @@ repeat
   call('ZREM',line,mine)
   call('HDEL',lkey,field)
   if o[3] and o[3]~='' then call(ARGV[1],B..'to:'..o[3],'h '..ok..' '..epoch..' '..oid) end
-  if m[6] then call('HDEL',mkey,'v'..old) end
+  if m[5] then call('HDEL',mkey,'v'..old) end
   call('ZADD',line,k,lid..' 0 '..k..' '..ARGV[14]..' '..ARGV[16])
   local p=k..' 0 '..ARGV[15]..' '..ARGV[16]
   if settled>w then call('HSET',lkey,'s'..ARGV[14]..':'..name,p,'w',ARGV[4]) else call('HSET',lkey,'s'..ARGV[14]..':'..name,p) end

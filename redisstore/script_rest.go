@@ -2,15 +2,21 @@ package redisstore
 
 // The verbs that read leases and lines, and those of operators and journals.
 
-// standsLua returns of a claim of the caller's lease: its token, whether it holds, and in how many
-// ms it is worth to look again.
+// standsLua returns of a claim of the caller's lease: its token, 1 if it holds, else 0 and in how
+// many ms it is worth to look again. Where an error keeps the line from being read, as the user's
+// rights may for one name, it returns -1 and that error, and the other claims are still told.
 const standsLua = `
-local function stands(name,p)
-  local tok=unpacked(p)
+local function readable(name,tok)
   local m=open(name)
   if tok>m.h then advance(m,true) end
-  if tok<=m.h then return tok,1,0 end
-  return tok,0,left(m)
+  if tok<=m.h then return 1,0 end
+  return 0,left(m)
+end
+local function stands(name,p)
+  local tok=unpacked(p)
+  local ok,held,ms=pcall(readable,name,tok)
+  if ok then return tok,held,ms end
+  return tok,-1,type(held)=='table' and held.err or tostring(held)
 end
 `
 
@@ -75,39 +81,6 @@ call('HSET',m.key,'v'..F(tok),ARGV[9])
 m.changed=true
 finish()
 return {'OK',epoch}
-`)
-
-	// followScript says whether somebody waits behind a place that holds. If nobody does, the next
-	// who waits notifies the place's lease.
-	followScript = newScript("follow", baseLua, guardLua, leaseLua, lineLua, mineLua, `
-local n=tonumber(ARGV[5])
-for i=0,n-1 do want[7+i]='s'..ARGV[7+i*3]..':'..ARGV[6+i*3] end
-local me=mine()
-if not me.live then return {'LOST',epoch} end
-if ARGV[3]~=epoch then return {'EPOCH',epoch} end
-local out={'OK',epoch,me.g}
-for i=0,n-1 do
-  local p,is=me.seat[7+i],0
-  if p then
-    local tok,slots,pn,id=unpacked(p)
-    local m=open(ARGV[6+i*3])
-    if id==ARGV[8+i*3] and tok<=m.h then
-      for j,mem in ipairs(call('ZRANGEBYSCORE',m.line,'('..F(m.h),'+inf','LIMIT',0,200)) do
-        local other=string.match(mem,'^(%S+)')
-        if other~=lid and lease(other).live then
-          is=1
-          break
-        end
-      end
-      if is==0 then
-        m.f=m.f+call('HSET',m.key,'f'..F(tok),1)
-        call('HSET',m.key,'f',m.f)
-      end
-    end
-  end
-  out[#out+1]=is
-end
-return out
 `)
 
 	transferScript = newScript("transfer", baseLua, guardLua, leaseLua, lineLua, strikeLua, journalLua, mineLua, dropLua, `

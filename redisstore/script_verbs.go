@@ -56,8 +56,8 @@ if (tonumber(me.seat[7]) or 0)+86400000<now then
   for i,f in ipairs(call('HKEYS',key)) do
     local name=string.match(f,'^s%w*:(.*)$')
     if name then
-      call('PEXPIRE',B..'line:'..name,259200000)
-      call('PEXPIRE',B..'meta:'..name,259200000)
+      redis.pcall('PEXPIRE',B..'line:'..name,259200000) -- of a name that is forbidden now only this fails
+      redis.pcall('PEXPIRE',B..'meta:'..name,259200000)
     end
   end
 end
@@ -75,6 +75,7 @@ local c={}
 for i=1,n do
   local a=(i-1)*7+6
   c[i]={name=ARGV[a],seat=ARGV[a+1],slots=ARGV[a+2],n=tonumber(ARGV[a+3]),id=ARGV[a+4],value=ARGV[a+5],try=ARGV[a+6]=='1',p=me.seat[6+i]}
+  open(c[i].name)
 end
 for i=1,n do if spent(me,c[i]) then return {'GONE',epoch} end end
 for i=1,n do
@@ -95,10 +96,7 @@ for i=1,n do if c[i].try and not free(c[i]) then return leave() end end
 local out={'OK',epoch,me.g}
 for i=1,n do enter(me,c[i]) end
 for i=1,n do
-  local m=open(c[i].name)
-  local held=c[i].tok<=m.h
-  if c[i].try and not held then return leave() end
-  if not held then wanted(m) end
+  if c[i].try and c[i].tok>open(c[i].name).h then return leave() end
 end
 finish()
 for i=1,n do
@@ -120,6 +118,7 @@ for i=0,n-1 do want[7+i]='s'..ARGV[7+i*8]..':'..ARGV[6+i*8] end
 local me=mine()
 if not me.live then return {'OK',epoch} end
 if ARGV[3]~=epoch then return {'EPOCH',epoch} end
+for i=0,n-1 do open(ARGV[6+i*8]) end -- whoever may not use one of the names is refused before anything is done
 for i=0,n-1 do drop(me,6+i*8,me.seat[7+i]) end
 settle(me)
 finish()
@@ -140,7 +139,6 @@ displace(me,c)
 enter(me,c)
 local m=open(c.name)
 local held=c.tok<=m.h
-if not held then wanted(m) end
 settle(me)
 finish()
 return {'OK',epoch,me.g,F(c.tok),held and 1 or 0,held and 0 or left(m)}
@@ -223,16 +221,6 @@ local function enter(me,c)
   end
   m.changed,m.own=true,tok
   if m.new and call('ZCARD',m.line)==1 and may(me.t) then m.h=tok else advance(m) end
-end
-local function wanted(m)
-  if m.f<=0 then return end
-  for j,mem in ipairs(call('ZRANGEBYSCORE',m.line,'-inf',m.h)) do
-    local id,slots,tok,t=parts(mem)
-    if id~=lid and call('HDEL',m.key,'f'..t)==1 then
-      m.f,m.changed=m.f-1,true
-      tell(id,'w '..t)
-    end
-  end
 end
 `
 

@@ -137,6 +137,7 @@ type standing struct {
 	token          uint64
 	held           bool
 	again          time.Duration // in how long it is worth to look again
+	refused        error         // why the server could not say whether it holds
 }
 
 // change is what the owner has to learn of one claim.
@@ -166,7 +167,7 @@ func diff(before, now map[string]known, moved bool, server []standing) (changes 
 		switch {
 		case !own && (moved || !was.settled), is.entered && moved && is.token != s.token:
 			changes = append(changes, change{s, forgotten})
-		case is.entered && is.token == s.token && (s.held || moved && !is.held || !moved && was.settled && !was.held):
+		case is.entered && is.token == s.token && (s.held || moved && !is.held || !moved && (s.refused != nil || was.settled && !was.held)):
 			stand[s.id] = true
 			changes = append(changes, change{s, stands})
 		}
@@ -195,7 +196,10 @@ func (y *syncer) note(before map[string]known, got reply) (release []driver.Plac
 	tokens := map[uint64]bool{}
 	for i := range got.list(3) {
 		row := reply(got.list(3)).list(i)
-		s := standing{row.str(0), row.str(1), row.str(2), uint64(row.num(3)), row.num(4) == 1, row.ms(5)}
+		s := standing{name: row.str(0), seat: row.str(1), id: row.str(2), token: uint64(row.num(3))}
+		if s.held, s.again = row.num(4) == 1, row.ms(5); row.num(4) < 0 {
+			s.refused = l.s.wrap(l.s.ctx, syncScript.name, refusal(row.str(5)))
+		}
 		server = append(server, s)
 		tokens[s.token] = true
 	}
@@ -207,7 +211,11 @@ func (y *syncer) note(before map[string]known, got reply) (release []driver.Plac
 	for _, ch := range changes {
 		switch c := l.claims[ch.id]; ch.what {
 		case stands:
-			c.seenLocked(ch.held, ch.again)
+			if ch.refused != nil {
+				c.unreadableLocked(ch.refused)
+			} else {
+				c.seenLocked(ch.held, ch.again)
+			}
 		case forgotten:
 			release = append(release, driver.Place{Name: ch.name, Seat: ch.seat, ID: ch.id, Token: ch.token})
 		case removed:

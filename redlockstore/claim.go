@@ -182,7 +182,7 @@ func (c *claim) withdrawLocked() *attempt {
 	c.out, c.held = true, false
 	close(c.gone)
 	delete(l.claims, storeutil.SeatOf(c.Claim))
-	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return n.Held && n.Place.ID == c.ID })
+	l.news = slices.DeleteFunc(l.news, func(n driver.News) bool { return !n.Gone && n.Place.ID == c.ID })
 	c.cur.giveUpLocked()
 	return c.cur
 }

@@ -23,19 +23,14 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		}
 		l.mu.Lock()
 		over := l.overLocked(boottime.Now())
-		news, added, refused := l.news, l.added, l.refused
-		if l.news = nil; len(news) == 0 {
-			l.refused = nil
-		}
+		news, added := l.news, l.added
+		l.news = nil
 		l.mu.Unlock()
 		if over {
 			return nil, fmt.Errorf("news: %w", driver.ErrGone)
 		}
 		if len(news) > 0 {
 			return news, nil
-		}
-		if refused != nil {
-			return nil, fmt.Errorf("news: %w", refused)
 		}
 		timer := time.NewTimer(min(every, max(0, l.left())+time.Millisecond))
 		select {
@@ -65,14 +60,9 @@ func (l *lease) look(ctx context.Context, within time.Duration) {
 		return
 	}
 	n := newCount(l.s, len(held))
-	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(look, l.limit, keys) })
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			n.add(l.states(a, held), 0)
-		case <-ctx.Done():
-			return
-		}
+	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(look, l.limit, keys) })
+	if gather(ctx, l.s, answers, func(a values) bool { n.add(l.states(a, held), 0); return false }) != nil {
+		return
 	}
 	if lost, short := l.judge(held, n); len(lost) == 0 && !short {
 		l.mu.Lock()
@@ -82,13 +72,13 @@ func (l *lease) look(ctx context.Context, within time.Duration) {
 }
 
 // states turns what was read into the states of claims.
-func (l *lease) states(a answer, held []*claim) answer {
+func (l *lease) states(a values, held []*claim) values {
 	if a.err != nil {
 		return a
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := answer{at: a.at}
+	out := values{at: a.at}
 	for i, c := range held {
 		is := "other"
 		text, _ := a.got[2*i].(string)
@@ -103,13 +93,13 @@ func (l *lease) states(a answer, held []*claim) answer {
 }
 
 // Follow has News tell, of places that wait, when they are held: each has a goroutine that tries,
-// until it holds or is gone. The servers know of no line, so that a holder is not told who waits.
+// until it holds or is gone.
 func (l *lease) Follow(places ...driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range places {
 		c := l.findLocked(p)
-		if c == nil || p.Held {
+		if c == nil {
 			continue
 		}
 		c.followed = true
@@ -129,24 +119,23 @@ func (c *claim) tellHeldLocked() {
 	}
 }
 
-// keepTrying tries for a followed claim until it holds or is gone. Servers that refuse are told
-// once by News, as an error, and asked again: they may have been set up anew.
+// keepTrying tries for a followed claim until it holds or is gone. Where the servers refuse to be
+// asked about its name, News tells why, and nobody tries for it any more.
 func (c *claim) keepTrying() {
 	l := c.l
 	for tries := 0; ; tries++ {
 		err := c.pursue(l.s.ctx)
-		l.mu.Lock()
-		if err == nil || errors.Is(err, driver.ErrGone) || l.s.ctx.Err() != nil {
+		if err == nil || driver.IsFinal(err) || l.s.ctx.Err() != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
 			c.pursued = false
+			if errors.Is(err, driver.ErrRefused) && c.followed && !c.out {
+				c.followed = false
+				l.addNewsLocked(driver.News{Place: c.place(), Refused: err})
+			}
 			c.tellHeldLocked()
-			l.mu.Unlock()
 			return
 		}
-		if errors.Is(err, driver.ErrRefused) {
-			l.refused = err
-			l.wakeNewsLocked()
-		}
-		l.mu.Unlock()
 		select {
 		case <-time.After(min(25*time.Millisecond<<min(tries, 5), poll)):
 		case <-c.gone:
@@ -233,14 +222,9 @@ func (c *claim) rest(ctx context.Context, h *hints, pause time.Duration) error {
 	return nil
 }
 
-// tellLocked has News return n. The caller holds l.mu.
+// addNewsLocked has News return n. The caller holds l.mu.
 func (l *lease) addNewsLocked(n driver.News) {
 	l.news = append(l.news, n)
-	l.wakeNewsLocked()
-}
-
-// wakeLocked has News look at what there is to tell. The caller holds l.mu.
-func (l *lease) wakeNewsLocked() {
 	close(l.added)
 	l.added = make(chan struct{})
 }

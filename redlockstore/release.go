@@ -137,20 +137,18 @@ func (v *server) removeKeys() {
 		some := v.removals[:min(batch, len(v.removals)):min(batch, len(v.removals))]
 		v.removals = v.removals[len(some):]
 		v.mu.Unlock()
-		err := v.leave(some)
-		if err == nil {
+		failed := v.leave(some)
+		if len(failed) == 0 {
 			continue
 		}
-		v.mu.Lock()
 		now := boottime.Now()
-		gone := func(p *removal) bool { return p.until <= now }
-		v.removals = append(slices.Clone(some), v.removals...)
 		var over []*removal
-		v.removals = slices.DeleteFunc(v.removals, func(p *removal) bool {
-			if gone(p) {
+		v.mu.Lock()
+		v.removals = slices.DeleteFunc(append(failed, v.removals...), func(p *removal) bool {
+			if p.until <= now {
 				over = append(over, p)
 			}
-			return gone(p)
+			return p.until <= now
 		})
 		v.mu.Unlock()
 		v.noteClear(over)
@@ -158,9 +156,25 @@ func (v *server) removeKeys() {
 	}
 }
 
-// leave deletes some keys in one call. Where a call may still be under way that sets one, a mark is
-// left, which it will find.
-func (v *server) leave(some []*removal) error {
+// leave deletes some keys in one call, and returns those that it could not delete. A call for
+// several may be refused because of one whose key is forbidden now: then each gets its own.
+func (v *server) leave(some []*removal) (failed []*removal) {
+	err := v.leaveOnce(some)
+	switch {
+	case err == nil:
+		return nil
+	case len(some) == 1 || !errors.Is(err, driver.ErrRefused):
+		return slices.Clone(some)
+	}
+	for _, p := range some {
+		failed = append(failed, v.leave([]*removal{p})...)
+	}
+	return failed
+}
+
+// leaveOnce deletes some keys in one call. Where a call may still be under way that sets one, a
+// mark is left, which it will find.
+func (v *server) leaveOnce(some []*removal) error {
 	var keys []string
 	var args []any
 	for _, p := range some {

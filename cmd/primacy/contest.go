@@ -148,11 +148,13 @@ func (c *contest) holding(id string, term *primacy.Term) string {
 // look reads the line before standing in it: to refuse a wait that could only be for a command
 // around this one, and to tell people whom they wait for.
 func (r *runner) look(ctx context.Context) error {
-	limit, nested := time.Second, len(r.outer) > 0
+	limit, nested := min(5*time.Second, r.timeout), len(r.outer) > 0
 	if nested {
 		limit = r.timeout
 	} else if r.quiet || r.try {
 		return nil
+	} else if r.wait > 0 {
+		limit = min(limit, r.wait)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -447,7 +447,7 @@ func TestTheRunPageHolds(t *testing.T) {
 	if len(blocks) != len(want) {
 		t.Fatalf("the page has %d blocks, this test knows %d", len(blocks), len(want))
 	}
-	w := newWorld(t)
+	w := newWorld(t).without("PRIMACY_TTL")
 	for i, b := range blocks {
 		c := exec.Command("sh", "-c", b[1])
 		c.Env, c.Dir = w.env, w.dir

@@ -90,7 +90,8 @@ func TLSReason(err error) string {
 // one attempt for his own.
 func Wrap(ctx context.Context, endpoint, verb string, err error) error {
 	if final := Final(err); final != nil {
-		return fmt.Errorf("etcd %s: %s: %w: %s", endpoint, verb, final, Text(err))
+		text := fmt.Sprintf("etcd %s: %s: %s: %s", endpoint, verb, final, Text(err))
+		return &answer{text, []error{final, rpctypes.Error(err)}}
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("etcd %s: %s: %w", endpoint, verb, ctx.Err())
@@ -101,17 +102,17 @@ func Wrap(ctx context.Context, endpoint, verb string, err error) error {
 	if c := status.Code(err); c == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("etcd %s: %s: no answer in time", endpoint, verb)
 	}
-	return &answer{fmt.Sprintf("etcd %s: %s: %s", endpoint, verb, Text(err)), rpctypes.Error(err)}
+	return &answer{fmt.Sprintf("etcd %s: %s: %s", endpoint, verb, Text(err)), []error{rpctypes.Error(err)}}
 }
 
-// answer is an error with our words, through which errors.Is still finds etcd's own.
+// answer is an error with our words, through which errors.Is still finds the driver's and etcd's.
 type answer struct {
 	text string
-	err  error
+	errs []error
 }
 
-func (a *answer) Error() string { return a.text }
-func (a *answer) Unwrap() error { return a.err }
+func (a *answer) Error() string   { return a.text }
+func (a *answer) Unwrap() []error { return a.errs }
 
 // Text returns etcd's own words without gRPC's frame around them.
 func Text(err error) string {

@@ -351,9 +351,9 @@ func TestSidecar(t *testing.T) {
 		says, _ := answer("DELETE", "/v1/locks/nightly", "", "Primacy-Token", token)
 		return says
 	})
-	slot, _ := answer("POST", "/v1/locks/build", `{"id":"s1","slots":2}`)
+	slot, slotText := answer("POST", "/v1/locks/build", `{"id":"s1","slots":2}`)
 	b.is("slot of a semaphore", func() string { return slot })
-	reader, _ := answer("POST", "/v1/locks/catalog", `{"id":"r1","shared":true}`)
+	reader, readerText := answer("POST", "/v1/locks/catalog", `{"id":"r1","shared":true}`)
 	b.is("shared lock", func() string { return reader })
 	bound := follow("POST", "/v1/locks/bound", `{"id":"b1","bound":true}`)
 	b.is("bound lock", bound.text)
@@ -366,6 +366,9 @@ func TestSidecar(t *testing.T) {
 	asks(b, "GET", "/v1/cron", "")
 	asks(b, "GET", "/v1/cron/nothing", "")
 	asks(b, "GET", "/nothing", "")
+	// A server that stops waits for the locks that it has promised, for up to a minute here.
+	answer("DELETE", "/v1/locks/build", "", "Primacy-Token", between(slotText, `"token":"`, `"`))
+	answer("DELETE", "/v1/locks/catalog", "", "Primacy-Token", between(readerText, `"token":"`, `"`))
 	ends := follow("POST", "/v1/elections/stopped/campaign", `{"id":"web-1"}`)
 	w.eventually("it leads", func() bool { return strings.Contains(ends.text(), "elected") })
 	serve.cmd.Process.Signal(syscall.SIGTERM)

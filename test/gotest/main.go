@@ -96,11 +96,10 @@ func (r *run) goTest(dir string, args []string, cpu bool) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	interrupted := notified(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM) // go test has its own from the terminal, and ends
 	lines := make(chan []byte)
 	go func() {
 		defer close(lines)
@@ -137,6 +136,21 @@ func (r *run) goTest(dir string, args []string, cpu bool) (int, error) {
 		return max(1, cmd.ProcessState.ExitCode()), nil
 	}
 	return 0, err
+}
+
+// notified returns the signals that go test is to have too. Those that this process was started to
+// ignore, as in the background of a script or under nohup, are ignored, but not by the tests: what
+// has a handler here has none after an exec. Many tests end programs by these signals.
+func notified(all ...os.Signal) <-chan os.Signal {
+	heeded, ignored := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	for _, s := range all {
+		to := heeded
+		if signal.Ignored(s) {
+			to = ignored
+		}
+		signal.Notify(to, s)
+	}
+	return heeded
 }
 
 // take notes an event, and reports whether it printed something.

@@ -63,9 +63,12 @@
 // can prevent a late act. There the command is gone within 50 ms of the thaw, the late acts are
 // counted, and a fence is what refuses them.
 //
+// With -short, as make test has it, TestRun, TestTorture, TestTortureOnStores, TestPause and
+// TestSilentLink run briefly, and most others not at all.
+//
 // Knobs, from the environment:
 //
-//	TORTURE_FOR           how long TestTorture (default 60s) and TestTortureOnStores (only if set; 6s with TORTURE_STORE) do harm, and TORTURE_TTL (default 3s)
+//	TORTURE_FOR           how long TestTorture (default 60s, 20s with -short) and TestTortureOnStores (only if set; 6s with -short or TORTURE_STORE) do harm, and TORTURE_TTL (default 3s)
 //	TORTURE_CONTROL_FOR   the same for TestTortureControls (default 30s; all faults from 2m on), and TORTURE_CONTROL_TTL (default 4s)
 //	TORTURE_SEED          default: from the clock
 //	TORTURE_KEEP          an empty folder that keeps the record
@@ -77,7 +80,7 @@
 //	TRANSFERS_FOR         how long TestTransfers does harm (default 15s)
 //	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
-//	TORTURE_ROUNDS        rounds of TestRun (default 20) and of TestRunOnStores (default: a choice of 3)
+//	TORTURE_ROUNDS        rounds of TestRun (default 20, 3 with -short) and of TestRunOnStores (default: a choice of 3)
 //	TORTURE_STORE         the stores for the tests …OnStores, with commas (default: all but etcd; the names are those of the subtests)
 //	TORTURE_LONG          rounds of each of the others, instead of their short default
 //	TORTURE_WOKEN         rounds of TestWokenEtcdLeader (default 2)

@@ -143,7 +143,7 @@ func (p *paused) line(t *testing.T, words ...string) (word, rest string) {
 // there when it wakes.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	pauses(t, onEtcd().start(t), rounds(t, 6))
+	pauses(t, onEtcd().start(t), rounds(t, briefly(2, 6)))
 }
 
 // pauses freezes so many processes that lead on that store.

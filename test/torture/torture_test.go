@@ -53,7 +53,7 @@ const (
 // are no failure; with TORTURE_EXPECT=overlap it is one if there are none.
 func TestTorture(t *testing.T) {
 	t.Parallel()
-	d, ttl, seed := forHow(t, "TORTURE_FOR", time.Minute), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
+	d, ttl, seed := forHow(t, "TORTURE_FOR", briefly(20*time.Second, time.Minute)), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v", seed, d, ttl)
 	fmt.Fprintf(os.Stderr, "torture: TORTURE_SEED=%d TORTURE_FOR=%v TORTURE_TTL=%v\n", seed, d, ttl)
 	s, row := newTorture(t, seed, ttl), lanes()
@@ -141,6 +141,7 @@ func (s *torture) keep() {
 // surely, each line its own, since a change of etcd's leader lengthens all leases and so hides what
 // the others do.
 func TestTortureControls(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TORTURE_CONTROL_FOR", 30*time.Second), forHow(t, "TORTURE_CONTROL_TTL", 4*time.Second),
 		newSeed(t)

@@ -1,0 +1,154 @@
+package etcdstore
+
+import (
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/storeutil"
+)
+
+// waiters are the places of one lease that are followed, and the queue of those that News is to
+// look at. A waiter is in one of these states:
+//
+//	state    what it means                   event                                     next state
+//	quiet    it listens to its line          the hub tells what matters (Settle), a    queued
+//	                                         session before it was ended (doubt), or
+//	                                         nothing was heard for long (check)
+//	queued   News is to look at it           News takes the queue                      taken
+//	taken    News asks it (ask), and reads   it still waits (learn, confirm)           quiet
+//	         its line where it is unsure     it was not read, or the read failed       queued
+//	                                         it holds: told, its line is heard (keep)  kept
+//	                                         it holds: told, its line is not heard     over
+//	                                         it is gone, or may not be read: told      over
+//	kept     it holds; only its end is news  the hub tells its end, or check           queued
+//	over     it listens to nothing, and      none
+//	         nothing is told of it
+//
+// Follow makes a waiter, in state quiet. In any state a Release of the place, a later Follow of
+// its seat and the end of the lease move it to over.
+type waiters struct {
+	wake chan struct{} // holds one signal for News
+
+	// mu guards what follows, and waiter.queued. It is taken under the hub's lock; nothing is
+	// called while it is held.
+	mu     sync.Mutex
+	by     map[seatID]*waiter
+	queue  []*waiter
+	round  []*waiter // those that are yet to be checked in this round
+	closed bool
+}
+
+const (
+	// pairs is how many places are checked at once, and looked at in one Txn, with two reads each:
+	// etcd allows 128.
+	pairs = 60
+	// spreadLeast is the shortest time between two checks.
+	spreadLeast = 500 * time.Millisecond
+)
+
+// poke wakes News.
+func (ws *waiters) poke() { storeutil.Signal(ws.wake) }
+
+// add takes a in, in place of an earlier waiter of its seat, which the caller drops. It reports
+// false where the lease has ended, or a later claim of the seat is followed already.
+func (ws *waiters) add(a *waiter) (earlier *waiter, ok bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	earlier = ws.by[a.at]
+	if ws.closed || earlier != nil && earlier.token > a.token {
+		return nil, false
+	}
+	ws.by[a.at] = a
+	return earlier, true
+}
+
+// remove takes a out. It reports false if it was not there any more.
+func (ws *waiters) remove(a *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ours := ws.by[a.at] == a
+	if ours {
+		delete(ws.by, a.at)
+	}
+	return ours
+}
+
+// of returns the waiter of a seat, nil if there is none.
+func (ws *waiters) of(at seatID) *waiter {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.by[at]
+}
+
+// push has News look at a.
+func (ws *waiters) push(a *waiter) {
+	ws.pushQuietly(a)
+	ws.poke()
+}
+
+// pushQuietly has News look at some when it wakes for something else.
+func (ws *waiters) pushQuietly(some ...*waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, a := range some {
+		if !a.queued && !ws.closed {
+			a.queued = true
+			ws.queue = append(ws.queue, a)
+		}
+	}
+}
+
+// take empties the queue. It takes the hub's lock: the message that the hub is dealing with just
+// now may be of many places, and they are told together.
+func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
+	h.Lock()
+	defer h.Unlock()
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	queue := ws.queue
+	ws.queue = nil
+	for _, a := range queue {
+		a.queued = false
+	}
+	return queue
+}
+
+// checkSome has the next few checked. In one round each has its turn.
+func (ws *waiters) checkSome() {
+	ws.mu.Lock()
+	if len(ws.round) == 0 {
+		for _, a := range ws.by {
+			ws.round = append(ws.round, a)
+		}
+	}
+	k := min(pairs, len(ws.round))
+	some := ws.round[:k]
+	ws.round = ws.round[k:]
+	ws.mu.Unlock()
+	for _, a := range some { // which takes the hub's lock
+		a.check()
+	}
+}
+
+// spread returns the pause between two checks with which a round takes d, or longer where that
+// pause would be less than spreadLeast.
+func (ws *waiters) spread(d time.Duration) time.Duration {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.by) <= pairs {
+		return d
+	}
+	return max(spreadLeast, d*pairs/time.Duration(len(ws.by)))
+}
+
+// close drops all, and takes none any more.
+func (ws *waiters) close() {
+	ws.mu.Lock()
+	all := ws.by
+	ws.by, ws.queue, ws.round, ws.closed = map[seatID]*waiter{}, nil, nil, true
+	ws.mu.Unlock()
+	for _, a := range all { // which takes the hub's lock
+		a.drop()
+	}
+}

@@ -1,0 +1,86 @@
+package primacy
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+func (n *counters) begunLocked(*claim, time.Duration) { n.terms.Add(1) }
+
+func (n *counters) steppedLocked(*claim, step) {}
+
+func (all *tallies) begunLocked(c *claim, _ time.Duration) { all.elected(c.name) }
+
+func (all *tallies) steppedLocked(c *claim, s step) {
+	if s.rightEnded {
+		all.ended(c.name, c.reasonLocked(s.order.Cause))
+	}
+}
+
+// begunLocked tells readers that a claim leads.
+func (n *eventReaders) begunLocked(c *claim, began time.Duration) {
+	if n.any() {
+		n.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: c.l.s.uptime() - began})
+	}
+}
+
+// steppedLocked tells readers how far the end of a term has come.
+func (n *eventReaders) steppedLocked(c *claim, s step) {
+	if s.order.Stop {
+		n.endLocked(c, Stopping, s.order.Cause)
+	}
+	if s.rightEnded {
+		n.endLocked(c, Ended, s.order.Cause)
+	}
+	if s.was == core.Leaving && c.unconfirmedLocked() {
+		n.unconfirmedLocked(c)
+	}
+	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
+		n.endLocked(c, WorkStopped, c.core.Cause())
+	}
+}
+
+// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller
+// holds the claim's lock.
+func (n *eventReaders) unconfirmedLocked(c *claim) {
+	why := ErrExpired
+	if c.core.Fate() == core.Vanished {
+		why = ErrDeposed
+	}
+	n.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
+}
+
+// endLocked tells one step of the end of a term. The caller holds the claim's lock.
+func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
+	if !n.any() {
+		return
+	}
+	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reasonLocked(cause)}
+	if kind != Stopping {
+		ev.Took = c.l.s.uptime() - c.stopping
+	}
+	if kind != WorkStopped {
+		e := c.endedErrorLocked(c.term.token, cause)
+		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.to
+	}
+	n.event(ev)
+}
+
+// termLog is the observer that logs terms: locks come and go too often to be told each time, and of
+// many elections there is one line for all.
+type termLog struct {
+	log   *logQueue
+	level slog.Level
+}
+
+func (w termLog) begunLocked(c *claim, _ time.Duration) {
+	w.log.log(w.level, "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
+}
+
+func (w termLog) steppedLocked(c *claim, s step) {
+	if s.order.Stop {
+		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.endedErrorLocked(c.term.token, s.order.Cause).Cause)
+	}
+}
