@@ -15,14 +15,13 @@ import (
 // ErrMoved says that etcd's leader changed once more during a grant.
 var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 
-// GrantInTerm grants a lease of which the raft term that it was granted in is known: the one that
-// the answer bears.
+// GrantInTerm grants a lease of which the raft term of the grant is known: the one in its answer.
 //
-// Terms never fall from one log entry to the next, so the grant's is at least the newest term
-// known before the call; where the answer bears that very term, it is taken. Otherwise the lease
-// is dropped and another one granted. An answer may bear an older term than its entry (see
-// Prove): then the next renewal finds another term, and the claims move once more. A later term
-// is never taken for the grant's.
+// Terms never fall from one log entry to the next. So the grant's is at least the newest term known
+// before the call, and where the answer bears that very term it is the grant's. Otherwise the lease
+// is dropped and another one granted. An answer may bear an older term than its entry (see Prove):
+// then the next renewal finds another term, and the claims move once more. A later term is never
+// taken for the grant's.
 func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
 ) (r R, err error) {
 	for range 3 {
@@ -39,9 +38,8 @@ func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader,
 	return r, ErrMoved
 }
 
-// Grant grants a lease, under an ID that etcd chooses where id is 0. It makes as many attempts as
-// Call: one that is repeated at another member may leave an empty lease behind, which nobody
-// renews.
+// Grant grants a lease, under an ID that etcd chooses where id is 0. It is tried as Call does: an
+// attempt that is repeated may leave an empty lease behind, which expires.
 func (w *Wire) Grant(ctx context.Context, what string, id, seconds int64) (resp *pb.LeaseGrantResponse, err error) {
 	req := &pb.LeaseGrantRequest{ID: id, TTL: seconds}
 	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
@@ -84,7 +82,7 @@ func (w *Wire) Revoke(ctx context.Context, what string, id int64) error {
 }
 
 // TimeToLive asks etcd's leader, whose clock expires leases, how long one lives on, in whole
-// seconds, and with how long a ttl it was granted. [driver.ErrGone] if there is no such lease.
+// seconds, and for its ttl. [driver.ErrGone] if there is none.
 func (w *Wire) TimeToLive(ctx context.Context, what string, id int64) (left, ttl time.Duration, err error) {
 	var resp *pb.LeaseTimeToLiveResponse
 	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
