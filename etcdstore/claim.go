@@ -160,9 +160,7 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 		return p, rerr
 	}
 	if isGone(err) {
-		l.seats.mu.Lock()
-		l.seats.spent.Add(c.ID) // what is gone never exists again
-		l.seats.mu.Unlock()
+		l.seats.spend(c.ID) // what is gone never exists again
 	}
 	return p, err
 }

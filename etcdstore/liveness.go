@@ -129,43 +129,31 @@ func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	return v
 }
 
-// livenessSubs are those of one who waits behind several claims.
-type livenessSubs []*livenessSub
-
-// watchAll watches the sessions of all those claims, instead of earlier ones. In a line of
-// sessions without heartbeats it does nothing.
-func (ls *livenessWatches) watchAll(earlier livenessSubs, claims []string, notify func()) livenessSubs {
-	var ps livenessSubs
-	for _, c := range claims {
-		if p := ls.watch(c, notify); p != nil {
-			ps = append(ps, p)
-		}
-	}
-	earlier.stop() // last: a watch that goes on is not begun anew
-	return ps
-}
-
-func (ps livenessSubs) stop() {
-	for _, p := range ps {
-		p.stop()
-	}
-}
-
-// livenessGuard is what watches sessions for one waiter: News sets it up, and whoever gives the
-// place up ends it, also at the same time.
+// livenessGuard has sessions watched for one waiter: News sets it up, and whoever gives the place
+// up ends it, perhaps at the same time.
 type livenessGuard struct {
-	mu    sync.Mutex // livenessWatches.mu is taken under it
-	subs  livenessSubs
+	mu    sync.Mutex // livenessWatches.mu and the hub's lock are taken under it
+	subs  []*livenessSub
 	ended bool
 }
 
-// over watches the sessions of those claims from now on, and no others, unless stop was called.
-// Claims is called under the lock: of two calls at once the later one has the later state.
+// over has the sessions of those claims watched from now on, and no others, unless stop was
+// called. Claims is called under the lock: of two calls at once the later one has the later state.
 func (g *livenessGuard) over(ls *livenessWatches, claims func() []string, notify func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.ended {
-		g.subs = ls.watchAll(g.subs, claims(), notify)
+	if g.ended {
+		return
+	}
+	earlier := g.subs
+	g.subs = nil
+	for _, c := range claims() {
+		if p := ls.watch(c, notify); p != nil {
+			g.subs = append(g.subs, p)
+		}
+	}
+	for _, p := range earlier { // only now: a watch that goes on is not begun anew
+		p.stop()
 	}
 }
 
@@ -173,15 +161,14 @@ func (g *livenessGuard) stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = true
-	g.subs.stop()
+	for _, p := range g.subs {
+		p.stop()
+	}
 	g.subs = nil
 }
 
-// stop ends the subscription. It may be called on nil and more than once.
+// stop ends the subscription. It may be called more than once.
 func (p *livenessSub) stop() {
-	if p == nil {
-		return
-	}
 	p.v.all.mu.Lock()
 	defer p.v.all.mu.Unlock()
 	delete(p.v.subs, p)

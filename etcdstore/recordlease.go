@@ -93,17 +93,17 @@ func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64
 	}
 	rl.mu.Unlock()
 	select {
-	case <-r.ready:
-		return rl.idOf(at) // also for who does not wait
+	case <-r.ready: // also for who does not wait
 	default:
+		select {
+		case <-r.ready:
+		case <-ctx.Done():
+			return 0
+		case <-rl.wire.Context().Done():
+			return 0
+		}
 	}
-	select {
-	case <-r.ready:
-		return rl.idOf(at)
-	case <-ctx.Done():
-	case <-rl.wire.Context().Done():
-	}
-	return 0
+	return rl.idOf(at)
 }
 
 // learn notes what became of the asking for a lease.

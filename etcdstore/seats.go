@@ -135,6 +135,13 @@ func (ss *seats) has(sl *claimState, p driver.Place) bool {
 	return sl.id == p.ID && (p.Token == 0 || sl.token == 0 || p.Token == sl.token)
 }
 
+// spend notes that the claim ID was given up.
+func (ss *seats) spend(id string) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.spent.Add(id)
+}
+
 // wasSpent reports whether the claim ID was given up.
 func (ss *seats) wasSpent(id string) bool {
 	ss.mu.Lock()

@@ -38,9 +38,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	was := l.seats.setLeaving(sl, nil)
 	err = l.transfer(ctx, what, sl, p, heir)
 	if err == nil {
-		l.seats.mu.Lock()
-		l.seats.spent.Add(p.ID)
-		l.seats.mu.Unlock()
+		l.seats.spend(p.ID)
 		l.clear(sl)
 		return nil
 	}

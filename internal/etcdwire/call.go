@@ -92,31 +92,33 @@ func (w *Wire) blame(ctx context.Context, err error, took time.Duration) bool {
 var bigAnswers = grpc.MaxCallRecvMsgSize(1<<31 - 1)
 
 // Txn runs one Txn, which may be repeated; for doubt see Call. What names it in an error.
-func (w *Wire) Txn(ctx context.Context, what string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
+func (w *Wire) Txn(ctx context.Context, what string, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	resp, o := w.Send(ctx, req)
 	return resp, o.Doubt, w.Explain(ctx, what, o)
 }
 
-// Send runs one Txn without explaining its error.
-func (w *Wire) Send(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, o Outcome) {
+// ask makes one request, as Call does, by a method of one of etcd's clients.
+func ask[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *Wire,
+	client func(grpc.ClientConnInterface) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), req Q,
+) (resp R, o Outcome) {
 	o = w.try(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...); err != nil {
+		if resp, err = method(client(conn), ctx, req, opts...); err != nil {
 			return err
 		}
-		return w.Same(resp.Header)
+		return w.Same(resp.GetHeader())
 	})
 	return resp, o
 }
 
+// Send runs one Txn without explaining its error.
+func (w *Wire) Send(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, Outcome) {
+	return ask(ctx, w, pb.NewKVClient, pb.KVClient.Txn, req)
+}
+
 // Get runs one linearizable read. What names it in an error.
-func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
-	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...); err != nil {
-			return err
-		}
-		return w.Same(resp.Header)
-	})
-	return resp, err
+func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	resp, o := ask(ctx, w, pb.NewKVClient, pb.KVClient.Range, req)
+	return resp, w.Explain(ctx, what, o)
 }
 
 // Do makes a request of the client's own, as Call does. It returns gRPC's own error.

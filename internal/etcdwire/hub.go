@@ -247,10 +247,7 @@ func (w *Watch) Forget() { w.ID, w.Since, w.Log, w.refused = 0, 0, nil, false }
 
 // rouse wakes the goroutine that sends.
 func (h *Hub) rouse() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(h.wake)
 }
 
 // tell notifies all subscribers of w. The caller holds the lock.

@@ -141,13 +141,21 @@ func (ms *Members) Leave(l Link) {
 	if ms.current != l.member {
 		return // somebody else moved on already
 	}
-	at := slices.Index(ms.members, ms.current)
+	if m := ms.other(l.member); m != nil {
+		ms.current = m
+	}
+}
+
+// other returns another member than m, the one whose last failure is longest ago; nil if there is
+// none. The caller holds the lock.
+func (ms *Members) other(m *member) (best *member) {
+	at := slices.Index(ms.members, m)
 	for i := 1; i < len(ms.members); i++ {
-		m := ms.members[(at+i)%len(ms.members)]
-		if ms.current == l.member || m.failed.Before(ms.current.failed) {
-			ms.current = m
+		if o := ms.members[(at+i)%len(ms.members)]; best == nil || o.failed.Before(best.failed) {
+			best = o
 		}
 	}
+	return best
 }
 
 // Beside returns another member than l's, the one whose last failure is longest ago, for a call
@@ -155,17 +163,8 @@ func (ms *Members) Leave(l Link) {
 func (ms *Members) Beside(l Link) (Link, bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	at := slices.Index(ms.members, l.member)
-	if ms.closed || at < 0 {
-		return Link{}, false
-	}
-	var best *member
-	for i := 1; i < len(ms.members); i++ {
-		if m := ms.members[(at+i)%len(ms.members)]; best == nil || m.failed.Before(best.failed) {
-			best = m
-		}
-	}
-	if best == nil {
+	best := ms.other(l.member)
+	if ms.closed || best == nil || !slices.Contains(ms.members, l.member) {
 		return Link{}, false
 	}
 	l, err := ms.link(best)
