@@ -174,13 +174,22 @@ func (l *lease) removeAllNodes(done chan struct{}) {
 
 // guardWith makes a watch on a claim's own node its guard.
 func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
-	c.own.use(w, gen, func() { l.guardNode(c) }, func() { l.claims.removed(c) })
+	if !c.own.use(w, gen) {
+		return
+	}
+	w.on(func(deleted bool) {
+		if deleted {
+			l.claims.removed(c)
+		} else {
+			go l.guardNode(c)
+		}
+	})
 }
 
 // guardNode sets a watch on a claim's own node, so that we notice when somebody removes it.
 func (l *lease) guardNode(c *claim) {
 	for try := 1; !l.over(); try++ {
-		if c.gone() || l.claims.isLeaving(c) || c.own.isSet() { // who waits sets it with others
+		if c.gone() || l.claims.isLeaving(c) || c.own.stands(0) { // who waits sets it with others
 			return
 		}
 		gen, _, _ := l.generation()
