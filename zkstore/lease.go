@@ -84,11 +84,11 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 // start starts what runs as long as the lease.
 func (l *lease) start() {
 	l.timer = time.AfterFunc(l.patience(), func() { l.finish() })
-	go l.onChange(l.life.path, func(got looked) (bool, error) {
+	go l.onChange(l.life.path, func(got looked) error {
 		if !got.exists { // somebody else has ended the lease
 			l.end(driver.ErrGone, true)
 		}
-		return false, nil
+		return nil
 	})
 	go l.onChange(l.mail, l.readMail)
 	go l.patrol()
@@ -129,6 +129,7 @@ func (l *lease) Close(ctx context.Context) error {
 	return waitFor(ctx, l.finish())
 }
 
+// waitFor waits for what ends also if the link is over.
 func waitFor(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
