@@ -81,7 +81,7 @@ func (cs *claims) request(m letter) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.bySeat {
-		if c.want.Name == m.Name && c.token == m.Request.Token && !c.gone() {
+		if c.want.Name == m.Name && c.token == m.Request.Token && !c.isGone() {
 			cs.news.add(driver.News{Place: c.place(true), Request: &m.Request})
 		}
 	}

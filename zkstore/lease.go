@@ -35,7 +35,7 @@ func newLease(t tree, owner string) *lease {
 	return &lease{
 		tree: t, owner: owner,
 		claims: claims{news: &news{more: make(chan struct{})}, bySeat: map[storeutil.Seat]*claim{},
-			parted: map[string]*claim{}},
+			going: map[string]*claim{}},
 	}
 }
 
@@ -180,7 +180,7 @@ func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
 	}
 	w.on(func(deleted bool) {
 		if deleted {
-			l.claims.removed(c)
+			l.claims.tellGone(c)
 		} else {
 			go l.guardNode(c)
 		}
@@ -190,7 +190,7 @@ func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
 // guardNode sets a watch on a claim's own node, so that we notice when somebody removes it.
 func (l *lease) guardNode(c *claim) {
 	for try := 1; !l.over(); try++ {
-		if c.gone() || l.claims.isLeaving(c) || c.own.stands(0) { // who waits sets it with others
+		if c.isGone() || l.claims.isBeingRemoved(c) || c.own.stands(0) { // who waits sets it with others
 			return
 		}
 		gen, _, _ := l.generation()
@@ -215,7 +215,7 @@ func (l *lease) patrol() {
 		_ = parallel(len(all), func(i int) error {
 			got, err := l.look(context.Background(), ofNode, all[i].path)
 			if err == nil && !got.exists {
-				l.claims.removed(all[i])
+				l.claims.tellGone(all[i])
 			}
 			return err
 		})

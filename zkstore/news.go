@@ -100,7 +100,7 @@ func (cs *claims) followed(c *claim, err error) (done bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	switch {
-	case c.gone() || c.spent: // that is told already, or was its owner's doing
+	case c.isGone() || c.givenUp: // that is told already, or was its owner's doing
 	case err == nil:
 		cs.news.add(driver.News{Place: c.place(true), Held: true})
 	case errors.Is(err, driver.ErrRefused):

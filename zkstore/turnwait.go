@@ -136,7 +136,7 @@ func (v *turnWait) wait() (turn bool, err error) {
 	defer late.Stop()
 	select {
 	case <-v.woken:
-	case <-v.c.left:
+	case <-v.c.gone:
 		return false, driver.ErrGone
 	case <-late.C:
 		v.seen = nil
@@ -149,7 +149,7 @@ func (v *turnWait) wait() (turn bool, err error) {
 	case !ok:
 		v.seen = nil
 	case driver.Free(v.c.want.Slots, slotsOf(rest)...):
-		if v.c.own.stands(v.seen.gen) && !v.c.gone() && !v.l.over() {
+		if v.c.own.stands(v.seen.gen) && !v.c.isGone() && !v.l.over() {
 			return true, nil
 		}
 		v.seen = nil

@@ -31,7 +31,7 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 		{what: "another's node changed", front: 2, gone: []int{0, 1}, by: gen, lost: true, looks: true},
 	} {
 		l := newLease(tree{&link{gen: gen, dead: make(chan struct{})}}, "")
-		v := newTurnWait(l, &claim{own: ownWatch{w: &watch{}, gen: gen}, left: make(chan struct{})})
+		v := newTurnWait(l, &claim{own: ownWatch{w: &watch{}, gen: gen}, gone: make(chan struct{})})
 		if c.unguarded {
 			v.c.own.w.done = true
 		}
@@ -61,16 +61,16 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
 	l := newLease(tree{&link{dead: make(chan struct{})}}, "")
 	for _, gone := range []bool{true, false} {
-		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, left: make(chan struct{})}
+		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, gone: make(chan struct{})}
 		w := &watch{done: gone, deleted: gone, fired: make(chan struct{})}
 		l.guardWith(c, w, 3)
-		if c.own.stands(3) == gone || c.gone() != gone {
-			t.Errorf("node gone %v: guarded %v, known to have gone %v", gone, c.own.stands(3), c.gone())
+		if c.own.stands(3) == gone || c.isGone() != gone {
+			t.Errorf("node gone %v: guarded %v, known to have gone %v", gone, c.own.stands(3), c.isGone())
 		}
 		if !gone {
 			fired := false // of what was called before the claim's own call, or after
 			w.on(func(bool) { fired = !c.own.stands(3) })
-			if w.fire(true); !fired || c.own.stands(3) || !c.gone() {
+			if w.fire(true); !fired || c.own.stands(3) || !c.isGone() {
 				t.Error("guarded by a watch that has fired")
 			}
 		}
@@ -122,7 +122,7 @@ func TestWhoStandsAgainOnAnotherServerIsWatchedAgain(t *testing.T) {
 	go k.present.serve()
 	k.store.root = "/r"
 	k.gen = 4
-	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{w: &watch{}, gen: 4}, left: make(chan struct{})}
+	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{w: &watch{}, gen: 4}, gone: make(chan struct{})}
 	v := newTurnWait(newLease(tree{k}, ""), c)
 	v.watched["/r/n/"+first] = func() {}
 	v.notify("/r/n/"+first, true, 3)
