@@ -71,11 +71,12 @@ func typedLines(t *testing.T, path string) (lines []string) {
 	return lines
 }
 
-// TestWhatTheReadmeSaysIsTyped holds the README and the pages of locks to tests that run each line, and make to its targets.
+// TestWhatTheReadmeSaysIsTyped holds the README and the pages of locks to tests that run each line,
+// and make to its targets.
 func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
 	seen := map[string]bool{}
-	for _, doc := range []string{"../../README.md", "../../docs/commands.md", "../../docs/locks.md", "../../docs/evidence.md"} {
-		for _, l := range typedLines(t, doc) {
+	for _, doc := range []string{"README.md", "docs/commands.md", "docs/locks.md", "docs/evidence.md"} {
+		for _, l := range typedLines(t, filepath.Join("../..", doc)) {
 			seen[l] = true
 			_, known := readmeLines[l]
 			switch {
@@ -106,7 +107,8 @@ func TestTheWholePathFromSource(t *testing.T) {
 	if b, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, b)
 	}
-	if b, err := exec.Command(out, "--help").CombinedOutput(); err != nil || !strings.Contains(string(b), "primacy run") {
+	b, err := exec.Command(out, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(b), "primacy run") {
 		t.Fatalf("%v: %s", err, b)
 	}
 }
@@ -153,7 +155,8 @@ func (r *reader) leaves(node, line string) (out *buffer, end func(syscall.Signal
 	r.typed[line] = true
 	cmd := exec.Command("bash", "-c", "exec "+line)
 	out = &buffer{}
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(r.env[:len(r.env):len(r.env)], "PRIMACY_ID="+node), r.dir, out, out
+	cmd.Env, cmd.Dir = r.with("PRIMACY_ID="+node).env, r.dir
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		r.Fatal(err)
 	}
@@ -206,12 +209,14 @@ func TestTheReadme(t *testing.T) {
 	if code := end1(0); code != exitResigned {
 		t.Errorf("the leader that was asked to resign ended with %d", code)
 	}
-	r.eventually("the next one leads", func() bool { return !strings.Contains(r.types("primacy leader billing", 0), "web-1") })
+	r.eventually("the next one leads", func() bool {
+		return !strings.Contains(r.types("primacy leader billing", 0), "web-1")
+	})
 	if strings.Contains(r.types("primacy leader billing", 0), "web-3") { // the order in which they came in is not ours
 		r.types("primacy transfer billing --to web-2", 0)
 		_, end3 = r.leaves("web-3", run)
 		r.shows("primacy leader billing", "web-2")
-		r.eventually("web-3 waits", func() bool { return strings.Contains(r.types("primacy status billing", 0), "web-3") })
+		r.shows("primacy status billing", "web-3")
 	}
 	r.types("primacy transfer billing --to web-3", 0)
 	r.shows("primacy leader billing", "web-3")
@@ -221,7 +226,8 @@ func TestTheReadme(t *testing.T) {
 	r.types("primacy drain web-2", 0) // it leads nothing any more
 	r.eventually("the history", func() bool {
 		out := r.types("primacy history billing", 0)
-		return strings.Contains(out, "new kernel") && strings.Contains(out, "transferred") && strings.Contains(out, "web-3")
+		return strings.Contains(out, "new kernel") && strings.Contains(out, "transferred") &&
+			strings.Contains(out, "web-3")
 	})
 	end3(syscall.SIGTERM)
 	r.eventually("the observer tells", func() bool { return strings.Contains(seen.String(), "web-3") })
@@ -240,7 +246,8 @@ func (r *reader) locks() {
 	r.shows("primacy status", "holder")
 	r.types("primacy lock -n billing -- ./bill", exitNotAcquired)
 	end(syscall.SIGTERM)
-	for line, says := range map[string]string{"primacy lock billing -- ./bill": "bill", "primacy lock -n billing -- ./bill": "bill", "primacy lock -w 30 billing -- ./bill": "bill",
+	for line, says := range map[string]string{"primacy lock billing -- ./bill": "bill",
+		"primacy lock -n billing -- ./bill": "bill", "primacy lock -w 30 billing -- ./bill": "bill",
 		"primacy lock -s catalog -- ./report": "report", "primacy lock --slots 3 exports -- ./export": "export"} {
 		if out := r.types(line, 0); !strings.Contains(out, says+" ") {
 			r.Errorf("%q shows %q", line, out)
@@ -280,10 +287,12 @@ var snippets = map[string][]snippet{
 	},
 	"docs/new-store.md": {{}, {}}, // whole files of one package
 	"docs/fencing.md": {
-		{given: "ctx context.Context, client *clientv3.Client, store *etcdstore.Store, term *primacy.Term, compares []clientv3.Cmp, ops []clientv3.Op", declares: "resp, err"},
+		{given: "ctx context.Context, client *clientv3.Client, store *etcdstore.Store, term *primacy.Term, " +
+			"compares []clientv3.Cmp, ops []clientv3.Op", declares: "resp, err"},
 		{given: "ctx context.Context, db *sql.DB, pgxTx pgx.Tx, term *primacy.Term", declares: "err"},
 		{given: "ctx context.Context, client *redis.Client, term *primacy.Term, script string", declares: "v, err"},
-		{given: "ctx context.Context, term *primacy.Term, url string, accounts, orders http.Handler, server *http.Server", declares: "err"},
+		{given: "ctx context.Context, term *primacy.Term, url string, accounts, orders http.Handler, " +
+			"server *http.Server", declares: "err"},
 		{given: "ctx context.Context, path string, data []byte, term *primacy.Term", declares: "data, err"},
 	},
 }
@@ -376,7 +385,8 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 			if strings.HasPrefix(block, "import ") {
 				continue // upstreamtest changes exactly this line in etcd's own tests
 			}
-			put("indocs", fmt.Sprintf("%s%d.go", strings.NewReplacer("/", "_", ".", "_").Replace(doc), i), needs[i].source("indocs", fmt.Sprintf("block%d%s", i, strings.NewReplacer("/", "", ".", "").Replace(doc)), block))
+			page := regexp.MustCompile(`[/.-]`).ReplaceAllString(doc, "_")
+			put("indocs", fmt.Sprint(page, i, ".go"), needs[i].source("indocs", fmt.Sprint("block", i, page), block))
 		}
 	}
 	fifteen := strings.Replace(goBlocks(t, "README.md")[0], "etcd://127.0.0.1:2379", w.store, 1)
@@ -396,7 +406,8 @@ func main() {
 	if err := os.WriteFile(file, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"}, {"test", "-c", "-vet=off", "-o", os.DevNull, "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
+	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"},
+		{"list", "-export", "-test", "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = ".."
 		out, err := cmd.CombinedOutput()
@@ -414,7 +425,8 @@ func TestTheRunPageHolds(t *testing.T) {
 	}
 	want := []string{
 		`^(before\nleader under token \d+\nafter: exited\n)$`,
-		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\nalso under billing/invoicer\n$`,
+		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\n` +
+			`also under billing/invoicer\n$`,
 		`^candidate elected started exited resigned released finished $`,
 		`^200\n$`,
 	}

@@ -44,8 +44,10 @@ another one leads in the end; 124 if the leader has not handed over in the time 
 already, nothing is asked.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if r.to == "" && cmd.Flags().Changed("to") { // an empty variable, most likely: stepping down is not what was meant
-				return fmt.Errorf("--to is empty: give the ID of a candidate, or leave it out to let the oldest one lead")
+			// An empty variable, most likely: stepping down is not what was meant.
+			if r.to == "" && cmd.Flags().Changed("to") {
+				return errors.New("--to is empty: give the ID of a candidate, " +
+					"or leave it out to let the oldest one lead")
 			}
 			return r.make(cmd.Context(), a, args[0])
 		},
