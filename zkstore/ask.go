@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -63,11 +61,11 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 			return fmt.Errorf("request for %s: too large: %w", name, driver.ErrRefused)
 		}
 		_, err = t.multi(ctx, existsOp(nodes[0].path),
-			&zk.SetDataRequest{Path: mail, Data: data, Version: got.stat.Version})
+			setOp(mail, data, got.stat.version))
 		switch {
-		case errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, errNoNode):
 			return driver.ErrGone
-		case !errors.Is(err, zk.ErrBadVersion): // then somebody else has asked too
+		case !errors.Is(err, errBadVersion): // then somebody else has asked too
 			return err
 		}
 	}

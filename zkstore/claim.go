@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -183,7 +181,7 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 		return err
 	}
 	_, err = l.set(ctx, c.path, encode(l.owner, value), -1)
-	if errors.Is(err, zk.ErrNoNode) {
+	if errors.Is(err, errNoNode) {
 		l.claims.removed(c)
 		return driver.ErrGone
 	}
@@ -277,7 +275,7 @@ func (l *lease) leave(all ...*claim) {
 // that is done or the session is over.
 func (l *lease) erase(batch []*claim) {
 	for try := 1; len(batch) > 0; try++ {
-		var ops []any
+		var ops []op
 		var with []*claim // a record
 		for _, c := range batch {
 			ops = append(ops, deleteOp(c.path))
@@ -290,9 +288,9 @@ func (l *lease) erase(batch []*claim) {
 		var err error
 		at := 0
 		if len(ops) == 1 { // without what a step of several costs the servers
-			_, err = l.request(context.Background(), deletePacket(batch[0].path))
+			_, err = l.request(context.Background(), ops[0])
 		} else {
-			var answers []zk.MultiResponse
+			var answers []result
 			answers, err = l.multi(context.Background(), ops...)
 			at = failed(answers)
 		}
@@ -300,7 +298,7 @@ func (l *lease) erase(batch []*claim) {
 		case err == nil:
 			l.claims.left(batch...)
 			return
-		case at >= 0 && at < len(batch) && errors.Is(err, zk.ErrNoNode): // removed by hand, or by an earlier try
+		case at >= 0 && at < len(batch) && errors.Is(err, errNoNode): // removed by hand, or by an earlier try
 			l.claims.left(batch[at])
 			batch = append(batch[:at:at], batch[at+1:]...)
 		case at >= len(batch):

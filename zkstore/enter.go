@@ -6,8 +6,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -65,7 +63,7 @@ func (e *entry) run() {
 			err = e.resolve()
 			unknown = err != nil
 		default:
-			var answers []zk.MultiResponse
+			var answers []result
 			answers, err = l.multi(context.Background(), e.step(version)...)
 			if err == nil {
 				e.succeeded(answers)
@@ -90,12 +88,12 @@ func (e *entry) run() {
 // the end writes to the nodes of their lines, for the answer to that tells the czxid of the claims,
 // which is the same, and how many stand in each line then: who is alone holds. Both would be reads
 // otherwise.
-func (e *entry) step(version int32) []any {
+func (e *entry) step(version int32) []op {
 	l := e.l
-	ops := []any{&zk.CheckVersionRequest{Path: l.life.path, Version: version}}
+	ops := []op{checkOp(l.life.path, version)}
 	for _, c := range e.batch {
-		ops = append(ops, l.store.createOp(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value),
-			zk.FlagEphemeral|zk.FlagSequence))
+		ops = append(ops, createOp(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value),
+			l.store.acl, ephemeral|sequential))
 	}
 	if e.old != nil && !e.oldGone {
 		ops = append(ops, deleteOp(e.old.path))
@@ -104,28 +102,28 @@ func (e *entry) step(version int32) []any {
 		}
 	}
 	for _, c := range e.batch {
-		ops = append(ops, &zk.SetDataRequest{Path: c.dir, Data: []byte{}, Version: -1})
+		ops = append(ops, setOp(c.dir, nil, -1))
 	}
 	return ops
 }
 
 // succeeded reads what answers a step.
-func (e *entry) succeeded(answers []zk.MultiResponse) {
+func (e *entry) succeeded(answers []result) {
 	stats := answers[len(answers)-len(e.batch):]
 	for i, c := range e.batch {
-		st := stats[i].Stat
-		e.stands(c, answers[i+1].String, uint64(st.Mzxid), st.NumChildren == 1)
+		st := stats[i].stat
+		e.stands(c, answers[i+1].path, uint64(st.mzxid), st.children == 1)
 	}
 	e.removedOld()
 }
 
 // recover looks into why a step failed, and does what is needed before the next one. An error: not
 // at once. Unknown: the step may have been done.
-func (e *entry) recover(answers []zk.MultiResponse, err error) (unknown bool, _ error) {
+func (e *entry) recover(answers []result, err error) (unknown bool, _ error) {
 	l, at, n := e.l, failed(answers), len(e.batch)
-	noNode := errors.Is(err, zk.ErrNoNode)
+	noNode := errors.Is(err, errNoNode)
 	switch {
-	case at == 0 && errors.Is(err, zk.ErrBadVersion): // somebody has raised it; nothing was done
+	case at == 0 && errors.Is(err, errBadVersion): // somebody has raised it; nothing was done
 		return false, l.life.reread()
 	case at == 0:
 		if noNode { // the lease was ended by another
@@ -195,7 +193,7 @@ func (e *entry) nodeOf(c *claim) (found node, err error) {
 			return node{}, err
 		}
 		if got.exists {
-			n.czxid = got.stat.Czxid
+			n.czxid = got.stat.czxid
 			found = n
 		}
 	}

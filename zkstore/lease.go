@@ -10,8 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
@@ -43,7 +41,7 @@ func newLease(t tree, owner string) *lease {
 
 // begin makes the lease's nodes.
 func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
-	if err := l.ready(ctx); err != nil {
+	if _, err := l.ready(ctx); err != nil {
 		return err
 	}
 	_, _, timeout := l.generation()
@@ -63,15 +61,15 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 	}
 	data, _ := json.Marshal(a)
 	for try := 1; ; try++ {
-		_, err := l.multi(ctx, s.createOp(l.life.path, data, zk.FlagEphemeral),
-			s.createOp(l.beat, nil, zk.FlagEphemeral), s.createOp(l.mail, nil, zk.FlagEphemeral))
-		if errors.Is(err, zk.ErrNoNode) {
+		_, err := l.multi(ctx, createOp(l.life.path, data, s.acl, ephemeral),
+			createOp(l.beat, nil, s.acl, ephemeral), createOp(l.mail, nil, s.acl, ephemeral))
+		if errors.Is(err, errNoNode) {
 			if err := s.prepare(ctx); err != nil {
 				return err
 			}
 		}
 		switch {
-		case err == nil || errors.Is(err, zk.ErrNodeExists): // made by a try whose answer was lost: the session is ours
+		case err == nil || errors.Is(err, errNodeExists): // made by a try whose answer was lost: the session is ours
 			l.start()
 			return nil
 		case driver.IsFinal(err) || ctx.Err() != nil || l.over():
@@ -99,8 +97,8 @@ func (l *lease) start() {
 func (l *lease) ID() string         { return l.id }
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// patience is for how long after the last renewal was asked for the lease is kept: go-zookeeper
-// would keep its session alive as long as the process lives.
+// patience is for how long after the last renewal was asked for the lease is kept: pings would keep
+// its session alive as long as the process lives.
 func (l *lease) patience() time.Duration { return l.ttl + l.ttl/10 }
 
 // check returns what a call under the lease must answer at once, nil if it may go on.
@@ -232,17 +230,17 @@ func (n *lifeNode) raise() error {
 	if err != nil {
 		return err
 	}
-	err = zk.ErrNoNode
-	var stat *zk.Stat
+	err = error(errNoNode)
+	var written stat
 	if got.exists {
-		stat, err = n.set(context.Background(), n.path, got.data, -1)
+		written, err = n.set(context.Background(), n.path, got.data, -1)
 	}
-	if errors.Is(err, zk.ErrNoNode) {
+	if errors.Is(err, errNoNode) {
 		n.end(driver.ErrGone, true)
 		return driver.ErrGone
 	}
 	if err == nil {
-		n.version.Store(stat.Version)
+		n.version.Store(written.version)
 	}
 	return err
 }
@@ -253,7 +251,7 @@ func (n *lifeNode) reread() error {
 	defer n.mu.Unlock()
 	got, err := n.look(context.Background(), ofNode, n.path)
 	if err == nil && got.exists {
-		n.version.Store(max(n.version.Load(), got.stat.Version))
+		n.version.Store(max(n.version.Load(), got.stat.version))
 	}
 	return err
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -123,8 +121,8 @@ func (l *lease) readMail(got looked) (done bool, _ error) {
 	for _, m := range letters {
 		l.claims.request(m)
 	}
-	_, err := l.set(context.Background(), l.mail, []byte{}, got.stat.Version)
-	if errors.Is(err, zk.ErrBadVersion) { // more has come
+	_, err := l.set(context.Background(), l.mail, nil, got.stat.version)
+	if errors.Is(err, errBadVersion) { // more has come
 		err = nil
 	}
 	return false, err

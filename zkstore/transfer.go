@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -93,12 +91,12 @@ type handOver struct {
 // stands. It says whether the line must be looked at again: somebody has left meanwhile, or there
 // were more between than one request holds, and those in front were removed.
 func (h *handOver) try(ctx context.Context, between []node, successor node) (again bool, err error) {
-	ops := []any{existsOp(successor.path)}
+	ops := []op{existsOp(successor.path)}
 	size := 0
 	for _, n := range between {
 		if size += len(n.path) + 20; size > maxBatch {
 			_, err := h.l.multi(ctx, append(ops, existsOp(h.c.path))...)
-			if errors.Is(err, zk.ErrNoNode) {
+			if errors.Is(err, errNoNode) {
 				err = nil
 			}
 			return err == nil, err
@@ -131,7 +129,7 @@ func (h *handOver) try(ctx context.Context, between []node, successor node) (aga
 			h.record = nil
 		}
 		return true, nil
-	case errors.Is(err, zk.ErrNoNode):
+	case errors.Is(err, errNoNode):
 		return true, nil
 	}
 	return false, err

@@ -3,7 +3,6 @@ package zkstore
 import (
 	"encoding/binary"
 	"io"
-	"net"
 	"strconv"
 	"testing"
 	"time"
@@ -91,14 +90,11 @@ func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
 	}
 }
 
-// serve answers requests of ours as a server does in whose line at /n those nodes stand, and tells
-// of which nodes watches are set.
-func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
+// serve answers requests as a server does in whose line at /n those nodes stand, and tells of which
+// nodes watches are set.
+func serve(t *testing.T, line []string) (l *link, watched <-chan string) {
 	t.Helper()
-	client, server := net.Pipe()
-	t.Cleanup(func() { client.Close(); server.Close() })
-	w = newWire(client, &link{})
-	w.whole, w.timeout, w.answers.begun = true, time.Hour, true
+	l, server := piped(t)
 	told := make(chan string, 100)
 	go func() {
 		for {
@@ -111,14 +107,14 @@ func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
 				return
 			}
 			body := []byte(nil)
-			switch binary.BigEndian.Uint32(head[8:]) {
-			case codeChildren:
-				body = binary.BigEndian.AppendUint32(nil, uint32(len(line)))
+			switch opcode(binary.BigEndian.Uint32(head[8:])) {
+			case opChildren:
+				body = appendInt(nil, int32(len(line)))
 				for _, name := range line {
 					body = appendText(body, name)
 				}
 				body = append(body, make([]byte, 68)...)
-			case setWatches:
+			case opSetWatches:
 				for n, at := binary.BigEndian.Uint32(rest[8:]), rest[12:]; n > 0; n-- {
 					size := binary.BigEndian.Uint32(at)
 					told <- string(at[4 : 4+size])
@@ -128,19 +124,17 @@ func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
 			_, _ = server.Write(frame(int32(binary.BigEndian.Uint32(head[4:])), 1, 0, string(body)))
 		}
 	}()
-	return w, told
+	return l, told
 }
 
 // A server may lag behind what the last one told: who had gone by that stands there yet, and goes
 // once more.
 func TestWhoStandsAgainOnAnotherServerIsWatchedAgain(t *testing.T) {
 	first, mine := nodeName("0000000000000001", driver.Claim{ID: "one"})+"0000000001", nodeName("0000000000000002", driver.Claim{ID: "two"})+"0000000002"
-	w, watched := serve(t, []string{first, mine})
-	k := joined(w, Config{})
-	go func() { _, _ = io.Copy(io.Discard, w) }()
+	k, watched := serve(t, []string{first, mine})
+	go k.present.serve()
 	k.store.root = "/r"
 	k.gen = 4
-	k.raiseLocked()
 	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{set: 1, gen: 4}, left: make(chan struct{})}
 	v := newTurnWait(newLease(tree{k}, ""), c)
 	v.watched["/r/n/"+first] = func() {}
