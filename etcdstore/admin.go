@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,8 +72,9 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 // record has changed meanwhile: then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
-		return doRange(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true,
-			MinCreateRevision: rec.CreateRevision})
+		r := keysOf(within(from, end), 0)
+		r.MinCreateRevision = rec.CreateRevision
+		return doRange(r)
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
 		since(s.prefix, s.prefix+noLine), since(s.prefix+pastNoLine, etcdwire.PrefixEnd(s.prefix))}})
@@ -86,8 +88,7 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 		}
 	}
 	done, err := s.wire.Limit.InChunks(len(left), func(from, to int) (bool, error) {
-		return s.sweepSome(ctx, what,
-			rec, left[from:to])
+		return s.sweepSome(ctx, what, rec, left[from:to])
 	})
 	if err != nil || done < len(left) {
 		return false, err
@@ -107,25 +108,15 @@ func (s *Store) isClaimOf(key, session string) bool {
 // sweepSome deletes keys in one Txn, each if it is the one that was seen.
 func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue,
 ) (bool, error) {
-	req := &pb.TxnRequest{Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}}
-	for _, kv := range keys {
-		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(string(kv.Key), kv.CreateRevision)},
-			Success: []*pb.RequestOp{doDelete(string(kv.Key))},
-		}}})
-	}
-	resp, _, err := s.wire.Txn(ctx, what, req)
-	if err != nil {
-		return false, err
-	}
-	return resp.Succeeded, nil
+	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}, Success: removals(keys)})
+	return err == nil && resp.Succeeded, err
 }
 
 // Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	dir := s.prefix + sessions
-	resp, err := s.wire.Get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir),
-		RangeEnd: []byte(etcdwire.PrefixEnd(dir))})
+	resp, err := s.wire.Get(ctx, "list sessions", under(dir))
 	if err != nil {
 		return nil, err
 	}
@@ -142,36 +133,15 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
-	dir := s.lineDir(name)
-	resp, err := s.wire.Get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir),
-		RangeEnd:          []byte(etcdwire.PrefixEnd(dir)),
-		MinCreateRevision: int64(token), MaxCreateRevision: int64(token), KeysOnly: true})
+	what := verb("remove a claim on", name)
+	r := keysOf(under(s.lineDir(name)), 0)
+	r.MinCreateRevision, r.MaxCreateRevision = int64(token), int64(token)
+	resp, err := s.wire.Get(ctx, what, r)
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	key := string(resp.Kvs[0].Key)
-	_, _, err = s.wire.Txn(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(key, int64(token))}, Success: []*pb.RequestOp{doDelete(key)}})
+	_, _, err = s.wire.Txn(ctx, what, &pb.TxnRequest{Success: removals(resp.Kvs)})
 	return err
-}
-
-// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys
-// have moved to another etcd lease.
-func (s *Store) EndLease(ctx context.Context, id string) error {
-	first, err := strconv.ParseInt(id, 16, 64)
-	if err != nil {
-		return refused("end lease", strconv.Quote(id)+" is not the ID of a lease")
-	}
-	resp, err := s.wire.Get(ctx, "end lease "+id, &pb.RangeRequest{Key: []byte(s.sessionKey(first))})
-	if err != nil {
-		return err
-	}
-	if len(resp.Kvs) > 0 && resp.Kvs[0].Lease != 0 && resp.Kvs[0].Lease != first {
-		if err := s.wire.Revoke(ctx, "end lease "+id, resp.Kvs[0].Lease); err != nil {
-			return err
-		}
-	}
-	return s.wire.Revoke(ctx, "end lease "+id, first)
 }
 
 // glances is how many leases are asked about at once.
@@ -181,12 +151,10 @@ const glances = 16
 // nothing is told: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
-	for len(leases) > 0 {
-		n := min(chunk, len(leases))
-		if err := s.leasesNow(ctx, leases[:n], ids); err != nil {
+	for some := range slices.Chunk(leases, chunk) {
+		if err := s.leasesNow(ctx, some, ids); err != nil {
 			return nil, err
 		}
-		leases = leases[n:]
 	}
 	var (
 		wg    sync.WaitGroup
@@ -219,7 +187,7 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
 	req := &pb.TxnRequest{}
 	for _, id := range sessionIDs {
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id)}))
+		req.Success = append(req.Success, doGet(s.prefix+sessions+id))
 	}
 	resp, _, err := s.wire.Txn(ctx, "read sessions", req)
 	if err != nil {

@@ -362,7 +362,7 @@ func pack(some []*op) *pb.TxnRequest {
 	}
 	req := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
 	for i, o := range some {
-		req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: o.req}}
+		req.Success[i] = doTxn(o.req)
 	}
 	return req
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,9 @@ import (
 // order. Where any is a Try they enter one after another: where one is taken, those with Try that
 // entered before it in the same call are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if err := checkClaims(claims...); err != nil {
+		return nil, err
+	}
 	if len(claims) > 1 && !slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try }) {
 		return l.claimMany(ctx, claims)
 	}
@@ -82,7 +86,7 @@ func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.
 	})
 	var first error
 	for _, err := range errs {
-		if err != nil && (first == nil || final(first) && !final(err)) {
+		if err != nil && (first == nil || driver.IsFinal(first) && !driver.IsFinal(err)) {
 			first = err
 		}
 	}
@@ -109,9 +113,6 @@ func byName(claims []driver.Claim) (names [][]int) {
 
 // claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
-	if why := wrong(c); why != "" {
-		return driver.Place{}, refused(verb("claim", c.Name), why)
-	}
 	sl := l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(sl)
 	if err := sl.lock(ctx); err != nil {
@@ -136,12 +137,10 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 	// to be released. Nor is one that we failed to take out.
 	l.seats.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
-	other := sl.slots
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
 	l.seats.mu.Unlock()
 	if differs {
-		return driver.Place{}, refused(verb("claim", c.Name),
-			fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
+		return driver.Place{}, refused(verb("claim", c.Name), "the same ID was claimed with other slots")
 	}
 	if stale {
 		if err := l.retract(ctx, sl, nil); err != nil {
@@ -154,7 +153,7 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 	}
 	p, err := enter(cctx, sl, c)
 	l.seats.finish(sl)
-	if err == nil || !final(err) {
+	if err == nil || !driver.IsFinal(err) {
 		return p, err
 	}
 	// A final answer promises that nothing is left in the line and nothing will come.
@@ -321,9 +320,7 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 	same := slotsDir(dir, c.Slots)
 	below, above := [2]string{dir + etcdwire.SharedMark, same}, [2]string{etcdwire.PrefixEnd(same), dir +
 		etcdwire.SharedEnd}
-	other := func(in [2]string) *pb.RequestOp {
-		return doRange(&pb.RangeRequest{Key: []byte(in[0]), RangeEnd: []byte(in[1]), Limit: 1, KeysOnly: true})
-	}
+	other := func(in [2]string) *pb.RequestOp { return doRange(keysOf(within(in[0], in[1]), 1)) }
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]),
 			ifEmpty(above[0], above[1])},
@@ -336,8 +333,7 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 		return req, nil
 	case c.Slots == driver.Unlimited:
 		req.Compare = append(req.Compare, ifEmpty(dir, dir+etcdwire.SharedMark))
-		req.Failure = append(req.Failure, doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dir +
-			etcdwire.SharedMark), KeysOnly: true, Limit: nearby}))
+		req.Failure = append(req.Failure, doRange(keysOf(within(dir, dir+etcdwire.SharedMark), nearby)))
 	default:
 		rev, err := l.room(ctx, sl, c)
 		if err != nil {
@@ -355,9 +351,7 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}),
-		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Limit: int64(c.Slots),
-			KeysOnly: true}),
+		doFind(sl.key), doRange(keysOf(under(dir), c.Slots)),
 	}})
 	if err != nil {
 		return 0, err
@@ -384,9 +378,7 @@ func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64
 // mixed is the error for a claim whose slots are not those of other, which stands in the line.
 func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
 	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
-	return refused(what,
-		fmt.Sprintf("the claims in the line have %s, this one %s: all who share a name must give the same number",
-			countSlots(n), countSlots(c.Slots)))
+	return fmt.Errorf("etcd: %s: %w", what, driver.Misfit(c.Name, n, c.Slots))
 }
 
 // free says whether the claim that this Txn entered holds, from what it read of those before.
@@ -395,33 +387,20 @@ func free(slots int, entered *pb.TxnResponse) bool {
 	return held
 }
 
-// wrong says what is wrong with c, "" if nothing.
-func wrong(c driver.Claim) string {
-	for i := 0; i < len(c.Seat); i++ {
-		if b := c.Seat[i] | 0x20; (b < 'a' || b > 'z') && (c.Seat[i] < '0' || c.Seat[i] > '9') {
-			return fmt.Sprintf("a seat has letters and digits only, not %q", c.Seat)
-		}
-	}
-	if len(c.Seat) > seatMax {
-		return fmt.Sprintf("a seat has %d letters and digits at most, %q has %d", seatMax, c.Seat, len(c.Seat))
-	}
-	if c.Slots < driver.Unlimited {
-		return fmt.Sprintf("a claim cannot have %d slots", c.Slots)
-	}
-	return ""
-}
-
+// seatMax is how many letters and digits a seat has at most.
 const seatMax = 16
 
-// countSlots says a number of slots in words.
-func countSlots(n int) string {
-	switch n {
-	case 0:
-		return "no slots"
-	case 1:
-		return "1 slot"
-	case driver.Unlimited:
-		return "any number of slots"
+// checkClaims returns an ErrRefused for claims that cannot be made.
+func checkClaims(claims ...driver.Claim) error {
+	if err := driver.CheckClaims(claims...); err != nil {
+		return fmt.Errorf("etcd: claim: %w", err)
 	}
-	return fmt.Sprintf("%d slots", n)
+	odd := func(c rune) bool { return (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') }
+	for _, c := range claims {
+		if len(c.Seat) > seatMax || strings.ContainsFunc(c.Seat, odd) {
+			return refused(verb("claim", c.Name), fmt.Sprintf("a seat has at most %d letters and digits, and nothing else, not %q",
+				seatMax, c.Seat))
+		}
+	}
+	return nil
 }

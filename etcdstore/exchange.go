@@ -18,8 +18,8 @@ var _ driver.Exchanger = (*lease)(nil)
 // A Txn that arrives late compares the old key, the new one and the session's mark: it does
 // nothing once either half was repeated.
 func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
-	if why := l.unfit(p, c); why != "" {
-		return driver.Place{}, refused(verb("exchange", p.Name), why)
+	if err := l.checkExchange(p, c); err != nil {
+		return driver.Place{}, err
 	}
 	from, to := l.seats.open(storeutil.SeatAt(p)), l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(from)
@@ -54,24 +54,17 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	return entered, err
 }
 
-// unfit says why the place cannot be exchanged for the claim, "" if it can.
-func (l *lease) unfit(p driver.Place, c driver.Claim) string {
+// checkExchange returns an ErrRefused where p cannot be exchanged for c.
+func (l *lease) checkExchange(p driver.Place, c driver.Claim) error {
 	l.seats.mu.Lock()
 	if sl := l.seats.by[storeutil.SeatAt(p)]; sl != nil && sl.id == p.ID {
 		p.Slots = sl.slots
 	}
 	l.seats.mu.Unlock()
-	switch {
-	case p.Name != c.Name:
-		return fmt.Sprintf("the new claim is on another name, %q", c.Name)
-	case p.Seat == c.Seat:
-		return "the new claim must be on another seat"
-	case p.Slots != 0 || c.Slots != 0:
-		return "claims that are shared cannot be exchanged"
-	case c.Try:
-		return "the new claim cannot be a try"
+	if err := driver.CheckExchange(p, c); err != nil {
+		return fmt.Errorf("etcd: exchange: %w", err)
 	}
-	return wrong(c)
+	return checkClaims(c)
 }
 
 // oneByOne is Release and after it Claim, for who has both turns.
@@ -98,7 +91,7 @@ func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Pla
 		case isGone(err):
 			l.end()
 			return driver.Place{}, err
-		case err != nil && !final(err):
+		case err != nil && !driver.IsFinal(err):
 			return driver.Place{}, err
 		case err == nil && resp.Succeeded:
 			l.clear(from)

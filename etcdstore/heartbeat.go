@@ -188,10 +188,9 @@ func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdw
 
 // beatAt writes the heartbeat at one member.
 func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
-	put := &pb.PutRequest{Key: []byte(r.heart.key), IgnoreLease: true}
 	resp, err := pb.NewKVClient(at.Conn).Txn(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(r.heart.key, r.born), ifCreate(r.key, r.born)},
-		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
+		Success: []*pb.RequestOp{doReplace(r.heart.key, nil)},
 	}, grpc.WaitForReady(false))
 	if err == nil {
 		err = r.s.wire.Same(resp.Header)

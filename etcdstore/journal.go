@@ -37,10 +37,8 @@ func newJournal(k layout, w *etcdwire.Wire) *journal {
 		leases: &recordLeases{layout: k, wire: w, now: time.Now, known: map[recordLeaseID]leaseState{}}}
 }
 
-const (
-	recordKeyMax = 64
-	page         = 500 // keys read or removed at once
-)
+// page is how many keys are read or removed at once.
+const page = 500
 
 // Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the
 // record, and what is there is the same, nobody can tell whose it is: then the outcome
@@ -48,8 +46,8 @@ const (
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
-	if why := wrongRecord(name, r); why != "" {
-		return there, false, refused(what, why)
+	if err := driver.CheckRecord(name, r); err != nil {
+		return there, false, fmt.Errorf("etcd: %s: %w", what, err)
 	}
 	if keep < 1 {
 		return there, false, refused(what, fmt.Sprintf("keep at least 1 record, not %d", keep))
@@ -88,11 +86,12 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 			lease = j.leases.recordLease(ctx, at)
 		}
 		var unsure bool
+		count := under(dir)
+		count.CountOnly = true
 		resp, unsure, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
 			Success: []*pb.RequestOp{doPut(dir+r.Key, r.Value, lease),
-				doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-					CountOnly: true})},
+				doRange(count)},
 			Failure: []*pb.RequestOp{doGet(dir + r.Key)},
 		})
 		doubt = doubt || unsure
@@ -133,13 +132,12 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 		return nil, nil
 	}
 	dir := j.journalDir(name)
-	end := etcdwire.PrefixEnd(dir)
+	r := under(dir)
 	if before != "" {
-		end = dir + before
+		r = within(dir, dir+before)
 	}
-	resp, err := j.wire.Get(ctx, verb("read journal", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(end),
-		Limit:     int64(limit),
-		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_KEY})
+	r.Limit, r.SortOrder, r.SortTarget = int64(limit), pb.RangeRequest_DESCEND, pb.RangeRequest_KEY
+	resp, err := j.wire.Get(ctx, verb("read journal", name), r)
 	if err != nil {
 		return nil, j.rights(err)
 	}
@@ -156,8 +154,7 @@ func (j *journal) Journals(ctx context.Context, prefix string) (names []string, 
 	base := j.journalsDir()
 	from, end := base+escape(prefix), etcdwire.PrefixEnd(base+escape(prefix))
 	for {
-		resp, err := j.wire.Get(ctx, verb("list journals", prefix), &pb.RangeRequest{Key: []byte(from),
-			RangeEnd: []byte(end), Limit: page, KeysOnly: true})
+		resp, err := j.wire.Get(ctx, verb("list journals", prefix), keysOf(within(from, end), page))
 		if err != nil {
 			return nil, j.rights(err)
 		}
@@ -205,8 +202,7 @@ func (j *journal) trimLater(name string, keep int) {
 // there may be others. What fails is left to the next Append: the journal is then only longer.
 func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	what, dir := verb("trim journal", name), j.journalDir(name)
-	resp, err := j.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		KeysOnly: true, Limit: page + 1})
+	resp, err := j.wire.Get(ctx, what, keysOf(under(dir), page+1))
 	if err != nil {
 		return false
 	}
@@ -221,23 +217,6 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 		Success: []*pb.RequestOp{doDeleteRange(dir, stays)},
 	})
 	return err == nil && beyond == page
-}
-
-// wrongRecord says why a record cannot be kept, "" if it can.
-func wrongRecord(journal string, r driver.Record) string {
-	odd := strings.IndexFunc(r.Key, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_",
-			c))
-	})
-	switch {
-	case journal == "":
-		return fmt.Sprintf("the journal of the record %q has no name", r.Key)
-	case r.Key == "" || len(r.Key) > recordKeyMax || odd >= 0:
-		return fmt.Sprintf("a record's key is 1 to %d letters, digits and -.:+_, not %q", recordKeyMax, r.Key)
-	case len(r.Value) > driver.MaxRecord:
-		return fmt.Sprintf("the record %q has %d bytes, at most %d can be kept", r.Key, len(r.Value), driver.MaxRecord)
-	}
-	return ""
 }
 
 // The record that a place leaves is a put beside the deletion, in the same Txn under the same
@@ -264,7 +243,7 @@ const (
 
 // recordOf returns the record that p leaves, nil if it has none, or one that cannot be kept.
 func (j *journal) recordOf(ctx context.Context, p driver.Place) *releaseRecord {
-	if p.Record == nil || wrongRecord(p.Journal, *p.Record) != "" || j.isOff() {
+	if p.Record == nil || driver.CheckRecord(p.Journal, *p.Record) != nil || j.isOff() {
 		return nil
 	}
 	limit := j.leases.patience()

@@ -32,9 +32,7 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 
 // readLine reads all claims on name, oldest first.
 func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeResponse, error) {
-	dir := s.lineDir(name)
-	return s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	return s.wire.Get(ctx, what, oldestFirst(under(s.lineDir(name))))
 }
 
 // line makes a Line of what was read.
@@ -103,14 +101,9 @@ func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 // to time without one.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	what := verb("next", name)
-	changed := make(chan struct{}, 1)
 	dir := s.lineDir(name)
-	sub := s.wire.Hub.Watch(etcdwire.Span{Key: dir, End: etcdwire.PrefixEnd(dir), Puts: true}, func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
+	changed, notify := etcdwire.Signal()
+	sub := s.wire.Hub.Watch(etcdwire.Span{Key: dir, End: etcdwire.PrefixEnd(dir), Puts: true}, notify)
 	defer sub.Stop()
 	base := &baseline{rev: int64(after), count: -1}
 	for {
@@ -129,7 +122,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if err != nil {
 			pause = etcdwire.Again
 		}
-		if _, err := s.wire.Pause(ctx, changed, pause); err != nil {
+		if err := s.wire.Pause(ctx, changed, pause); err != nil {
 			return driver.Line{}, fmt.Errorf("etcd: %s: %w", what, err)
 		}
 	}
@@ -162,12 +155,13 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 		return true, nil
 	}
 	if base.count < 0 {
-		old, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir),
-			RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Revision: base.rev, CountOnly: true})
+		then := under(dir)
+		then.Revision, then.CountOnly = base.rev, true
+		old, err := s.wire.Get(ctx, what, then)
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return true, nil // nobody can tell any more; to show the line once too often is harmless
+		}
 		if err != nil {
-			if errors.Is(err, rpctypes.ErrCompacted) {
-				return true, nil // nobody can tell any more; to show the line once too often is harmless
-			}
 			return false, err
 		}
 		base.count = old.Count
@@ -212,19 +206,16 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 // readLines reads all keys that begin with from, those of one line oldest first, but not what is
 // no line: journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
-	oldest := func(from, end string) *pb.RangeRequest {
-		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND,
-			SortTarget: pb.RangeRequest_CREATE}
-	}
 	if from != s.prefix {
-		resp, err := s.wire.Get(ctx, what, oldest(from, etcdwire.PrefixEnd(from)))
+		resp, err := s.wire.Get(ctx, what, oldestFirst(under(from)))
 		if err != nil {
 			return nil, 0, err
 		}
 		return resp.Kvs, resp.Header.Revision, nil
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(oldest(from, from+noLine)), doRange(oldest(from+pastNoLine, etcdwire.PrefixEnd(from)))}})
+		doRange(oldestFirst(within(from, from+noLine))),
+		doRange(oldestFirst(within(from+pastNoLine, etcdwire.PrefixEnd(from))))}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -274,12 +265,10 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 		}
 	}
 	s.owners.mu.Unlock()
-	for len(miss) > 0 {
-		n := min(chunk, len(miss))
-		if err := s.readOwners(ctx, what, miss[:n], rev, out); err != nil {
+	for some := range slices.Chunk(miss, chunk) {
+		if err := s.readOwners(ctx, what, some, rev, out); err != nil {
 			return nil, err
 		}
-		miss = miss[n:]
 	}
 	return out, nil
 }
@@ -350,7 +339,7 @@ func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.K
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, holder.CreateRevision), there},
 		Success: []*pb.RequestOp{doPut(askKey(rec, name), value, holder.Lease)},
-		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
+		Failure: []*pb.RequestOp{doFind(key)},
 	})
 	if err != nil || resp.Succeeded {
 		return err
@@ -391,9 +380,9 @@ func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string
 func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool,
 ) (*mvccpb.KeyValue, int, error) {
 	dir := s.lineDir(name)
-	resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		Limit: 1, KeysOnly: keysOnly,
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	r := oldestFirst(under(dir))
+	r.Limit, r.KeysOnly = 1, keysOnly
+	resp, err := s.wire.Get(ctx, what, r)
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, 0, err
 	}

@@ -235,8 +235,7 @@ func (v *livenessWatch) run(ctx context.Context) {
 // first reads the heartbeat's revision, 0 where it is missing. It reports false if the watch ends.
 func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 	for ctx.Err() == nil {
-		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key),
-			KeysOnly: true})}})
+		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doFind(v.key)}})
 		if err == nil {
 			return modRev(one(resp, 0)), true
 		}
@@ -290,7 +289,7 @@ func (v *livenessWatch) endSession(last int64) (mod int64, done bool, err error)
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(v.key, last)},
 		Success: []*pb.RequestOp{doGet(record)},
-		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key), KeysOnly: true})},
+		Failure: []*pb.RequestOp{doFind(v.key)},
 	}
 	for _, key := range claims {
 		req.Success = append(req.Success, doGet(key)) // not its key only: etcd 3.7 would leave its lease out

@@ -131,6 +131,7 @@ func TestSimulatedTwoOfFiveFrozen(t *testing.T) {
 // TestSimulatedTriesAfterACrash: nobody waits behind a holder that falls silent, and somebody
 // tries again and again.
 func TestSimulatedTriesAfterACrash(t *testing.T) {
+	t.Parallel()
 	for _, o := range []struct {
 		hb  bool
 		ttl time.Duration

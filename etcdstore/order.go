@@ -42,8 +42,7 @@ type standing struct {
 // their keys: to find the youngest etcd would read and sort the whole line, with everybody's
 // writes waiting behind it.
 func neighbours(dir string) *pb.RequestOp {
-	return doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true,
-		Limit: nearby})
+	return doRange(keysOf(under(dir), nearby))
 }
 
 // byAge returns what neighbours has read, the youngest first. It reports false where there may be
@@ -121,13 +120,11 @@ func (se *session) look(ctx context.Context, what string, p driver.Place) (stand
 // that index.
 func (se *session) looking(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
-	own := doRange(&pb.RangeRequest{Key: []byte(se.keyOf(p)), KeysOnly: true})
-	ops := append([]*pb.RequestOp{own}, before(dir, p.Slots, int64(p.Token))...)
+	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, before(dir, p.Slots, int64(p.Token))...)
 	if p.Slots > 0 {
-		ops = append(ops, doRange(&pb.RangeRequest{Key: []byte(dir + etcdwire.SharedMark), RangeEnd: []byte(dir +
-			etcdwire.SharedEnd), Limit: 1, KeysOnly: true,
-			MinCreateRevision: int64(p.Token) +
-				1, SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}))
+		later := youngest(dir+etcdwire.SharedMark, dir+etcdwire.SharedEnd, 1, 0)
+		later.MinCreateRevision = int64(p.Token) + 1
+		ops = append(ops, doRange(later))
 	}
 	return ops
 }
@@ -171,11 +168,10 @@ func (n *newsbox) show(p driver.Place, st standing) {
 		return
 	}
 	key := n.keyOf(p)
-	touch := &pb.PutRequest{Key: []byte(key), IgnoreValue: true, IgnoreLease: true}
 	n.s.wire.Later(func(ctx context.Context) {
 		resp, _, err := n.s.wire.Txn(ctx, verb("wait for", p.Name), &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(key, int64(p.Token))},
-			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: touch}}},
+			Success: []*pb.RequestOp{doTouch(key)},
 		})
 		if err == nil && resp.Succeeded {
 			n.seats.modOf(p, resp.Header.Revision)

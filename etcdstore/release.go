@@ -92,7 +92,7 @@ func (l *lease) remove(ctx context.Context, name, key string, create int64, n *r
 // removeFound deletes the slot's key if it stands. By the create revision that it has now: a
 // delete that arrives late must not meet a later claim.
 func (l *lease) removeFound(ctx context.Context, sl *claimState) error {
-	resp, err := l.s.wire.Get(ctx, verb("release", sl.Name), &pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true})
+	resp, err := l.s.wire.Get(ctx, verb("release", sl.Name), keysOf(within(sl.key, ""), 0))
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
@@ -168,7 +168,7 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 		resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(key, int64(p.Token)), ifMod(key, mod)},
 			Success: []*pb.RequestOp{doReplace(key, value)},
-			Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
+			Failure: []*pb.RequestOp{doFind(key)},
 		})
 		if err != nil {
 			return err

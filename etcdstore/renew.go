@@ -201,11 +201,10 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 		if sl.token == 0 {
 			there.Result = pb.Compare_GREATER // a put whose outcome is unknown: whatever stands
 		}
-		put := &pb.PutRequest{Key: []byte(sl.key), Lease: now.id, IgnoreValue: true}
-		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
+		req.Success = append(req.Success, doTxn(&pb.TxnRequest{
 			Compare: []*pb.Compare{there},
-			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
-		}}})
+			Success: []*pb.RequestOp{doAttach(sl.key, now.id)},
+		}))
 	}
 	r.seats.mu.Unlock()
 	resp, _, err := r.s.wire.Txn(ctx, "renew", req)

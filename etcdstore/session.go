@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/etcdwire"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
@@ -59,9 +58,6 @@ func (se *session) Close(ctx context.Context) error {
 	se.end()
 	return nil
 }
-
-// revoke ends the lease as far as it can; the store does the rest when the ttl is over.
-func (se *session) revoke(ctx context.Context) { _ = se.Close(ctx) }
 
 // end notes that the lease is over, and tells everybody who waits on it.
 func (se *session) end() {
@@ -138,23 +134,4 @@ func (se *session) Left(ctx context.Context) (left, step time.Duration, err erro
 // keyOf returns the key of a place.
 func (se *session) keyOf(p driver.Place) string {
 	return se.s.claimKey(storeutil.SeatAt(p), p.Slots, se.stem)
-}
-
-// pause waits for a signal, at most for d, and reports whether none came. It returns an error if
-// ctx, the lease or the store ends first.
-func (se *session) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) (quiet bool, err error) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-changed:
-		return false, nil
-	case <-t.C:
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case <-se.gone:
-		return false, fmt.Errorf("lease %s: %w", se.ID(), driver.ErrGone)
-	case <-se.s.wire.Context().Done():
-		return false, etcdwire.ErrClosed
-	}
 }

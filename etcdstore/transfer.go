@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/etcdwire"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
@@ -80,10 +79,9 @@ func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p dri
 
 // readUpTo reads who stands in the line, up to the last of those concerned, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
-	dir := l.s.lineDir(name)
-	return l.s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		KeysOnly: true, MaxCreateRevision: int64(min(last, 1<<63-1)),
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	r := keysOf(oldestFirst(under(l.s.lineDir(name))), 0)
+	r.MaxCreateRevision = int64(min(last, 1<<63-1))
+	return l.s.wire.Get(ctx, what, r)
 }
 
 // between returns the claims behind p's up to the heir's, the heir's last, or why there can be no
@@ -131,17 +129,6 @@ func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*m
 	return nil
 }
 
-// removals deletes claims, each if it is still the one that was read.
-func removals(claims []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
-	for _, kv := range claims {
-		ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(string(kv.Key), kv.CreateRevision)},
-			Success: []*pb.RequestOp{doDelete(string(kv.Key))},
-		}}})
-	}
-	return ops
-}
-
 // handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put
 // of p may still be under way it is fenced off in the same step, as in retract.
 func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place, line []*mvccpb.KeyValue,
@@ -161,7 +148,7 @@ func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p dri
 	}
 	resp, out := l.s.journal.sendWithRecord(ctx, req, l.s.journal.recordOf(ctx, p))
 	err := l.s.wire.Explain(ctx, what, out)
-	if out.Doubt || err != nil && !final(err) {
+	if out.Doubt || err != nil && !driver.IsFinal(err) {
 		l.seats.mu.Lock()
 		sl.handing = true
 		l.seats.mu.Unlock()

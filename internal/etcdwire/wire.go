@@ -151,19 +151,17 @@ func (w *Wire) Later(do func(ctx context.Context)) {
 	})
 }
 
-// Pause waits for a signal, at most for d, and reports whether none came. It returns an error if
-// ctx or the Wire ends first.
-func (w *Wire) Pause(ctx context.Context, signal <-chan struct{}, d time.Duration) (quiet bool, err error) {
+// Pause waits for a signal, at most for d. It returns an error if ctx or the Wire ends first.
+func (w *Wire) Pause(ctx context.Context, signal <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-signal:
-		return false, nil
 	case <-t.C:
-		return true, nil
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return ctx.Err()
 	case <-w.ctx.Done():
-		return false, ErrClosed
+		return ErrClosed
 	}
+	return nil
 }
