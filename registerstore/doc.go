@@ -54,3 +54,12 @@
 // A storage that is put back to an earlier state (a restored backup, a failover that lost writes)
 // has forgotten tokens and leases: nothing here can hold then.
 package registerstore
+
+// The order of locks, each taken before those below it:
+//
+//	lease.renewing, lease.reading   held during calls of the register; each by one call at a time
+//	ownClaims.mu
+//	Store.mu                        also guards each feed, lineWait and expiryWatch
+//	ownClaims.dueMu
+//
+// No mutex is held during a call of the register.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
@@ -37,14 +37,15 @@ func parseJournal(name string, value []byte, version string) (*journalDocument, 
 		return d, nil
 	}
 	if err := json.Unmarshal(value, d); err != nil || d.Name != text(name) {
-		return nil, fmt.Errorf("the journal of %q cannot be read, something else has written to it (%v): %w", name, err, driver.ErrRefused)
+		return nil, fmt.Errorf("the journal of %q cannot be read, something else has written to it (%v): %w",
+			name, err, driver.ErrRefused)
 	}
 	return d, nil
 }
 
 // find returns where the record with that key is, or where it would be.
 func (d *journalDocument) find(key string) (int, bool) {
-	return slices.BinarySearchFunc(d.Records, key, func(r record, key string) int { return strings.Compare(r.Key, key) })
+	return slices.BinarySearchFunc(d.Records, key, func(r record, k string) int { return strings.Compare(r.Key, k) })
 }
 
 // put keeps a record, in place of one with its key.
@@ -82,11 +83,7 @@ func (j *journalStore) change(ctx context.Context, name string, f func(d *journa
 		}
 		attempted = true
 		d.Marks = lastOf(append(d.Marks, mark), marksKept)
-		text, err := json.Marshal(d)
-		if err != nil {
-			return j.wrap(what, err)
-		}
-		_, ok, err := j.put(ctx, j.journalKey(name), text, version)
+		_, ok, err := j.put(ctx, j.journalKey(name), stored(d), version)
 		if err == nil && ok {
 			return nil
 		}
@@ -112,12 +109,14 @@ func (j *journalStore) load(ctx context.Context, name string) (*journalDocument,
 
 // Append implements [driver.Journal]. A journal is one value: [Options.Journal] limits it, whatever
 // keep says.
-func (j *journalStore) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+func (j *journalStore) Append(ctx context.Context, name string, r driver.Record, keep int) (
+	there driver.Record, added bool, err error,
+) {
 	if err := driver.CheckRecord(name, r); err != nil {
-		return driver.Record{}, false, err
+		return there, false, err
 	}
 	if keep < 1 {
-		return driver.Record{}, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
+		return there, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
 	err = j.change(ctx, name, func(d *journalDocument) bool {
 		if at, ok := d.find(r.Key); ok {
@@ -143,50 +142,29 @@ func (j *journalStore) Records(ctx context.Context, name, before string, limit i
 	}
 	for _, r := range slices.Backward(d.Records) {
 		if len(all) < limit && (before == "" || r.Key < before) {
-			all = append(all, driver.Record{Key: r.Key, Value: r.Value})
+			all = append(all, driver.Record(r))
 		}
 	}
 	return all, nil
 }
 
 // Journals implements [driver.Journal].
-func (j *journalStore) Journals(ctx context.Context, prefix string) ([]string, error) {
-	keys, err := j.reg.List(ctx, j.opts.Prefix+journals+prefixPart(prefix))
-	if err != nil {
-		return nil, j.wrap("list journals", err)
-	}
-	names := make([]string, len(keys))
-	err = together(len(keys), func(i int) error {
-		value, version, err := j.look(ctx, keys[i])
-		if err != nil || version == "" {
-			return err
+func (j *journalStore) Journals(ctx context.Context, prefix string) (names []string, err error) {
+	var mu sync.Mutex
+	err = j.each(ctx, journals, prefix, func(name string, value []byte, version string) error {
+		d, err := parseJournal(name, value, version)
+		if err == nil && len(d.Records) > 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			names = append(names, name)
 		}
-		if name, err := nameOf(keys[i], value); err != nil || !strings.HasPrefix(name, prefix) || j.journalKey(name) != keys[i] {
-			return err
-		} else if d, err := parseJournal(name, value, version); err != nil || len(d.Records) == 0 {
-			return err
-		} else {
-			names[i] = name
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, j.wrap("list journals", err)
 	}
-	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
 	slices.Sort(names)
 	return names, nil
-}
-
-// nameOf returns the name that a value is of.
-func nameOf(key string, value []byte) (string, error) {
-	var named struct {
-		Name text `json:"name"`
-	}
-	if err := json.Unmarshal(value, &named); err != nil || named.Name == "" {
-		return "", fmt.Errorf("%s cannot be read, something else has written to it: %w", key, driver.ErrRefused)
-	}
-	return string(named.Name), nil
 }
 
 // leaveAll keeps records in a journal, in place of those with their keys.
@@ -199,6 +177,3 @@ func (j *journalStore) leaveAll(ctx context.Context, journal string, records []d
 		return true
 	})
 }
-
-// recordPatience is how long a record of a place that was given up is tried to be kept.
-const recordPatience = 5 * time.Second

@@ -1,6 +1,7 @@
 package registerstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,18 +48,18 @@ type Options struct {
 type Store struct {
 	access
 	journalStore
-	over float64 // by how much the silence after which a lease is ended is longer than its ttl
+	silence float64 // overTTL, but for tests
+	sweeps  sync.Once
 
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // what runs in the background
 
-	mu       sync.Mutex
+	mu       sync.Mutex // also of each feed, lineWait and expiryWatch
 	closed   bool
-	feeds    map[string]*feed
-	expiries map[string]*expiryWatch
-	brief    map[string]bool
-	sweeps   sync.Once
+	feeds    map[string]*feed        // by name
+	expiries map[string]*expiryWatch // by lease
+	brief    map[string]bool         // what watchBriefly watches, by lease and name
 }
 
 var (
@@ -74,47 +75,31 @@ func FromRegister(r Register, o Options) (*Store, error) {
 		return nil, errors.New("register store: there is no register")
 	}
 	watcher, _ := r.(Watcher)
-	if o.Name == "" {
-		o.Name = "register"
+	poll := 250 * time.Millisecond
+	if watcher != nil {
+		poll = 5 * time.Second
 	}
-	if o.Poll == 0 {
-		o.Poll = 250 * time.Millisecond
-		if watcher != nil {
-			o.Poll = 5 * time.Second
-		}
-	}
-	for _, d := range []struct {
-		at       *time.Duration
-		default_ time.Duration
-	}{{&o.Patience, 10 * time.Second}, {&o.MinTTL, time.Second}, {&o.MaxTTL, time.Hour}} {
-		if *d.at == 0 {
-			*d.at = d.default_
-		}
-	}
-	if o.Token == driver.TokenNone {
-		o.Token = driver.TokenDurable
-	}
-	if o.Journal == 0 {
-		o.Journal = 1 << 20
-	}
+	o.Name, o.Token, o.Journal = cmp.Or(o.Name, "register"), cmp.Or(o.Token, driver.TokenDurable), cmp.Or(o.Journal, 1<<20)
+	o.Poll, o.Patience = cmp.Or(o.Poll, poll), cmp.Or(o.Patience, 10*time.Second)
+	o.MinTTL, o.MaxTTL = cmp.Or(o.MinTTL, time.Second), cmp.Or(o.MaxTTL, time.Hour)
 	if o.Poll < 0 || o.Patience < 0 || o.MinTTL < 0 || o.MaxTTL < o.MinTTL || o.Journal < 1<<16 {
-		return nil, fmt.Errorf("register store: Poll and Patience must be positive, MinTTL <= MaxTTL, Journal at least 65536; got %v, %v, %v, %v, %d",
-			o.Poll, o.Patience, o.MinTTL, o.MaxTTL, o.Journal)
+		return nil, fmt.Errorf("register store: Poll and Patience must be positive, MinTTL <= MaxTTL, "+
+			"Journal at least 65536; got %v, %v, %v, %v, %d", o.Poll, o.Patience, o.MinTTL, o.MaxTTL, o.Journal)
 	}
 	s := &Store{
-		access: access{r, watcher, o}, over: overTTL,
+		access: access{r, watcher, o}, silence: overTTL,
 		feeds: map[string]*feed{}, expiries: map[string]*expiryWatch{}, brief: map[string]bool{},
 	}
 	s.journalStore.access = &s.access
-	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps {
 	return driver.Caps{
-		Store: s.opts.Name, FIFO: true, Token: s.opts.Token, Push: s.watcher != nil, SharedRenewal: true, Shared: true, Linearizable: true,
-		MinTTL: s.opts.MinTTL, MaxTTL: s.opts.MaxTTL, Warnings: slices.Clone(s.opts.Warnings),
+		Store: s.opts.Name, FIFO: true, Token: s.opts.Token, Push: s.watcher != nil, SharedRenewal: true, Shared: true,
+		Linearizable: true, MinTTL: s.opts.MinTTL, MaxTTL: s.opts.MaxTTL, Warnings: slices.Clone(s.opts.Warnings),
 	}
 }
 
@@ -124,8 +109,8 @@ func (s *Store) Close() error {
 	was := s.closed
 	s.closed = true
 	s.mu.Unlock()
-	s.stop()
-	s.wg.Wait()
+	s.cancel()
+	s.work.Wait()
 	if was || s.opts.Close == nil {
 		return nil
 	}
@@ -139,9 +124,10 @@ func (s *Store) spawn(f func()) {
 	s.spawnLocked(f)
 }
 
+// spawnLocked is spawn where the caller holds mu.
 func (s *Store) spawnLocked(f func()) {
 	if !s.closed {
-		s.wg.Go(f)
+		s.work.Go(f)
 	}
 }
 
@@ -158,12 +144,7 @@ func (s *Store) spawnOr(f func()) {
 
 // Line implements [driver.Store]. It looks at the leases too: what is over is removed first.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
-	return s.lineNow(ctx, name, map[string]bool{})
-}
-
-// lineNow is Line, where alive says of leases that were looked at since the call began whether they
-// live.
-func (s *Store) lineNow(ctx context.Context, name string, alive map[string]bool) (driver.Line, error) {
+	alive := map[string]bool{}
 	for {
 		d, _, err := s.read(ctx, name)
 		if err != nil {
@@ -172,19 +153,20 @@ func (s *Store) lineNow(ctx context.Context, name string, alive map[string]bool)
 		// A lease that is looked at after the document was read, and lives, lived then. Those known
 		// before may have ended meanwhile: that is no older than the call.
 		ended, err := s.endedOf(ctx, leasesOf(d.Claims), alive)
-		if err != nil {
-			return driver.Line{}, err
-		}
-		if len(ended) == 0 {
+		if err == nil && len(ended) == 0 {
 			return d.show(), nil
 		}
-		if _, err := s.purge(ctx, name, ended...); err != nil {
+		if err == nil {
+			_, err = s.purge(ctx, name, ended...)
+		}
+		if err != nil {
 			return driver.Line{}, err
 		}
 	}
 }
 
-// endedOf returns which of those leases have ended.
+// endedOf returns which of those leases have ended. Alive says of leases that were looked at since
+// the call began whether they live.
 func (s *Store) endedOf(ctx context.Context, ids []string, alive map[string]bool) (ended []string, err error) {
 	var ask []string
 	for _, id := range ids {
@@ -210,31 +192,22 @@ func (s *Store) endedOf(ctx context.Context, ids []string, alive map[string]bool
 	return ended, err
 }
 
-// Lines implements [driver.Store]. It is not a picture of one instant: each line is one of its
-// own.
-func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
-	at := s.opts.Prefix + lines
-	keys, err := s.reg.List(ctx, at+prefixPart(prefix))
-	if err != nil {
-		return nil, s.wrap("list names", err)
-	}
-	all := make([]driver.Line, len(keys))
-	err = together(len(keys), func(i int) error {
-		value, version, err := s.look(ctx, keys[i])
-		if err != nil || version == "" {
-			return err
+// Lines implements [driver.Store]. Each line is a state of its own: there need not have been an
+// instant at which all of them stood so.
+func (s *Store) Lines(ctx context.Context, prefix string) (all []driver.Line, err error) {
+	var mu sync.Mutex
+	err = s.each(ctx, lines, prefix, func(name string, _ []byte, _ string) error {
+		ln, err := s.Line(ctx, name)
+		if err == nil && ln.Holder != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, ln)
 		}
-		name, err := nameOf(keys[i], value)
-		if err != nil || !strings.HasPrefix(name, prefix) || s.lineKey(name) != keys[i] {
-			return err
-		}
-		all[i], err = s.lineNow(ctx, name, map[string]bool{})
 		return err
 	})
 	if err != nil {
 		return nil, s.wrap("list names", err)
 	}
-	all = slices.DeleteFunc(all, func(ln driver.Line) bool { return ln.Holder == nil })
 	slices.SortFunc(all, func(a, b driver.Line) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
 }
@@ -255,10 +228,9 @@ func together(n int, f func(i int) error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return errs[i]
 }
