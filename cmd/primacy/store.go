@@ -172,6 +172,9 @@ in which the program's own user may not create tables. Whoever may runs it, in o
   primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if a.store == "" || strings.HasPrefix(a.store, embeddedScheme) {
+				return errors.New("schema: give --store postgres://…: the embedded store has no schema")
+			}
 			sql, err := open.Schema(a.store)
 			if err != nil {
 				return fmt.Errorf("--store: %w", err)
