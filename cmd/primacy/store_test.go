@@ -419,8 +419,9 @@ type kv struct {
 func (w *world) post(path string, in, out any) {
 	w.Helper()
 	var err error
-	for try := range 5 { // each has a short limit, and may have happened although its answer came too late
-		if err = w.server.Post(path, in, out); err == nil || try > 0 && isDone(err) {
+	for began, late := time.Now(), false; time.Since(began) < limit; late = true {
+		// Each try has a short limit, and may have happened although its answer came too late.
+		if err = w.server.Post(path, in, out); err == nil || late && isDone(err) {
 			return
 		}
 		if late, ok := errors.AsType[net.Error](err); !ok || !late.Timeout() {
