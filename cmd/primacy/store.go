@@ -233,7 +233,7 @@ func runDev(ctx context.Context, a *app, args []string) error {
 	return nil
 }
 
-// devCommandRun runs args as a plain child that gets SIGTERM when we are asked to stop.
+// runWithStore runs args as a plain child that gets SIGTERM when we are asked to stop.
 func runWithStore(ctx context.Context, a *app, store string, args []string) error {
 	c := exec.CommandContext(ctx, args[0], args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = a.stdin, a.stdout, a.stderr

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// play drives one attempt with events made of bytes and returns its steps, or fails where it breaks
+// playAttempt drives one attempt with events made of bytes and returns its steps, or fails where it breaks
 // a rule.
 func playAttempt(t *testing.T, a *attempt, input []byte) (steps []step) {
 	t.Helper()
