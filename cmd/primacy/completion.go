@@ -159,8 +159,8 @@ func allStates(ctx context.Context, a *app) []primacy.State {
 	return states
 }
 
-// reachStore opens the store. An embedded one is not started for this: it is asked only where somebody
-// hosts it.
+// reachStore opens the store. An embedded one is not started for this: it is asked only where
+// somebody hosts it.
 func reachStore(ctx context.Context, a *app) (driver.Store, error) {
 	if a.store != "" && !strings.HasPrefix(a.store, embeddedScheme) {
 		return open.Open(ctx, a.store)
