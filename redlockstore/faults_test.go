@@ -78,7 +78,7 @@ func TestAMinorityMayFail(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			servers, c := fleet(t, 5)
-			a, b := grant(t, open(t, c), "a", 20*time.Second), grant(t, open(t, c), "b", 30*time.Second)
+			a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 			p := claim(t, a, "x")
 			for _, s := range servers[:2] {
 				fail(s)
@@ -223,7 +223,7 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
-	a := grant(t, s, "a", 10*time.Second)
+	a := grant(t, s, "a", time.Minute)
 	p := claim(t, a, "x")
 	for _, s := range servers[:2] {
 		s.Restart()
@@ -247,7 +247,7 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	if err := a.Renew(limited(t, 30*time.Second)); err != nil {
 		t.Errorf("Renew once it is known: %v", err)
 	}
-	if p := claim(t, grant(t, open(t, c), "b", ttl), "x"); !p.Held {
+	if p := claim(t, grant(t, open(t, c), "b", time.Minute), "x"); !p.Held {
 		t.Error("what is left of a lost claim blocks the next")
 	}
 }

@@ -113,13 +113,13 @@ func TestCloseEndsWhoTries(t *testing.T) {
 // that cannot be deleted holds up no release of another.
 func TestARefusedNameIsToldAlone(t *testing.T) {
 	t.Parallel()
-	c := redlockstore.Config{Username: "elector", Password: "sesame", Guard: -1}
+	c := redlockstore.Config{Username: "elector", Password: "sesame", MaxTTL: time.Minute, Guard: -1}
 	var servers []*redistest.Server
 	for range 3 {
 		s := redistest.Start(t, redistest.Options{User: c.Username, Password: c.Password, Rights: rights, Young: true})
 		servers, c.Addrs = append(servers, s), append(c.Addrs, s.Addr())
 	}
-	a, b := grant(t, open(t, c), "a", 30*time.Second), grant(t, open(t, c), "b", 30*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	good, bad := claim(t, a, "good"), claim(t, a, "bad")
 	q, refused := claim(t, b, "good"), claim(t, b, "bad")
 	b.Follow(q, refused)

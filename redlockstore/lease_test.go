@@ -19,7 +19,7 @@ import (
 func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	servers[2].Kill()
 	claim(t, a, "x")
 	servers[2].Restart()
@@ -51,7 +51,7 @@ func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	claim(t, a, "x")
 	for _, s := range servers {
 		s.Do("DEL", "primacy:lock:x")
@@ -75,7 +75,7 @@ func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 func TestAMinorityThatAnotherHasIsLeftToHim(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	claim(t, a, "x")
 	servers[1].Do("SET", "primacy:lock:x", "somebody", "PX", 60000)
 	for range 3 {
@@ -95,7 +95,7 @@ func TestARenewalHasALimit(t *testing.T) {
 	_, c := fleet(t, 3)
 	s, cut := behindProxies(t, c)
 	defer s.Close()
-	a := grant(t, s, "a", ttl)
+	a := grant(t, s, "a", time.Minute)
 	claim(t, a, "x")
 	cut(true)
 	defer cut(false)
@@ -112,7 +112,7 @@ func TestARenewalHasALimit(t *testing.T) {
 func TestATryThatFailsLeavesNoKey(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 5)
-	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	for i := range 20 {
 		name := fmt.Sprint("x", i)
 		for _, s := range servers[:3] {
@@ -147,7 +147,7 @@ func TestALateSetDoesNothing(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := bare(t, c)
-	a := grant(t, s, "a", 10*time.Second)
+	a := grant(t, s, "a", time.Minute)
 	claim(t, a, "warm")
 	servers[2].Stop()
 	p := claim(t, a, "x")
@@ -167,7 +167,7 @@ func TestALateSetDoesNothing(t *testing.T) {
 func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	for i := range 5 {
 		name := fmt.Sprint("x", i)
 		servers[2].Stop()
@@ -194,7 +194,7 @@ func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
 func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	p := claim(t, a, "x")
 	servers[0].Stop()
 	servers[1].Stop()
@@ -268,7 +268,7 @@ func TestTheNextHoldsWhenTheTTLOfADeadOneIsOver(t *testing.T) {
 	for _, s := range servers {
 		s.Do("EVAL", "for i = 1, 10000 do redis.call('SET', 'other' .. i, 'x', 'PX', 500 + i % 4000) end return 1", 0)
 	}
-	dead, b := grant(t, open(t, c), "dead", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	dead, b := grant(t, open(t, c), "dead", ttl), grant(t, open(t, c), "b", time.Minute)
 	begun := time.Now()
 	claim(t, dead, "x")
 	q := claim(t, b, "x")
@@ -288,7 +288,7 @@ func TestAFreeLockIsTakenOverASlowLink(t *testing.T) {
 	for i, a := range c.Addrs {
 		c.Addrs[i] = newDelay(t, a, 15*time.Millisecond)
 	}
-	a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, a, "x")
 	q := claim(t, b, "x")
 	time.AfterFunc(100*time.Millisecond, func() { _ = a.Release(context.Background(), p) })
