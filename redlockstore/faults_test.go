@@ -123,7 +123,7 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
-	const ttl = 5 * time.Second
+	const ttl = 8 * time.Second
 	a, b := grant(t, s, "a", ttl), grant(t, open(t, c), "b", time.Minute)
 	claim(t, a, "x")
 	renewed := time.Now()
@@ -175,12 +175,14 @@ func retry(ctx context.Context, do func() error) error {
 // voice to another while the first may rely on it.
 func TestARestartedServerStaysOut(t *testing.T) {
 	t.Parallel()
+	const ttl = 4 * time.Second
 	servers, c := fleet(t, 3)
-	c.MaxTTL, c.Guard = ttl, 0
-	s := open(t, c)
-	if _, err := s.Grant(limited(t, 30*time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
+	c.Guard = 0
+	if _, err := open(t, c).Grant(limited(t, 30*time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
 		t.Errorf("Grant on young servers = %v, want to be told so", err)
 	}
+	c.MaxTTL = ttl
+	s := open(t, c)
 	var a driver.Lease
 	if err := retry(limited(t, 30*time.Second), func() (err error) { a, err = s.Grant(limited(t, 30*time.Second), "a", ttl); return err }); err != nil {
 		t.Fatal(err)

@@ -52,14 +52,16 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, c)
-	for ln := (driver.Line{}); ln.Holder == nil || ln.Holder.Lease != b.ID(); {
-		var err error
-		if ln, err = s.Line(limited(t, 30*time.Second), "x"); err != nil {
-			t.Fatal(err)
+	if err := retry(limited(t, 30*time.Second), func() error { // until b knows that it holds
+		got, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: q.ID})
+		if err == nil && !got[0].Held {
+			err = errors.New("not held")
 		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // until b knows it too
+	stands(t, servers, "x")
 	for _, v := range servers {
 		v.Do("DEL", "primacy:lock:x")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/internal/redistest"
 )
 
 // What goes wrong in libraries of today, by their own issues, and must not here.
@@ -53,6 +54,7 @@ func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 	servers, c := fleet(t, 3)
 	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	claim(t, a, "x")
+	stands(t, servers, "x")
 	for _, s := range servers {
 		s.Do("DEL", "primacy:lock:x")
 	}
@@ -71,12 +73,26 @@ func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 	}
 }
 
+// stands waits until a claim on name stands on all servers: it is held before.
+func stands(t *testing.T, servers []*redistest.Server, name string) {
+	t.Helper()
+	if err := retry(limited(t, 30*time.Second), func() error {
+		if on := keys(servers, name); len(on) != len(servers) {
+			return fmt.Errorf("it stands on the servers %v", on)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The same where a minority was lost to another: it is left to him.
 func TestAMinorityThatAnotherHasIsLeftToHim(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	a := grant(t, open(t, c), "a", time.Minute)
 	claim(t, a, "x")
+	stands(t, servers, "x")
 	servers[1].Do("SET", "primacy:lock:x", "somebody", "PX", 60000)
 	for range 3 {
 		if err := a.Renew(limited(t, 30*time.Second)); err != nil {
@@ -225,8 +241,8 @@ func TestAClaimLivesAsLongAsTheRenewalBesideItSays(t *testing.T) {
 		renewed := make(chan time.Time)
 		go func() {
 			time.Sleep(time.Duration(i) * 4 * time.Millisecond)
-			at := time.Now()
-			if err := a.Renew(limited(t, 30*time.Second)); err != nil {
+			var at time.Time
+			if err := retry(limited(t, 30*time.Second), func() error { at = time.Now(); return a.Renew(limited(t, 30*time.Second)) }); err != nil {
 				at = time.Time{}
 			}
 			renewed <- at
@@ -268,6 +284,7 @@ func TestTheNextHoldsWhenTheTTLOfADeadOneIsOver(t *testing.T) {
 	for _, s := range servers {
 		s.Do("EVAL", "for i = 1, 10000 do redis.call('SET', 'other' .. i, 'x', 'PX', 500 + i % 4000) end return 1", 0)
 	}
+	const ttl = 5 * time.Second
 	dead, b := grant(t, open(t, c), "dead", ttl), grant(t, open(t, c), "b", time.Minute)
 	begun := time.Now()
 	claim(t, dead, "x")
@@ -288,7 +305,7 @@ func TestAFreeLockIsTakenOverASlowLink(t *testing.T) {
 	for i, a := range c.Addrs {
 		c.Addrs[i] = newDelay(t, a, 15*time.Millisecond)
 	}
-	a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", time.Minute)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, a, "x")
 	q := claim(t, b, "x")
 	time.AfterFunc(100*time.Millisecond, func() { _ = a.Release(context.Background(), p) })
