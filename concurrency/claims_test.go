@@ -297,8 +297,8 @@ func TestManyLocksWithAShortTTL(t *testing.T) {
 		func() bool { return s.Check() != nil })
 }
 
-// TestManyLocksAreMovedWhenEtcdsLeaderChanges: all of them hang on a lease granted since, also
-// those that the renewal did not look at.
+// TestManyLocksAreMovedWhenEtcdsLeaderChanges: all of them are attached to a lease granted since,
+// also those that the renewal did not look at.
 func TestManyLocksAreMovedWhenEtcdsLeaderChanges(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -350,7 +350,7 @@ func TestASmallLimitOfOperationsEndsNoSession(t *testing.T) {
 	ok(t, "get", err)
 	for _, kv := range resp.Kvs {
 		if v3.LeaseID(kv.Lease) != grant.ID {
-			t.Fatalf("%s hangs on another lease than the session's", kv.Key)
+			t.Fatalf("%s is attached to another lease than the session's", kv.Key)
 		}
 	}
 	if len(resp.Kvs) != 60 {
@@ -358,8 +358,8 @@ func TestASmallLimitOfOperationsEndsNoSession(t *testing.T) {
 	}
 }
 
-// TestTheNewerSessionOfALeaseWins: two living sessions of one lease are one candidate, and have
-// one key. The one that took it up last leads with it, and the other is told, whether it hangs on
+// TestTheNewerSessionOfALeaseWins: two living sessions of one lease are one candidate, and have one
+// key. The one that took it up last leads with it, and the other is told, whether it is attached to
 // the lease itself or on a guard.
 func TestTheNewerSessionOfALeaseWins(t *testing.T) {
 	t.Parallel()

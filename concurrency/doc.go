@@ -61,13 +61,13 @@
 //     Here: before the key can go (TestDoneIsClosedBeforeTheKeyCanGo).
 //   - A deleted key is never noticed. Here: it ends the session: there is no other way to tell
 //     the holder (TestADeletedKeyEndsTheSession).
-//   - A revoked lease is noticed a third of the TTL later. Here: at once, where a claim hangs on
-//     it (TestARevokedLeaseIsNoticedAtOnce).
+//   - A revoked lease is noticed a third of the TTL later. Here: at once, where a claim is attached
+//     to it (TestARevokedLeaseIsNoticedAtOnce).
 //   - NewSession waits for ever. Here: for the TTL, 10 s to 60 s (TestNewSessionIsBounded).
 //   - A frozen member of etcd costs the session. Here: another member is asked
 //     (TestAFrozenMemberEndsNoSession).
-//   - An etcd leader that was paused revokes, as it wakes up, leases that were renewed since.
-//     Here: claims hang on a lease it never knew (TestALeaseOfAnEarlierRaftTermIsNotReliedOn).
+//   - An etcd leader that was paused revokes, as it wakes up, leases that were renewed since. Here:
+//     claims are attached to a lease it never knew (TestALeaseOfAnEarlierRaftTermIsNotReliedOn).
 //   - Observe ends with a compaction, or shows an old state for ever. Here: it goes on, and shows
 //     what etcd's majority says (TestObserveSurvivesCompaction).
 //
@@ -76,13 +76,13 @@
 //   - Keys: one put for each waiter, `<prefix>/<lease in hex>`, and nothing else under the
 //     prefix. A renewal reads and writes claims only (or, with none, the key that the first
 //     election or lock of the session would have), so a user needs rights on his prefix only.
-//   - With WithLease, and after a change of etcd's leader, claims hang on a guard: another lease of
-//     the session's, with the same TTL, which it keeps alive beside its own. Their keys still end
-//     in the ID that Session.Lease returns. Orphan puts them back. Keys that the user puts under
-//     Session.Lease are not moved.
-//   - So `etcdctl lease revoke` of the lease in a key's name does not free what hangs on a guard at
-//     once: the next renewals find the lease gone, Done is closed, and the guard is revoked at the
-//     deadline. To free it at once, delete the key.
+//   - With WithLease, and after a change of etcd's leader, claims are attached to a guard: another
+//     lease of the session's, with the same TTL, which it keeps alive beside its own. Their keys
+//     still end in the ID that Session.Lease returns. Orphan puts them back. Keys that the user
+//     puts under Session.Lease are not moved.
+//   - So `etcdctl lease revoke` of the lease in a key's name does not free what is attached to a
+//     guard at once: the next renewals find the lease gone, Done is closed, and the guard is
+//     revoked at the deadline. To free it at once, delete the key.
 //   - And where somebody else keeps a lease alive that was brought with WithLease, and the process
 //     crashes, its keys are gone one TTL later; in the original they stand as long as the lease. A
 //     process that is started again within the TTL finds them.

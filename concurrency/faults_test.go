@@ -331,8 +331,12 @@ func TestHandOver(t *testing.T) {
 		}
 		slices.Sort(late)
 		t.Logf("from Unlock to Lock: %v", late)
-		if fast := late[3]; fast > 30*time.Millisecond { // the fourth best: a busy machine delays others
-			return fmt.Sprintf("mostly %v or more", fast)
+		at := len(late) / 2
+		if k.name == "ours" {
+			at = 3 // a busy machine delays the others
+		}
+		if late[at] > 30*time.Millisecond {
+			return fmt.Sprintf("%v in place %d of %d", late[at], at, len(late))
 		}
 		return ""
 	})

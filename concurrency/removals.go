@@ -66,7 +66,7 @@ func (r *removals) abandon(c *claim, known int64, doubt bool) {
 func (r *removals) replaced(c *claim, known int64, resp *v3.TxnResponse, doubt bool) {
 	t := r.s.claims
 	t.mu.Lock()
-	t.strikeLocked(c) // who ends the session at this moment may not have stopped its watch yet
+	t.removeLocked(c) // who ends the session at this moment may not have stopped its watch yet
 	t.mu.Unlock()
 	switch rev := resp.Header.Revision; {
 	case resp.Succeeded:
@@ -184,8 +184,8 @@ func (r *removals) sweep(keys []string) {
 	}
 }
 
-// clean deletes a key that nobody stands behind, if it is younger than known and hangs on a lease
-// of ours. Where nothing is known, any key might be an earlier session's.
+// clean deletes a key that nobody stands behind, if it is younger than known and is attached to a
+// lease of ours. Where nothing is known, any key might be an earlier session's.
 func (r *removals) clean(ctx context.Context, key string, known int64) error {
 	if known == 0 {
 		return nil

@@ -180,7 +180,7 @@ func (l *innerLease) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.L
 
 // ttl returns the ttl in seconds of a lease that was brought along, as a first keepalive says it; 0
 // where three of them did not know the lease. Nothing else is known of it: neither when it was
-// renewed last nor in which raft term it was granted, so no claim hangs on it (see anchor).
+// renewed last nor in which raft term it was granted, so no claim is attached to it (see anchor).
 func (l *innerLease) ttl(ctx context.Context) (seconds int64, err error) {
 	asked := 0
 	err = l.s.patiently(ctx, minPatience, func(ctx context.Context) error {
@@ -248,7 +248,7 @@ func retry(ctx context.Context, do func() error) (last error) {
 func (s *Session) Client() *v3.Client { return s.client }
 
 // Lease is the session's lease, for the user's own keys. The keys of elections and locks end in
-// it, in hex; they may hang on another lease of this session's while it lives.
+// it, in hex; they may be attached to another lease of this session's while it lives.
 func (s *Session) Lease() v3.LeaseID { return s.id }
 
 // Ctx is a context that is cancelled when Done is closed. It has the values of WithContext's.
@@ -276,12 +276,12 @@ func (s *Session) Check() error {
 	return fmt.Errorf("%w: %s", ErrSessionExpired, s.why)
 }
 
-// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under
-// it, unless somebody else keeps it alive. Done is closed when it returns. Claims that hang on
+// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under it,
+// unless somebody else keeps it alive. Done is closed when it returns. Claims that are attached to
 // another lease are put back under the session's own: for 2 s at most.
 func (s *Session) Orphan() {
-	// All claims, wherever they are thought to hang: a late answer to a read may show a claim under
-	// the lease that it was moved from, and the guard is revoked.
+	// All claims, wherever they are thought to be attached: a late answer to a read may show a claim
+	// under the lease that it was moved from, and the guard is revoked.
 	guard := s.guard(s.leases.current())
 	s.claims.mu.Lock()
 	claims := s.claims.standingLocked()

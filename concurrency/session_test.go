@@ -69,8 +69,8 @@ func TestARestartedProcessGoesOnLeading(t *testing.T) {
 	}
 }
 
-// TestOrphanPutsTheClaimsBack: claims of a lease that was brought along hang on a guard while the
-// session lives, and on the lease again when it is orphaned.
+// TestOrphanPutsTheClaimsBack: claims of a lease that was brought along are attached to a guard
+// while the session lives, and on the lease again when it is orphaned.
 func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
@@ -79,7 +79,7 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	s := begin(t, c, concurrency.WithLease(grant.ID))
 	m := concurrency.NewMutex(s, "orphan")
 	ok(t, "Lock", m.Lock(soon(t)))
-	hangs := func() v3.LeaseID {
+	attachedTo := func() v3.LeaseID {
 		resp, err := c.Get(soon(t), m.Key())
 		ok(t, "get", err)
 		if len(resp.Kvs) != 1 || resp.Kvs[0].CreateRevision != int64(m.Token()) {
@@ -87,12 +87,12 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 		}
 		return v3.LeaseID(resp.Kvs[0].Lease)
 	}
-	if hangs() == grant.ID {
-		t.Error("the claim hangs on a lease of which nobody knows the raft term")
+	if attachedTo() == grant.ID {
+		t.Error("the claim is attached to a lease of which nobody knows the raft term")
 	}
 	s.Orphan()
-	if hangs() != grant.ID {
-		t.Error("the claim does not hang on the session's lease")
+	if attachedTo() != grant.ID {
+		t.Error("the claim is not attached to the session's lease")
 	}
 	if s.Check() == nil {
 		t.Error("Check = nil after Orphan")

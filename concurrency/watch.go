@@ -15,8 +15,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// watcher ends the session as soon as a claim of it is seen to be gone, which every renewal finds
-// too.
+// watcher ends the session as soon as a claim of it is seen to be gone. Renewals find that, too.
 type watcher struct {
 	s    *Session
 	wake chan struct{}
@@ -60,7 +59,7 @@ func (w *watcher) watchClaims() (next time.Duration) {
 	t.mu.Lock()
 	var old []*claim
 	for _, c := range t.standingLocked() {
-		switch age := now.Sub(c.fresh); {
+		switch age := now.Sub(c.entered); {
 		case c.unwatch != nil:
 		case age >= etcdwire.Settling:
 			old = append(old, c)
@@ -96,7 +95,7 @@ func (w *watcher) lookUp() error {
 	var claims []*claim
 	t.mu.Lock()
 	for _, k := range keys {
-		if c := t.by[k]; c != nil && c.rev != 0 && !c.leaving {
+		if c := t.by[k]; c != nil && c.rev != 0 && !c.givenUp {
 			claims = append(claims, c)
 		}
 	}
@@ -115,7 +114,7 @@ func (w *watcher) lookUp() error {
 
 // read compares claims without a proof.
 func (w *watcher) read(claims []*claim, lease v3.LeaseID) error {
-	_, err := w.s.wire.limit().InChunks(len(claims), func(from, to int) (bool, error) {
+	_, err := w.s.wire.limit.InChunks(len(claims), func(from, to int) (bool, error) {
 		ctx, cancel := context.WithTimeout(w.s.over, 2*etcdwire.CallLimit)
 		defer cancel()
 		part := claims[from:to]
