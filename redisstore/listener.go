@@ -272,7 +272,7 @@ func (h *listener) lookAtAll() {
 	all := slices.Collect(maps.Values(h.leases))
 	h.mu.Unlock()
 	for _, l := range all {
-		l.doubt()
+		l.pushesLost()
 	}
 }
 

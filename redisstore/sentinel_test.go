@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/redistest"
 	"github.com/primacy-go/primacy/redisstore"
@@ -131,16 +129,6 @@ func TestSentinelsSayWhyNot(t *testing.T) {
 	wrong = c
 	wrong.Password = "s3cret-wrong"
 	fails(t, wrong, true, "WRONGPASS")
-
-	// A client of the user's own.
-	u := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: c.Addrs, Password: c.Password, SentinelPassword: c.SentinelPassword})
-	defer u.Close()
-	s, err := redisstore.New(t.Context(), u, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	enter(t, grant(t, s, time.Minute), "n", "1")
 }
 
 // At a failover by hand the former primary serves on for some seconds, until a sentinel makes it a replica. Who has heard of the new one leaves it at once.

@@ -108,7 +108,7 @@ func (s *server) close() {
 }
 
 // run runs a script on the server and returns its answer. A durable one counts only when the
-// replicas have it too (Options.Replicas). When ctx ends it returns at once: the script may still
+// replicas have it too (Config.Replicas). When ctx ends it returns at once: the script may still
 // run.
 func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
 	if s.ctx.Err() != nil {
@@ -152,7 +152,7 @@ func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, 
 
 // send sends a script and waits for its answer, or for the end of ctx or of the store.
 func (s *server) send(
-	ctx context.Context, via *link, client redis.UniversalClient, sc *script, durable bool, args []any,
+	ctx context.Context, via *link, client *redis.Client, sc *script, durable bool, args []any,
 ) (reply, error) {
 	if d := s.direct(via, durable); d != nil {
 		got, broken, err := d.eval(ctx, sc, s.keys, args)
@@ -198,7 +198,7 @@ var errReplica = errors.New("the server has become a replica")
 
 // eval sends a script by its hash or, if the server does not know it yet, as text.
 func (s *server) eval(
-	ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any,
+	ctx context.Context, client *redis.Client, sc *script, durable bool, args []any,
 ) (reply, error) {
 	if durable && s.replicas > 0 {
 		return s.evalWait(ctx, client, sc, args)
@@ -212,7 +212,7 @@ func (s *server) eval(
 
 // evalWait sends a script and waits until the replicas have what it wrote. WAIT counts what its own
 // connection wrote.
-func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, args []any) (reply, error) {
+func (s *server) evalWait(ctx context.Context, client *redis.Client, sc *script, args []any) (reply, error) {
 	limit := callLimit / 2
 	if end, ok := ctx.Deadline(); ok {
 		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)

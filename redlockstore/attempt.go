@@ -45,7 +45,7 @@ const (
 	stampLen = 10 // the number of updates, behind it
 )
 
-// value is what the claim's keys hold. The caller holds l.mu.
+// valueLocked is what the claim's keys hold. The caller holds l.mu.
 func (a *attempt) valueLocked() string {
 	text, _ := json.Marshal(info{a.c.l.owner, a.c.l.id, a.c.Value}) // strings and bytes only: it cannot fail
 	return fmt.Sprintf("%s%010d%s", a.own, a.c.updates, text)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,13 +22,13 @@ type lease struct {
 	id    string
 	ttl   time.Duration
 	limit time.Duration // of one call on one server
-	gate  chan struct{} // holds one: no renewal begins meanwhile
+	gate  chan struct{} // a lock: no renewal begins while it is held
 
 	mu       sync.Mutex
 	claims   map[storeutil.Seat]*claim
 	spent    storeutil.SpentIDs
 	tries    int           // of all its claims
-	leaving  []*attempt    // given up, and not known to be off a majority
+	leaving  []*attempt    // given up, and may still stand on a majority
 	renewed  time.Duration // by the boot clock, when the last accepted renewal was called
 	renewals int           // begun so far
 	checked  time.Duration // when the held claims were last known to stand
@@ -72,8 +73,8 @@ func (l *lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// begin begins a renewal, and returns the claims that it has to extend. From here on a claim that
-// is being entered is extended once more before it is said to be held.
+// begin begins a renewal, and returns the claims that it has to extend. A claim that is being
+// entered meanwhile is extended once more before it counts as held.
 func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, err error) {
 	select {
 	case l.gate <- struct{}{}:
@@ -100,12 +101,7 @@ func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, er
 
 // hasLossLocked says whether there is news of a claim that is gone. The caller holds l.mu.
 func (l *lease) hasLossLocked() bool {
-	for _, n := range l.news {
-		if n.Gone {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.news, func(n driver.News) bool { return n.Gone })
 }
 
 // overLocked says whether the lease is over, and ends it when its time has come. The caller holds

@@ -119,8 +119,7 @@ func (v *server) learnProcess(runID string, uptime, now time.Duration) {
 	v.runID, v.counts = runID, now+max(0, left)
 }
 
-// guarded is for how long the server's answers do not count yet; one that was never reached never
-// did.
+// guarded is for how long the server's answers do not count yet. It is 0 or less where they do.
 func (v *server) guarded(now time.Duration) time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -98,8 +98,13 @@ func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
 	_, answer := l.present.begin(deleteOp("/b"))
 	go l.present.serve()
 	go server.Write(append(frame(1, 7, 0, ""), frame(2, 8, -101, "")...))
-	if r := <-answer; !errors.Is(r.err, errNoNode) {
-		t.Errorf("the answer to another connection's request was taken for its own: %+v", r)
+	select {
+	case r := <-answer:
+		if !errors.Is(r.err, errNoNode) {
+			t.Errorf("the answer to another connection's request was taken for its own: %+v", r)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no answer")
 	}
 	if n := len(l.present.waiting); n != 0 {
 		t.Errorf("%d answers are awaited", n)

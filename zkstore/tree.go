@@ -88,26 +88,24 @@ func (t tree) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 	return all, err
 }
 
-// onChange does what do wants of a node, when it has read it and again whenever it has changed, and
-// now and then without that. It ends with the link, when the node is not there or when do says so.
-// An error of do's is an unknown outcome: it is repeated after a pause.
-func (t tree) onChange(path string, do func(looked) (done bool, _ error)) {
+// onChange calls do with a node: at once, after each change, and now and then. It ends with the
+// link, or when the node is not there. After an error of do it calls again.
+func (t tree) onChange(path string, do func(looked) error) {
 	for try := 1; !t.over(); {
 		got, w, err := t.watch(context.Background(), ofNode, path)
-		done := false
 		if err == nil {
-			done, err = do(got)
+			err = do(got)
 		}
 		switch {
 		case err != nil:
 			t.pause(try)
 			try++
-			continue
-		case done || !got.exists:
+		case !got.exists:
 			return
+		default:
+			try = 1
+			_ = anyOf(context.Background(), t.dead, w)
 		}
-		try = 1
-		_ = anyOf(context.Background(), t.dead, w)
 	}
 }
 

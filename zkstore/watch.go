@@ -34,6 +34,13 @@ func (w *watch) fire(deleted bool) {
 	close(w.fired)
 }
 
+// hasFired says whether the node has changed, or may have.
+func (w *watch) hasFired() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.done
+}
+
 // on calls f when the watch fires, at once if it has. Who waits no longer calls off: a watch on
 // what does not change outlives many who look at it.
 func (w *watch) on(f func(deleted bool)) (off func()) {

@@ -103,7 +103,8 @@ func (c *contest) refuseNested(st primacy.State) error {
 	if len(around) == 0 || c.slots > len(around) && !exclusive {
 		return nil
 	}
-	return fail(exitUsage, "%s is held by the command around this one already (%s, claim %d): it would wait for itself for ever; leave this one out",
+	return fail(exitUsage, "%s is held by the command around this one already (%s, claim %d): "+
+		"it would wait for itself for ever; leave this one out",
 		c.called(), who(&around[0]), around[0].Token)
 }
 

@@ -17,9 +17,11 @@ import (
 func TestHooksRunInOrder(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--id", "me",
-		"--on-elected", `echo "$PRIMACY_EVENT $PRIMACY_NAME $PRIMACY_ROLE $PRIMACY_LEADER $PRIMACY_TOKEN" >>log; echo to stdout; exit 7`,
+		"--on-elected", `echo "$PRIMACY_EVENT $PRIMACY_NAME $PRIMACY_ROLE $PRIMACY_LEADER $PRIMACY_TOKEN" >>log
+			echo to stdout; exit 7`,
 		"--on-deposed", `echo "$PRIMACY_EVENT $PRIMACY_REASON $PRIMACY_TOKEN $PRIMACY_ROLE" >>log`,
-		"n", "sh", "-c", `echo "command $PRIMACY_ROLE $PRIMACY_EVENT$PRIMACY_LEADER$PRIMACY_REASON $PRIMACY_TOKEN" >>log; exit 3`).ends(3)
+		"n", "sh", "-c", `echo "command $PRIMACY_ROLE $PRIMACY_EVENT$PRIMACY_LEADER$PRIMACY_REASON $PRIMACY_TOKEN" >>log
+			exit 3`).ends(3)
 	p.complains("on-elected: exit status 7", "to stdout") // it goes on, and stdout is the command's
 	if p.out.String() != "" {
 		t.Errorf("stdout %q", p.out.String())
@@ -37,7 +39,8 @@ func TestAHookThatHangsOrForks(t *testing.T) {
 	w := newWorld(t)
 	for limit := 700 * time.Millisecond; w.read("seen") == ""; limit *= 2 { // a busy machine's hook has not written yet
 		p := w.start("run", "--hook-timeout", limit.String(),
-			"--on-elected", `setsid sh -c 'trap "" TERM; while :; do echo left >>log; sleep 0.01; done' & trap '' TERM; sleep 1000`,
+			"--on-elected", `setsid sh -c 'trap "" TERM; while :; do echo left >>log; sleep 0.01; done' &
+				trap '' TERM; sleep 1000`,
 			"n", "sh", "-c", "touch log; cp log seen; sleep 0.3; cmp log seen").ends(0)
 		p.complains("on-elected: stopped after --hook-timeout " + limit.String())
 	}

@@ -376,7 +376,8 @@ func TestSlotsAreNeverMoreThanThree(t *testing.T) {
 	w := newWorld(t)
 	var all []*prog
 	for i := range 9 {
-		all = append(all, w.start("lock", "--id", "p"+strconv.Itoa(i), "--slots", "3", "n", "sh", "-c", `echo $PRIMACY_TOKEN >>tokens; echo + >>log
+		all = append(all, w.start("lock", "--id", "p"+strconv.Itoa(i), "--slots", "3", "n", "sh", "-c",
+			`echo $PRIMACY_TOKEN >>tokens; echo + >>log
 			until [ "$(grep -c + log)" -ge 3 ]; do sleep 0.02; done; sleep 0.2; echo - >>log`)) // the first three meet
 	}
 	for _, p := range all {
@@ -472,7 +473,8 @@ func TestWithoutACommandASignalGivesItBack(t *testing.T) {
 	w := newWorld(t)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		p := w.start("lock", "--id", "me", "a b/ü").prints("\n")
-		line := regexp.MustCompile(`^me holds the lock a b/ü under token (\d+) \(claim (\d+)\)\n$`).FindStringSubmatch(p.out.String())
+		says := regexp.MustCompile(`^me holds the lock a b/ü under token (\d+) \(claim (\d+)\)\n$`)
+		line := says.FindStringSubmatch(p.out.String())
 		if line == nil {
 			t.Fatalf("it prints %q", p.out.String())
 		}
@@ -589,7 +591,8 @@ func TestALocksOwnVariablesStayWithIt(t *testing.T) {
 	w := newWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=2.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v",
 		"PRIMACY_QUIET=1")
 	p := w.start("lock", "n", "sh", "-c", "env | grep ^PRIMACY_ | cut -d= -f1 | sort | tr '\\n' ' '").ends(0)
-	const want = "PRIMACY_HELD PRIMACY_ID PRIMACY_NAME PRIMACY_QUIET PRIMACY_ROLE PRIMACY_STATE_FILE PRIMACY_STORE PRIMACY_TOKEN PRIMACY_TTL PRIMACY_TTL_MS PRIMACY_VALUE "
+	const want = "PRIMACY_HELD PRIMACY_ID PRIMACY_NAME PRIMACY_QUIET PRIMACY_ROLE PRIMACY_STATE_FILE " +
+		"PRIMACY_STORE PRIMACY_TOKEN PRIMACY_TTL PRIMACY_TTL_MS PRIMACY_VALUE "
 	if p.out.String() != want {
 		t.Errorf("got %q, want %q", p.out.String(), want)
 	}

@@ -360,7 +360,8 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	w := plainWorld(t)
 	sql := w.start("schema", "--store", server.URL()+"&schema=house").ends(0).out.String()
 	server.Exec(sql)
-	server.Exec(`CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA house TO app; GRANT ALL ON ALL TABLES IN SCHEMA house TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA house TO app`)
+	server.Exec(`CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA house TO app;
+		GRANT ALL ON ALL TABLES IN SCHEMA house TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA house TO app`)
 	at := strings.Split(server.URL(), "@")[1]
 	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo",
 		"led").ends(0).says("led\n")

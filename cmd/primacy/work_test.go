@@ -139,7 +139,8 @@ func TestAStandbyThatDoesNotStart(t *testing.T) {
 func TestLostWhileTheCommandEnds(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--on-exit", "restart", "--on-lost", "recampaign", "--stop-timeout", "3s", "n", "sh", "-c",
-		`echo up; [ -e once ] && exec sleep 1000; touch once; setsid sh -c 'trap "echo told" TERM; while :; do sleep 0.05; done' & sleep 0.3; exit 9`)
+		`echo up; [ -e once ] && exec sleep 1000; touch once
+		setsid sh -c 'trap "echo told" TERM; while :; do sleep 0.05; done' & sleep 0.3; exit 9`)
 	p.prints("told\n") // the command has ended, its child has not
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	p.prints("told\nup\n")
@@ -266,7 +267,8 @@ func TestTheCommandsEnvironmentIsExact(t *testing.T) {
 		"PRIMACY_TIMEOUT=20s")
 	got := environ(w, "--id", "me", "--ttl", "9s")
 	token := got["PRIMACY_TOKEN"]
-	around := `[{"name":"n","id":"elsewhere","claim":"1"},{"name":"outer","id":"me","claim":"2"},{"name":"n","id":"me","claim":"` + token + `"}]`
+	around := `[{"name":"n","id":"elsewhere","claim":"1"},{"name":"outer","id":"me","claim":"2"},` +
+		`{"name":"n","id":"me","claim":"` + token + `"}]`
 	want := map[string]string{
 		"PRIMACY_NAME": "n", "PRIMACY_ID": "me", "PRIMACY_TOKEN": token, "PRIMACY_TTL_MS": "9000",
 		"PRIMACY_TIMEOUT": "20s", "PRIMACY_ROLE": "leader",
@@ -351,7 +353,8 @@ func TestThePasswordIsNowhere(t *testing.T) {
 	// Where it is right: a run, seen from outside and from inside.
 	in := w.with("PRIMACY_STORE=" + url(written))
 	p := in.start("run", "-v", "n", "sh", "-c",
-		"cat /proc/self/environ /proc/$PPID/environ /proc/$PPID/cmdline $PRIMACY_STATE_FILE; echo up; sleep 1000").prints("up")
+		"cat /proc/self/environ /proc/$PPID/environ /proc/$PPID/cmdline $PRIMACY_STATE_FILE; echo up; sleep 1000")
+	p.prints("up")
 	for _, link := range w.processes() {
 		cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
 		mark(link, string(cmdline))

@@ -24,7 +24,8 @@ import (
 
 var tokenIs = regexp.MustCompile(`PRIMACY_TOKEN=\d+`)
 
-// TestVerbs holds what the verbs print as JSON, what a command finds in its environment and in the state file, and the events.
+// TestVerbs holds what the verbs print as JSON, what a command finds in its environment and in the
+// state file, and the events.
 func TestVerbs(t *testing.T) {
 	t.Parallel()
 	s := etcdtest.Start(t, etcdtest.Options{})
@@ -211,7 +212,8 @@ type stream struct {
 	end     func()
 }
 
-// text returns what came, each "waiting" once: how often it is told depends on how fast the others are.
+// text returns what came, each "waiting" once: how often it is told depends on how fast the others
+// are.
 func (s *stream) text() string {
 	s.mu <- struct{}{}
 	defer func() { <-s.mu }()

@@ -1,10 +1,11 @@
-// Command gotest runs go test and says what it is doing: a line for each package that is done, and one at least each 10 s. It prints the output of
-// tests that fail, and no other.
+// Command gotest runs go test and says what it is doing: a line for each package that is done, and
+// one at least each 10 s. It prints the output of tests that fail, and no other.
 //
 //	gotest [-slow N] [-cpu] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…
 //
-// With -slow it ends with a table of the N slowest packages and tests; with -cpu the table has the user and system time of each package's
-// process and of what it started, which a busy machine changes less than the time by the clock.
+// With -slow it ends with a table of the N slowest packages and tests; with -cpu the table has the
+// user and system time of each package's process and of what it started, which a busy machine
+// changes less than the time by the clock.
 package main
 
 import (

@@ -29,8 +29,10 @@ const pauseTTL = 2 * time.Second // etcd's least
 // again. It writes lines:
 //
 //	leads AT                     it has a term, at AT
-//	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before it had ended at BEFORE
-//	over LAST FLAGS DONE         the last question that was answered with yes was begun at LAST; so many later ones were
+//	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before
+//	                             it had ended at BEFORE
+//	over LAST FLAGS DONE         the last question that was answered with yes was begun at LAST;
+//	                             so many later ones were
 //	                             asked while the context had not ended; and when that did
 func pauseMain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
