@@ -18,17 +18,17 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-var _ driver.LeaseViewer = (*Store)(nil)
+var (
+	_ driver.LeaseViewer = (*Store)(nil)
+	_ driver.Admin       = (*Store)(nil)
+)
 
-var _ driver.Admin = (*Store)(nil)
-
-// Revoke implements [driver.Store]. An ID that no session of this prefix has is a session that
-// is gone: etcd leases of other programs are not touched. After an unknown outcome it
-// can be repeated.
+// Revoke implements [driver.Store]. An ID of no session of this prefix counts as gone: leases of
+// other programs are not touched.
 //
-// A session is named after its first etcd lease, and hangs on another one after a move. Its
-// record tells which. Whatever of it is still on its way to etcd compares the record, to enter as
-// well as to move: so it is over for good once the record is gone, and not before.
+// A session that has moved to another etcd lease keeps the ID of its first one; its record tells
+// where it is. Whatever is still on its way to etcd compares the record, to enter and to move. So
+// the session is over for good once the record is gone, and not before.
 func (s *Store) Revoke(ctx context.Context, session string) error {
 	what := "revoke lease " + strconv.Quote(session)
 	first, err := strconv.ParseInt(session, 16, 64)
@@ -67,9 +67,9 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 	}
 }
 
-// sweep deletes the claims of a session that are not on the lease that its record is on: a move
-// was not finished. Where the record is on none, it goes with them. It reports false if the
-// record has changed meanwhile: then there may be more.
+// sweep deletes the claims of a session that are not on its record's lease: a move was not
+// finished. Where the record is on no lease it is deleted too. It reports false if the record has
+// changed meanwhile, for then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
 		r := keysOf(within(from, end), 0)
@@ -105,7 +105,7 @@ func (s *Store) isClaimOf(key, session string) bool {
 	return s.isClaim(key) && whose == session
 }
 
-// sweepSome deletes keys in one Txn, each if it is the one that was seen.
+// sweepSome deletes keys in one Txn, if the record is still the one that was read.
 func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue,
 ) (bool, error) {
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{
@@ -182,8 +182,7 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, errors.Join(errs...)
 }
 
-// leasesNow finds the leases that these sessions have at present: one keeps its first lease's ID,
-// also on another one.
+// leasesNow adds the etcd leases that these sessions are on at present.
 func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
 	req := &pb.TxnRequest{}
 	for _, id := range sessionIDs {
@@ -201,8 +200,8 @@ func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[stri
 	return nil
 }
 
-// leaseOf returns the lease that a session's record hangs on; 0: none, or not what others go by.
-// Without a record the claim is another program's.
+// leaseOf returns the lease that a session's record is on. Without a record the claim is another
+// program's, under the lease of that ID. 0: there is none, or its waiters go by a heartbeat.
 func leaseOf(id string, kv *mvccpb.KeyValue) int64 {
 	if kv == nil {
 		lease, _ := strconv.ParseInt(id, 16, 64)

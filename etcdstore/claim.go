@@ -17,9 +17,9 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in
-// order. Where any is a Try they enter one after another: where one is taken, those with Try that
-// entered before it in the same call are taken out again.
+// Claim implements [driver.Lease]. Without a Try, claims on different names enter at the same time
+// and those on one name in order. With a Try all enter one after another, and where one is taken,
+// the tries that entered before it are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if err := checkClaims(claims...); err != nil {
 		return nil, err
@@ -48,8 +48,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, nil
 }
 
-// several is how many claims or releases of one call are under way at once: enough to fill all
-// batches.
+// several is how many claims or releases of one call are under way at once: they fill all batches.
 const several = maxBatches * 128
 
 // inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
@@ -70,9 +69,9 @@ func inParallel(n int, do func(i int) (stop bool)) {
 	all.Wait()
 }
 
-// claimMany enters claims of which none is a Try. Where one fails those that have not begun are
-// left out. Its error is the first whose outcome is unknown, so that no final answer
-// hides a claim that may stand.
+// claimMany enters claims of which none is a Try. Where one fails, those that have not begun are
+// left out. It returns the first error with an unknown outcome before any final one, for a claim
+// may stand.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))
 	names := byName(claims)
@@ -122,7 +121,7 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	return l.claimIn(ctx, sl, c, l.stand)
 }
 
-// enterFunc enters a claim, which the seat was made ready for. The caller has the seat's turn.
+// enterFunc enters a claim of which begin has been called. The caller has the seat's turn.
 type enterFunc func(context.Context, *claimState, driver.Claim) (driver.Place, error)
 
 // claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
@@ -133,8 +132,8 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 	if l.seats.wasSpent(c.ID) {
 		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
 	}
-	// A place that another ID has, or had and may still get, is never taken up: it may be about
-	// to be released. Nor is one that we failed to take out.
+	// Another ID's place is not taken up, nor one that could not be taken out: a release of it may
+	// be under way.
 	l.seats.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
@@ -161,14 +160,12 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 		return p, rerr
 	}
 	if isGone(err) {
-		l.seats.mu.Lock()
-		l.seats.spent.Add(c.ID) // what is gone never exists again
-		l.seats.mu.Unlock()
+		l.seats.spend(c.ID) // what is gone never exists again
 	}
 	return p, err
 }
 
-// stand enters c, unless it stands already.
+// stand enters c, unless it stands already. The caller has the seat's turn.
 func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
 	l.seats.mu.Lock()
 	p := sl.placeLocked()
@@ -193,7 +190,7 @@ func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driv
 	return p, nil
 }
 
-// enter puts the claim's key. The caller has the turn and has called begin.
+// enter puts the claim's key. The caller has the seat's turn and has called begin.
 func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
 	for lean := c.Slots == 0 && !c.Try; ; {
 		at := l.ref()
@@ -230,8 +227,8 @@ func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driv
 	}
 }
 
-// sendEntry sends the Txn of an entry. Shared claims go alone: their Txns are wide, and each
-// changes the line that the next one compares.
+// sendEntry sends the Txn of an entry. A shared claim goes alone: its Txn is wide, and changes the
+// line that the next one's compares are about.
 func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	if c.Slots != 0 {
 		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
@@ -239,8 +236,8 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 	return l.batch.send(ctx, "claim", c.Name, req, nil)
 }
 
-// failed deals with an entry whose compares failed, by what it has read. Done says that the claim
-// needs no further try.
+// failed deals with an entry whose compares failed, by what was read. Done says that there is no
+// further try. The caller has the seat's turn.
 func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef, resp *pb.TxnResponse,
 ) (p driver.Place, err error, done bool) {
 	own, rec := one(resp, 0), one(resp, 1)
@@ -250,8 +247,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	case own != nil:
 		return l.adopt(ctx, sl, c, own)
 	case rec.ModRevision != at.mark:
-		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from
-		// before can no longer enter.
+		// A claim on another name was retracted meanwhile, or all were moved. Earlier puts of ours
+		// can no longer enter.
 		l.learn(rec.ModRevision, rec.Lease)
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
@@ -262,8 +259,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	return p, nil, false
 }
 
-// entry is the Txn that puts a claim: only if the session's record is as we know it and the key
-// is not there, with Try only if it then holds. It learns in the same step what stands before it.
+// entry is the Txn that puts a claim: only if the session's record is as we know it and the key is
+// not there, and a Try only if it then holds. It reads who stands before it.
 func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	if c.Slots != 0 {
 		return l.sharedEntry(ctx, sl, c, at)
@@ -279,14 +276,14 @@ func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at le
 		req.Failure = append(req.Failure, neighbours(dir)) // who is in its way
 		return req, nil
 	}
-	// In a Txn reads see what stands before them in its list, so ours is not among these.
+	// The read comes before the put, and does not see it.
 	req.Success = []*pb.RequestOp{neighbours(dir), doPut(sl.key, c.Value, at.id)}
 	return req, nil
 }
 
 // adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it
-// was in doubt; otherwise somebody else wrote it, and it is removed. Done says that the claim
-// needs no further try.
+// was in doubt. Otherwise somebody else wrote it, and it is removed. Done says that there is no
+// further try. The caller has the seat's turn.
 func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue,
 ) (driver.Place, error, bool) {
 	l.seats.mu.Lock()
@@ -301,11 +298,11 @@ func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *
 	return p, err, true
 }
 
-// entered notes that the claim stands, and returns its place. Who enters behind a claim that
-// holds from the start sees that it does.
+// entered notes that the claim stands, and returns its place. The caller has the seat's turn.
 func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
 	l.seats.mu.Lock()
-	sl.token, sl.mod, sl.shown = uint64(create), mod, held
+	sl.token, sl.mod = uint64(create), mod
+	sl.shown = held // whoever enters behind a claim that holds sees that it does
 	p := sl.placeLocked()
 	l.seats.mu.Unlock()
 	p.Held = held
@@ -313,8 +310,8 @@ func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Pla
 	return p
 }
 
-// sharedEntry is entry for a claim with slots. That no shared claim with another number stands is
-// compared too: of two that enter at once the later finds the earlier.
+// sharedEntry is entry for a claim with slots. It compares that no shared claim with another number
+// stands: of two that enter at once the later fails.
 func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	dir := l.s.lineDir(c.Name)
 	same := slotsDir(dir, c.Slots)
@@ -345,9 +342,8 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 	return req, nil
 }
 
-// room returns a revision at which one more claim on the semaphore would have held. Without room
-// it is [driver.ErrTaken]: nothing needs to enter, stand in others' way for a moment, and be
-// taken out again.
+// room returns a revision at which one more claim on the semaphore would have held, or
+// [driver.ErrTaken]: a claim without room need not enter, be in others' way, and be taken out.
 func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
@@ -375,13 +371,13 @@ func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64
 	return resp.Header.Revision, nil
 }
 
-// mixed is the error for a claim whose slots are not those of other, which stands in the line.
+// mixed is the error for a claim whose slots differ from those of other, which stands in the line.
 func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
 	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
 	return fmt.Errorf("etcd: %s: %w", what, driver.Misfit(c.Name, n, c.Slots))
 }
 
-// free says whether the claim that this Txn entered holds, from what it read of those before.
+// free says whether the claim that this Txn entered holds, by what it read.
 func free(slots int, entered *pb.TxnResponse) bool {
 	held, _ := verdict("", slots, found(entered, 0), found(entered, 1))
 	return held

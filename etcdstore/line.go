@@ -19,7 +19,7 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the
+// Line implements [driver.Store]. The revision is etcd's, which grows with every write to the
 // cluster.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	what := verb("line", name)
@@ -44,7 +44,7 @@ func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeRespo
 	return s.lineOf(name, resp.Kvs, resp.Header.Revision, owners), nil
 }
 
-// lineOf puts the claims in order. Whoever wrote them, they hold the line in etcd's own rules.
+// lineOf makes a Line of claims, oldest first, whoever wrote them.
 func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners map[string]owner) driver.Line {
 	line := driver.Line{Name: name, Revision: uint64(rev)}
 	slots, held := ranks(s.lineDir(name), kvs)
@@ -60,8 +60,7 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	return line
 }
 
-// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it
-// holds.
+// ranks returns how many slots each claim of a line has, oldest first, and whether it holds.
 func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	exclusive := false // one stands before
 	for i, kv := range kvs {
@@ -80,7 +79,7 @@ func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	return slots, held
 }
 
-// entryOf describes one claim. ID is what its key ends in.
+// entryOf describes one claim, whose key has that session ID.
 func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	st := driver.Entry{Token: uint64(kv.CreateRevision), Value: kv.Value}
 	switch {
@@ -97,8 +96,8 @@ func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	return st
 }
 
-// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time
-// to time without one.
+// Next implements [driver.Store]. It reads the line after each signal of a watch, and now and then
+// without one.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	what := verb("next", name)
 	dir := s.lineDir(name)
@@ -128,15 +127,15 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 	}
 }
 
-// baseline is a revision at which the line is known to be as the caller of Next saw it.
+// baseline is a revision at which the line was as the caller of Next knows it.
 type baseline struct {
 	rev   int64
 	count int64 // how many claims stood; -1: not known yet
 }
 
-// differs reports whether the line as read differs from the one at the baseline, which otherwise
-// moves up to it. Claims that came or changed show it by their mod revision. With none of those,
-// all that stand stood before, and the line has changed only if there are fewer.
+// differs reports whether the line as read differs from the one at base, which otherwise moves up
+// to it. A claim that came or changed has a later mod revision. With none of those the line differs
+// only if there are fewer.
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
@@ -203,8 +202,8 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	return lines, nil
 }
 
-// readLines reads all keys that begin with from, those of one line oldest first, but not what is
-// no line: journals may be long.
+// readLines reads all keys that begin with from, oldest first, but those that are of no line:
+// journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
 	if from != s.prefix {
 		resp, err := s.wire.Get(ctx, what, oldestFirst(under(from)))
@@ -229,14 +228,13 @@ type owner struct {
 	known bool   // there is one
 }
 
-// owners remembers sessions' records. They are written before the first claim and never change,
-// so they are read once.
+// owners remembers sessions' records, which never change.
 type owners struct {
 	mu   sync.Mutex
 	seen map[string]owner // by the lease's ID as keys have it
 }
 
-// ownersKept bounds the memory for leases that are long gone.
+// ownersKept bounds how many.
 const ownersKept = 10000
 
 // sessionOf returns the session's ID that a claim's key bears, where the claim is a session's.
@@ -246,8 +244,7 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 }
 
 // ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
-// of rev, when the claims stood: read any later, a lease that has expired meanwhile would look
-// like a stranger's.
+// of rev: read later, a lease that has expired meanwhile would look like another program's.
 func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
 ) (map[string]owner, error) {
 	out := map[string]owner{}
@@ -311,8 +308,7 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 	return owner{known: true, name: r.Owner}
 }
 
-// Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes
-// with it.
+// Ask implements [driver.Asker]. The request is a key on the holder's own lease, and goes with it.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	what := verb("ask", name)
 	holder, slots, err := s.holding(ctx, what, name, r.Token, false)
@@ -350,20 +346,17 @@ func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.K
 	return refused(what, "the holder is another program, which cannot be asked")
 }
 
-// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID
-// in hex. Tokens of two origins cannot be compared. A cluster that was restored from a snapshot,
-// or started on an empty disk, counts from an earlier revision again; but etcd computes the ID
-// from --initial-cluster-token and the members' peer URLs, so only with a new token is it
-// another. With the same flags the ID stays, and tokens of before and after look alike. Restore
-// with a new --initial-cluster-token, or with --bump-revision and --mark-compacted, after which
-// revisions grow on.
+// Origin names the cluster that this store's tokens come from: "etcd/" and the cluster's ID in hex.
+// Tokens of two origins cannot be compared. etcd computes the ID from --initial-cluster-token and
+// the members' peer URLs: after a restore from a snapshot with the same flags it stays, though
+// revisions count from an earlier one again. Restore with a new token, or with --bump-revision and
+// --mark-compacted, so that revisions grow on.
 func (s *Store) Origin() string { return "etcd/" + strconv.FormatUint(s.wire.Cluster(), 16) }
 
 // ClaimKey returns the key of the claim that holds name under token, for a compare on its create
-// revision in a Txn of one's own. As long as the key stands with that create revision the claim
-// holds the name, also when it is moved to another lease. It is one linearizable read, and a
-// second one where shared claims hold the name. [driver.ErrGone] if that claim does not hold the
-// name.
+// revision in the caller's own Txn. While the key has that create revision the claim holds the
+// name, also after a move to another lease. It makes one linearizable read, or two where shared
+// claims hold the name. [driver.ErrGone] if that claim does not hold it.
 func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string, error) {
 	kv, _, err := s.holding(ctx, verb("read", name), name, token, true)
 	if err != nil {
@@ -375,7 +368,7 @@ func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string
 	return string(kv.Key), nil
 }
 
-// holding returns the claim that holds name under token, and its slots. Nil: none does. KeysOnly
+// holding returns the claim that holds name under token, and its slots; nil if none does. KeysOnly
 // leaves its value and lease out.
 func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool,
 ) (*mvccpb.KeyValue, int, error) {
@@ -386,7 +379,7 @@ func (s *Store) holding(ctx context.Context, what, name string, token uint64, ke
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, 0, err
 	}
-	// A claim that waits stands as well, and would pass for one that holds.
+	// A claim that waits has a token too: only the first holds for sure.
 	first := resp.Kvs[0]
 	slots, _ := parseClaim(dir, string(first.Key))
 	if uint64(first.CreateRevision) == token {

@@ -179,7 +179,7 @@ func TestSimulatedMuteMemberIsLeft(t *testing.T) {
 		k := keep(t, l)
 		time.Sleep(2 * time.Second)
 		l.heart.mu.Lock()
-		l.heart.busy = true // no other call blames it
+		l.heart.underWay = true // no other call blames it
 		l.heart.mu.Unlock()
 		at, err := s.wire.Members.Use()
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its
-// own, which knows nothing of frozen members.
+// own, which does not know frozen members.
 
 func ifCreate(key string, rev int64) *pb.Compare {
 	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),

@@ -98,8 +98,13 @@ func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
 	_, answer := l.present.begin(deleteOp("/b"))
 	go l.present.serve()
 	go server.Write(append(frame(1, 7, 0, ""), frame(2, 8, -101, "")...))
-	if r := <-answer; !errors.Is(r.err, errNoNode) {
-		t.Errorf("the answer to another connection's request was taken for its own: %+v", r)
+	select {
+	case r := <-answer:
+		if !errors.Is(r.err, errNoNode) {
+			t.Errorf("the answer to another connection's request was taken for its own: %+v", r)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no answer")
 	}
 	if n := len(l.present.waiting); n != 0 {
 		t.Errorf("%d answers are awaited", n)
@@ -156,13 +161,16 @@ func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
 }
 
 func TestAnAnswerOfAnotherKindIsRefused(t *testing.T) {
-	client, server := net.Pipe()
-	defer client.Close()
-	go func() {
-		_, _ = io.ReadFull(server, make([]byte, 48))
-		_, _ = server.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-	}()
-	if _, err := (session{}).ask(client, 0); !errors.Is(err, errStrange) {
-		t.Errorf("ask = %v", err)
+	noTimeout := appendText(appendLong(appendLong(appendInt(nil, 36), 0), 7), make([]byte, 16))
+	for _, answer := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", string(noTimeout), "\x00\x00\x00\x04zook"} {
+		client, server := net.Pipe()
+		defer client.Close()
+		go func() {
+			_, _ = io.ReadFull(server, make([]byte, 48))
+			_, _ = server.Write([]byte(answer))
+		}()
+		if got, err := (session{}).ask(client, 0); !errors.Is(err, errStrange) {
+			t.Errorf("%q: ask = %+v, %v", answer, got, err)
+		}
 	}
 }

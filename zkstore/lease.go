@@ -35,7 +35,7 @@ func newLease(t tree, owner string) *lease {
 	return &lease{
 		tree: t, owner: owner,
 		claims: claims{news: &news{more: make(chan struct{})}, bySeat: map[storeutil.Seat]*claim{},
-			parted: map[string]*claim{}},
+			going: map[string]*claim{}},
 	}
 }
 
@@ -84,11 +84,11 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 // start starts what runs as long as the lease.
 func (l *lease) start() {
 	l.timer = time.AfterFunc(l.patience(), func() { l.finish() })
-	go l.onChange(l.life.path, func(got looked) (bool, error) {
+	go l.onChange(l.life.path, func(got looked) error {
 		if !got.exists { // somebody else has ended the lease
 			l.end(driver.ErrGone, true)
 		}
-		return false, nil
+		return nil
 	})
 	go l.onChange(l.mail, l.readMail)
 	go l.patrol()
@@ -129,6 +129,7 @@ func (l *lease) Close(ctx context.Context) error {
 	return waitFor(ctx, l.finish())
 }
 
+// waitFor waits for what ends also if the link is over.
 func waitFor(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -174,13 +175,22 @@ func (l *lease) removeAllNodes(done chan struct{}) {
 
 // guardWith makes a watch on a claim's own node its guard.
 func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
-	c.own.use(w, gen, func() { l.guardNode(c) }, func() { l.claims.removed(c) })
+	if !c.own.use(w, gen) {
+		return
+	}
+	w.on(func(deleted bool) {
+		if deleted {
+			l.claims.tellGone(c)
+		} else {
+			go l.guardNode(c)
+		}
+	})
 }
 
 // guardNode sets a watch on a claim's own node, so that we notice when somebody removes it.
 func (l *lease) guardNode(c *claim) {
 	for try := 1; !l.over(); try++ {
-		if c.gone() || l.claims.isLeaving(c) || c.own.isSet() { // who waits sets it with others
+		if c.isGone() || l.claims.isBeingRemoved(c) || c.own.stands(0) { // who waits sets it with others
 			return
 		}
 		gen, _, _ := l.generation()
@@ -205,7 +215,7 @@ func (l *lease) patrol() {
 		_ = parallel(len(all), func(i int) error {
 			got, err := l.look(context.Background(), ofNode, all[i].path)
 			if err == nil && !got.exists {
-				l.claims.removed(all[i])
+				l.claims.tellGone(all[i])
 			}
 			return err
 		})

@@ -100,7 +100,7 @@ func (cs *claims) followed(c *claim, err error) (done bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	switch {
-	case c.gone() || c.spent: // that is told already, or was its owner's doing
+	case c.isGone() || c.givenUp: // that is told already, or was its owner's doing
 	case err == nil:
 		cs.news.add(driver.News{Place: c.place(true), Held: true})
 	case errors.Is(err, driver.ErrRefused):
@@ -113,10 +113,10 @@ func (cs *claims) followed(c *claim, err error) (done bool) {
 
 // readMail has News tell the requests in the lease's mail node that are for terms that are not
 // over, and empties the node: after that, for told twice is better than not at all.
-func (l *lease) readMail(got looked) (done bool, _ error) {
-	letters := open(got.data)
+func (l *lease) readMail(got looked) error {
+	letters := readLetters(got.data)
 	if len(letters) == 0 {
-		return false, nil
+		return nil
 	}
 	for _, m := range letters {
 		l.claims.request(m)
@@ -125,5 +125,5 @@ func (l *lease) readMail(got looked) (done bool, _ error) {
 	if errors.Is(err, errBadVersion) { // more has come
 		err = nil
 	}
-	return false, err
+	return err
 }

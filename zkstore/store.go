@@ -16,9 +16,29 @@
 //
 // What a renewal proves, and what it rests on, is told at (*lease).Renew.
 //
-// Who takes a mutex while holding another takes them in this order: Store.mu, lifeNode.mu,
-// claims.mu, news.mu; and wire.writing, link.mu, wire.mu, of which the last three may come behind
-// lifeNode.mu. Callbacks of watches are called without any.
+// # Files
+//
+// Each uses those below it:
+//
+//	store.go, ask.go, line.go, journal.go, examine.go   the Store
+//	lease.go, renew.go, news.go, transfer.go            the Lease
+//	claim.go, enter.go, turnwait.go, claims.go          its claims: to enter, to wait, to leave
+//	tree.go, watch.go, names.go                         nodes, watches, and what names of nodes tell
+//	link.go, servers.go                                 a session, over one connection after the other
+//	conn.go, packets.go                                 a connection, and ZooKeeper's protocol
+//
+// # Locks
+//
+// These mutexes may be locked while another one is held, and no others:
+//
+//	claims.mu      then news.mu
+//	link.mu        then rotation.mu
+//	conn.writing   then conn.mu
+//	watches.mu     then watch.mu
+//	lifeNode.mu    then any but claims.mu, news.mu and lease.mu: it is held during requests
+//
+// The functions that a watch calls when it fires ([watch.on]) are called without watch.mu and
+// watches.mu.
 package zkstore
 
 import (

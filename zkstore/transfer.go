@@ -32,7 +32,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	if err != nil {
 		return driver.Place{}, err
 	}
-	old = l.claims.partWith(p, old)
+	old = l.claims.giveUpForExchange(p, old)
 	if len(fresh) > 0 {
 		go enterAfter(l, displaced, fresh, old)
 	} else if old != nil { // the step is under way, or was done
@@ -64,7 +64,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, token uint64) erro
 		own := lineNodes{nodes: nodes}.indexOf(c.path)
 		switch {
 		case own < 0:
-			l.claims.removed(c)
+			l.claims.tellGone(c)
 			return driver.ErrGone
 		case own > 0 || c.want.Slots != 0:
 			return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
@@ -116,7 +116,7 @@ func (h *handOver) try(ctx context.Context, between []node, successor node) (aga
 	cs.mu.Lock()
 	if err == nil {
 		cs.giveUpLocked(h.c)
-		cs.leftLocked(h.c)
+		cs.noteGoneLocked(h.c)
 	} else {
 		h.c.quiet = false // also when it is unknown: a removal that comes later, by whoever, must be told
 	}

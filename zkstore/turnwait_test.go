@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -32,9 +31,9 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 		{what: "another's node changed", front: 2, gone: []int{0, 1}, by: gen, lost: true, looks: true},
 	} {
 		l := newLease(tree{&link{gen: gen, dead: make(chan struct{})}}, "")
-		v := newTurnWait(l, &claim{own: ownWatch{set: 1, gen: gen}, left: make(chan struct{})})
+		v := newTurnWait(l, &claim{own: ownWatch{w: &watch{}, gen: gen}, gone: make(chan struct{})})
 		if c.unguarded {
-			v.c.own.set = 0
+			v.c.own.w.done = true
 		}
 		nodes := make([]node, c.front+1)
 		for i := range nodes {
@@ -62,28 +61,16 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
 	l := newLease(tree{&link{dead: make(chan struct{})}}, "")
 	for _, gone := range []bool{true, false} {
-		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, left: make(chan struct{})}
+		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, gone: make(chan struct{})}
 		w := &watch{done: gone, deleted: gone, fired: make(chan struct{})}
-		w.mu.Lock()
-		set := make(chan struct{})
-		go func() {
-			defer close(set)
-			l.guardWith(c, w, 3)
-		}()
-		for range 100 {
-			if c.own.stands(3) {
-				t.Fatal("guarded by a watch that may have fired")
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-		w.mu.Unlock()
-		<-set
-		if c.own.stands(3) == gone || c.gone() != gone {
-			t.Errorf("node gone %v: guarded %v, known to have gone %v", gone, c.own.stands(3), c.gone())
+		l.guardWith(c, w, 3)
+		if c.own.stands(3) == gone || c.isGone() != gone {
+			t.Errorf("node gone %v: guarded %v, known to have gone %v", gone, c.own.stands(3), c.isGone())
 		}
 		if !gone {
-			w.fire(true)
-			if c.own.stands(3) || !c.gone() {
+			fired := false // of what was called before the claim's own call, or after
+			w.on(func(bool) { fired = !c.own.stands(3) })
+			if w.fire(true); !fired || c.own.stands(3) || !c.isGone() {
 				t.Error("guarded by a watch that has fired")
 			}
 		}
@@ -135,26 +122,26 @@ func TestWhoStandsAgainOnAnotherServerIsWatchedAgain(t *testing.T) {
 	go k.present.serve()
 	k.store.root = "/r"
 	k.gen = 4
-	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{set: 1, gen: 4}, left: make(chan struct{})}
+	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{w: &watch{}, gen: 4}, gone: make(chan struct{})}
 	v := newTurnWait(newLease(tree{k}, ""), c)
 	v.watched["/r/n/"+first] = func() {}
 	v.notify("/r/n/"+first, true, 3)
 	if turn, err := v.look(); turn || err != nil {
 		t.Fatalf("look = %v, %v", turn, err)
 	}
-	select {
-	case path := <-watched:
-		if path != "/r/n/"+first {
-			t.Errorf("watches %s", path)
+	for found := false; !found; {
+		select {
+		case path := <-watched:
+			found = path == "/r/n/"+first
+		default:
+			t.Fatal("the one in front is not watched")
 		}
-	default:
-		t.Error("the one in front is not watched")
 	}
 }
 
 // A watch of an earlier connection has not fired, and guards nothing.
 func TestAWatchOfAnEarlierConnectionGuardsNothing(t *testing.T) {
-	set, none := &ownWatch{set: 1, gen: 3}, &ownWatch{gen: 3}
+	set, none := &ownWatch{w: &watch{}, gen: 3}, &ownWatch{gen: 3}
 	if !set.stands(3) || set.stands(4) || none.stands(3) {
 		t.Error("guarded, though no watch of this connection is set")
 	}
