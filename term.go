@@ -387,10 +387,10 @@ type share struct {
 	given  bool // back; guarded by the queue's lock
 }
 
-// run runs work under the term, on this goroutine, and gives the term back when work has returned or
-// panicked: it has stopped then, so the next one may lead. Between the two settle is called, with
-// why work was not begun, or nil, and with false if it panicked. The term's context ends for ctx's
-// end too.
+// run runs work under the term, on this goroutine, and gives the term back when work has returned
+// or panicked: it has stopped then, so the next one may lead. Between the two settle is called,
+// with why work was not begun, or nil, and with false if it panicked. The term's context ends for
+// ctx's end too.
 func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
 	settle func(refused, err error, returned bool),
 ) {

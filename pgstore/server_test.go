@@ -79,7 +79,8 @@ func connected(t *testing.T, srv *pgtest.Server) *pgx.Conn {
 	return c
 }
 
-// River issues 695 and 1077: the lease shares the application's pool, and ends when that is exhausted.
+// River issues 695 and 1077: the lease shares the application's pool, and ends when that is
+// exhausted.
 func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=2"})
 	l := granted(t, s, time.Minute)
@@ -125,7 +126,8 @@ func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 			t.Errorf("Renew while the server takes no connection: %v", err)
 		}
 	}
-	// Even when the renewals' own connection is killed and no other is to be had: one of the pool's is borrowed.
+	// Even when the renewals' own connection is killed and no other is to be had: one of the pool's
+	// is borrowed.
 	srv.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '` + full_up + `' AND query LIKE '%renew%'`)
 	c, err := pgx.Connect(soon(t), url)
 	if err == nil {
@@ -269,7 +271,8 @@ func otherTimeline(t *testing.T, srv *pgtest.Server) {
 	}
 }
 
-// A take-over that judged from what was committed would end a lease whose renewal is on its way to the disk.
+// A take-over that judged from what was committed would end a lease whose renewal is on its way to
+// the disk.
 func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
 	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)

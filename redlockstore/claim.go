@@ -172,8 +172,8 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	return nil, fmt.Errorf("claim: %w", err)
 }
 
-// withdrawLocked takes a claim out of its seat whose ID may come again, and what News has not told of it
-// yet. The caller holds l.mu.
+// withdrawLocked takes a claim out of its seat whose ID may come again, and what News has not told
+// of it yet. The caller holds l.mu.
 func (c *claim) withdrawLocked() *attempt {
 	l := c.l
 	if c.out {

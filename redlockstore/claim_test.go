@@ -71,7 +71,8 @@ func TestAClaimBesideOneThatWasGivenUpIsNotLeftBehind(t *testing.T) {
 	servers[0].Stop()
 	answer := make(chan error, 1)
 	go func() {
-		_, err := l.Claim(limited(t, 30*time.Second), driver.Claim{Name: "a", ID: "1"}, driver.Claim{Name: "b", ID: "2"})
+		_, err := l.Claim(limited(t, 30*time.Second), driver.Claim{Name: "a", ID: "1"}, driver.Claim{Name: "b",
+			ID: "2"})
 		answer <- err
 	}()
 	time.Sleep(100 * time.Millisecond)
@@ -108,7 +109,8 @@ func TestAPlainNameIsNoMark(t *testing.T) {
 	c.Plain = true
 	victim, l := grant(t, open(t, c), "victim", time.Minute), grant(t, open(t, c), "me", time.Minute)
 	for _, name := range []string{"primacy:revoked:" + victim.ID(), "primacy:left:x"} {
-		if _, err := l.Claim(limited(t, 30*time.Second), driver.Claim{Name: name, ID: name}); !errors.Is(err, driver.ErrRefused) {
+		if _, err := l.Claim(limited(t, 30*time.Second), driver.Claim{Name: name, ID: name}); !errors.Is(err,
+			driver.ErrRefused) {
 			t.Errorf("Claim(%s) = %v, want ErrRefused", name, err)
 		}
 	}

@@ -134,7 +134,8 @@ func TestATryThatFailsLeavesNoKey(t *testing.T) {
 		for _, s := range servers[:3] {
 			s.Do("SET", "primacy:lock:"+name, "somebody", "PX", 60000)
 		}
-		if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: name, ID: name, Try: true}); !errors.Is(err, driver.ErrTaken) {
+		if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: name, ID: name, Try: true}); !errors.Is(err,
+			driver.ErrTaken) {
 			t.Fatalf("Try = %v, want ErrTaken", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*50*time.Microsecond)
@@ -242,7 +243,11 @@ func TestAClaimLivesAsLongAsTheRenewalBesideItSays(t *testing.T) {
 		go func() {
 			time.Sleep(time.Duration(i) * 4 * time.Millisecond)
 			var at time.Time
-			if err := retry(limited(t, 30*time.Second), func() error { at = time.Now(); return a.Renew(limited(t, 30*time.Second)) }); err != nil {
+			if err := retry(limited(t, 30*time.Second), func() error {
+				at = time.Now()
+				return a.Renew(limited(t,
+					30*time.Second))
+			}); err != nil {
 				at = time.Time{}
 			}
 			renewed <- at

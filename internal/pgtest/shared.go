@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// Main runs the tests of a package, for its TestMain, and ends the servers of Shared and Exclusive after them. More tests run beside each other than
-// there are processors: nearly all the time they wait.
+// Main runs the tests of a package, for its TestMain, and ends the servers of Shared and Exclusive
+// after them. More tests run beside each other than there are processors: nearly all the time they
+// wait.
 func Main(m *testing.M) int {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "16")
@@ -26,8 +27,9 @@ type servers struct {
 	ends []func()
 }
 
-// Shared returns the server of that name for a test that does not harm it, beside others that do not. The first call starts it, with its settings.
-// A test calls it once: its subtests use the same server.
+// Shared returns the server of that name for a test that does not harm it, beside others that do
+// not. The first call starts it, with its settings. A test calls it once: its subtests use the same
+// server.
 func Shared(tb testing.TB, name string, settings ...string) *Server {
 	tb.Helper()
 	p := shared.find(tb, name, settings)
@@ -36,7 +38,8 @@ func Shared(tb testing.TB, name string, settings ...string) *Server {
 	return p.usedBy(tb)
 }
 
-// Exclusive returns the server of that name for a test that stops it, or sets it up otherwise: no other test uses it meanwhile.
+// Exclusive returns the server of that name for a test that stops it, or sets it up otherwise: no
+// other test uses it meanwhile.
 func Exclusive(tb testing.TB, name string, settings ...string) *Server {
 	tb.Helper()
 	p := shared.find(tb, name, settings)
@@ -93,7 +96,8 @@ func (s *starter) Failed() bool { return false }
 
 var databases atomic.Int64
 
-// Fresh returns the server with an empty database of its own, in place of the one that all tests use.
+// Fresh returns the server with an empty database of its own, in place of the one that all tests
+// use.
 func (s *Server) Fresh() *Server {
 	s.tb.Helper()
 	name := fmt.Sprint("fresh", databases.Add(1))
